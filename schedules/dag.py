@@ -1,0 +1,236 @@
+"""The compute DAG: what is to be computed, with no word on how.
+
+A `ComputeDAG` is a straight line of stages over named buffers. It is frozen, has one canonical
+JSON form, and that form's digest is the identity of a workload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load, Var
+
+DTYPES = ("float32", "float64", "int32", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array of the DAG: ``shape`` in elements, row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An iteration axis: 0 <= var < extent."""
+
+    var: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """An associative, commutative reduction over tuples of ``len(identity)`` values.
+
+    ``combine`` is written over the variables-as-loads ``x0, x1, ...`` (accumulated) and
+    ``y0, y1, ...`` (incoming): `lhs` and `rhs` name them. ``identity`` is its neutral tuple.
+    """
+
+    name: str
+    identity: tuple[Const, ...]
+    combine: tuple[Expr, ...]
+
+    def apply(self, acc: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The combined tuple, ``combine`` with its operands put in."""
+        env = {f"x{i}": a for i, a in enumerate(acc)} | {f"y{i}": b for i, b in enumerate(new)}
+        return tuple(
+            E.rewrite(c, lambda e: env.get(e.buffer) if isinstance(e, Load) else None)
+            for c in self.combine
+        )
+
+
+def operand(name: str, dtype: str) -> Load:
+    """The operand ``x0``, ``y1``, ... of a reducer's ``combine``: a load without indices."""
+    return Load(name, (), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``outputs[o][axes] = values[o]`` for every point of ``axes``; with a ``reducer``, the values
+    of all points of ``reduce_axes`` combined. ``name`` is the name of the first output."""
+
+    outputs: tuple[Tensor, ...]
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    values: tuple[Expr, ...]
+    reducer: Reducer | None = None
+
+    @property
+    def name(self) -> str:
+        return self.outputs[0].name
+
+    def reads(self) -> tuple[Load, ...]:
+        return tuple(x for v in self.values for x in E.loads(v))
+
+
+@dataclass(frozen=True)
+class ComputeDAG:
+    """Inputs, stages in topological order, and which tensors are returned.
+
+    Invariants (checked on construction, `ValueError` names the stage): names are unique, every
+    load reads an input or an earlier stage with the right rank and dtype, axes have extent >= 1.
+    """
+
+    inputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        known: dict[str, Tensor] = {}
+
+        def define(t: Tensor) -> None:
+            if t.name in known:
+                raise ValueError(f"two tensors are named {t.name!r}; give each its own name=")
+            if not t.name.isidentifier():
+                raise ValueError(f"tensor name {t.name!r} is not an identifier")
+            if t.dtype not in DTYPES:
+                raise ValueError(
+                    f"tensor {t.name}: dtype {t.dtype!r} is not one of {', '.join(DTYPES)}"
+                )
+            if any(not isinstance(n, int) or n < 1 for n in t.shape):
+                raise ValueError(
+                    f"tensor {t.name}: shape {t.shape} has an extent below 1; every extent must be >= 1"
+                )
+            known[t.name] = t
+
+        for t in self.inputs:
+            define(t)
+        for s in self.stages:
+            vars_ = [a.var for a in (*s.axes, *s.reduce_axes)]
+            if len(set(vars_)) != len(vars_):
+                raise ValueError(f"stage {s.name}: two axes share a name in {vars_}")
+            scope = set(vars_)
+            for v in s.values:
+                for x in E.walk(v):
+                    if isinstance(x, Var) and x.name not in scope:
+                        raise ValueError(
+                            f"stage {s.name}: axis {x.name!r} is not an axis of this stage"
+                        )
+                    if isinstance(x, Load):
+                        if x.buffer not in known:
+                            raise ValueError(
+                                f"stage {s.name}: reads {x.buffer!r}, which no earlier stage computes"
+                            )
+                        t = known[x.buffer]
+                        if len(x.indices) != len(t.shape) or x.dtype != t.dtype:
+                            raise ValueError(
+                                f"stage {s.name}: {E.show(x)} does not fit {t.name}{list(t.shape)} {t.dtype}"
+                            )
+            for o in s.outputs:
+                if o.shape != tuple(a.extent for a in s.axes):
+                    raise ValueError(f"stage {s.name}: output shape {o.shape} is not its axes'")
+                define(o)
+        for n in self.outputs:
+            if n not in known or n in {t.name for t in self.inputs}:
+                raise ValueError(f"output {n!r} is not computed by any stage")
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by name."""
+        out = {t.name: t for t in self.inputs}
+        for s in self.stages:
+            out |= {o.name: o for o in s.outputs}
+        return out
+
+    def stage(self, name: str) -> Stage:
+        """The stage that computes tensor ``name``. Raises KeyError."""
+        for s in self.stages:
+            if any(o.name == name for o in s.outputs):
+                return s
+        raise KeyError(name)
+
+    @property
+    def params(self) -> tuple[Tensor, ...]:
+        """The arguments of a kernel: the inputs, then the outputs."""
+        return self.inputs + tuple(self.tensors[n] for n in self.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """A canonical JSON object (key order does not matter: the codec sorts)."""
+
+        def tensor(t: Tensor) -> list[Any]:
+            return [t.name, list(t.shape), t.dtype]
+
+        def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
+            return [[a.var, a.extent] for a in xs]
+
+        return {
+            "inputs": [tensor(t) for t in self.inputs],
+            "outputs": list(self.outputs),
+            "stages": [
+                {
+                    "outputs": [tensor(t) for t in s.outputs],
+                    "axes": axes(s.axes),
+                    "reduce_axes": axes(s.reduce_axes),
+                    "values": [E.to_json(v) for v in s.values],
+                    "reducer": None
+                    if s.reducer is None
+                    else {
+                        "name": s.reducer.name,
+                        "identity": [E.to_json(c) for c in s.reducer.identity],
+                        "combine": [E.to_json(c) for c in s.reducer.combine],
+                    },
+                }
+                for s in self.stages
+            ],
+        }
+
+    @staticmethod
+    def from_json(v: Any) -> ComputeDAG:
+        """Inverse of `to_json`. Raises ValueError on anything malformed."""
+        try:
+
+            def tensor(x: Any) -> Tensor:
+                name, shape, dtype = x
+                return Tensor(str(name), tuple(_int(n) for n in shape), str(dtype))
+
+            def axes(xs: Any) -> tuple[Axis, ...]:
+                return tuple(Axis(str(n), _int(e)) for n, e in xs)
+
+            stages = []
+            for s in v["stages"]:
+                r = s["reducer"]
+                reducer = None
+                if r is not None:
+                    identity = tuple(E.from_json(c) for c in r["identity"])
+                    if not all(isinstance(c, Const) for c in identity):
+                        raise ValueError("a reducer's identity must be constants")
+                    reducer = Reducer(
+                        str(r["name"]),
+                        identity,  # type: ignore[arg-type]
+                        tuple(E.from_json(c) for c in r["combine"]),
+                    )
+                stages.append(
+                    Stage(
+                        tuple(tensor(t) for t in s["outputs"]),
+                        axes(s["axes"]),
+                        axes(s["reduce_axes"]),
+                        tuple(E.from_json(x) for x in s["values"]),
+                        reducer,
+                    )
+                )
+            return ComputeDAG(
+                tuple(tensor(t) for t in v["inputs"]), tuple(stages), tuple(map(str, v["outputs"]))
+            )
+        except (KeyError, TypeError, IndexError) as err:
+            raise ValueError(f"malformed compute DAG: {err!r}") from None
+
+
+def _int(x: Any) -> int:
+    if not isinstance(x, int) or isinstance(x, bool):
+        raise ValueError(f"expected an integer, got {x!r}")
+    return x

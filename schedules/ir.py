@@ -1,0 +1,215 @@
+"""The whole loop-nest IR on one page: frozen, slotted nodes.
+
+A scheduled `Nest` is loops around blocks. A `Block` keeps its own iteration variables; loops only
+bind them, so that loop transformations rewrite bindings and never bodies. Lowering (`lower.py`)
+replaces every block by `Store` and `Guard`, and places an `Alloc` around the uses of every
+intermediate buffer: the same tree, with no blocks left, is a `LoweredFunc`.
+
+**Meaning of a block instance.** With the loop variables fixed, each iteration variable has the
+value of its binding. The instance runs only where every iteration variable lies in its domain
+``0 <= value < extent`` and every condition of ``where`` holds: that is how tails are expressed, so
+that split may round up. A reduction block with ``init`` first writes the identity, when all its
+reduce iterations are 0; the identity is written wherever the *spatial* iterations are in their
+domain, whatever ``where`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+from schedules.dag import Reducer
+from schedules.expr import Const, Expr
+
+GPU_AXES = (
+    "blockIdx.x",
+    "blockIdx.y",
+    "blockIdx.z",
+    "threadIdx.x",
+    "threadIdx.y",
+    "threadIdx.z",
+    "vthread",
+)
+LOOP_KINDS = ("serial", "parallel", "vectorize", "unroll", *GPU_AXES)
+SCOPES = ("global", "shared", "local")  # local: registers or the stack of one thread
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A named array, row-major; extents are expressions over holes until a decision fills them."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: str
+    scope: str = "global"
+
+
+@dataclass(frozen=True, slots=True)
+class Iter:
+    """An iteration variable of a block: 0 <= var < extent."""
+
+    var: str
+    extent: Expr
+    kind: str  # "spatial" or "reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A place in a buffer that a block writes."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``writes[o] = values[o]``, or with a reducer ``writes = reducer(writes, values)``.
+
+    ``values``, ``where`` and ``writes`` speak of the iteration variables; ``binds`` (one for each
+    of ``iters``) of the loops around the block.
+    """
+
+    name: str
+    iters: tuple[Iter, ...]
+    binds: tuple[Expr, ...]
+    writes: tuple[Access, ...]
+    values: tuple[Expr, ...]
+    reducer: Reducer | None = None
+    init: bool = False
+    where: tuple[Expr, ...] = ()
+    annotations: tuple[tuple[str, int | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for var in range(extent): body``. In lowered code ``extent`` may speak of outer loops."""
+
+    var: str
+    extent: Expr
+    body: Stmt
+    kind: str = "serial"
+    annotations: tuple[tuple[str, int | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """Statements in order."""
+
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Lowered: ``buffer[indices] = value``."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lowered: ``if cond: body``. A ``speculative`` guard only keeps a block inside its spatial
+    domain: it may be dropped where running outside is harmless."""
+
+    cond: Expr
+    body: Stmt
+    speculative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """Lowered: ``buffer`` lives while ``body`` runs; its contents start undefined."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A scheduled program. ``buffers`` holds every buffer by name, arguments included; ``params``
+    names the arguments of the kernel in order (``outputs`` of them are written)."""
+
+    params: tuple[str, ...]
+    outputs: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    body: Stmt
+
+    def buffer(self, name: str) -> Buffer:
+        """Raises KeyError."""
+        for b in self.buffers:
+            if b.name == name:
+                return b
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredFunc:
+    """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
+    ``params`` are the kernel's arguments in order; those named in ``outputs`` are written."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    outputs: tuple[str, ...]
+    body: Stmt
+    facts: tuple[tuple[str, int], ...] = field(default=())
+
+
+def const(e: Expr) -> int | None:
+    """The value of an integer literal, else None."""
+    return e.value if isinstance(e, Const) and isinstance(e.value, int) else None
+
+
+def with_body(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
+    """``s`` with ``f`` applied to its direct children."""
+    match s:
+        case Loop() | Guard() | Alloc():
+            b = f(s.body)
+            return s if b is s.body else replace(s, body=b)
+        case Seq(stmts=xs):
+            new = tuple(f(x) for x in xs)
+            return s if all(n is x for n, x in zip(new, xs, strict=True)) else seq(*new)
+    return s
+
+
+def seq(*stmts: Stmt) -> Stmt:
+    """Statements in order, flattened; one alone stands for itself."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        flat.extend(s.stmts if isinstance(s, Seq) else (s,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def kids(s: Stmt) -> tuple[Stmt, ...]:
+    match s:
+        case Loop() | Guard() | Alloc():
+            return (s.body,)
+        case Seq(stmts=xs):
+            return xs
+    return ()
+
+
+def walk(s: Stmt) -> Iterator[Stmt]:
+    """Every statement, parents first, in program order."""
+    yield s
+    for k in kids(s):
+        yield from walk(k)
+
+
+def blocks(s: Stmt) -> tuple[Block, ...]:
+    return tuple(x for x in walk(s) if isinstance(x, Block))
+
+
+def path_to(s: Stmt, is_target: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:
+    """Statements from ``s`` down to the first that is the target, both included."""
+    if is_target(s):
+        return (s,)
+    for k in kids(s):
+        p = path_to(k, is_target)
+        if p is not None:
+            return (s, *p)
+    return None

@@ -1,0 +1,179 @@
+"""Values that travel: `Workload`, `Target`, `Step`, `Trace`, and their canonical JSON.
+
+Canonical text is JSON with sorted keys, no spaces and ASCII only; digests are blake2b-128 of it,
+the same on every platform and Python version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from schedules.dag import ComputeDAG
+from schedules.errors import AutotuneError
+
+TRACE_VERSION = 1
+WORKLOAD_VERSION = 1
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON text of a JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(text: str) -> str:
+    """32 hex digits of blake2b over UTF-8 text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is computed. Identity is the DAG alone; ``op`` and ``params`` describe it to people
+    (``op`` is "custom" for a user's own expression)."""
+
+    dag: ComputeDAG
+    op: str = "custom"
+    params: tuple[tuple[str, Any], ...] = ()  # sorted by name
+    flops: int = 0
+
+    @cached_property
+    def json(self) -> str:
+        """Canonical text of the DAG, which `digest` identifies."""
+        return canonical({"version": WORKLOAD_VERSION, "dag": self.dag.to_json()})
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.json)
+
+    @staticmethod
+    def from_json(text: str, op: str = "custom", params: Mapping[str, Any] | None = None, flops: int = 0) -> Workload:
+        """Inverse of `json`. Raises ValueError on malformed text or an unknown version."""
+        v = _object(text, "workload")
+        if v.get("version") != WORKLOAD_VERSION:
+            raise ValueError(f"workload version {v.get('version')!r} is not {WORKLOAD_VERSION}")
+        return Workload(ComputeDAG.from_json(v.get("dag")), op, tuple(sorted((params or {}).items())), flops)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine a kernel is for. ``features`` are the instruction-set extensions that code may
+    use, ``limits`` integers such as ``vector_bytes``, ``vector_registers``, ``l1_bytes``,
+    ``l2_bytes``, ``l3_bytes`` (per core what a core has to itself), ``cores``. ``threads`` is
+    what a kernel runs with and part of the identity; cache sizes and the like are too, since a schedule depends
+    on them."""
+
+    kind: str  # "cpu", "cuda", "opencl"
+    arch: str  # LLVM CPU name or sm_XX
+    triple: str = ""
+    features: tuple[str, ...] = ()  # sorted
+    threads: int = 1
+    limits: tuple[tuple[str, int], ...] = ()  # sorted by name
+
+    def limit(self, name: str, default: int = 0) -> int:
+        return dict(self.limits).get(name, default)
+
+    @cached_property
+    def json(self) -> str:
+        return canonical(
+            {
+                "kind": self.kind,
+                "arch": self.arch,
+                "triple": self.triple,
+                "features": list(self.features),
+                "threads": self.threads,
+                "limits": dict(self.limits),
+            }
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.json)
+
+    @staticmethod
+    def from_json(text: str) -> Target:
+        """Inverse of `json`. Raises ValueError on malformed text."""
+        v = _object(text, "target")
+        try:
+            limits = {str(k): int(x) for k, x in v["limits"].items()}
+            return Target(
+                str(v["kind"]),
+                str(v["arch"]),
+                str(v["triple"]),
+                tuple(sorted(map(str, v["features"]))),
+                int(v["threads"]),
+                tuple(sorted(limits.items())),
+            )
+        except (KeyError, TypeError, AttributeError) as err:
+            raise ValueError(f"malformed target: {err!r}") from None
+
+
+JSONScalar = Any  # int, str, bool, None, or lists of these; a hole is {"hole": name}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One application of a primitive: its name and its arguments (JSON values only)."""
+
+    primitive: str
+    args: tuple[tuple[str, JSONScalar], ...]  # sorted by name
+
+    def to_json(self) -> list[Any]:
+        return [self.primitive, {k: _plain(v) for k, v in self.args}]
+
+
+def _plain(v: Any) -> Any:
+    return [_plain(x) for x in v] if isinstance(v, (tuple, list)) else v
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A sequence of steps: a schedule as data. ``Trace.from_json(t.to_json()) == t``."""
+
+    steps: tuple[Step, ...] = field(default=())
+
+    def to_json(self) -> str:
+        return canonical({"version": TRACE_VERSION, "steps": [s.to_json() for s in self.steps]})
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.to_json())
+
+    @staticmethod
+    def from_json(text: str) -> Trace:
+        """Raises `TraceError` (a ValueError) on malformed text or an unknown version."""
+        try:
+            v = _object(text, "trace")
+        except ValueError as err:
+            raise TraceError(str(err)) from None
+        if v.get("version") != TRACE_VERSION:
+            raise TraceError(
+                f"trace version {v.get('version')!r} is not {TRACE_VERSION}; update autotune to read it"
+            )
+        steps = []
+        for s in v.get("steps") if isinstance(v.get("steps"), list) else [None]:
+            if not (isinstance(s, list) and len(s) == 2 and isinstance(s[0], str) and isinstance(s[1], dict)):
+                raise TraceError(f"malformed trace step {str(s)[:80]!r}")
+            steps.append(Step(s[0], tuple((k, _freeze(x)) for k, x in sorted(s[1].items()))))
+        return Trace(tuple(steps))
+
+
+class TraceError(AutotuneError, ValueError):
+    """Text that is not a trace this version can read."""
+
+
+def _freeze(v: Any) -> Any:
+    return tuple(_freeze(x) for x in v) if isinstance(v, list) else v
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        v = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as err:
+        raise ValueError(f"malformed {what}: {err}") from None
+    if not isinstance(v, dict):
+        raise ValueError(f"malformed {what}: expected an object, got {type(v).__name__}")
+    return v
