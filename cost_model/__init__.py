@@ -1,0 +1,1 @@
+"""Cost models: from the features of candidates to scores that order them, higher is better."""

@@ -1,0 +1,96 @@
+"""The contract of a cost model.
+
+Features are float32 [candidates, features] with named columns; throughput is in any unit that is
+the same within a group (a group is a task), and 0 for a candidate that failed. Scores order the
+candidates of one task, higher is better; their unit is the model's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.errors import AutotuneError
+
+Features = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
+
+
+class CostModelError(AutotuneError, ValueError):
+    """A model file cannot be read, or features do not fit the model."""
+
+
+class CostModel(Protocol):
+    """Learns from measured candidates and scores others."""
+
+    feature_names: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether `predict` means something: True at once for a model that needs no data."""
+
+    def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
+        """Learn from scratch from [n, features] and [n]; ``groups`` [n] are task numbers, one task
+        if None."""
+
+    def predict(self, features: Features) -> Scores:
+        """Scores [n]. Raises CostModelError where the number of columns differs."""
+
+    def save(self, path: Path) -> None:
+        """Write the model as JSON."""
+
+    def load(self, path: Path) -> None:
+        """Read what `save` wrote. Raises CostModelError on a foreign or malformed file and on other
+        feature names."""
+
+
+def check_features(features: Features, names: tuple[str, ...]) -> Features:
+    """``features`` as a float32 matrix with one column a name."""
+    matrix = np.asarray(features, dtype=np.float32)
+    if matrix.ndim != 2 or matrix.shape[1] != len(names):
+        raise CostModelError(
+            f"features have shape {matrix.shape}, the model knows {len(names)} columns: use the space that "
+            "the model was made for"
+        )
+    return matrix
+
+
+def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Scores:
+    """Throughput over the best of its group, in [0, 1]; all 0 in a group where nothing ran."""
+    values = np.asarray(throughput, dtype=np.float64)
+    tasks = np.zeros(len(values), np.int64) if groups is None else np.asarray(groups)
+    if values.ndim != 1 or tasks.shape != values.shape:
+        raise CostModelError(
+            f"throughput {values.shape} and groups {tasks.shape} must be vectors of one length"
+        )
+    if not np.all(np.isfinite(values) & (values >= 0)):
+        raise CostModelError("throughput must be finite and not negative; give a failed candidate 0")
+    _, index = np.unique(tasks, return_inverse=True)
+    best = np.zeros(int(index.max(initial=-1)) + 1)
+    np.maximum.at(best, index, values)
+    return values / np.where(best > 0, best, 1.0)[index]
+
+
+def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str, Any]) -> None:
+    """A model file: one JSON object with its kind, its version and its feature names."""
+    document = {"kind": kind, "version": 1, "feature_names": list(names), **body}
+    path.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
+
+
+def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Inverse of `write_document`; checks kind, version and feature names."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
+        raise CostModelError(f"cannot read the cost model {path}: {err}; train and save it again") from None
+    if not isinstance(document, dict) or document.get("kind") != kind or document.get("version") != 1:
+        raise CostModelError(f"{path} is not a version 1 {kind!r} cost model; train and save it again")
+    if tuple(document.get("feature_names") or ()) != names:
+        raise CostModelError(
+            f"the cost model {path} was trained on other features; train it again on this version"
+        )
+    return document

@@ -1,0 +1,62 @@
+"""The contract between a search and what it searches.
+
+A space is a list of sketches. A sketch fixes the structure of a schedule and leaves numeric holes;
+a row of integers, one a hole, decides them. Every operation takes a whole matrix of rows, because
+a search asks about thousands of candidates at a time and measures only a few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.model import Trace
+
+Rows = npt.NDArray[np.int64]  # [candidates, holes]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """One point of a space: the index of its sketch and the decision of each of its holes."""
+
+    sketch: int
+    row: tuple[int, ...]
+
+
+class Space(Protocol):
+    """Sketches and their decision rows. All randomness comes from the generator that is passed."""
+
+    @property
+    def sketches(self) -> tuple[str, ...]:
+        """Names of the sketches; a sketch is referred to by its index."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of `features`, the same for every sketch."""
+
+    def holes(self, sketch: int) -> tuple[str, ...]:
+        """Names of the holes of a sketch, the columns of its rows."""
+
+    def size(self, sketch: int) -> float:
+        """How many rows a sketch has, valid or not; may be huge."""
+
+    def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
+        """``n`` random rows, not necessarily distinct or valid."""
+
+    def mutate(self, sketch: int, rows: Rows, rng: np.random.Generator) -> Rows:
+        """Each row with a decision or two changed."""
+
+    def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
+        """Row i takes each of its decisions from row i of ``a`` or of ``b``."""
+
+    def valid(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows keep the static limits of the target; the others must not be compiled."""
+
+    def features(self, sketch: int, rows: Rows) -> npt.NDArray[np.float32]:
+        """Named features of each row, [rows, len(feature_names)]."""
+
+    def trace(self, sketch: int, row: Rows) -> Trace:
+        """The concrete schedule of one row (a vector of decisions)."""
