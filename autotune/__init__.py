@@ -1,0 +1,85 @@
+"""autotune: an auto-tuning tensor operator compiler.
+
+State an operator, `tune` it on the machine at hand, `load` the kernel that was found::
+
+    import autotune as at
+
+    at.tune("matmul", m=1024, n=1024, k=1024, budget_s=60)
+    kernel = at.load("matmul", m=1024, n=1024, k=1024)
+    c = kernel(a, b)
+
+Importing this package touches no file, environment, database or device: every name below is
+imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from autotune.api import build as build
+    from autotune.api import ops as ops
+    from autotune.api import tune as tune
+    from autotune.loading import KernelNotFound as KernelNotFound
+    from autotune.loading import best as best
+    from autotune.loading import load as load
+    from autotune.runtime import ArgumentError as ArgumentError
+    from autotune.runtime import Kernel as Kernel
+    from autotune.settings import Settings as Settings
+    from autotune.settings import SettingsError as SettingsError
+    from autotune.tuner import TuneResult as TuneResult
+    from kernels_db.store import Log as Log
+    from schedules import te as te
+    from schedules.errors import AutotuneError as AutotuneError
+    from schedules.errors import ScheduleError as ScheduleError
+    from schedules.errors import WorkloadError as WorkloadError
+    from schedules.model import Target as Target
+    from schedules.model import Trace as Trace
+    from schedules.model import TraceError as TraceError
+    from schedules.model import Workload as Workload
+    from schedules.schedule import Schedule as Schedule
+
+# Public name -> (module, attribute); an empty attribute is the module itself.
+_EXPORTS = {
+    "tune": ("autotune.api", "tune"),
+    "load": ("autotune.loading", "load"),
+    "best": ("autotune.loading", "best"),
+    "build": ("autotune.api", "build"),
+    "ops": ("autotune.api", "ops"),
+    "te": ("schedules.te", ""),
+    "Schedule": ("schedules.schedule", "Schedule"),
+    "Trace": ("schedules.model", "Trace"),
+    "Target": ("schedules.model", "Target"),
+    "Workload": ("schedules.model", "Workload"),
+    "Log": ("kernels_db.store", "Log"),
+    "Kernel": ("autotune.runtime", "Kernel"),
+    "TuneResult": ("autotune.tuner", "TuneResult"),
+    "Settings": ("autotune.settings", "Settings"),
+    "AutotuneError": ("schedules.errors", "AutotuneError"),
+    "ArgumentError": ("autotune.runtime", "ArgumentError"),
+    "KernelNotFound": ("autotune.loading", "KernelNotFound"),
+    "ScheduleError": ("schedules.errors", "ScheduleError"),
+    "SettingsError": ("autotune.settings", "SettingsError"),
+    "TraceError": ("schedules.model", "TraceError"),
+    "WorkloadError": ("schedules.errors", "WorkloadError"),
+}
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = _EXPORTS[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    found = import_module(module)
+    value = getattr(found, attribute) if attribute else found
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

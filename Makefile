@@ -1,0 +1,73 @@
+# make demo   tune a matrix product for half a minute and compare it with numpy and the machine's peak
+# make test   the tests, in an environment of their own
+# make lint   ruff, types and import layers
+#
+# A bare machine is enough: Python 3.11 to 3.13 on PATH (or PYTHON=...), make and a package index.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+DEMO_SHAPE ?= m=512,n=512,k=512
+DEMO_BUDGET ?= 30s
+DEMO_THREADS ?= 1
+DEMO_DB := build/demo.db
+
+.PHONY: help demo test lint format clean
+
+help:
+	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
+
+$(BIN)/python:
+	@supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))'; \
+	for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	  if command -v "$$candidate" >/dev/null && "$$candidate" -c "$$supported" 2>/dev/null; then found="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+	  echo "No Python 3.11, 3.12 or 3.13 on PATH; install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	echo "Creating $(VENV) with $$("$$found" --version)"; \
+	rm -rf $(VENV); \
+	"$$found" -m venv $(VENV) >/dev/null 2>&1 \
+	  || { rm -rf $(VENV); "$$found" -m venv --without-pip $(VENV) \
+	       && "$$found" -m pip --python $(VENV)/bin/python install --quiet pip; } \
+	  || { rm -rf $(VENV); \
+	       echo "$$found can make no virtual environment; install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; \
+	       exit 1; }
+
+$(VENV)/.runtime: pyproject.toml | $(BIN)/python
+	@echo "Installing autotune and what it needs"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "Installing autotune, what it needs, and the tools of its tests"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+demo: $(VENV)/.runtime
+	@mkdir -p build; rm -f $(DEMO_DB) $(DEMO_DB)-wal $(DEMO_DB)-shm
+	@echo; echo "1/2  Tuning matmul $(DEMO_SHAPE) for $(DEMO_BUDGET) on $(DEMO_THREADS) thread(s)"; echo
+	@$(BIN)/autotune tune matmul --shape $(DEMO_SHAPE) --threads $(DEMO_THREADS) --budget $(DEMO_BUDGET) --db $(DEMO_DB)
+	@echo; echo "2/2  The kernel it found against numpy and against the machine's peak"; echo
+	@$(BIN)/autotune bench matmul --shape $(DEMO_SHAPE) --threads $(DEMO_THREADS) --against numpy --must-beat numpy --db $(DEMO_DB)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,101 @@
+"""Settings: the only place that reads the environment.
+
+Nothing here runs on import; `Settings.from_environment` is called when a database or a cache is
+first needed, and its result is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from schedules.errors import AutotuneError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class SettingsError(AutotuneError, ValueError):
+    """An environment variable or a setting has a value that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the surroundings decide.
+
+    ``db``: path or SQLAlchemy URL of the tuning log. ``cache_dir``: compiled objects.
+    ``threads``: default thread count of a target, ``None`` for all CPUs that this process may use.
+    ``log_level``: one of `LOG_LEVELS`. Raises `SettingsError` for a value that cannot be used.
+    """
+
+    db: str
+    cache_dir: Path
+    threads: int | None = None
+    log_level: str = "warning"
+
+    def __post_init__(self) -> None:
+        if not self.db:
+            raise SettingsError("AUTOTUNE_DB is empty; unset it or give a path or a database URL")
+        if self.threads is not None and self.threads < 1:
+            raise SettingsError(f"AUTOTUNE_THREADS is {self.threads}; give a whole number of 1 or more")
+        if self.log_level not in LOG_LEVELS:
+            raise SettingsError(
+                f"AUTOTUNE_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LOG_LEVELS)}"
+            )
+
+    @staticmethod
+    def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from ``AUTOTUNE_DB``, ``AUTOTUNE_CACHE_DIR``, ``AUTOTUNE_THREADS`` and
+        ``AUTOTUNE_LOG_LEVEL``; what is not set has its default in the user's directories."""
+        env = os.environ if environ is None else environ
+        db = env.get("AUTOTUNE_DB")
+        cache = env.get("AUTOTUNE_CACHE_DIR")
+        if cache == "":
+            raise SettingsError("AUTOTUNE_CACHE_DIR is empty; unset it or name a directory")
+        return Settings(
+            db=default_db() if db is None else db,
+            cache_dir=default_cache_dir() if cache is None else Path(cache).expanduser(),
+            threads=_whole_number("AUTOTUNE_THREADS", env.get("AUTOTUNE_THREADS")),
+            log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
+        )
+
+
+def default_db() -> str:
+    """The tuning log of this user: ``tuning.db`` in the user data directory."""
+    import platformdirs
+
+    return str(Path(platformdirs.user_data_dir("autotune", appauthor=False)) / "tuning.db")
+
+
+def default_cache_dir() -> Path:
+    """Where compiled objects of this user are kept."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("autotune", appauthor=False))
+
+
+def database(db: str | os.PathLike[str] | None) -> str:
+    """The path or URL to use: ``db`` where given, else `Settings.db`. ``~`` is expanded in paths.
+
+    Raises `SettingsError` for an empty name.
+    """
+    if db is None:
+        return _expanded(Settings.from_environment().db)
+    text = os.fspath(db)
+    if not text:
+        raise SettingsError("the database name is empty; give a path or a database URL")
+    return _expanded(text)
+
+
+def _expanded(db: str) -> str:
+    return db if "://" in db else str(Path(db).expanduser())
+
+
+def _whole_number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise SettingsError(f"{name} is {text!r}; give a whole number of 1 or more") from None
