@@ -1,0 +1,254 @@
+"""Targets: what this host is (`detect`), what a name means (`parse`), whether code for a target can run here.
+
+`runnable` and `usable_cpus` read files of the operating system only, so that loading a kernel need not import
+llvmlite. The identity of a target holds nothing that a change of affinity or quota moves, except ``threads``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from schedules.errors import AutotuneError
+from schedules.model import Target
+
+CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 20}  # a modest desktop core
+
+# LLVM's name of an extension that generated code may use -> its name in /proc/cpuinfo, where they differ.
+X86_NAMES = {
+    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "bmi": "bmi1", "lzcnt": "abm",
+    "pclmul": "pclmulqdq", "sha": "sha_ni", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
+    "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq", "avx512fp16": "avx512_fp16",
+    "avx512vp2intersect": "avx512_vp2intersect", "avxvnni": "avx_vnni", "avxifma": "avx_ifma",
+    "avxvnniint8": "avx_vnni_int8", "avxvnniint16": "avx_vnni_int16", "avxneconvert": "avx_ne_convert",
+    "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16", "amx-fp16": "amx_fp16",
+}  # fmt: skip
+X86_SAME = {
+    "sse", "sse2", "ssse3", "sse4a", "avx", "avx2", "fma", "fma4", "f16c", "bmi2", "popcnt", "movbe", "aes",
+    "vaes", "vpclmulqdq", "gfni", "adx", "xop", "cmov", "avx512f", "avx512bw", "avx512cd", "avx512dq",
+    "avx512vl", "avx512vbmi", "avx512ifma",
+}  # fmt: skip
+ARM_NAMES = {
+    "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "sve": "sve",
+    "sve2": "sve2", "bf16": "bf16", "i8mm": "i8mm", "lse": "atomics", "rdm": "asimdrdm",
+}  # fmt: skip
+
+
+class TargetError(AutotuneError, ValueError):
+    """A target name or description that means nothing here."""
+
+
+def detect(threads: int | None = None) -> Target:
+    """This host as a CPU target with ``threads`` threads (default: the CPUs this process may use).
+
+    Raises `TargetError` if ``threads`` is below 1 or above the CPUs this process may use.
+    """
+    import llvmlite.binding as llvm
+
+    usable = usable_cpus()
+    threads = usable if threads is None else threads
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise TargetError(f"threads={threads!r} is not a positive integer; give 1 to {usable}")
+    if threads > usable:
+        raise TargetError(
+            f"threads={threads} is more than the {usable} CPUs this process may use; give 1 to {usable}"
+        )
+    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
+    limits = {**vector_unit(features), **caches(CPU_CACHES), "cores": os.cpu_count() or 1}
+    return Target(
+        kind="cpu",
+        arch=llvm.get_host_cpu_name(),
+        triple=llvm.get_process_triple(),
+        features=features,
+        threads=threads,
+        limits=tuple(sorted(limits.items())),
+    )
+
+
+def parse(target: str | Target | None, threads: int | None = None) -> Target:
+    """A target from what a user gives: None or "cpu" (this host), a `Target`, or a JSON file's path.
+
+    Raises `TargetError` for anything else.
+    """
+    if isinstance(target, Target):
+        return target if threads is None else replace(target, threads=threads)
+    if target is None or target == "cpu":
+        return detect(threads)
+    if not isinstance(target, str):
+        raise TargetError(f"target {target!r} is not a name, a file or a Target; use target='cpu'")
+    found = from_name(target)
+    return found if threads is None else replace(found, threads=threads)
+
+
+def from_name(name_or_file: str) -> Target:
+    """The target in a JSON file (the form of `Target.json`). Raises `TargetError`."""
+    path = Path(name_or_file)
+    if path.suffix != ".json" and not path.is_file():
+        raise TargetError(
+            f"unknown target {name_or_file!r}; give 'cpu' (this host) or the path of a target's JSON file"
+        )
+    try:
+        return Target.from_json(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise TargetError(f"target file {name_or_file!r} cannot be read: {err.strerror}") from None
+    except ValueError as err:
+        raise TargetError(f"target file {name_or_file!r}: {err}") from None
+
+
+def usable_cpus() -> int:
+    """How many CPUs this process may keep busy: its affinity, cut by the cgroup's CPU quota (at least 1)."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    quota = _quota()
+    return max(1, count if quota is None else min(count, int(quota + 0.5)))
+
+
+def runnable(target: Target) -> bool:
+    """Whether this host is of the target's family and has every extension that its code may use."""
+    if target.kind != "cpu":
+        return False
+    family = _family(target.triple.split("-")[0])
+    if family != _family(platform.machine()) or not _same_system(target.triple):
+        return False
+    flags = host_flags()
+    if flags is None:  # no /proc/cpuinfo: ask LLVM
+        import llvmlite.binding as llvm
+
+        return set(target.features) <= {name for name, on in llvm.get_host_cpu_features().items() if on}
+    if family == "x86":
+        wanted = {X86_NAMES.get(f, f) for f in target.features if f in X86_NAMES or f in X86_SAME}
+    else:
+        wanted = {ARM_NAMES[f] for f in target.features if f in ARM_NAMES}
+    return wanted <= flags
+
+
+def host_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
+    """The extensions of the first CPU that the kernel lists, or None where there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return None
+
+
+def vector_unit(features: tuple[str, ...]) -> dict[str, int]:
+    """Width in bytes and number of the vector registers that the extensions give."""
+    if "avx512f" in features:
+        return {"vector_bytes": 64, "vector_registers": 32}
+    if "avx" in features:
+        return {"vector_bytes": 32, "vector_registers": 16}
+    return {"vector_bytes": 16, "vector_registers": 32 if "neon" in features else 16}
+
+
+def caches(root: Path) -> dict[str, int]:
+    """Data cache sizes in bytes, a shared cache divided by the cores that share it; defaults where unknown."""
+    sizes = dict(DEFAULT_CACHES)
+    siblings = len(_cpu_list(_read(root.parent / "topology" / "thread_siblings_list"))) or 1
+    for index in sorted(root.glob("index*")):
+        level, kind, size = _read(index / "level"), _read(index / "type"), _read(index / "size")
+        if kind == "Instruction" or level not in ("1", "2", "3") or not size:
+            continue
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1], 1)
+        digits = size.rstrip("KMG")
+        if digits.isdigit():
+            sharing = max(1, len(_cpu_list(_read(index / "shared_cpu_list"))) // siblings)
+            sizes[f"l{level}_bytes"] = int(digits) * unit // sharing
+    return sizes
+
+
+def machine() -> dict[str, str | int]:
+    """The machine and its software, for the log; nothing that names a host, a user or a path."""
+    import llvmlite
+    import numpy
+
+    return {
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count() or 1,
+        "usable_cpus": usable_cpus(),
+        "memory_gib": _memory_gib(),
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "llvmlite": llvmlite.__version__,
+    }
+
+
+def _family(architecture: str) -> str:
+    name = architecture.lower()
+    if name in ("x86_64", "amd64"):
+        return "x86"
+    return "arm" if name in ("aarch64", "arm64") else name
+
+
+def _same_system(triple: str) -> bool:
+    system = {"linux": "linux", "darwin": "darwin", "win32": "windows"}.get(sys.platform, sys.platform)
+    return system in triple or (system == "darwin" and "macos" in triple)
+
+
+def _cpu_model() -> str:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> int:
+    try:
+        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _cpu_list(text: str) -> list[int]:
+    """The CPUs of a kernel list such as "0-3,8"; empty if it is not one."""
+    out: list[int] = []
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()):
+            return []
+        out.extend(range(int(low), int(high or low) + 1))
+    return out
+
+
+def _quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The tightest CPU quota of this process's cgroups, in CPUs; None where there is none."""
+    quotas: list[float] = []
+    for line in _read(membership).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            bases = [root, root / "unified"]
+        elif "cpu" in controllers.split(","):
+            bases = [root / "cpu", root / controllers]
+        else:
+            continue
+        parts = [p for p in path.split("/") if p and p != ".."]
+        for base in bases:
+            for depth in range(len(parts) + 1):  # a limit may stand at any level above the process
+                folder = base.joinpath(*parts[:depth])
+                fields = _read(folder / "cpu.max").split()
+                if len(fields) != 2:
+                    fields = [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
+                if all(f.isdigit() for f in fields) and int(fields[1]) > 0:
+                    quotas.append(int(fields[0]) / int(fields[1]))
+    return min(quotas, default=None)

@@ -1,0 +1,113 @@
+"""Targets: detection, limits, parsing and what may run here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import targets
+from schedules.model import Target
+
+
+def test_detect_round_trips_and_runs_here() -> None:
+    target = targets.detect()
+    assert Target.from_json(target.json) == target
+    assert target.features == tuple(sorted(target.features))
+    assert target.threads == targets.usable_cpus() >= 1
+    assert target.limit("vector_bytes") in (16, 32, 64)
+    assert target.limit("l1_bytes") >= 8192 <= target.limit("l2_bytes")
+    assert targets.runnable(target)
+
+
+def test_threads_are_part_of_the_identity_and_checked() -> None:
+    assert targets.detect(1).threads == 1
+    for bad in (0, -1, 10_000, True, 1.5):
+        with pytest.raises(targets.TargetError, match="threads"):
+            targets.detect(bad)  # type: ignore[arg-type]
+
+
+def test_a_missing_extension_or_family_is_not_runnable() -> None:
+    target = targets.detect(1)
+    flags = targets.host_flags()
+    if flags is not None and "x86_64" in target.triple:
+        absent = next(
+            n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if targets.X86_NAMES.get(n, n) not in flags
+        )
+        assert not targets.runnable(replace(target, features=(*target.features, absent)))
+    assert not targets.runnable(replace(target, triple="riscv64-unknown-linux-gnu"))
+    assert not targets.runnable(replace(target, kind="cuda"))
+
+
+def test_parse_accepts_names_files_and_targets(tmp_path: Path) -> None:
+    here = targets.detect(1)
+    assert targets.parse("cpu", 1) == targets.parse(None, 1) == here
+    assert targets.parse(replace(here, arch="other"), 1).arch == "other"
+    file = tmp_path / "mine.json"
+    file.write_text(here.json)
+    assert targets.parse(str(file)) == here
+    for bad, message in (
+        ("gpu9", "unknown target"),
+        (str(tmp_path / "no.json"), "cannot be read"),
+        (3, "not a name"),
+    ):
+        with pytest.raises(targets.TargetError, match=message):
+            targets.parse(bad)  # type: ignore[arg-type]
+    file.write_text("{}")
+    with pytest.raises(targets.TargetError, match="malformed"):
+        targets.parse(str(file))
+
+
+@pytest.mark.parametrize(
+    ("features", "width", "count"),
+    [(("avx", "avx2", "avx512f"), 64, 32), (("avx",), 32, 16), (("sse2",), 16, 16), (("neon",), 16, 32)],
+)
+def test_vector_unit(features: tuple[str, ...], width: int, count: int) -> None:
+    assert targets.vector_unit(features) == {"vector_bytes": width, "vector_registers": count}
+
+
+def test_caches_divide_what_cores_share(tmp_path: Path) -> None:
+    (tmp_path / "topology").mkdir()
+    (tmp_path / "topology" / "thread_siblings_list").write_text("0,8\n")
+    for i, (level, kind, size, shared) in enumerate(
+        [("1", "Data", "48K", "0,8"), ("1", "Instruction", "32K", "0,8"), ("2", "Unified", "2M", "0,8"),
+         ("3", "Unified", "32M", "0-15")]
+    ):  # fmt: skip
+        folder = tmp_path / "cache" / f"index{i}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
+            (folder / name).write_text(text + "\n")
+    assert targets.caches(tmp_path / "cache") == {
+        "l1_bytes": 48 << 10,
+        "l2_bytes": 2 << 20,
+        "l3_bytes": 4 << 20,
+    }
+    assert targets.caches(tmp_path / "absent") == targets.DEFAULT_CACHES
+
+
+def test_quota_of_either_cgroup_version(tmp_path: Path) -> None:
+    membership = tmp_path / "cgroup"
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "cpu").mkdir()
+    membership.write_text("0::/a/b\n")
+    assert targets._quota(tmp_path, membership) is None
+    (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    assert targets._quota(tmp_path, membership) == 1.5
+    membership.write_text("4:cpu,cpuacct:/x\n")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert targets._quota(tmp_path, membership) == 2.0
+
+
+def test_machine_names_nobody() -> None:
+    import getpass
+    import socket
+
+    text = json.dumps(targets.machine())
+    assert "cpu" in json.loads(text)
+    assert "/" not in text.replace("CPU/", "") or "home" not in text
+    assert len(socket.gethostname()) < 4 or socket.gethostname() not in text
+    assert f'"{getpass.getuser()}"' not in text
