@@ -1,0 +1,242 @@
+"""Vector math against float64 / long double references: dense grids, special values, no library calls."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import re
+from collections.abc import Callable
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autotune.codegen.vector_math import FUNCTIONS, define, expand
+from schedules.errors import WorkloadError
+
+Array = npt.NDArray[np.floating]
+LANES = (1, 5, 8, 16)
+LLVM_TYPE = {"float32": "float", "float64": "double"}
+LIMITS = {
+    "float32": {"exp": 2.4e-7, "log": 2.4e-7, "tanh": 5e-7, "erf": 5e-7, "sigmoid": 5e-7},
+    "float64": {"exp": 1e-15, "log": 1e-15, "tanh": 3e-15, "erf": 1e-14, "sigmoid": 3e-15},
+}
+_SERIAL = itertools.count()
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+REFERENCE: dict[str, Callable[[Array], Array]] = {
+    "exp": lambda x: np.exp(_wide(x)),
+    "log": lambda x: np.log(_wide(x)),
+    "sqrt": np.sqrt,
+    "tanh": lambda x: np.tanh(_wide(x)),
+    "erf": lambda x: _ERF(x.astype(np.float64)),
+    "sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(_wide(x))), 1) / (1 + np.exp(-np.abs(_wide(x)))),
+    "abs": np.abs,
+    "floor": np.floor,
+}
+
+
+@pytest.fixture(scope="module")
+def jit() -> llvm.LLJIT:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(_machine(llvm.get_process_triple(), host=True))
+
+
+def _machine(triple: str, host: bool = False, cpu: str = "", features: str = "") -> llvm.TargetMachine:
+    if host:
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    target = llvm.Target.from_triple(triple)
+    return target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default")
+
+
+def _loop(fn: str, dtype: str, lanes: int) -> str:
+    """`void loop(ptr in, ptr out, i64 vectors)`, dense arrays of `lanes` elements a step."""
+    function = define(fn, dtype, lanes)
+    element = LLVM_TYPE[dtype]
+    vector = element if lanes == 1 else f"<{lanes} x {element}>"
+    size = 4 if dtype == "float32" else 8
+    return "\n".join(
+        (
+            *function.declares,
+            function.text,
+            f"""
+define void @loop(ptr %in, ptr %out, i64 %n) {{
+entry:
+  br label %body
+body:
+  %i = phi i64 [0, %entry], [%next, %body]
+  %at = mul i64 %i, {lanes * size}
+  %from = getelementptr i8, ptr %in, i64 %at
+  %to = getelementptr i8, ptr %out, i64 %at
+  %x = load {vector}, ptr %from, align {size}
+  %y = call {vector} @{function.name}({vector} %x)
+  store {vector} %y, ptr %to, align {size}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %body, label %done
+done:
+  ret void
+}}""",
+        )
+    )
+
+
+def _run(jit: llvm.LLJIT, fn: str, lanes: int, x: Array) -> Array:
+    vectors = -(-x.size // lanes)
+    padded = np.zeros(vectors * lanes, x.dtype)
+    padded[: x.size] = x
+    out = np.full_like(padded, -7.0)
+    builder = llvm.JITLibraryBuilder().add_ir(_loop(fn, str(x.dtype), lanes)).export_symbol("loop")
+    library = builder.add_current_process().link(jit, f"library{next(_SERIAL)}")
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["loop"])
+    call(padded.ctypes.data, out.ctypes.data, vectors)
+    return out[: x.size]
+
+
+def _grid(fn: str, dtype: str) -> Array:
+    """Dense points where the function moves, logarithmic ones everywhere else, down to the denormals."""
+    info = np.finfo(dtype)
+    bound = {"exp": 750.0, "sigmoid": 760.0}.get(fn, 30.0) if dtype == "float64" else 110.0
+    low, high = math.log10(float(info.smallest_subnormal)), math.log10(float(info.max)) - 1e-6
+    with np.errstate(all="ignore"):
+        tiny = (10.0 ** np.linspace(low, high, 6001)).astype(dtype)
+        near = np.linspace(-6.0, 6.0, 20011)
+        around_one = 1.0 + np.linspace(-1e-3, 1e-3, 2001)
+        wide = np.linspace(-bound, bound, 20011)
+    return np.concatenate([tiny, -tiny, near.astype(dtype), around_one.astype(dtype), wide.astype(dtype)])
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_accuracy_over_dense_grid(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> None:
+    x = _grid(fn, dtype)
+    got = _run(jit, fn, lanes, x)
+    with np.errstate(all="ignore"):
+        expected = REFERENCE[fn](x)
+        rounded = expected.astype(dtype)
+        if fn not in LIMITS[dtype]:
+            np.testing.assert_array_equal(got, rounded)
+            return
+        error = np.abs(got.astype(expected.dtype) - expected)
+        # Below the normal range a result has fixed spacing: allow one step of it.
+        allowed = LIMITS[dtype][fn] * np.abs(expected) + np.finfo(dtype).smallest_subnormal
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~finite], rounded[~finite])
+    worst = int(np.argmax(np.where(finite, error - allowed, -np.inf)))
+    assert error[worst] <= allowed[worst], f"{fn}({x[worst]!r}) = {got[worst]!r}, not {expected[worst]!r}"
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_special_values(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> None:
+    inf, nan, big = math.inf, math.nan, float(np.finfo(dtype).max)
+    x = np.array([inf, -inf, nan, 0.0, -0.0, -1.0, big, -big], dtype)
+    expectations: dict[str, list[float | None]] = {
+        "exp": [inf, 0.0, nan, 1.0, 1.0, None, inf, 0.0],
+        "log": [inf, nan, nan, -inf, -inf, nan, None, nan],
+        "sqrt": [inf, nan, nan, 0.0, -0.0, nan, None, nan],
+        "tanh": [1.0, -1.0, nan, 0.0, -0.0, None, 1.0, -1.0],
+        "erf": [1.0, -1.0, nan, 0.0, -0.0, None, 1.0, -1.0],
+        "sigmoid": [1.0, 0.0, nan, 0.5, 0.5, None, 1.0, 0.0],
+        "abs": [inf, inf, nan, 0.0, 0.0, 1.0, big, big],
+        "floor": [inf, -inf, nan, 0.0, -0.0, -1.0, big, -big],
+    }
+    got = _run(jit, fn, lanes, x)
+    for value, result, want in zip(x.tolist(), got.tolist(), expectations[fn], strict=True):
+        if want is None:
+            continue
+        same = math.isnan(result) if math.isnan(want) else result == want
+        assert same, f"{fn}({value}) = {result}, expected {want}"
+        if want == 0.0:
+            assert math.copysign(1.0, result) == math.copysign(1.0, want), f"sign of {fn}({value})"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bounded_functions_stay_in_their_range(jit: llvm.LLJIT, dtype: str) -> None:
+    x = np.linspace(-12, 12, 200_003).astype(dtype)
+    for fn in ("tanh", "erf"):
+        got = _run(jit, fn, 8, x)
+        assert np.all(np.abs(got) <= 1.0), fn
+        np.testing.assert_array_equal(got, -_run(jit, fn, 8, -x))
+    sigmoid = _run(jit, "sigmoid", 8, x)
+    assert np.all((sigmoid >= 0.0) & (sigmoid <= 1.0))
+
+
+def test_exp_underflows_gradually_and_overflows_at_the_limit(jit: llvm.LLJIT) -> None:
+    x = np.array([-103.0, -103.9, -103.98, -150.0, 88.72283, 88.72284, 89.5], np.float32)
+    with np.errstate(all="ignore"):
+        expected = np.exp(x.astype(np.float64)).astype(np.float32)
+    got = _run(jit, "exp", 8, x)
+    np.testing.assert_allclose(got, expected, rtol=2.4e-7, atol=1.5e-45)
+    assert got[0] > 0.0 and np.isinf(got[5]) and np.isfinite(got[4])
+
+
+TARGETS = {
+    "x86-64-v2": ("x86_64-unknown-linux-gnu", "x86-64-v2", ""),
+    "x86-64-v3": ("x86_64-unknown-linux-gnu", "x86-64-v3", ""),
+    "x86-64-v4": ("x86_64-unknown-linux-gnu", "x86-64-v4", ""),
+    "aarch64": ("aarch64-unknown-linux-gnu", "generic", ""),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_library_calls(dtype: str, lanes: int, target: str) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple, cpu, features = TARGETS[target]
+    machine = _machine(triple, cpu=cpu, features=features)
+    for fn in FUNCTIONS:
+        module = llvm.parse_assembly(_loop(fn, dtype, lanes))
+        module.triple = triple
+        module.verify()
+        calls = _calls(machine.emit_assembly(module))
+        assert not calls, f"{fn} calls {calls}"
+
+
+def _calls(assembly: str) -> set[str]:
+    """Everything called or tail-called by name or through a register, local labels aside."""
+    return set(re.findall(r"^\s+(?:callq?|blr?|jmpq?|b)\s+([A-Za-z_*]\S*)\s*$", assembly, re.MULTILINE))
+
+
+def test_the_call_detector_sees_a_library_call() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    text = (
+        "declare <8 x float> @llvm.exp.v8f32(<8 x float>)\n"
+        "define <8 x float> @f(<8 x float> %x) {\n"
+        "  %y = call <8 x float> @llvm.exp.v8f32(<8 x float> %x)\n  ret <8 x float> %y\n}\n"
+    )
+    module = llvm.parse_assembly(text)
+    assembly = _machine("x86_64-unknown-linux-gnu", cpu="x86-64-v3").emit_assembly(module)
+    assert _calls(assembly) == {"expf@PLT"}
+
+
+def test_expansion_is_the_same_computation() -> None:
+    function = define("tanh", "float32", 8)
+    expansion = expand("tanh", "float32", 8, "%x", "v")
+    assert expansion.declares == function.declares
+    assert all(line in function.text for line in expansion.lines)
+    assert f"ret <8 x float> {expansion.result}" in function.text
+    other = expand("tanh", "float32", 8, "%y", "t7.")
+    assert other.result.startswith("%t7.") and not any("%v" in line for line in other.lines)
+
+
+def test_unknown_requests_are_refused_by_name() -> None:
+    with pytest.raises(WorkloadError, match="gamma"):
+        define("gamma", "float32", 8)
+    with pytest.raises(WorkloadError, match="int32"):
+        define("exp", "int32", 8)
+    with pytest.raises(WorkloadError, match="0 lanes"):
+        define("exp", "float32", 0)
