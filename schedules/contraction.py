@@ -1,0 +1,175 @@
+"""Sums of products as matrix products: the fast path of `evaluate`.
+
+A stage fits when its value is a product of loads whose indices become ``a * axis + c`` once some
+axes are fixed. Those axes (the taps of a convolution, the groups of a grouped one) are looped over; for
+each of their points the operands are strided slices, and their contraction is one BLAS call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import expr as E
+from schedules.dag import Stage
+from schedules.expr import Binary, Const, Expr, Load, Var
+
+Array = NDArray[Any]
+MAX_CALLS = 20_000  # beyond this the loop costs more than plain evaluation
+MAX_ELEMENTS = 2**21  # of an operand slice: 16 MB in float64
+
+
+def contract(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
+    """The output of a sum-of-products stage, or None when the stage isn't one. float32 is summed
+    in float64; integers wrap."""
+    operands = _factors(stage.values[0])
+    if operands is None:
+        return None
+    extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+    fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
+    used = frozenset().union(*(E.variables(x) for x in operands))
+    if fixed is None or any(a.var not in used for a in stage.reduce_axes):
+        return None
+    tile = _tile(operands, extents, fixed)
+    if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:
+        return None
+    t = stage.outputs[0]
+    out = np.zeros(t.shape, np.float64 if t.dtype == "float32" else t.dtype)
+    cuts = [[(lo, min(lo + tile[v], n)) for lo in range(0, n, tile[v])] for v, n in extents.items()]
+    spatial = [a.var for a in stage.axes]
+    for point in itertools.product(*cuts):
+        ranges = dict(zip(extents, point, strict=True))
+        here = {v: Const(ranges[v][0]) for v in fixed}
+        terms = []
+        for x in operands:
+            piece = _slice(E.substitute(x, here), arrays[x.buffer], ranges)
+            if piece is None:
+                return None  # reads out of bounds: the general path says where
+            terms.append((piece[0].astype(out.dtype), piece[1]))
+        free = [v for v in spatial if any(v in labels for _, labels in terms)]
+        got = _product(terms, free)
+        sizes = {v: hi - lo for v, (lo, hi) in ranges.items()}
+        out[tuple(slice(*ranges[v]) for v in spatial)] += got.reshape(
+            [sizes[v] if v in free else 1 for v in spatial]
+        )
+    return out.astype(t.dtype)
+
+
+def _factors(e: Expr) -> list[Load] | None:
+    """The loads whose product ``e`` is; None when it is anything else."""
+    if isinstance(e, Load):
+        return [e]
+    if isinstance(e, Binary) and e.op == "*":
+        a, b = _factors(e.a), _factors(e.b)
+        return None if a is None or b is None else a + b
+    return None
+
+
+def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Sequence[str]) -> list[str] | None:
+    """The axes to fix so that every index is affine in one axis: reduction axes and small ones first."""
+    fixed: list[str] = []
+    for x in operands:
+        for ix in x.indices:
+            while _affine(E.substitute(ix, {v: Const(0) for v in fixed})) is None:
+                left = E.variables(ix) - set(fixed)
+                if not left:
+                    return None
+                fixed.append(min(left, key=lambda v: (v not in reduce, extents[v], v)))
+    return fixed
+
+
+def _tile(operands: Sequence[Load], extents: Mapping[str, int], fixed: Sequence[str]) -> dict[str, int]:
+    """Block extents: one point of ``fixed`` axes, and operand slices of bounded size."""
+    tile = {v: 1 if v in fixed else n for v, n in extents.items()}
+    for x in operands:
+        names = sorted(E.variables(x))
+        while math.prod(tile[v] for v in names) > MAX_ELEMENTS:
+            longest = max(names, key=lambda v: tile[v])
+            tile[longest] = -(-tile[longest] // 2)
+    return tile
+
+
+def _affine(e: Expr) -> tuple[str | None, int, int] | None:
+    """``e`` as ``(axis, a, c)`` with value ``a * axis + c``; None when it isn't."""
+    match e:
+        case Const(value=v):
+            return None, 0, int(v)
+        case Var(name=n):
+            return n, 1, 0
+        case Binary(op="+" | "-" | "*" as op, a=x, b=y):
+            p, q = _affine(x), _affine(y)
+            if p is None or q is None:
+                return None
+            if op == "*":
+                if p[0] is not None:
+                    p, q = q, p
+                return (q[0], q[1] * p[2], q[2] * p[2]) if p[0] is None else None
+            s = 1 if op == "+" else -1
+            if p[0] is not None and q[0] is not None and p[0] != q[0]:
+                return None
+            return p[0] or q[0], p[1] + s * q[1], p[2] + s * q[2]
+    return None
+
+
+def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tuple[Array, list[str]] | None:
+    """The elements that ``x`` reads, with one label a remaining dimension; None when out of bounds."""
+    assert isinstance(x, Load)
+    index: list[Any] = []
+    labels: list[str] = []
+    for ix, n in zip(x.indices, source.shape, strict=True):
+        form = _affine(ix)
+        if form is None or (form[0] is not None and form[1] <= 0):
+            return None
+        var, a, c = form
+        lo, hi = (ranges[var][0], ranges[var][1] - 1) if var is not None else (0, 0)
+        first, last = a * lo + c, a * hi + c
+        if first < 0 or last >= n:
+            return None
+        if var is None:
+            index.append(c)
+        else:
+            index.append(slice(first, last + 1, a))
+            labels.append(var)
+    return source[tuple(index)], labels
+
+
+def _product(terms: list[tuple[Array, list[str]]], free: list[str]) -> Array:
+    """Σ over all labels but ``free`` of the product of the terms; dimensions as ``free``."""
+    if len(terms) == 2 and all(len(set(labels)) == len(labels) for _, labels in terms):
+        got = _matmul(terms[0], terms[1], free)
+        if got is not None:
+            return got
+    number = {v: i for i, v in enumerate(dict.fromkeys(v for _, labels in terms for v in labels))}
+    args: list[Any] = []
+    for a, labels in terms:
+        args += [a, [number[v] for v in labels]]
+    return np.asarray(np.einsum(*args, [number[v] for v in free]))
+
+
+def _matmul(a: tuple[Array, list[str]], b: tuple[Array, list[str]], free: list[str]) -> Array | None:
+    """Two terms as one batched matrix product; None when no label is shared and summed.
+
+    np.einsum would not reach BLAS for batched contractions.
+    """
+    both = [v for v in a[1] if v in b[1]]
+    batch = [v for v in both if v in free]
+    inner = [v for v in both if v not in free]
+    rows = [v for v in a[1] if v in free and v not in both]
+    cols = [v for v in b[1] if v in free and v not in both]
+    if not inner or len(batch) + len(inner) + len(rows) != len(a[1]) or len(both) + len(cols) != len(b[1]):
+        return None
+    size = {v: n for x, labels in (a, b) for v, n in zip(labels, x.shape, strict=True)}
+
+    def arrange(x: tuple[Array, list[str]], groups: tuple[list[str], list[str]]) -> Array:
+        order = [x[1].index(v) for v in (*batch, *groups[0], *groups[1])]
+        shape = [size[v] for v in batch] + [math.prod(size[v] for v in g) for g in groups]
+        return x[0].transpose(order).reshape(shape)
+
+    out = arrange(a, (rows, inner)) @ arrange(b, (inner, cols))
+    order = batch + rows + cols
+    return out.reshape([size[v] for v in order]).transpose([order.index(v) for v in free])

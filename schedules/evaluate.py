@@ -1,0 +1,229 @@
+"""The meaning of a compute DAG on numpy arrays, vectorised and in blocks of bounded memory.
+
+This is the reference for users' own operators. Sums and products of float32 accumulate in
+float64; all else is computed in the dtype that the expression states. Sums of products whose
+indices are affine run as matrix products, one for each point of the axes that stand in their way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import expr as E
+from schedules.contraction import contract
+from schedules.dag import Axis, ComputeDAG, Stage, operand
+from schedules.errors import WorkloadError
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+
+Array = NDArray[Any]
+MAX_POINTS = 2**19  # points of a block: 4 MB a temporary in float64
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "//": np.floor_divide,
+    "%": np.remainder, "min": np.minimum, "max": np.maximum,
+    "ceildiv": lambda a, b: -np.floor_divide(-a, b),
+    "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
+}  # fmt: skip
+_erf = np.frompyfunc(math.erf, 1, 1)
+_CALL: dict[str, Callable[[Any], Any]] = {
+    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "floor": np.floor,
+    "erf": lambda x: np.asarray(_erf(np.asarray(x, np.float64)), np.float64).astype(x.dtype),
+    "sigmoid": lambda x: np.where(x >= 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x))),
+}  # fmt: skip
+
+
+def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of ``dag`` (in its order) for ``inputs`` (in its order).
+
+    Raises `WorkloadError` for inputs of the wrong number, shape or dtype, and where the
+    expression reads out of bounds.
+    """
+    if len(inputs) != len(dag.inputs):
+        names = ", ".join(t.name for t in dag.inputs)
+        raise WorkloadError(f"{len(inputs)} arrays given for {len(dag.inputs)} inputs ({names})")
+    arrays: dict[str, Array] = {}
+    for t, x in zip(dag.inputs, inputs, strict=True):
+        a = np.asarray(x)
+        if a.shape != t.shape or a.dtype != t.dtype:
+            raise WorkloadError(
+                f"input {t.name} has shape {list(a.shape)} {a.dtype}; "
+                f"the operator needs {list(t.shape)} {t.dtype}"
+            )
+        arrays[t.name] = a
+    with np.errstate(all="ignore"):
+        for stage in dag.stages:
+            for t, out in zip(stage.outputs, _stage(stage, arrays), strict=True):
+                arrays[t.name] = out
+    return [arrays[n] for n in dag.outputs]
+
+
+def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    if stage.reducer is None:
+        return _elementwise(stage, arrays)
+    op = _builtin(stage)
+    if op is None:
+        return _fold(stage, arrays)
+    if op == "+":
+        out = contract(stage, arrays)
+        if out is not None:
+            return [out]
+    return [_reduce(stage, arrays, op)]
+
+
+def _builtin(stage: Stage) -> str | None:
+    """The operator of a reduction by +, *, min or max alone; by structure, since names are free."""
+    assert stage.reducer is not None
+    if len(stage.reducer.combine) != 1:
+        return None
+    c, d = stage.reducer.combine[0], stage.outputs[0].dtype
+    plain = isinstance(c, Binary) and c.op in ("+", "*", "min", "max")
+    return c.op if plain and (c.a, c.b) == (operand("x0", d), operand("y0", d)) else None  # type: ignore[union-attr]
+
+
+def _elementwise(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    outs = [np.empty(t.shape, t.dtype) for t in stage.outputs]
+    for block in blocks(stage.axes, MAX_POINTS):
+        scope = _Scope(stage.name, _grid(stage.axes, block), arrays)
+        for out, v in zip(outs, stage.values, strict=True):
+            out[tuple(slice(*b) for b in block)] = scope.value(v)
+    return outs
+
+
+def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
+    """A reduction by one numpy ufunc."""
+    assert stage.reducer is not None
+    t, rank = stage.outputs[0], len(stage.axes)
+    wide = op in "+*" and t.dtype == "float32"
+    ufunc: Any = _BINARY["min" if op == "min" else op]
+    dtype = np.dtype(np.float64 if wide else t.dtype)
+    out = np.full(t.shape, stage.reducer.identity[0].value, dtype)
+    axes = stage.axes + stage.reduce_axes
+    for block in blocks(axes, MAX_POINTS):
+        v = _Scope(stage.name, _grid(axes, block), arrays, wide).value(stage.values[0])
+        full = np.broadcast_to(v, tuple(hi - lo for lo, hi in block))
+        part = ufunc.reduce(full, axis=tuple(range(rank, len(axes))), dtype=dtype)
+        at = tuple(slice(*b) for b in block[:rank])
+        out[at] = ufunc(out[at], part)
+    return out.astype(t.dtype)
+
+
+def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    """Any reduction over tuples: neighbours are combined pairwise, which keeps their order."""
+    assert stage.reducer is not None
+    combine = stage.reducer.combine
+    rank = len(stage.axes)
+    dtypes = [t.dtype for t in stage.outputs]
+    outs = [
+        np.full(t.shape, c.value, t.dtype) for t, c in zip(stage.outputs, stage.reducer.identity, strict=True)
+    ]
+
+    def join(x: list[Array], y: list[Array]) -> list[Array]:
+        env = {f"{p}{i}": a for p, xs in (("x", x), ("y", y)) for i, a in enumerate(xs)}
+        scope = _Scope(stage.name, {}, env)
+        return [
+            np.broadcast_to(scope.value(c), x[0].shape).astype(d)
+            for c, d in zip(combine, dtypes, strict=True)
+        ]
+
+    axes = stage.axes + stage.reduce_axes
+    for block in blocks(axes, MAX_POINTS):
+        scope = _Scope(stage.name, _grid(axes, block), arrays)
+        full = tuple(hi - lo for lo, hi in block)
+        xs = [
+            np.broadcast_to(scope.value(v), full).reshape(*full[:rank], -1).astype(d)
+            for v, d in zip(stage.values, dtypes, strict=True)
+        ]
+        while (n := xs[0].shape[-1]) > 1:
+            pairs = join([x[..., 0 : n - 1 : 2] for x in xs], [x[..., 1::2] for x in xs])
+            xs = [
+                np.concatenate([p, x[..., n - 1 :]], -1) if n % 2 else p
+                for p, x in zip(pairs, xs, strict=True)
+            ]
+        at = tuple(slice(*b) for b in block[:rank])
+        for out, new in zip(outs, join([o[at] for o in outs], [x[..., 0] for x in xs]), strict=True):
+            out[at] = new
+    return outs
+
+
+def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Blocks (a half-open range for each axis) of at most ``limit`` points that cover the domain
+    in row-major order: an axis is only cut when all axes outside it are down to one point."""
+    sizes = [a.extent for a in axes]
+    for i in range(len(sizes)):
+        inner = math.prod(sizes[i + 1 :])
+        sizes[i] = max(1, min(sizes[i], limit // inner))
+    cuts = [
+        [(lo, min(lo + s, a.extent)) for lo in range(0, a.extent, s)]
+        for a, s in zip(axes, sizes, strict=True)
+    ]
+    return itertools.product(*cuts)
+
+
+def _grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, Array]:
+    """Each axis' points, shaped to broadcast against the others."""
+    n = len(axes)
+    return {
+        a.var: np.arange(lo, hi).reshape((-1,) + (1,) * (n - 1 - i))
+        for i, (a, (lo, hi)) in enumerate(zip(axes, block, strict=True))
+    }
+
+
+class _Scope:
+    """Evaluates expressions on one block. ``wide`` computes float32 values in float64."""
+
+    def __init__(
+        self, stage: str, grid: Mapping[str, Array], arrays: Mapping[str, Array], wide: bool = False
+    ):
+        self.stage, self.grid, self.arrays, self.wide = stage, grid, arrays, wide
+
+    def _widen(self, x: Any) -> Any:
+        return x.astype(np.float64) if self.wide and x.dtype == np.float32 else x
+
+    def value(self, e: Expr, mask: Any = True) -> Any:
+        """The value of ``e`` at every point; only points of ``mask`` count."""
+        match e:
+            case Const(value=v, dtype=d):
+                return self._widen(np.asarray(v).astype(np.int64 if d == INDEX else d))
+            case Var(name=n):
+                return self.grid[n]
+            case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
+                return _BINARY[op](self.value(a, mask), self.value(b, mask))
+            case Logic(op="not", args=args):
+                return np.logical_not(self.value(args[0], mask))
+            case Logic(op=op, args=args):
+                vals = [self.value(x, mask) for x in args]
+                return (np.logical_and if op == "and" else np.logical_or).reduce(np.broadcast_arrays(*vals))
+            case Call(fn=fn, arg=a):
+                return _CALL[fn](self.value(a, mask))
+            case Cast(dtype=d, a=a):
+                return self._widen(np.asarray(self.value(a, mask)).astype(np.int64 if d == INDEX else d))
+            case Select(cond=c, a=a, b=b):
+                cond = self.value(c, mask)
+                return np.where(cond, self.value(a, mask & cond), self.value(b, mask & ~cond))
+            case Load():
+                return self._widen(self._load(e, mask))
+        raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
+
+    def _load(self, e: Load, mask: Any) -> Array:
+        source = self.arrays[e.buffer]
+        if not e.indices:
+            return source
+        index = []
+        for d, ix in enumerate(e.indices):
+            i, n = self.value(ix, mask), source.shape[d]
+            bad = (i < 0) | (i >= n)
+            if np.any(bad):
+                if np.any(bad & mask):
+                    raise WorkloadError(
+                        f"stage {self.stage}: index {d} of {E.show(e)} leaves 0..{n - 1}; "
+                        "correct the index or guard it with te.select"
+                    )
+                i = np.clip(i, 0, n - 1)  # on the side that a select does not take
+            index.append(i)
+        return source[tuple(index)]

@@ -1,0 +1,171 @@
+"""Scalar functions of tensor expressions: literals, casts, conditions and math. `te` offers them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.dag import DTYPES
+from schedules.errors import WorkloadError
+from schedules.expr import INDEX, Const, Expr, ExprLike
+
+
+def check_dtype(dtype: Any, what: str) -> str:
+    """``dtype`` as a name (numpy dtypes are accepted). Raises `WorkloadError` on any other."""
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return dtype
+    try:
+        name = np.dtype(dtype).name if not isinstance(dtype, str) else ""
+    except TypeError:
+        name = ""
+    if name not in DTYPES:
+        raise WorkloadError(f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}; choose one of these")
+    return name
+
+
+def const(value: int | float, dtype: str) -> Const:
+    """A literal of ``dtype``. Raises when an integer dtype cannot hold it."""
+    check_dtype(dtype, "te.const")
+    if E.is_float(dtype):
+        return Const(float(value), dtype)
+    info = np.iinfo(dtype)
+    if int(value) != value or not info.min <= value <= info.max:
+        raise WorkloadError(f"{value!r} is not a value of {dtype}; choose another dtype")
+    return Const(int(value), dtype)
+
+
+def max_value(dtype: str) -> Const:
+    """The largest finite value of ``dtype``."""
+    return const(_finite(dtype, "max"), dtype)
+
+
+def min_value(dtype: str) -> Const:
+    """The lowest finite value of ``dtype``."""
+    return const(_finite(dtype, "min"), dtype)
+
+
+def _finite(dtype: str, end: str) -> int | float:
+    check_dtype(dtype, f"te.{end}_value")
+    info = np.finfo(dtype) if E.is_float(dtype) else np.iinfo(dtype)
+    return getattr(info, end).item() if E.is_float(dtype) else int(getattr(info, end))
+
+
+def limit(dtype: str, sign: int) -> Const:
+    """The neutral value of max (sign -1) and of min (sign 1)."""
+    if E.is_float(dtype):
+        return Const(sign * float("inf"), dtype)
+    return max_value(dtype) if sign > 0 else min_value(dtype)
+
+
+def cast(value: ExprLike, dtype: str) -> Expr:
+    """``value`` as ``dtype``; float to int truncates towards zero."""
+    e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
+    if isinstance(e, Const) and e.dtype in (INDEX, "bool"):
+        return const(e.value, dtype)
+    if E.dtype_of(e) == "bool":
+        raise WorkloadError("te.cast of a condition; write te.select(cond, 1.0, 0.0)")
+    return e if E.dtype_of(e) == check_dtype(dtype, "te.cast") else E.Cast(dtype, e)
+
+
+def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
+    """``a`` where ``cond`` holds, else ``b``; only the chosen side is evaluated."""
+    c = _cond(cond, "te.select")
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        like = "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
+        return E.select(c, E.wrap(a, like), E.wrap(b, like))
+    return E.select(c, a, b)
+
+
+if_then_else = select
+
+
+def _cond(c: Any, what: str) -> Expr:
+    if isinstance(c, Expr) and E.dtype_of(c) == "bool":
+        return c
+    got = f"the Python bool {c}" if isinstance(c, bool) else E.show(c) if isinstance(c, Expr) else repr(c)
+    raise WorkloadError(
+        f"{what} needs a condition over axes or elements, got {got}; compare with <, <=, >, >=, "
+        "te.equal or te.not_equal (== compares the expressions' text, not their values)"
+    )
+
+
+def equal(a: ExprLike, b: ExprLike) -> Expr:
+    """Whether two values are equal."""
+    return E.compare("==", a, b)
+
+
+def not_equal(a: ExprLike, b: ExprLike) -> Expr:
+    """Whether two values differ."""
+    return E.compare("!=", a, b)
+
+
+def all(*conds: Expr) -> Expr:
+    """Whether every condition holds."""
+    return E.all_of(*(_cond(c, "te.all") for c in conds))
+
+
+def any(*conds: Expr) -> Expr:
+    """Whether some condition holds."""
+    cs = [_cond(c, "te.any") for c in conds]
+    if E.TRUE in cs:
+        return E.TRUE
+    cs = [c for c in cs if c != E.FALSE]
+    return E.FALSE if not cs else cs[0] if len(cs) == 1 else E.Logic("or", tuple(cs))
+
+
+def logical_not(cond: Expr) -> Expr:
+    """Whether a condition does not hold."""
+    c = _cond(cond, "te.logical_not")
+    return Const(not c.value, "bool") if isinstance(c, Const) else E.Logic("not", (c,))
+
+
+minimum = E.minimum
+maximum = E.maximum
+
+
+def _call(fn: str, x: Any) -> Expr:
+    if isinstance(x, (int, float)) and not isinstance(x, bool):
+        x = Const(float(x), "float32")
+    if not isinstance(x, Expr) or not E.is_float(E.dtype_of(x)):
+        got = f"dtype {E.dtype_of(x)}" if isinstance(x, Expr) else repr(x)
+        raise WorkloadError(
+            f'te.{fn} needs a floating-point expression, got {got}; use te.cast(x, "float32")'
+        )
+    return E.Call(fn, x)
+
+
+def exp(x: ExprLike) -> Expr:
+    return _call("exp", x)
+
+
+def log(x: ExprLike) -> Expr:
+    return _call("log", x)
+
+
+def sqrt(x: ExprLike) -> Expr:
+    return _call("sqrt", x)
+
+
+def tanh(x: ExprLike) -> Expr:
+    return _call("tanh", x)
+
+
+def erf(x: ExprLike) -> Expr:
+    return _call("erf", x)
+
+
+def sigmoid(x: ExprLike) -> Expr:
+    return _call("sigmoid", x)
+
+
+def floor(x: ExprLike) -> Expr:
+    return _call("floor", x)
+
+
+def abs(x: ExprLike) -> Expr:
+    """|x|, of integers too."""
+    if isinstance(x, Expr) and E.dtype_of(x) in ("int32", "int64", INDEX):
+        return E.select(x < 0, -x, x)
+    return _call("abs", x)

@@ -1,0 +1,389 @@
+"""Tensor expressions: how a user states what is computed, one stage at a time.
+
+    A = te.placeholder((m, k), name="A"); B = te.placeholder((k, n), name="B")
+    r = te.reduce_axis(k, name="r")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+    dag = te.dag([A, B, C])
+
+Nothing is global: tensors know the stage they come from, and `dag` walks from its outputs. Every
+mistake raises `WorkloadError`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.affine import bounds
+from schedules.dag import DTYPES, Axis, Reducer, operand
+from schedules.errors import WorkloadError
+from schedules.evaluate import evaluate
+from schedules.expr import Const, Expr, ExprLike, Select, Var
+from schedules.scalars import (
+    abs,
+    all,
+    any,
+    cast,
+    check_dtype,
+    const,
+    equal,
+    erf,
+    exp,
+    floor,
+    if_then_else,
+    limit,
+    log,
+    logical_not,
+    max_value,
+    maximum,
+    min_value,
+    minimum,
+    not_equal,
+    select,
+    sigmoid,
+    sqrt,
+    tanh,
+)
+from schedules.tensors import Access, IterVar, Op, Reduction, Tensor, dag
+
+__all__ = [
+    "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
+    "evaluate", "exp", "floor", "if_then_else", "log", "logical_not", "max", "max_value", "maximum",
+    "min", "min_value", "minimum", "not_equal", "placeholder", "prod", "reduce_axis", "reducer",
+    "select", "sigmoid", "sqrt", "sum", "tanh",
+]  # fmt: skip
+
+MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte counts
+_WITNESS_POINTS = 2**20  # domains up to this size are searched exhaustively for a bad index
+
+
+# --- placeholders and stages ------------------------------------------------------------------
+
+
+def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
+    """An input of ``shape`` (elements, row-major) and ``dtype`` (float32, float64, int32, int64)."""
+    what = f"placeholder {name}" if name else "placeholder"
+    return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
+
+
+def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
+    """An axis to reduce over: an extent, or ``(0, extent)``."""
+    if isinstance(extent, (tuple, list)):
+        if len(extent) != 2 or extent[0] != 0:
+            raise WorkloadError(f"reduce_axis {name or ''}: {extent!r} is not (0, extent); axes start at 0")
+        extent = extent[1]
+    return IterVar(_identifier(name or "r"), _extent(extent, f"reduce_axis {name or ''}"), True)
+
+
+def compute(
+    shape: int | Sequence[int],
+    fn: Callable[..., Any],
+    name: str | Sequence[str] | None = None,
+) -> Any:
+    """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn``
+    name the axes. Returns a tensor, or a tuple of them when ``fn`` returns a tuple or a reduction
+    over tuples; ``name`` may then be a sequence."""
+    label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
+    dims = _shape(shape, f"stage {label}")
+    taken: set[str] = set()
+    ivars = [IterVar(n, e, False) for n, e in zip(_parameters(fn, len(dims), label), dims, strict=True)]
+    env: dict[IterVar, Var] = {v: Var(_unique(v.name, taken)) for v in ivars}
+    try:
+        body = fn(*ivars)
+    except (TypeError, ZeroDivisionError) as err:
+        raise WorkloadError(f"stage {label}: {err}") from err
+    if isinstance(body, Reduction):
+        many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
+    else:
+        many = isinstance(body, (tuple, list))
+        values = tuple(_value(x, label) for x in (body if many else (body,)))
+        reducer, raxes = None, ()
+    if not values:
+        raise WorkloadError(f"stage {label} computes nothing; return at least one value")
+    env |= {v: Var(_unique(v.name, taken)) for v in raxes}
+    values = tuple(_bind(v, env, label) for v in values)
+    op = Op(
+        tuple(Axis(env[v].name, v.extent) for v in ivars),
+        tuple(Axis(env[v].name, v.extent) for v in raxes),
+        values,
+        reducer,
+        _output_names(name, len(values)),
+    )
+    for v in values:
+        if E.dtype_of(v) not in DTYPES:
+            raise WorkloadError(
+                f"stage {label}: the value {E.show(v)} has dtype {E.dtype_of(v)}; convert it, "
+                'e.g. te.cast(value, "int32")'
+                + (" or te.select(value, 1, 0)" if E.dtype_of(v) == "bool" else "")
+            )
+        _check_bounds(v, {a.var: a.extent for a in (*op.axes, *op.reduce_axes)}, (), label)
+    outs = tuple(Tensor(dims, E.dtype_of(v), op.names[i], op, i) for i, v in enumerate(values))
+    return outs if many else outs[0]
+
+
+def _value(x: Any, label: str) -> Expr:
+    if isinstance(x, Reduction):
+        raise WorkloadError(
+            f"stage {label}: a tuple holds a reduction; reduce several values together with te.reducer, "
+            "or write one stage for each"
+        )
+    if isinstance(x, Expr):
+        return x
+    if isinstance(x, float):
+        return Const(x, "float32")
+    if isinstance(x, Tensor):
+        raise WorkloadError(f"stage {label}: the value is the whole {x!r}; index it with the axes")
+    raise WorkloadError(
+        f"stage {label}: the value is {x!r} ({type(x).__name__}); return an expression, "
+        'e.g. te.const(0, "int32")'
+    )
+
+
+def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
+    """``e`` over the stage's own variables."""
+
+    def visit(x: Expr) -> Expr | None:
+        if isinstance(x, IterVar):
+            if x not in env:
+                kind = "reduction axis" if x.reduce else "axis of another stage"
+                raise WorkloadError(
+                    f"stage {label}: {x.name!r} is a {kind} and has no meaning here; "
+                    + (
+                        "name it in the axis= of the reduction"
+                        if x.reduce
+                        else "use the parameters of this stage's function"
+                    )
+                )
+            return env[x]
+        if isinstance(x, Access):
+            return Access(x.buffer, tuple(E.rewrite(i, visit) for i in x.indices), x.dtype, x.tensor)
+        return None
+
+    return E.rewrite(e, visit)
+
+
+def _check_bounds(e: Expr, extents: dict[str, int], guards: tuple[Expr, ...], label: str) -> None:
+    """Refuse an index for which some point of the domain, within its guards, is out of range."""
+    match e:
+        case Select(cond=c, a=a, b=b):
+            _check_bounds(c, extents, guards, label)
+            _check_bounds(a, extents, guards + E.conjuncts(c), label)
+            _check_bounds(b, extents, (*guards, E.Logic("not", (c,))), label)
+            return
+        case Access(indices=indices, tensor=t):
+            for d, ix in enumerate(indices):
+                found = bounds(ix, {v: (0, n - 1) for v, n in extents.items()})
+                if found is not None and 0 <= found[0] and found[1] < t.shape[d]:
+                    continue
+                bad = _witness(ix, t.shape[d], extents, guards)
+                if bad is not None:
+                    raise WorkloadError(
+                        f"stage {label}: index {d} of {E.show(e)} is {bad}, outside 0..{t.shape[d] - 1} "
+                        f"of {t!r}; correct the index or guard it with te.select"
+                    )
+    for k in E.children(e):
+        _check_bounds(k, extents, guards, label)
+
+
+def _witness(ix: Expr, size: int, extents: dict[str, int], guards: tuple[Expr, ...]) -> str | None:
+    """A point where ``ix`` leaves 0..size-1, as text; None when there is none, or none was found.
+
+    Guards that don't share variables with the index cannot save it, and guards that read tensors
+    cannot be decided: the latter count as holding nowhere, so nothing is refused on their account.
+    """
+    names = E.variables(ix)
+    used: list[Expr] = []
+    grown = True
+    while grown:  # guards tied to the index through shared variables
+        grown = False
+        for g in guards:
+            if g not in used and E.variables(g) & names:
+                used.append(g)
+                names |= E.variables(g)
+                grown = True
+    if builtins.any(E.loads(g) for g in guards):
+        return None
+    order = [v for v in extents if v in names]
+    points = [np.arange(extents[v]) for v in order]
+    if np.prod([float(len(p)) for p in points]) > _WITNESS_POINTS:  # the corners, which decide linear forms
+        width = int(_WITNESS_POINTS ** (1 / len(points))) // 2 or 1
+        points = [np.unique(np.r_[p[:width], p[-width:]]) if len(p) > 2 * width else p for p in points]
+    env = dict(zip(order, np.meshgrid(*points, indexing="ij", sparse=True), strict=True)) if order else {}
+    with np.errstate(all="ignore"):
+        value = np.asarray(E.evaluate(ix, env))
+        bad = (value < 0) | (value >= size)
+        for g in used:
+            bad = bad & np.asarray(E.evaluate(g, env), dtype=bool)
+    if not bad.any():
+        return None
+    full = np.broadcast_shapes(bad.shape, *(x.shape for x in env.values()))
+    at = tuple(int(i) for i in np.argwhere(np.broadcast_to(bad, full))[-1])
+    where = ", ".join(f"{v}={points[i][at[i]]}" for i, v in enumerate(order))
+    return f"{int(np.broadcast_to(value, full)[at])}" + (f" at {where}" if where else "")
+
+
+# --- reductions -------------------------------------------------------------------------------
+
+ReduceAxes = IterVar | Sequence[IterVar] | None
+
+
+def reducer(
+    identity: Callable[..., Any] | Sequence[int | float],
+    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Any],
+    name: str = "reducer",
+) -> Callable[..., Reduction]:
+    """An associative, commutative reduction over tuples, for use like `sum`: ``r(values, axis=k)``.
+
+    ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it.
+    ``combine(x, y)`` returns the tuple that joins two. Example, the largest value and its place:
+
+        argmax = te.reducer(lambda i, v: (-1, te.min_value(v)), lambda x, y: (
+            te.select(x[1] >= y[1], x[0], y[0]), te.maximum(x[1], y[1])), "argmax")
+        place, value = te.compute((m,), lambda i: argmax((te.cast(k, "int32"), A[i, k]), axis=k))
+    """
+
+    def reduce(values: Any, axis: ReduceAxes = None) -> Reduction:
+        exprs = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+        for v in exprs:
+            if not isinstance(v, Expr) or E.dtype_of(v) not in DTYPES:
+                got = E.dtype_of(v) if isinstance(v, Expr) else repr(v)
+                raise WorkloadError(
+                    f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; use te.cast"
+                )
+        dtypes = tuple(E.dtype_of(v) for v in exprs)
+        neutral = _tuple(
+            identity(*dtypes) if callable(identity) else identity, len(exprs), f"identity of {name}"
+        )
+        consts = tuple(
+            x if isinstance(x, Const) else const(x, d) for x, d in zip(neutral, dtypes, strict=True)
+        )
+        xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
+        joined = _tuple(combine(xs, ys), len(exprs), f"combine of {name}")
+        out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
+        for x, d in zip(out, dtypes, strict=True):
+            if E.dtype_of(x) != d or E.variables(x) or builtins.any(o not in xs + ys for o in E.loads(x)):
+                raise WorkloadError(
+                    f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
+                    f"dtype {d} of its operand and use nothing but its operands"
+                )
+        return Reduction(Reducer(name, consts, out), exprs, _axes(axis, name))
+
+    return reduce
+
+
+def sum(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
+    """Σ ``value`` over the reduction axes."""
+    return reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(value, axis)
+
+
+def prod(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
+    """Π ``value`` over the reduction axes."""
+    return reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(value, axis)
+
+
+def max(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
+    """The largest ``value`` over the reduction axes."""
+    return reducer(lambda d: (limit(d, -1),), lambda x, y: (E.maximum(x[0], y[0]),), "max")(value, axis)
+
+
+def min(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
+    """The smallest ``value`` over the reduction axes."""
+    return reducer(lambda d: (limit(d, 1),), lambda x, y: (E.minimum(x[0], y[0]),), "min")(value, axis)
+
+
+def _axes(axis: ReduceAxes, name: str) -> tuple[IterVar, ...]:
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else () if axis is None else (axis,)
+    if not axes:
+        raise WorkloadError(f"te.{name} needs axis=: one te.reduce_axis, or a tuple of them")
+    for a in axes:
+        if not isinstance(a, IterVar) or not a.reduce:
+            raise WorkloadError(
+                f"te.{name}: axis {a!r} is not a reduction axis; make it with te.reduce_axis(extent)"
+            )
+    if len(set(axes)) != len(axes):
+        raise WorkloadError(f"te.{name}: an axis stands twice in {axes}")
+    return axes
+
+
+def _tuple(x: Any, n: int, what: str) -> tuple[Any, ...]:
+    items = tuple(x) if isinstance(x, (tuple, list)) else (x,)
+    if len(items) != n:
+        raise WorkloadError(f"{what} has {len(items)} values for {n} that are reduced; give one for each")
+    return items
+
+
+# --- names and shapes -------------------------------------------------------------------------
+
+
+def _shape(shape: Any, what: str) -> tuple[int, ...]:
+    dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    return tuple(_extent(n, what) for n in dims)
+
+
+def _extent(n: Any, what: str) -> int:
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise WorkloadError(
+            f"{what}: extent {n!r} is not an integer; shapes are known when an operator is stated"
+        )
+    if not 1 <= int(n) <= MAX_EXTENT:
+        raise WorkloadError(f"{what}: extent {n} is outside 1..{MAX_EXTENT}")
+    return int(n)
+
+
+def _name(name: Any) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or _identifier(name) != name:
+        raise WorkloadError(f"tensor name {name!r} is not an identifier; use letters, digits and _")
+    return name
+
+
+def _output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None, ...]:
+    if name is None:
+        return (None,) * n
+    if isinstance(name, str):
+        return (_name(name), *(_name(f"{name}_{i}") for i in range(1, n)))
+    if len(name) != n:
+        raise WorkloadError(
+            f"{len(name)} names {tuple(name)} for {n} outputs; give one for each, or one string"
+        )
+    return tuple(_name(x) for x in name)
+
+
+def _identifier(name: str) -> str:
+    """``name`` made of ASCII letters, digits and _, starting with no digit, no keyword."""
+    text = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    text = f"_{text}" if text[0].isdigit() else text
+    return f"{text}_" if keyword.iskeyword(text) else text
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """``name``, with a number when it is taken; the result is added to ``taken``."""
+    out, i = name, 1
+    while out in taken:
+        out, i = f"{name}_{i}", i + 1
+    taken.add(out)
+    return out
+
+
+def _parameters(fn: Callable[..., Any], n: int, label: str) -> list[str]:
+    """Axis names from the parameters of ``fn``; ``*args`` stands for any number."""
+    names: list[str] = []
+    for p in inspect.signature(fn).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            names += [f"i{d}" for d in range(len(names), n)]
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty:
+            names.append(_identifier(p.name))
+    if len(names) != n:
+        raise WorkloadError(
+            f"stage {label}: the shape has {n} dimensions but the function takes {len(names)} axes; "
+            "give it one parameter for each dimension"
+        )
+    return names

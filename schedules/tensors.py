@@ -1,0 +1,240 @@
+"""What tensor expressions are made of: tensors linked to their stages, and the walk from them to a
+`ComputeDAG`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from schedules import expr as E
+from schedules.dag import Axis, ComputeDAG, Reducer, Stage
+from schedules.dag import Tensor as DagTensor
+from schedules.errors import WorkloadError
+from schedules.expr import INDEX, Const, Expr, Load, Var
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterVar(Var):
+    """An axis while an expression is written; two of one name stay two axes. ``extent`` is its
+    number of points, ``reduce`` tells reduction axes from those of a compute's shape."""
+
+    extent: int
+    reduce: bool
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A multi-dimensional value: an input (``op`` is None) or output ``index`` of stage ``op``.
+    ``A[i, j]`` is one element. ``name`` is None until `dag` gives one, unless the user did."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    name: str | None = None
+    op: Op | None = None
+    index: int = 0
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, index: Any) -> Expr:
+        items = index if isinstance(index, tuple) else (index,)
+        if len(items) != self.ndim:
+            raise WorkloadError(
+                f"{self!r} has {self.ndim} dimensions but is indexed with {len(items)}: "
+                f"[{', '.join(map(str, items))}]; give one index a dimension"
+            )
+        return Access(self.name or "tensor", tuple(self._index(x) for x in items), self.dtype, self)
+
+    def _index(self, x: Any) -> Expr:
+        if isinstance(x, Expr):
+            if E.dtype_of(x) != INDEX or E.loads(x):
+                raise WorkloadError(
+                    f"{self!r} is indexed by {E.show(x)} of dtype {E.dtype_of(x)}; an index is "
+                    "arithmetic over axes and integers (indices read from tensors aren't supported)"
+                )
+            return x
+        if isinstance(x, bool) or not hasattr(x, "__index__"):
+            raise WorkloadError(f"{self!r} is indexed by {x!r}; an index is an axis or an integer")
+        return Const(int(x))
+
+    def __iter__(self) -> NoReturn:
+        raise WorkloadError(f"{self!r} cannot be iterated; index it inside te.compute")
+
+    def __repr__(self) -> str:
+        return f"tensor {self.name or '(unnamed)'}{list(self.shape)} {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access(Load):
+    """A load that knows its tensor, not only the name."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """A stage while it is written. ``values`` use plain variables and `Access` loads."""
+
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    values: tuple[Expr, ...]
+    reducer: Reducer | None
+    names: tuple[str | None, ...]
+
+    def reads(self) -> list[Tensor]:
+        """Tensors read, in order of first use."""
+        accesses = (x for v in self.values for x in E.walk(v) if isinstance(x, Access))
+        return list(dict.fromkeys(x.tensor for x in accesses))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduction:
+    """A reduction of ``values`` over ``axes``: only ever the whole body of a compute."""
+
+    reducer: Reducer
+    values: tuple[Expr, ...]
+    axes: tuple[IterVar, ...]
+
+    def _misused(self, *_: Any) -> NoReturn:
+        raise WorkloadError(f"{self!r}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _misused
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = _misused
+    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = _misused
+
+    def __repr__(self) -> str:
+        return (
+            f"te.{self.reducer.name} over {', '.join(a.name for a in self.axes)} must be the whole body of "
+            "a te.compute: give it a stage of its own and read that stage's result"
+        )
+
+
+def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
+    """The compute DAG of an operator, given all its inputs and outputs.
+
+    Inputs are the listed placeholders in their order. Outputs are the listed computed tensors that
+    no other listed tensor depends on, so ``[A, B, C, D]`` with D reading C returns D alone. Stages
+    stand in topological order. Names are the user's, else ``I0``, ``T0``, ... by position; a name
+    used twice gets a number.
+    """
+    listed = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
+    for i, t in enumerate(listed):
+        if not isinstance(t, Tensor):
+            raise WorkloadError(f"item {i} of the operator's tensors is {t!r}; list te tensors only")
+        if any(t is u for u in listed[:i]):
+            raise WorkloadError(f"{t!r} is listed twice; list each input and output once")
+    inputs = [t for t in listed if t.op is None]
+    computed = [t for t in listed if t.op is not None]
+    if not computed:
+        raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
+    ops, leaves = _discover([t.op for t in computed if t.op is not None])
+    for t in leaves:
+        if t not in inputs:
+            raise WorkloadError(
+                f"{t!r} is read but not listed; list every input, "
+                f"e.g. [{t.name or 'A'}, ..., {computed[-1].name or 'C'}]"
+            )
+    for t in inputs:
+        if t not in leaves:
+            raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
+    consumed = _ancestors(ops, {t.op for t in computed})
+    outputs = [t for t in computed if t not in consumed]
+    taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
+    names = _assign(inputs, ops, taken)
+    stages = []
+    for op in ops:
+        values = tuple(_resolve(v, names) for v in op.values)
+        outs = tuple(
+            DagTensor(names[op, i], tuple(a.extent for a in op.axes), E.dtype_of(v))
+            for i, v in enumerate(values)
+        )
+        stages.append(Stage(outs, op.axes, op.reduce_axes, values, op.reducer))
+    try:
+        return ComputeDAG(
+            tuple(DagTensor(names[t, 0], t.shape, t.dtype) for t in inputs),
+            tuple(stages),
+            tuple(names[_key(t)] for t in outputs),
+        )
+    except ValueError as err:
+        raise WorkloadError(str(err)) from err
+
+
+def _key(t: Tensor) -> tuple[Tensor | Op, int]:
+    return (t if t.op is None else t.op), t.index
+
+
+def _discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
+    """Stages in topological order (depth first, reads left to right) and the placeholders met."""
+    order: dict[Op, None] = {}
+    leaves: dict[Tensor, None] = {}
+    stack = [(op, False) for op in reversed(list(roots))]
+    while stack:
+        op, ready = stack.pop()
+        if op in order:
+            continue
+        if ready:
+            order[op] = None
+            continue
+        stack.append((op, True))
+        reads = op.reads()
+        leaves |= {t: None for t in reads if t.op is None}
+        stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
+    return list(order), list(leaves)
+
+
+def _ancestors(ops: Sequence[Op], targets: set[Op | None]) -> set[Tensor]:
+    """Tensors that some op of ``targets`` depends on, directly or through other stages."""
+    needed = set(targets)
+    out: set[Tensor] = set()
+    for op in reversed(ops):  # consumers first
+        if op in needed:
+            reads = op.reads()
+            out |= set(reads)
+            needed |= {t.op for t in reads}
+    return out
+
+
+def _assign(
+    inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]
+) -> dict[tuple[Tensor | Op, int], str]:
+    """A unique name for every tensor; the names that users gave win over numbered ones."""
+    taken: set[str] = set()
+
+    def pick(name: str | None, default: str) -> str:
+        if name is not None and name not in taken:
+            taken.add(name)
+            return name
+        base, out, i = name or default, name or default, 1
+        while out in taken or out in reserved:
+            out, i = f"{base}_{i}", i + 1
+        taken.add(out)
+        return out
+
+    names: dict[tuple[Tensor | Op, int], str] = {}
+    for i, t in enumerate(inputs):
+        names[t, 0] = pick(t.name, f"I{i}")
+    count = 0
+    for op in ops:
+        for i, n in enumerate(op.names):
+            names[op, i] = pick(n, f"T{count}")
+            count += 1
+    return names
+
+
+def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str]) -> Expr:
+    """``e`` with loads by final name."""
+
+    def visit(x: Expr) -> Expr | None:
+        if isinstance(x, Access):
+            return Load(names[_key(x.tensor)], x.indices, x.dtype)
+        return None
+
+    return E.rewrite(e, visit)
