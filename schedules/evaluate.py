@@ -82,8 +82,9 @@ def _builtin(stage: Stage) -> str | None:
     if len(stage.reducer.combine) != 1:
         return None
     c, d = stage.reducer.combine[0], stage.outputs[0].dtype
-    plain = isinstance(c, Binary) and c.op in ("+", "*", "min", "max")
-    return c.op if plain and (c.a, c.b) == (operand("x0", d), operand("y0", d)) else None  # type: ignore[union-attr]
+    if isinstance(c, Binary) and c.op in ("+", "*", "min", "max"):
+        return c.op if (c.a, c.b) == (operand("x0", d), operand("y0", d)) else None
+    return None
 
 
 def _elementwise(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

@@ -23,7 +23,7 @@ class IterVar(Var):
     reduce: bool
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return self.name
@@ -125,7 +125,7 @@ def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
     stand in topological order. Names are the user's, else ``I0``, ``T0``, ... by position; a name
     used twice gets a number.
     """
-    listed = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
+    listed: list[Tensor] = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]  # type: ignore[list-item]
     for i, t in enumerate(listed):
         if not isinstance(t, Tensor):
             raise WorkloadError(f"item {i} of the operator's tensors is {t!r}; list te tensors only")

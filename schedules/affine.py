@@ -1,0 +1,220 @@
+"""Quasi-affine index arithmetic: linear forms, integer bounds, simplification.
+
+Only index expressions are touched; floating-point arithmetic keeps its order. Bounds and
+simplification want concrete integers; linear forms allow holes in coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schedules import expr as E
+from schedules.expr import INDEX, Binary, Compare, Const, Expr, Hole, Load, Logic, Select, Var
+
+Range = tuple[int, int]  # both ends included
+Ranges = Mapping[str, Range]
+ZERO = Const(0)
+
+
+def is_scalar(e: Expr) -> bool:
+    """No variables and no loads: an integer once the holes are filled."""
+    return not any(isinstance(x, (Var, Load)) for x in E.walk(e))
+
+
+def linear(e: Expr) -> tuple[dict[Expr, Expr], Expr]:
+    """``e`` as a sum of ``coefficient * atom`` plus a constant; atoms are variables or opaque
+    sub-expressions (``//``, ``%``, ``min``, loads), coefficients integers or scalars over holes."""
+    match e:
+        case Const() | Hole():
+            return {}, e
+        case Binary(op="+" | "-" as op, a=a, b=b):
+            (ta, ca), (tb, cb) = linear(a), linear(b)
+            out = dict(ta)
+            for atom, c in tb.items():
+                new = E.binary(op, out.get(atom, ZERO), c)
+                if new == ZERO:
+                    out.pop(atom, None)
+                else:
+                    out[atom] = new
+            return out, E.binary(op, ca, cb)
+        case Binary(op="*", a=a, b=b):
+            if is_scalar(a):
+                a, b = b, a
+            if is_scalar(b):
+                ta, ca = linear(a)
+                return {atom: c * b for atom, c in ta.items()}, ca * b
+    if is_scalar(e):
+        return {}, e
+    return {e: Const(1)}, ZERO
+
+
+def from_linear(terms: Mapping[Expr, Expr], const: Expr) -> Expr:
+    """Inverse of `linear`, terms in their order."""
+    out: Expr = ZERO
+    for atom, c in terms.items():
+        if isinstance(c, Const) and isinstance(c.value, int) and c.value < 0:
+            out = out - atom * (-c.value)
+        else:
+            out = out + atom * c
+    if isinstance(const, Const) and isinstance(const.value, int) and const.value < 0:
+        return out - (-const.value) if out != ZERO else const
+    return out + const
+
+
+def bounds(e: Expr, ranges: Ranges) -> Range | None:
+    """Smallest and largest value ``e`` can take, or None where nothing is known. Sound, and exact
+    for linear forms over independent variables."""
+    match e:
+        case Const(value=v):
+            return (int(v), int(v))
+        case Var(name=n):
+            return ranges.get(n)
+        case Binary(op="//" | "%" | "min" | "max" | "ceildiv" as op, a=a, b=b):
+            ra, rb = bounds(a, ranges), bounds(b, ranges)
+            if op in ("min", "max"):
+                if ra is None or rb is None:
+                    return None
+                f = min if op == "min" else max
+                return f(ra[0], rb[0]), f(ra[1], rb[1])
+            if rb is None or rb[0] != rb[1] or rb[0] <= 0:
+                return None
+            c = rb[0]
+            if op == "%":
+                if ra is not None and ra[0] // c == ra[1] // c:
+                    return ra[0] % c, ra[1] % c
+                return 0, c - 1
+            if ra is None:
+                return None
+            return (ra[0] // c, ra[1] // c) if op == "//" else (-(-ra[0] // c), -(-ra[1] // c))
+        case Select(a=a, b=b):
+            ra, rb = bounds(a, ranges), bounds(b, ranges)
+            return None if ra is None or rb is None else (min(ra[0], rb[0]), max(ra[1], rb[1]))
+        case Binary():
+            terms, const = linear(e)
+            if not isinstance(const, Const):
+                return None
+            if len(terms) == 1 and e in terms:
+                return None
+            lo = hi = int(const.value)
+            for atom, coef in terms.items():
+                r = bounds(atom, ranges)
+                if r is None or not isinstance(coef, Const):
+                    return None
+                c = int(coef.value)
+                lo += c * (r[0] if c >= 0 else r[1])
+                hi += c * (r[1] if c >= 0 else r[0])
+            return lo, hi
+    return None
+
+
+def decide(cond: Expr, ranges: Ranges) -> bool | None:
+    """Whether ``cond`` always (True) or never (False) holds; None when it depends."""
+    match cond:
+        case Const(value=v):
+            return bool(v)
+        case Compare(op=op, a=a, b=b):
+            if E.dtype_of(a) != INDEX:
+                return None
+            r = bounds(simplify(a - b, ranges), ranges)
+            if r is None:
+                return None
+            lo, hi = r
+            match op:
+                case "<":
+                    return True if hi < 0 else False if lo >= 0 else None
+                case "<=":
+                    return True if hi <= 0 else False if lo > 0 else None
+                case "==":
+                    return True if lo == hi == 0 else False if lo > 0 or hi < 0 else None
+                case "!=":
+                    return False if lo == hi == 0 else True if lo > 0 or hi < 0 else None
+    return None
+
+
+def simplify(e: Expr, ranges: Ranges) -> Expr:
+    """An equal expression, simpler where the ranges prove it."""
+    match e:
+        case Const() | Hole():
+            return e
+        case Var(name=n):
+            r = ranges.get(n)
+            return Const(r[0]) if r is not None and r[0] == r[1] else e
+        case Load(buffer=b, indices=ix, dtype=d):
+            return Load(b, tuple(simplify(i, ranges) for i in ix), d)
+        case Compare():
+            known = decide(e, ranges)
+            if known is not None:
+                return Const(known, "bool")
+            return E.rebuild(e, tuple(simplify(k, ranges) for k in E.children(e)))
+        case Logic(op="and" | "or" as op, args=args):
+            parts = [simplify(x, ranges) for x in args]
+            if op == "and":
+                return E.all_of(*parts)
+            if E.TRUE in parts:
+                return E.TRUE
+            parts = [x for x in parts if x != E.FALSE]
+            return E.FALSE if not parts else parts[0] if len(parts) == 1 else Logic("or", tuple(parts))
+        case Select(cond=c, a=a, b=b):
+            c = simplify(c, ranges)
+            if isinstance(c, Const):
+                return simplify(a if c.value else b, ranges)
+            return Select(c, simplify(a, ranges), simplify(b, ranges))
+        case Binary(op=op, a=a, b=b) if E.dtype_of(e) == INDEX:
+            x, y = simplify(a, ranges), simplify(b, ranges)
+            if op in ("min", "max"):
+                d = bounds(x - y, ranges)
+                if d is not None and (d[1] <= 0 or d[0] >= 0):
+                    return x if (d[1] <= 0) == (op == "min") else y
+                return E.binary(op, x, y)
+            if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
+                return _divide(op, x, int(y.value), ranges)
+            terms, const = linear(E.binary(op, x, y))
+            return from_linear(terms, const)
+    new = tuple(simplify(k, ranges) for k in E.children(e))
+    return E.rebuild(e, new)
+
+
+def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:
+    """``x // c`` or ``x % c`` with the multiples of ``c`` taken out of ``x``."""
+    terms, const = linear(x)
+    whole: dict[Expr, Expr] = {}
+    rest: dict[Expr, Expr] = {}
+    for atom, coef in terms.items():
+        if isinstance(coef, Const) and coef.value % c == 0:
+            whole[atom] = Const(int(coef.value) // c)
+        else:
+            rest[atom] = coef
+    k = int(const.value) if isinstance(const, Const) else None
+    if k is None:
+        return E.binary(op, x, c)
+    r = from_linear(rest, Const(k % c))
+    br = bounds(r, ranges)
+    if br is not None and br[0] // c == br[1] // c:
+        q = br[0] // c
+        if op == "%":
+            return simplify(r - q * c, {}) if q else r
+        return from_linear(whole, Const(k // c + q))
+    if op == "%":
+        return E.binary("%", r, c)
+    return from_linear(whole, Const(k // c)) + E.binary("//", r, c)
+
+
+def refine(conds: tuple[Expr, ...], e: Expr, r: Range | None, ranges: Ranges) -> Range | None:
+    """The bounds ``r`` of ``e`` tightened by conjuncts of the form ``e + c < d`` or ``c <= e``."""
+    terms, const = linear(e)
+    k = int(const.value) if isinstance(const, Const) else 0
+    for c in conds:
+        if not isinstance(c, Compare) or c.op not in ("<", "<="):
+            continue
+        if E.dtype_of(c.a) != INDEX:
+            continue
+        td, cd = linear(simplify(c.b - c.a, ranges))  # td + cd > 0 (or >= 0)
+        if not isinstance(cd, Const):
+            continue
+        slack = int(cd.value) - (1 if c.op == "<" else 0)  # td + slack >= 0
+        if td == terms:  # e = td + k >= k - slack
+            if r is not None:
+                r = (max(r[0], k - slack), r[1])
+        elif td == {a: ZERO - v for a, v in terms.items()} and r is not None:
+            r = (r[0], min(r[1], k + slack))
+    return r

@@ -1,0 +1,264 @@
+"""The interpreter: what a nest means, scheduled or lowered.
+
+Scalar and slow, for small shapes. It traps what hardware would not: indices out of bounds and, as
+NaN or a trap for integers, reads of elements never written. Primitives and passes are right when
+the interpreter gives the same before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Seq, Stmt, Store
+
+Env = dict[str, int]
+Thunk = Callable[[Env], Any]
+Action = Callable[[Env], None]
+
+
+class InterpError(RuntimeError):
+    """The program did what no legal program does: the message says where."""
+
+
+class _Memory:
+    """Arrays by name, with the elements written so far."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self.written: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, array: np.ndarray, *, known: bool) -> None:
+        self.arrays[name] = array
+        self.written[name] = np.full(array.shape, known)
+
+
+def run(program: Nest | LoweredFunc, arrays: Mapping[str, np.ndarray], *, counts: dict[str, int] | None = None) -> None:
+    """Execute on numpy arrays by parameter name; outputs are written in place.
+
+    ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts.
+    Raises InterpError on an access out of bounds or an output left unwritten.
+    """
+    mem = _Memory()
+    if isinstance(program, Nest):
+        params = [program.buffer(n) for n in program.params]
+        for b in program.buffers:
+            if b.name not in program.params:
+                mem.add(b.name, _new(b), known=False)
+    else:
+        params = list(program.params)
+    for b in params:
+        a = arrays[b.name]
+        want = tuple(int(E.evaluate(n, {})) for n in b.shape)
+        if a.shape != want or a.dtype != np.dtype(b.dtype):
+            raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
+        mem.add(b.name, a, known=b.name not in program.outputs)
+    _Compiler(mem, counts).stmt(program.body)({})
+    for n in program.outputs:
+        missing = int((~mem.written[n]).sum())
+        if missing:
+            first = tuple(int(i) for i in np.argwhere(~mem.written[n])[0])
+            raise InterpError(f"{n}: {missing} of {mem.written[n].size} elements never written, first at {list(first)}")
+
+
+def _new(b: Buffer) -> np.ndarray:
+    shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+    return np.full(shape, np.nan if E.is_float(b.dtype) else -(2**30), dtype=b.dtype)
+
+
+_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b if b != 0 else float(np.float64(a) / np.float64(b)),
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": lambda a, b: a if a != a or a < b else b,
+    "max": lambda a, b: a if a != a or a > b else b,
+    "ceildiv": lambda a, b: -(-a // b),
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+
+
+def _round(dtype: str) -> Callable[[Any], Any]:
+    """A Python number as a value of the dtype."""
+    if dtype == "float32":
+        return lambda v: float(np.float32(v))
+    if dtype in ("int32", "int64"):
+        bits = int(dtype[3:])
+        half = 1 << (bits - 1)
+        return lambda v: (int(v) + half) % (2 * half) - half
+    return float if E.is_float(dtype) else int
+
+
+class _Compiler:
+    """Statements and expressions as Python closures over an environment of loop variables."""
+
+    def __init__(self, mem: _Memory, counts: dict[str, int] | None) -> None:
+        self.mem = mem
+        self.counts = counts
+
+    def count(self, key: str) -> None:
+        if self.counts is not None:
+            self.counts[key] = self.counts.get(key, 0) + 1
+
+    def expr(self, e: Expr) -> Thunk:
+        match e:
+            case Const(value=v):
+                return lambda env: v
+            case Var(name=n):
+                return lambda env: env[n]
+            case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
+                f, x, y = _NUMERIC[op], self.expr(a), self.expr(b)
+                d = E.dtype_of(a)
+                if isinstance(e, Binary) and d != E.INDEX:
+                    r = _round(d)
+                    return lambda env: r(f(x(env), y(env)))
+                return lambda env: f(x(env), y(env))
+            case Logic(op="and", args=args):
+                parts = [self.expr(x) for x in args]
+                return lambda env: all(p(env) for p in parts)
+            case Logic(op="or", args=args):
+                parts = [self.expr(x) for x in args]
+                return lambda env: any(p(env) for p in parts)
+            case Logic(args=args):
+                inner = self.expr(args[0])
+                return lambda env: not inner(env)
+            case Call(fn=fn, arg=a):
+                g, x, r = E.FUNCTIONS[fn], self.expr(a), _round(E.dtype_of(a))
+                return lambda env: r(g(x(env)))
+            case Select(cond=c, a=a, b=b):
+                k, x, y = self.expr(c), self.expr(a), self.expr(b)
+                return lambda env: x(env) if k(env) else y(env)
+            case Cast(dtype=d, a=a):
+                x, r = self.expr(a), _round(d)
+                return lambda env: r(x(env))
+            case Load(buffer=b, indices=ix):
+                return self.load(b, ix)
+        raise InterpError(f"cannot interpret {E.show(e)}")
+
+    def load(self, buffer: str, ix: tuple[Expr, ...]) -> Thunk:
+        at = [self.expr(i) for i in ix]
+        mem = self.mem
+
+        def f(env: Env) -> Any:
+            p = tuple(i(env) for i in at)
+            self.bounds(buffer, p, "reads")
+            self.count(f"load {buffer}")
+            return mem.arrays[buffer][p].item()
+
+        return f
+
+    def bounds(self, buffer: str, p: tuple[int, ...], what: str) -> None:
+        shape = self.mem.arrays[buffer].shape
+        for i, n in zip(p, shape, strict=True):
+            if not 0 <= i < n:
+                raise InterpError(f"{what} {buffer}{list(p)}, out of bounds of {list(shape)}")
+
+    def stmt(self, s: Stmt) -> Action:
+        match s:
+            case Seq(stmts=xs):
+                parts = [self.stmt(x) for x in xs]
+
+                def run_all(env: Env) -> None:
+                    for p in parts:
+                        p(env)
+
+                return run_all
+            case Loop(var=v, extent=n, body=b):
+                extent, body = self.expr(n), self.stmt(b)
+
+                def loop(env: Env) -> None:
+                    for i in range(extent(env)):
+                        env[v] = i
+                        body(env)
+                    env.pop(v, None)
+
+                return loop
+            case Guard(cond=c, body=b):
+                cond, inner = self.expr(c), self.stmt(b)
+
+                def guard(env: Env) -> None:
+                    if cond(env):
+                        inner(env)
+
+                return guard
+            case Alloc(buffer=buf, body=b):
+                inner = self.stmt(b)
+                mem = self.mem
+
+                def alloc(env: Env) -> None:
+                    mem.add(buf.name, _new(buf), known=False)
+                    inner(env)
+
+                return alloc
+            case Store(buffer=name, indices=ix, value=v):
+                return self.store(name, ix, self.expr(v))
+            case Block():
+                return self.block(s)
+        raise InterpError(f"cannot interpret {s!r}")
+
+    def store(self, name: str, ix: tuple[Expr, ...], value: Thunk) -> Action:
+        put = self.place(name, ix)
+        return lambda env: put(env)(value(env))
+
+    def place(self, name: str, ix: tuple[Expr, ...]) -> Callable[[Env], Callable[[Any], None]]:
+        at = [self.expr(i) for i in ix]
+        mem = self.mem
+
+        def f(env: Env) -> Callable[[Any], None]:
+            p = tuple(i(env) for i in at)
+            self.bounds(name, p, "writes")
+            self.count(f"store {name}")
+            a, w = mem.arrays[name], mem.written[name]
+            r = _round(a.dtype.name)
+
+            def put(v: Any) -> None:
+                a[p] = r(v)
+                w[p] = True
+
+            return put
+
+        return f
+
+    def block(self, b: Block) -> Action:
+        binds = [(i, self.expr(e), self.expr(i.extent)) for i, e in zip(b.iters, b.binds, strict=True)]
+        where = [self.expr(w) for w in b.where]
+        places = [self.place(w.buffer, w.indices) for w in b.writes]
+        reducer = b.reducer
+        if reducer is None:
+            values = [self.expr(v) for v in b.values]
+        else:
+            dtypes = [self.mem.arrays[w.buffer].dtype.name for w in b.writes]
+            acc = tuple(Load(w.buffer, w.indices, d) for w, d in zip(b.writes, dtypes, strict=True))
+            values = [self.expr(v) for v in reducer.apply(acc, b.values)]
+            identity = [c.value for c in reducer.identity]
+
+        def instance(env: Env) -> None:
+            at: Env = {}
+            inside = start = True
+            for it, e, n in binds:
+                v = at[it.var] = e(env)
+                ok = 0 <= v < n(env)
+                if it.kind == "spatial":
+                    if not ok:
+                        return
+                else:
+                    inside = inside and ok
+                    start = start and v == 0
+            if b.init and start:
+                for p, c in zip(places, identity, strict=True):
+                    p(at)(c)
+            if inside and all(w(at) for w in where):
+                new = [v(at) for v in values]
+                for p, v in zip(places, new, strict=True):
+                    p(at)(v)
+
+        return instance

@@ -1,0 +1,244 @@
+"""Building, asking and editing a `Nest`: what the primitives are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from schedules import expr as E
+from schedules.dag import ComputeDAG, Stage
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, blocks, path_to, seq, walk, with_body
+
+
+def initial(dag: ComputeDAG) -> Nest:
+    """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
+    stage ``C`` is ``C_i``."""
+    stmts: list[Stmt] = []
+    for s in dag.stages:
+        block = stage_block(s)
+        stmts.append(wrap_loops(block, [f"{s.name}_{i.var}" for i in block.iters]))
+    buffers = tuple(
+        Buffer(t.name, tuple(Const(n) for n in t.shape), t.dtype) for t in dag.tensors.values()
+    )
+    return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts))
+
+
+def stage_block(s: Stage) -> Block:
+    iters = tuple(Iter(a.var, Const(a.extent), "spatial") for a in s.axes)
+    iters += tuple(Iter(a.var, Const(a.extent), "reduce") for a in s.reduce_axes)
+    at = tuple(Var(a.var) for a in s.axes)
+    return Block(
+        name=s.name,
+        iters=iters,
+        binds=tuple(Var(f"{s.name}_{i.var}") for i in iters),
+        writes=tuple(Access(o.name, at) for o in s.outputs),
+        values=s.values,
+        reducer=s.reducer,
+        init=s.reducer is not None,
+    )
+
+
+def wrap_loops(body: Block, names: list[str]) -> Stmt:
+    """``body`` inside one serial loop for each of its iterations, and bound to them in order."""
+    out: Stmt = replace(body, binds=tuple(Var(n) for n in names))
+    for name, it in zip(reversed(names), reversed(body.iters), strict=True):
+        out = Loop(name, it.extent, out)
+    return out
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+def block_names(nest: Nest) -> list[str]:
+    return [b.name for b in blocks(nest.body)]
+
+
+def find_block(nest: Nest, name: str) -> Block:
+    for b in blocks(nest.body):
+        if b.name == name:
+            return b
+    raise ScheduleError(f"there is no block {name!r}; the blocks are {', '.join(block_names(nest))}")
+
+
+def block_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
+    """Statements from the root down to the block."""
+    b = find_block(nest, name)
+    path = path_to(nest.body, lambda s: s is b)
+    assert path is not None
+    return path
+
+
+def loops_of(nest: Nest, block: str) -> list[Loop]:
+    """Loops around a block, outermost first."""
+    return [s for s in block_path(nest, block) if isinstance(s, Loop)]
+
+
+def loop_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
+    """Statements from the root down to the loop."""
+    path = path_to(nest.body, lambda s: isinstance(s, Loop) and s.var == name)
+    if path is None:
+        have = ", ".join(s.var for s in walk(nest.body) if isinstance(s, Loop))
+        raise ScheduleError(f"there is no loop {name!r}; the loops are {have or 'none'}")
+    return path
+
+
+def find_loop(nest: Nest, name: str) -> Loop:
+    s = loop_path(nest, name)[-1]
+    assert isinstance(s, Loop)
+    return s
+
+
+def loop_vars(path: Iterable[Stmt]) -> list[str]:
+    return [s.var for s in path if isinstance(s, Loop)]
+
+
+def writers(nest: Nest, buffer: str) -> list[Block]:
+    return [b for b in blocks(nest.body) if any(w.buffer == buffer for w in b.writes)]
+
+
+def readers(nest: Nest, buffer: str) -> list[Block]:
+    return [b for b in blocks(nest.body) if any(x.buffer == buffer for x in reads(b))]
+
+
+def reads(b: Block) -> tuple[Load, ...]:
+    return tuple(x for v in (*b.values, *b.where) for x in E.loads(v))
+
+
+def bound(b: Block, e: Expr) -> Expr:
+    """An expression of a block's iterations in terms of the loops around it."""
+    return E.substitute(e, dict(zip((i.var for i in b.iters), b.binds, strict=True)))
+
+
+def accesses(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
+    """Index tuples, in loop variables, of every read and write of ``buffer`` by the block."""
+    places = [x.indices for x in reads(b) if x.buffer == buffer]
+    places += [w.indices for w in b.writes if w.buffer == buffer]
+    return [tuple(bound(b, i) for i in ix) for ix in places]
+
+
+def vars_bound(b: Block, kind: str) -> frozenset[str]:
+    """Loops that the block's spatial (or reduce) iterations depend on."""
+    return frozenset().union(
+        *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == kind)
+    )
+
+
+def fresh(nest: Nest, name: str) -> str:
+    """``name``, numbered if a buffer, block or loop has it already."""
+    taken = {b.name for b in nest.buffers} | set(block_names(nest))
+    taken |= {s.var for s in walk(nest.body) if isinstance(s, Loop)}
+    if name not in taken:
+        return name
+    n = 1
+    while f"{name}{n}" in taken:
+        n += 1
+    return f"{name}{n}"
+
+
+# -- editing -----------------------------------------------------------------------------------
+
+
+def replace_stmt(nest: Nest, old: Stmt, new: Stmt | None) -> Nest:
+    """Put ``new`` where ``old`` stands (by identity); None removes it and what it leaves empty."""
+
+    def go(s: Stmt) -> Stmt:
+        if s is old:
+            return new if new is not None else Seq(())
+        return _prune(with_body(s, go))
+
+    return replace(nest, body=_prune(go(nest.body)))
+
+
+def _prune(s: Stmt) -> Stmt:
+    if isinstance(s, Loop) and isinstance(s.body, Seq) and not s.body.stmts:
+        return Seq(())
+    if isinstance(s, Seq):
+        rest = tuple(x for x in s.stmts if not (isinstance(x, Seq) and not x.stmts))
+        if len(rest) != len(s.stmts):
+            return rest[0] if len(rest) == 1 else Seq(rest)
+    return s
+
+
+def map_blocks(nest: Nest, f: Callable[[Block], Block]) -> Nest:
+    def go(s: Stmt) -> Stmt:
+        return f(s) if isinstance(s, Block) else with_body(s, go)
+
+    return replace(nest, body=go(nest.body))
+
+
+def bind_loops(s: Stmt, env: dict[str, Expr]) -> Stmt:
+    """Substitute loop variables in the bindings of every block of ``s``."""
+    if isinstance(s, Block):
+        return replace(s, binds=tuple(E.substitute(e, env) for e in s.binds))
+    return with_body(s, lambda x: bind_loops(x, env))
+
+
+def add_buffer(nest: Nest, b: Buffer) -> Nest:
+    return replace(nest, buffers=(*nest.buffers, b))
+
+
+def set_buffer(nest: Nest, b: Buffer) -> Nest:
+    return replace(nest, buffers=tuple(b if x.name == b.name else x for x in nest.buffers))
+
+
+def drop_unused_buffers(nest: Nest) -> Nest:
+    used = set(nest.params)
+    for b in blocks(nest.body):
+        used |= {w.buffer for w in b.writes} | {x.buffer for x in reads(b)}
+    return replace(nest, buffers=tuple(b for b in nest.buffers if b.name in used))
+
+
+def redirect(b: Block, old: str, new: str, *, reading: bool = True, writing: bool = True) -> Block:
+    """The block with its accesses of buffer ``old`` moved to ``new``, same indices."""
+
+    def f(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer == old:
+            return Load(new, tuple(E.rewrite(i, f) for i in e.indices), e.dtype)
+        return None
+
+    if reading:
+        b = replace(
+            b,
+            values=tuple(E.rewrite(v, f) for v in b.values),
+            where=tuple(E.rewrite(v, f) for v in b.where),
+        )
+    if writing:
+        b = replace(
+            b, writes=tuple(Access(new, w.indices) if w.buffer == old else w for w in b.writes)
+        )
+    return b
+
+
+def only_block(s: Stmt, name: str, what: str) -> None:
+    """Raise unless ``s`` is loops around block ``name`` and nothing else."""
+    others = [b.name for b in blocks(s) if b.name != name]
+    if others:
+        raise ScheduleError(
+            f"{what} {name}: its loops also hold {', '.join(others)}; move those out first"
+        )
+
+
+def subtree_of(nest: Nest, name: str) -> Stmt:
+    """The outermost statement that holds block ``name`` and no other."""
+    path = block_path(nest, name)
+    for s in path:
+        if len(blocks(s)) == 1:
+            return s
+    raise AssertionError(name)
+
+
+def insert(nest: Nest, loop: str | None, new: Stmt, *, before: Stmt | None = None) -> Nest:
+    """Put ``new`` into the body of ``loop`` (None: at the root), just before the child that holds
+    ``before``, or last."""
+    parent = find_loop(nest, loop) if loop is not None else None
+    body = parent.body if parent is not None else nest.body
+    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    at = len(stmts)
+    if before is not None:
+        at = next(n for n, s in enumerate(stmts) if any(x is before for x in walk(s)))
+    new_body = seq(*stmts[:at], new, *stmts[at:])
+    if parent is None:
+        return replace(nest, body=new_body)
+    return replace_stmt(nest, parent, replace(parent, body=new_body))

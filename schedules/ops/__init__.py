@@ -1,0 +1,161 @@
+"""The operator library. A new operator is one file here and one line in `OPERATORS`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from schedules import te
+from schedules.errors import WorkloadError
+from schedules.model import Workload
+from schedules.ops.base import MAX_ELEMENTS, Array, Operator, Param, compulsory_bytes, suggest
+from schedules.ops.conv import CONV2D, CONV2D_BIAS_RELU, DEPTHWISE_CONV2D
+from schedules.ops.elementwise import ADD, FUSED_MULTIPLY_ADD, PERMUTE
+from schedules.ops.matmul import BATCH_MATMUL, MATMUL, MATMUL_BIAS_RELU
+from schedules.ops.normalize import LAYER_NORM, SOFTMAX
+from schedules.ops.pool import MAX_POOL2D
+from schedules.ops.reduce import NORM2, REDUCE_SUM
+from schedules.scalars import check_dtype
+
+__all__ = [
+    "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "parse_shape",
+    "reference", "workload",
+]  # fmt: skip
+
+OPERATORS: tuple[Operator, ...] = (
+    MATMUL,
+    BATCH_MATMUL,
+    MATMUL_BIAS_RELU,
+    CONV2D,
+    CONV2D_BIAS_RELU,
+    DEPTHWISE_CONV2D,
+    MAX_POOL2D,
+    SOFTMAX,
+    LAYER_NORM,
+    NORM2,
+    REDUCE_SUM,
+    PERMUTE,
+    ADD,
+    FUSED_MULTIPLY_ADD,
+)
+REGISTRY: Mapping[str, Operator] = MappingProxyType({op.name: op for op in OPERATORS})
+
+
+def get(name: str) -> Operator:
+    """The operator of this name. Raises `WorkloadError`, with the closest name, when there is none."""
+    if not isinstance(name, str) or name not in REGISTRY:
+        raise WorkloadError(
+            f"unknown operator {name!r}{suggest(name, REGISTRY)}; operators are {', '.join(REGISTRY)}"
+        )
+    return REGISTRY[name]
+
+
+def workload(
+    name: str, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
+) -> Workload:
+    """The workload of a library operator; ``params`` of the result hold every parameter, and the
+    layout where the operator has layouts. Raises `WorkloadError` for anything misused."""
+    op = get(name)
+    dtype = check_dtype(dtype, name)
+    if dtype not in op.dtypes:
+        raise WorkloadError(f"{name}: dtype {dtype} is not supported; choose one of {', '.join(op.dtypes)}")
+    layout = _layout(op, layout)
+    p = op.resolve(params)
+    dag = te.dag(op.build(p, dtype, layout))
+    for t in dag.tensors.values():
+        if math.prod(t.shape) > MAX_ELEMENTS:
+            raise WorkloadError(
+                f"{name}: tensor {t.name}{list(t.shape)} has {math.prod(t.shape)} elements, "
+                f"more than the limit of {MAX_ELEMENTS}; use smaller sizes"
+            )
+    full = p | ({"layout": layout} if layout else {})
+    return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
+
+
+def _layout(op: Operator, layout: str | None) -> str | None:
+    if layout is None:
+        return op.layouts[0] if op.layouts else None
+    if not op.layouts:
+        raise WorkloadError(f"{op.name} has no layouts; leave layout out")
+    if layout not in op.layouts:
+        raise WorkloadError(f"{op.name}: layout {layout!r} is not one of {', '.join(op.layouts)}")
+    return layout
+
+
+def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a library operator's workload, by its numpy reference."""
+    op = get(workload.op)
+    p = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
+    layout = p.pop("layout", None)
+    return op.reference(p, workload.dag.inputs[0].dtype, layout, inputs)
+
+
+def describe() -> list[dict[str, Any]]:
+    """The library as JSON data: name, doc, parameters, layouts, dtypes of every operator."""
+    return [
+        {
+            "name": op.name,
+            "doc": op.doc,
+            "usage": op.usage(),
+            "params": [
+                {
+                    "name": p.name,
+                    "doc": p.doc,
+                    "kind": p.kind,
+                    "required": p.default is None,
+                    "default": p.default,
+                    "minimum": p.minimum,
+                    "maximum": p.maximum,
+                }
+                for p in op.params
+            ],
+            "shorthands": {short: list(names) for short, names in op.shorthands},
+            "layouts": list(op.layouts),
+            "dtypes": list(op.dtypes),
+        }
+        for op in OPERATORS
+    ]
+
+
+_ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
+_INT = re.compile(r"[+-]?[0-9]{1,30}")
+
+
+def parse_shape(text: str) -> dict[str, Any]:
+    """Parameters from text such as ``m=512,n=512,k=512``; a list is ``2x3x4`` or ``(2,3,4)``.
+
+    Raises `WorkloadError` on anything else. Names and ranges are the operator's to check.
+    """
+    out: dict[str, Any] = {}
+    at = 0
+    while at < len(text.rstrip()):
+        m = _ITEM.match(text, at)
+        if m is None:
+            raise WorkloadError(
+                f"shape {text!r}: cannot read {text[at:]!r}; write name=integer, as in m=512,n=512"
+            )
+        name, value = m.groups()
+        if name in out:
+            raise WorkloadError(f"shape {text!r}: {name} is given twice")
+        out[name] = _parse_value(name, value)
+        at = m.end()
+    if not out:
+        raise WorkloadError("the shape is empty; write name=integer, as in m=512,n=512,k=512")
+    return out
+
+
+def _parse_value(name: str, value: str) -> int | tuple[int, ...]:
+    inside = value[1:-1] if value[:1] in ("(", "[") else None
+    if inside is not None:
+        parts = [x.strip() for x in inside.rstrip(", ").split(",")]
+    elif "x" in value:
+        parts = value.split("x")
+    else:
+        parts = [value]
+    if not all(_INT.fullmatch(x) for x in parts):
+        raise WorkloadError(f"{name}={value} is not an integer, nor a list of integers such as 2x3x4")
+    numbers = tuple(int(x) for x in parts)
+    return numbers[0] if inside is None and len(numbers) == 1 else numbers

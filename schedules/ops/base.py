@@ -1,0 +1,140 @@
+"""What an operator of the library is, and the checks of its parameters."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import te
+from schedules.dag import DTYPES, ComputeDAG
+from schedules.errors import WorkloadError
+
+Array = NDArray[Any]
+Params = Mapping[str, Any]
+FLOATS = ("float32", "float64")
+MAX_ELEMENTS = 2**34  # of one tensor: 64 GiB in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter: ``kind`` is "int", "flag" (0 or 1) or "list" (of integers). ``default`` None
+    means that it must be given. Integers lie in ``minimum``..``maximum``."""
+
+    name: str
+    doc: str
+    default: int | None = None
+    kind: str = "int"
+    minimum: int = 1
+    maximum: int = 2**34
+
+
+def flag(name: str, doc: str) -> Param:
+    """A parameter that is 0 or 1, by default 0."""
+    return Param(name, doc, 0, "flag", 0, 1)
+
+
+def _no_check(p: Params) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A library operator: its tensor expression, its numpy reference and its parameters.
+
+    ``build(params, dtype, layout)`` lists te tensors, inputs then outputs; ``reference(params,
+    dtype, layout, inputs)`` gives the outputs by numpy alone, float32 accumulated in float64.
+    ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
+    without one count each arithmetic operation of their definition. ``check(params)`` raises
+    where parameters contradict each other. ``shorthands`` maps a parameter to those that it sets.
+    """
+
+    name: str
+    doc: str
+    params: tuple[Param, ...]
+    build: Callable[[Params, str, str | None], list[te.Tensor]]
+    reference: Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
+    flops: Callable[[Params], int]
+    layouts: tuple[str, ...] = ()  # the first is the default; none where layout has no meaning
+    dtypes: tuple[str, ...] = DTYPES
+    check: Callable[[Params], None] = _no_check
+    shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters, defaults and shorthands filled in. Raises `WorkloadError`."""
+        values = dict(given)
+        for short, names in self.shorthands:
+            if short in values:
+                both = [n for n in names if n in values]
+                if both:
+                    raise WorkloadError(
+                        f"{self.name}: {short}= sets {' and '.join(names)}, "
+                        f"but {both[0]}= is given too; drop one"
+                    )
+                x = values.pop(short)
+                values |= dict.fromkeys(names, x)
+        known = [p.name for p in self.params]
+        for name in values:
+            if name not in known:
+                shorts = [s for s, _ in self.shorthands]
+                raise WorkloadError(
+                    f"{self.name} has no parameter {name!r}{suggest(name, known + shorts)}; "
+                    f"its parameters are {', '.join(known)}"
+                )
+        missing = [p.name for p in self.params if p.default is None and p.name not in values]
+        if missing:
+            what = "parameter" if len(missing) == 1 else "parameters"
+            raise WorkloadError(f"{self.name} needs the {what} {', '.join(missing)}: {self.usage()}")
+        out = {p.name: self._value(p, values.get(p.name, p.default)) for p in self.params}
+        self.check(out)
+        return out
+
+    def usage(self) -> str:
+        """The parameters in one line, as ``--shape`` takes them."""
+        shown = (
+            "AxBx…" if p.kind == "list" else "…" if p.default is None else p.default for p in self.params
+        )
+        return ",".join(f"{p.name}={x}" for p, x in zip(self.params, shown, strict=True))
+
+    def bytes(self, params: Params, dtype: str = "float32", layout: str | None = None) -> int:
+        """Bytes of the inputs and outputs, each counted once."""
+        return compulsory_bytes(te.dag(self.build(params, dtype, layout or next(iter(self.layouts), None))))
+
+    def _value(self, p: Param, x: Any) -> Any:
+        if p.kind == "list":
+            if not isinstance(x, (tuple, list)) or not x:
+                raise WorkloadError(f"{self.name}: {p.name}={x!r} is not a list of integers, such as 2x3x4")
+            return tuple(self._integer(p, v) for v in x)
+        if p.kind == "flag" and isinstance(x, (bool, np.bool_)):
+            return int(x)
+        return self._integer(p, x)
+
+    def _integer(self, p: Param, x: Any) -> int:
+        if isinstance(x, (bool, np.bool_)) or not hasattr(x, "__index__"):
+            raise WorkloadError(f"{self.name}: {p.name}={x!r} is not an integer")
+        if not p.minimum <= int(x) <= p.maximum:
+            raise WorkloadError(
+                f"{self.name}: {p.name}={int(x)} is outside {p.minimum}..{p.maximum}; {p.name} is {p.doc}"
+            )
+        return int(x)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` where something known is close, else nothing."""
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def compulsory_bytes(dag: ComputeDAG) -> int:
+    """Bytes of a DAG's inputs and outputs, each counted once."""
+    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in dag.params)
+
+
+def wide(x: Array) -> Array:
+    """float32 as float64, for accumulation; anything else as it is."""
+    return x.astype(np.float64) if x.dtype == np.float32 else x

@@ -1,0 +1,89 @@
+"""One pass over the elements: add, fused_multiply_add, permute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schedules import te
+from schedules.errors import WorkloadError
+from schedules.expr import Expr, ExprLike
+from schedules.ops.base import Array, Operator, Param, Params
+
+
+def _add(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    a, b = (te.placeholder((p["n"],), dtype, name) for name in "ab")
+    return [a, b, te.compute((p["n"],), lambda i: a[i] + b[i], "c")]
+
+
+def _add_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [np.asarray(inputs[0] + inputs[1])]
+
+
+def _fma(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    a, b, c, d = (te.placeholder((p["n"],), dtype, name) for name in "abcd")
+    return [a, b, c, d, te.compute((p["n"],), lambda i: d[i] + (a[i] + b[i]) * c[i], "e")]
+
+
+def _fma_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    a, b, c, d = inputs
+    out = np.empty_like(a)
+    for lo in range(0, a.size, 2**20):  # in blocks, so that the float64 copies stay small
+        part = slice(lo, lo + 2**20)
+        up = np.float64 if a.dtype == np.float32 else a.dtype
+        out[part] = d[part].astype(up) + (a[part].astype(up) + b[part]) * c[part]
+    return [out]
+
+
+def _permute(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    shape, axes = p["shape"], p["axes"]
+    x = te.placeholder(shape, dtype, "x")
+
+    def value(*index: Expr) -> Expr:
+        source: list[ExprLike] = [0] * len(axes)
+        for d, a in enumerate(axes):
+            source[a] = index[d]
+        return x[tuple(source)]
+
+    return [x, te.compute([shape[a] for a in axes], value, "y")]
+
+
+def _permute_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [np.ascontiguousarray(inputs[0].transpose(p["axes"]))]
+
+
+def _check_permute(p: Params) -> None:
+    n = len(p["shape"])
+    if sorted(p["axes"]) != list(range(n)):
+        raise WorkloadError(
+            f"permute: axes={'x'.join(map(str, p['axes']))} is not a permutation of 0..{n - 1}, "
+            f"the axes of shape={'x'.join(map(str, p['shape']))}"
+        )
+    if n > 8:
+        raise WorkloadError(f"permute: shape has {n} axes; at most 8 are supported")
+
+
+_N = (Param("n", "elements"),)
+
+ADD = Operator("add", "a(n), b(n) → a + b", _N, _add, _add_reference, lambda p: int(p["n"]))
+FUSED_MULTIPLY_ADD = Operator(
+    "fused_multiply_add",
+    "a, b, c, d (n) → d + (a + b)·c",
+    _N,
+    _fma,
+    _fma_reference,
+    lambda p: int(3 * p["n"]),
+)
+PERMUTE = Operator(
+    "permute",
+    "x(shape) → x transposed so that axis d of the result is axis axes[d] of x (as numpy.transpose)",
+    (
+        Param("shape", "the input's extents", kind="list"),
+        Param("axes", "a permutation of 0, 1, …", kind="list", minimum=0),
+    ),
+    _permute,
+    _permute_reference,
+    lambda p: 0,
+    check=_check_permute,
+)

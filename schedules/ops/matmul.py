@@ -1,0 +1,102 @@
+"""Matrix products: matmul, batch_matmul, matmul_bias_relu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schedules import te
+from schedules.expr import Expr, ExprLike
+from schedules.ops.base import Array, Operator, Param, Params, flag, wide
+
+
+def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
+    m, n, k = p["m"], p["n"], p["k"]
+    ta, tb = p["transpose_a"], p["transpose_b"]
+    lead = (p["b"],) if batch else ()
+    a = te.placeholder((*lead, k, m) if ta else (*lead, m, k), dtype, "a")
+    b = te.placeholder((*lead, n, k) if tb else (*lead, k, n), dtype, "b")
+    r = te.reduce_axis(k, "k")
+
+    def at(t: te.Tensor, *index: ExprLike) -> Expr:
+        return t[index]
+
+    def term(i: Expr, j: Expr, *z: Expr) -> te.Reduction:
+        x = at(a, *z, r, i) if ta else at(a, *z, i, r)
+        y = at(b, *z, j, r) if tb else at(b, *z, r, j)
+        return te.sum(x * y, axis=r)
+
+    if batch:
+        return [a, b, te.compute((*lead, m, n), lambda z, i, j: term(i, j, z), "c")]
+    return [a, b, te.compute((m, n), lambda i, j: term(i, j), "c")]
+
+
+def _matmul(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    return _product(p, dtype, batch=False)
+
+
+def _batch_matmul(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    return _product(p, dtype, batch=True)
+
+
+def _matmul_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    a, b, c = _product(p, dtype, batch=False)
+    bias = te.placeholder((p["n"],), dtype, "bias")
+    d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
+    return [a, b, bias, te.compute(c.shape, lambda i, j: te.maximum(d[i, j], 0), "relu")]
+
+
+def _product_reference(p: Params, inputs: Sequence[Array]) -> Array:
+    a, b = wide(inputs[0]), wide(inputs[1])
+    a = np.swapaxes(a, -1, -2) if p["transpose_a"] else a
+    b = np.swapaxes(b, -1, -2) if p["transpose_b"] else b
+    return np.asarray(a @ b)
+
+
+def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [_product_reference(p, inputs).astype(dtype)]
+
+
+def _bias_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [np.maximum(_product_reference(p, inputs) + inputs[2], 0).astype(dtype)]
+
+
+def _flops(p: Params) -> int:
+    return int(2 * p.get("b", 1) * p["m"] * p["n"] * p["k"])
+
+
+_MNK = (
+    Param("m", "rows of the result"),
+    Param("n", "columns of the result"),
+    Param("k", "the summed extent"),
+)
+_TRANSPOSE = (
+    flag("transpose_a", "1 when a is stored (k, m)"),
+    flag("transpose_b", "1 when b is stored (n, k)"),
+)
+
+MATMUL = Operator(
+    "matmul",
+    "a(m,k), b(k,n) → c(m,n); a, b stored transposed where set; GEMV is m=1 or n=1",
+    _MNK + _TRANSPOSE,
+    _matmul,
+    _reference,
+    _flops,
+)
+BATCH_MATMUL = Operator(
+    "batch_matmul",
+    "a(b,m,k), b(b,k,n) → c(b,m,n); a, b stored transposed where set",
+    (Param("b", "batch"), *_MNK, *_TRANSPOSE),
+    _batch_matmul,
+    _reference,
+    _flops,
+)
+MATMUL_BIAS_RELU = Operator(
+    "matmul_bias_relu",
+    "a(m,k), b(k,n), bias(n) → max(a·b + bias, 0)(m,n)",
+    _MNK + _TRANSPOSE,
+    _matmul_bias_relu,
+    _bias_relu_reference,
+    _flops,
+)

@@ -1,0 +1,70 @@
+"""Row-wise normalisations: softmax, layer_norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schedules import te
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+
+EPS = 1e-5  # of layer_norm
+
+
+def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    m, n = p["m"], p["n"]
+    x = te.placeholder((m, n), dtype, "x")
+    k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
+    top = te.compute((m,), lambda i: te.max(x[i, k], axis=k), "row_max")
+    e = te.compute((m, n), lambda i, j: te.exp(x[i, j] - top[i]), "e")
+    total = te.compute((m,), lambda i: te.sum(e[i, r], axis=r), "row_sum")
+    return [x, te.compute((m, n), lambda i, j: e[i, j] / total[i], "y")]
+
+
+def _softmax_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = wide(inputs[0])
+    e = np.exp(x - x.max(1, keepdims=True))
+    return [(e / e.sum(1, keepdims=True)).astype(dtype)]
+
+
+def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    m, n = p["m"], p["n"]
+    x = te.placeholder((m, n), dtype, "x")
+    gamma = te.placeholder((n,), dtype, "gamma")
+    beta = te.placeholder((n,), dtype, "beta")
+    k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
+    total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "row_sum")
+    mean = te.compute((m,), lambda i: total[i] * (1 / n), "mean")
+    dev = te.compute((m,), lambda i: te.sum((x[i, r] - mean[i]) * (x[i, r] - mean[i]), axis=r), "sq_dev")
+    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(dev[i] * (1 / n) + EPS), "inv_std")
+    y = te.compute((m, n), lambda i, j: (x[i, j] - mean[i]) * inv[i] * gamma[j] + beta[j], "y")
+    return [x, gamma, beta, y]
+
+
+def _layer_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x, gamma, beta = map(wide, inputs)
+    d = x - x.mean(1, keepdims=True)
+    return [(d / np.sqrt((d * d).mean(1, keepdims=True) + EPS) * gamma + beta).astype(dtype)]
+
+
+_MN = (Param("m", "rows"), Param("n", "columns, normalised over"))
+
+SOFTMAX = Operator(
+    "softmax",
+    "x(m,n) → exp(x − row max) / row sum",
+    _MN,
+    _softmax,
+    _softmax_reference,
+    lambda p: int(5 * p["m"] * p["n"]),  # max, −, exp, +, ÷
+    dtypes=FLOATS,
+)
+LAYER_NORM = Operator(
+    "layer_norm",
+    "x(m,n), gamma(n), beta(n) → (x − mean) / √(variance + 1e-5) · gamma + beta, over n",
+    _MN,
+    _layer_norm,
+    _layer_norm_reference,
+    lambda p: int(8 * p["m"] * p["n"] + 5 * p["m"]),  # a sum, −×+ of deviations, −××+; 5 a row
+    dtypes=FLOATS,
+)

@@ -1,0 +1,103 @@
+"""Pools: max_pool2d."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schedules import te
+from schedules.errors import WorkloadError
+from schedules.ops.base import Array, Operator, Param, Params
+from schedules.ops.window import (
+    BATCH,
+    PADDING,
+    STRIDE,
+    check_fits,
+    from_nhwc,
+    out_extent,
+    pad,
+    pad_array,
+    taps,
+    to_nhwc,
+)
+from schedules.scalars import limit
+
+
+def _out(p: Params) -> tuple[int, int]:
+    k, s, pad_ = p["k"], p["stride"], p["padding"]
+    return out_extent(p["h"], k, s, pad_), out_extent(p["w"], k, s, pad_)
+
+
+def _max_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    b, h, w, ch, stride = p["b"], p["h"], p["w"], p["c"], p["stride"]
+    oh, ow = _out(p)
+    r, s = te.reduce_axis(p["k"], "r"), te.reduce_axis(p["k"], "s")
+    fill = limit(dtype, -1)
+    if layout == "NCHW":
+        x = te.placeholder((b, ch, h, w), dtype, "x")
+        z = pad(x, p["padding"], (2, 3), fill)
+        return [
+            x,
+            te.compute(
+                (b, ch, oh, ow),
+                lambda n, c, p, q: te.max(z[n, c, p * stride + r, q * stride + s], axis=(r, s)),
+                "y",
+            ),
+        ]
+    x = te.placeholder((b, h, w, ch), dtype, "x")
+    z = pad(x, p["padding"], (1, 2), fill)
+    return [
+        x,
+        te.compute(
+            (b, oh, ow, ch),
+            lambda n, p, q, c: te.max(z[n, p * stride + r, q * stride + s, c], axis=(r, s)),
+            "y",
+        ),
+    ]
+
+
+def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = pad_array(to_nhwc(inputs[0], layout), p["padding"], limit(dtype, -1).value)
+    out = _out(p)
+    y = taps(x, (0, 0), out, p["stride"])
+    for r in range(p["k"]):
+        for s in range(p["k"]):
+            y = np.maximum(y, taps(x, (r, s), out, p["stride"]))
+    return [from_nhwc(y, layout)]
+
+
+def _flops(p: Params) -> int:
+    oh, ow = _out(p)
+    return int(p["b"] * oh * ow * p["c"] * p["k"] ** 2)
+
+
+def _check(p: Params) -> None:
+    if 2 * p["padding"] > p["k"]:
+        raise WorkloadError(
+            f"max_pool2d: padding={p['padding']} is more than half of k={p['k']}; "
+            "a window could hold padding alone"
+        )
+    check_fits("max_pool2d", "h", p["h"], p["k"], p["padding"])
+    check_fits("max_pool2d", "w", p["w"], p["k"], p["padding"])
+
+
+MAX_POOL2D = Operator(
+    "max_pool2d",
+    "NHWC: x(b,h,w,c) → (b,p,q,c); NCHW: x(b,c,h,w) → (b,c,p,q); windows of k×k, "
+    "padded with the lowest value",
+    (
+        BATCH,
+        Param("h", "rows of the input"),
+        Param("w", "columns of the input"),
+        Param("c", "channels"),
+        Param("k", "rows and columns of a window"),
+        STRIDE,
+        PADDING,
+    ),
+    _max_pool2d,
+    _reference,
+    _flops,
+    ("NHWC", "NCHW"),
+    check=_check,
+)

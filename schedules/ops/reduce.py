@@ -1,0 +1,51 @@
+"""Plain reductions: reduce_sum, norm2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schedules import te
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+
+
+def _reduce_sum(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    x = te.placeholder((p["m"], p["n"]), dtype, "x")
+    k = te.reduce_axis(p["n"], "k")
+    return [x, te.compute((p["m"],), lambda i: te.sum(x[i, k], axis=k), "y")]
+
+
+def _reduce_sum_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [wide(inputs[0]).sum(1).astype(dtype)]
+
+
+def _norm2(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    x = te.placeholder((p["b"], p["m"], p["n"]), dtype, "x")
+    i, j = te.reduce_axis(p["m"], "i"), te.reduce_axis(p["n"], "j")
+    squares = te.compute((p["b"],), lambda z: te.sum(x[z, i, j] * x[z, i, j], axis=(i, j)), "sq_sum")
+    return [x, te.compute((p["b"],), lambda z: te.sqrt(squares[z]), "y")]
+
+
+def _norm2_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = wide(inputs[0])
+    return [np.sqrt((x * x).sum((1, 2))).astype(dtype)]
+
+
+REDUCE_SUM = Operator(
+    "reduce_sum",
+    "x(m,n) → Σ over n (m,)",
+    (Param("m", "rows"), Param("n", "columns, summed")),
+    _reduce_sum,
+    _reduce_sum_reference,
+    lambda p: int(p["m"] * p["n"]),
+)
+NORM2 = Operator(
+    "norm2",
+    "x(b,m,n) → √Σx² (b,), the Frobenius norm",
+    (Param("b", "batch", 1), Param("m", "rows"), Param("n", "columns")),
+    _norm2,
+    _norm2_reference,
+    lambda p: int(2 * p["b"] * p["m"] * p["n"]),
+    dtypes=FLOATS,
+)

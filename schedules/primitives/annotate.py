@@ -1,0 +1,44 @@
+"""annotate: attach a hint to a loop or block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.ir import Nest
+from schedules.model import Target
+from schedules.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
+from schedules.primitives.base import Primitive
+
+HINTS = {
+    "chunk": "loop: iterations that a thread claims at once from a parallel loop",
+    "nontemporal": "block: 1 writes its output with streaming stores",
+}
+
+
+@dataclass(frozen=True)
+class Annotate(Primitive):
+    """Attach ``key = value`` to a loop or a block. Hints never change the meaning; see `HINTS` for
+    those that lowering and code generators read. ``where`` is a loop or block name."""
+
+    name: ClassVar[str] = "annotate"
+    where: str
+    key: str
+    value: int
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        if self.key not in HINTS:
+            raise ScheduleError(f"annotate {self.where}: unknown hint {self.key!r}; known: {', '.join(HINTS)}")
+        if self.where not in block_names(nest):
+            find_loop(nest, self.where)
+
+    def apply(self, nest: Nest) -> Nest:
+        mark = (self.key, self.value)
+        if self.where in block_names(nest):
+            b = find_block(nest, self.where)
+            new = (*(a for a in b.annotations if a[0] != self.key), mark)
+            return map_blocks(nest, lambda x: replace(x, annotations=new) if x is b else x)
+        loop = find_loop(nest, self.where)
+        new = (*(a for a in loop.annotations if a[0] != self.key), mark)
+        return replace_stmt(nest, loop, replace(loop, annotations=new))

@@ -1,0 +1,100 @@
+"""What every primitive is: frozen arguments, a legality check, a rewriting, a step of a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Hole
+from schedules.ir import Loop, Nest, walk
+from schedules.model import Step, Target
+
+Factor = int | Hole  # a number, or an unknown of a sketch
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """Contract: ``apply`` keeps the meaning of every nest that ``check`` accepts. Both raise
+    `ScheduleError`, which names the loop or block, the reason and the remedy."""
+
+    name: ClassVar[str] = ""
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        """Raise ScheduleError where the primitive is not legal."""
+
+    def apply(self, nest: Nest) -> Nest:
+        """The transformed nest; ``check`` has passed."""
+        raise ScheduleError(f"{type(self).__name__} has no rewriting")
+
+    def result(self) -> Any:
+        """What the façade returns: names of new loops or blocks."""
+        return None
+
+    def step(self) -> Step:
+        args = ((f.name, _encode(getattr(self, f.name))) for f in dataclasses.fields(self))
+        return Step(self.name, tuple(sorted(args)))
+
+    @classmethod
+    def from_step(cls, step: Step) -> Primitive:
+        """Inverse of `step`. Raises ScheduleError when the arguments do not fit."""
+        hints = typing.get_type_hints(cls)
+        fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+        given = dict(step.args)
+        if given.keys() != fields.keys():
+            raise ScheduleError(
+                f"step {step.primitive} takes {', '.join(fields)}, the trace gives {', '.join(given)}"
+            )
+        return cls(**{k: _decode(v, fields[k], f"{step.primitive}.{k}") for k, v in given.items()})
+
+
+def _encode(v: Any) -> Any:
+    if isinstance(v, Hole):
+        return ("?", v.name)
+    return tuple(map(_encode, v)) if isinstance(v, tuple) else v
+
+
+def _decode(v: Any, hint: Any, what: str) -> Any:
+    """Check a JSON value against a field's type (int, str, bool, Hole, None, tuples, unions)."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for h in options:
+        if h is types.NoneType and v is None:
+            return None
+        if h in (int, str, bool) and type(v) is h:
+            return v
+        if h is Hole and isinstance(v, tuple) and len(v) == 2 and v[0] == "?" and isinstance(v[1], str):
+            return Hole(v[1])
+        if typing.get_origin(h) is tuple and isinstance(v, tuple):
+            return tuple(_decode(x, typing.get_args(h)[0], what) for x in v)
+    raise ScheduleError(f"{what}: {str(v)[:60]!r} is not a {hint}")
+
+
+def as_expr(f: Factor) -> Expr:
+    return f if isinstance(f, Expr) else Const(f)
+
+
+def require_serial(loop: Loop, what: str) -> None:
+    if loop.kind != "serial":
+        raise ScheduleError(
+            f"{what} {loop.var}: the loop is already {loop.kind}; {what} it before marking it {loop.kind}"
+        )
+
+
+def extent_of(loop: Loop) -> int | None:
+    """The loop's extent, None while it depends on holes."""
+    return int(loop.extent.value) if isinstance(loop.extent, Const) else None
+
+
+def show_extent(loop: Loop) -> str:
+    return E.show(loop.extent)
+
+
+def require_new(nest: Nest, names: tuple[str, ...], what: str) -> None:
+    taken = {s.var for s in walk(nest.body) if isinstance(s, Loop)}
+    for n in names:
+        if n in taken:
+            raise ScheduleError(f"{what}: a loop named {n!r} exists already; fuse or split the other one differently")

@@ -1,0 +1,45 @@
+"""bind: map a loop to a GPU thread axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.deps import check_races
+from schedules.errors import ScheduleError
+from schedules.ir import GPU_AXES, Loop, Nest
+from schedules.model import Target
+from schedules.nest import find_loop, loop_path, replace_stmt
+from schedules.primitives.base import Primitive, require_serial
+
+
+@dataclass(frozen=True)
+class Bind(Primitive):
+    """Bind a loop to ``blockIdx.x`` ... ``threadIdx.z`` or ``vthread``: its iterations are then
+    blocks, threads or virtual threads of a grid.
+
+    Legal when iterations are independent, as for `Parallel`; an axis is bound once on the way from the root to
+    a block, and no thread axis stands around a block axis.
+    """
+
+    name: ClassVar[str] = "bind"
+    loop: str
+    axis: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        if self.axis not in GPU_AXES:
+            raise ScheduleError(f"bind {self.loop}: {self.axis!r} is not one of {', '.join(GPU_AXES)}")
+        if target is not None and target.kind == "cpu":
+            raise ScheduleError(f"bind {self.loop}: target {target.kind} has no {self.axis}; use parallel")
+        loop = find_loop(nest, self.loop)
+        require_serial(loop, "bind")
+        for s in loop_path(nest, self.loop)[:-1]:
+            if isinstance(s, Loop) and s.kind == self.axis and self.axis != "vthread":
+                raise ScheduleError(f"bind {self.loop}: {s.var} around it is {self.axis} already; use another axis")
+            if isinstance(s, Loop) and s.kind.startswith("thread") and self.axis.startswith("block"):
+                raise ScheduleError(f"bind {self.loop}: {s.var} around it is {s.kind}; bind blocks outside threads")
+        check_races(nest, loop, "bind")
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        return replace_stmt(nest, loop, replace(loop, kind=self.axis))

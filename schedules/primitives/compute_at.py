@@ -1,0 +1,145 @@
+"""compute_at: compute a producer inside a loop of its consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.expr import Expr, Var
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
+from schedules.model import Target
+from schedules.nest import (
+    accesses,
+    block_path,
+    find_block,
+    find_loop,
+    insert,
+    loop_path,
+    loop_vars,
+    readers,
+    reads,
+    replace_stmt,
+    subtree_of,
+    writers,
+)
+from schedules.primitives.base import Primitive
+from schedules.regions import footprint
+
+
+@dataclass(frozen=True)
+class ComputeAt(Primitive):
+    """Move a producer into the body of ``loop``, where it computes just what one iteration reads.
+
+    Before: ``for x: B[x] = f(x)``, ``for i: for j: C[i, j] = B[i + j]``. After ``compute_at(B, i)``::
+
+        for i:
+          for ax0 in range(m): B[i + ax0] = f(i + ax0)
+          for j: C[i, j] = B[i + j]
+
+    Legal when every reader of the block's outputs is inside ``loop``, the block is not an output, and
+    what it reads is there already. Cost: overlapping regions are computed again; the
+    buffer shrinks to one iteration's region. New loops are called ``<block>_ax0, ...`` and
+    ``<block>_r0, ...``.
+    """
+
+    name: ClassVar[str] = "compute_at"
+    block: str
+    loop: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        b = find_block(nest, self.block)
+        loop = find_loop(nest, self.loop)
+        if any(x.name == self.block for x in blocks(loop.body)):
+            raise ScheduleError(f"compute_at {self.block}: it is inside {self.loop} already")
+        for w in b.writes:
+            if w.buffer in nest.params:
+                raise ScheduleError(
+                    f"compute_at {self.block}: {w.buffer} is an output of the kernel; use reverse_compute_at or cache_write"
+                )
+            if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
+                raise ScheduleError(f"compute_at {self.block}: its writes are not one element per spatial iteration in order")
+            users = readers(nest, w.buffer)
+            outside = [u.name for u in users if not any(u is x for x in blocks(loop.body)) and u is not b]
+            if outside:
+                raise ScheduleError(
+                    f"compute_at {self.block}: {', '.join(outside)} reads {w.buffer} outside {self.loop}; "
+                    "choose a loop around all readers"
+                )
+            if not [u for u in users if u is not b]:
+                raise ScheduleError(f"compute_at {self.block}: nothing inside {self.loop} reads {w.buffer}")
+            others = [x.name for x in writers(nest, w.buffer) if x is not b]
+            if others:
+                raise ScheduleError(
+                    f"compute_at {self.block}: {others[0]} writes {w.buffer} too; use compute_at before decompose_reduction"
+                )
+        first = next(x for x in blocks(loop.body) if any(accesses(x, w.buffer) for w in b.writes))
+        check_available(nest, b, loop_vars(loop_path(nest, self.loop)), first, "compute_at")
+
+    def apply(self, nest: Nest) -> Nest:
+        b = find_block(nest, self.block)
+        loop = find_loop(nest, self.loop)
+        inside = blocks(loop.body)
+        inner = {s.var: s.extent for s in walk(loop.body) if isinstance(s, Loop)}
+        first = None
+        places: list[tuple[Expr, ...]] = []
+        shape = nest.buffer(b.writes[0].buffer).shape
+        for w in b.writes:
+            for x in inside:
+                found = accesses(x, w.buffer)
+                if found and first is None:
+                    first = x
+                places += found
+        spans = footprint(places, inner, shape, clip=True)
+        nest = replace_stmt(nest, subtree_of(nest, self.block), None)
+        stmt = region_loops(b, spans)
+        return insert(nest, self.loop, stmt, before=first)
+
+
+def region_loops(b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
+    """``b`` in fresh loops over a region of its spatial iterations and all of its reductions."""
+    names: list[tuple[str, Expr]] = []
+    binds: list[Expr] = []
+    spatial = iter(spans)
+    n_red = 0
+    for it in b.iters:
+        if it.kind == "spatial":
+            base, extent = next(spatial)
+            var = f"{b.name}_ax{len(names) - n_red}"
+            binds.append(base + Var(var))
+            names.append((var, extent))
+        else:
+            var = f"{b.name}_r{n_red}"
+            n_red += 1
+            binds.append(Var(var))
+            names.append((var, it.extent))
+    out: Stmt = replace(b, binds=tuple(binds))
+    for var, extent in reversed(names):
+        out = Loop(var, extent, out)
+    return out
+
+
+def check_available(nest: Nest, b: Block, around: list[str], until: Block, what: str) -> None:
+    """Raise unless everything ``b`` reads is computed no later than block ``until``, at the root
+    or inside the loops ``around``."""
+    own = {w.buffer for w in b.writes}
+    order = {x.name: n for n, x in enumerate(blocks(nest.body))}
+    for x in reads(b):
+        if x.buffer in own:
+            continue
+        for p in writers(nest, x.buffer):
+            if p is b:
+                continue
+            if order[p.name] > order[until.name]:
+                raise ScheduleError(
+                    f"{what} {b.name}: {x.buffer}, which it reads, is computed later, by {p.name}; move that first"
+                )
+            extra = [v for v in loop_vars(block_path(nest, p.name)) if v not in around]
+            owned = {s.var for s in walk(subtree_of(nest, p.name)) if isinstance(s, Loop)}
+            if any(v not in owned for v in extra):
+                raise ScheduleError(
+                    f"{what} {b.name}: {x.buffer}, which it reads, is only valid inside "
+                    f"{next(v for v in extra if v not in owned)}; move {p.name} out first"
+                )
+
+

@@ -1,0 +1,93 @@
+"""decompose_reduction: initialise a reduction in loops of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Expr, Var
+from schedules.ir import Block, Loop, Nest, Stmt, path_to
+from schedules.model import Target
+from schedules.nest import (
+    block_names,
+    find_block,
+    find_loop,
+    insert,
+    loop_path,
+    loop_vars,
+    loops_of,
+    replace_stmt,
+    vars_bound,
+)
+from schedules.primitives.base import Primitive
+
+
+@dataclass(frozen=True)
+class DecomposeReduction(Primitive):
+    """Write the identity in a block ``<block>_init`` just before ``loop``, instead of at the first
+    iteration of the reduction.
+
+    Before: ``for i: for k: (if k == 0: C[i] = 0); C[i] += A[i, k]``. After ``decompose_reduction(C, k)``::
+
+        for i:
+          C[i] = 0
+          for k: C[i] += A[i, k]
+
+    Legal when no reduction loop of the block stands outside ``loop``. The spatial loops inside ``loop`` are
+    repeated around the new block, with their kinds, named ``<loop>_init``. Cost: one more pass over the accumulators, and a
+    branch less in the inner loop.
+    """
+
+    name: ClassVar[str] = "decompose_reduction"
+    block: str
+    loop: str
+
+    def result(self) -> str:
+        return f"{self.block}_init"
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        b = find_block(nest, self.block)
+        if b.reducer is None:
+            raise ScheduleError(f"decompose_reduction {self.block}: it is not a reduction")
+        if not b.init:
+            raise ScheduleError(f"decompose_reduction {self.block}: it is decomposed already")
+        around = [x.var for x in loops_of(nest, self.block)]
+        if self.loop not in around:
+            find_loop(nest, self.loop)
+            raise ScheduleError(f"decompose_reduction {self.block}: {self.loop} is not around it; its loops are {', '.join(around)}")
+        red, spa = vars_bound(b, "reduce"), vars_bound(b, "spatial")
+        outside = [v for v in loop_vars(loop_path(nest, self.loop))[:-1] if v in red]
+        if outside:
+            raise ScheduleError(
+                f"decompose_reduction {self.block}: {outside[0]} is a reduction loop outside {self.loop}; decompose at {outside[0]}"
+            )
+        both = [v for v in around[around.index(self.loop) :] if v in red and v in spa]
+        if both:
+            raise ScheduleError(f"decompose_reduction {self.block}: {both[0]} mixes spatial and reduction axes; do not fuse those")
+        if self.result() in block_names(nest):
+            raise ScheduleError(f"decompose_reduction {self.block}: {self.result()} exists already")
+
+    def apply(self, nest: Nest) -> Nest:
+        b = find_block(nest, self.block)
+        loop = find_loop(nest, self.loop)
+        assert b.reducer is not None
+        spatial = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
+        used = vars_bound(b, "spatial")
+        path = path_to(loop, lambda s: s is b)
+        assert path is not None
+        inner = [s for s in path if isinstance(s, Loop) and s.var in used]
+        rename: dict[str, Expr] = {s.var: Var(f"{s.var}_init") for s in inner}
+        init: Stmt = Block(
+            self.result(),
+            tuple(i for i, _ in spatial),
+            tuple(E.substitute(e, rename) for _, e in spatial),
+            b.writes,
+            b.reducer.identity,
+        )
+        for s in reversed(inner):
+            init = Loop(f"{s.var}_init", s.extent, init, s.kind)
+        nest = replace_stmt(nest, b, replace(b, init=False))
+        parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
+        return insert(nest, parent[-1].var if parent else None, init, before=find_loop(nest, self.loop))

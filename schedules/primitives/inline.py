@@ -1,0 +1,63 @@
+"""inline: compute an elementwise stage where it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Expr, Load, Var
+from schedules.ir import Block, Nest
+from schedules.model import Target
+from schedules.nest import drop_unused_buffers, find_block, map_blocks, readers, replace_stmt, subtree_of
+from schedules.primitives.base import Primitive
+
+
+@dataclass(frozen=True)
+class Inline(Primitive):
+    """Substitute a block's value into its readers and drop it (TVM: compute_inline).
+
+    Before: ``B[i] = A[i] + 1; C[j] = B[j] * 2``. After: ``C[j] = (A[j] + 1) * 2``. Legal for a block
+    without a reduction whose output is not an argument of the kernel. Cost: computed again at
+    every read.
+    """
+
+    name: ClassVar[str] = "inline"
+    block: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        b = find_block(nest, self.block)
+        if b.reducer is not None:
+            raise ScheduleError(f"inline {self.block}: it is a reduction; use compute_at instead")
+        if len(b.writes) != 1:
+            raise ScheduleError(f"inline {self.block}: it has {len(b.writes)} outputs; only one can be inlined")
+        w = b.writes[0]
+        if w.buffer in nest.params:
+            raise ScheduleError(f"inline {self.block}: {w.buffer} is an output of the kernel; inline its producers instead")
+        if w.indices != tuple(Var(i.var) for i in b.iters) or b.where:
+            raise ScheduleError(f"inline {self.block}: its writes are not one element per iteration in order")
+        if not readers(nest, w.buffer):
+            raise ScheduleError(f"inline {self.block}: nothing reads {w.buffer}")
+
+    def apply(self, nest: Nest) -> Nest:
+        b = find_block(nest, self.block)
+        name, value = b.writes[0].buffer, b.values[0]
+
+        def f(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer == name:
+                at = tuple(E.rewrite(i, f) for i in e.indices)
+                return E.substitute(value, dict(zip((i.var for i in b.iters), at, strict=True)))
+            return None
+
+        def put(x: Block) -> Block:
+            if x is b:
+                return x
+            return replace(
+                x,
+                values=tuple(E.rewrite(v, f) for v in x.values),
+                where=tuple(E.rewrite(v, f) for v in x.where),
+            )
+
+        nest = map_blocks(nest, put)
+        return drop_unused_buffers(replace_stmt(nest, subtree_of(nest, self.block), None))

@@ -1,0 +1,116 @@
+"""pack: change the layout of a cached tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Access, Block, Buffer, Iter, Nest
+from schedules.model import Target
+from schedules.nest import loops_of, map_blocks, replace_stmt, set_buffer, subtree_of, wrap_loops, writers
+from schedules.primitives.base import Primitive, as_expr
+
+
+@dataclass(frozen=True)
+class Pack(Primitive):
+    """Store a copied tensor in tiles, padded with zeros to whole tiles.
+
+    ``tiles`` has an entry a dimension: the tile size, or 0 to leave the dimension whole. The new
+    dimensions are first one per old dimension (numbers of tiles, or the extent), then
+    the tile sizes in order; ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])``
+    of B[k, n] gives ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
+
+    Legal for a buffer made by `CacheRead` whose copy still has its own plain loops. Cost: the copy gathers; the
+    consumer then reads with unit stride. Loops of the copy are called ``<block>_p0, ...``.
+    """
+
+    name: ClassVar[str] = "pack"
+    buffer: str
+    tiles: tuple[int | E.Hole, ...]
+    order: tuple[int, ...]
+
+    def result(self) -> list[str]:
+        return [f"{self.buffer}_p{d}" for d in range(len(self.order))]
+
+    def _copy(self, nest: Nest) -> Block:
+        ws = writers(nest, self.buffer)
+        if self.buffer in nest.params or len(ws) != 1:
+            raise ScheduleError(f"pack {self.buffer}: only a buffer made by cache_read can be packed; cache_read it first")
+        b = ws[0]
+        copies = b.reducer is None and len(b.values) == 1 and isinstance(b.values[0], Load)
+        if not copies:
+            raise ScheduleError(f"pack {self.buffer}: block {b.name} computes it; cache_read it and pack the copy")
+        return b
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        if not any(b.name == self.buffer for b in nest.buffers):
+            raise ScheduleError(f"pack: there is no buffer {self.buffer!r}; the buffers are {', '.join(b.name for b in nest.buffers)}")
+        b = self._copy(nest)
+        if subtree_of(nest, b.name) is b or [s.var for s in loops_of(nest, b.name)] != [
+            f"{b.name}_{i.var}" for i in b.iters
+        ]:
+            raise ScheduleError(f"pack {self.buffer}: block {b.name} is scheduled already; pack it first")
+        rank = len(nest.buffer(self.buffer).shape)
+        if len(self.tiles) != rank:
+            raise ScheduleError(f"pack {self.buffer}: {len(self.tiles)} tile sizes for {rank} dimensions; use 0 for a dimension left whole")
+        if any(isinstance(t, int) and t < 0 for t in self.tiles):
+            raise ScheduleError(f"pack {self.buffer}: tile sizes {list(self.tiles)} must be >= 0")
+        n = rank + sum(t != 0 for t in self.tiles)
+        if sorted(self.order) != list(range(n)):
+            raise ScheduleError(f"pack {self.buffer}: order {list(self.order)} is not a permutation of 0..{n - 1}")
+
+    def _index(self, at: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Packed indices of an element."""
+        outer = [i if t == 0 else i // as_expr(t) for i, t in zip(at, self.tiles, strict=True)]
+        inner = [i % as_expr(t) for i, t in zip(at, self.tiles, strict=True) if t != 0]
+        both = outer + inner
+        return tuple(both[o] for o in self.order)
+
+    def apply(self, nest: Nest) -> Nest:
+        copy = self._copy(nest)
+        old = nest.buffer(self.buffer)
+        src = copy.values[0]
+        assert isinstance(src, Load)
+        outer = [n if t == 0 else E.ceildiv(n, as_expr(t)) for n, t in zip(old.shape, self.tiles, strict=True)]
+        inner = [as_expr(t) for t in self.tiles if t != 0]
+        shape = tuple((outer + inner)[o] for o in self.order)
+        iters = tuple(Iter(f"p{d}", n, "spatial") for d, n in enumerate(shape))
+        place = {o: Var(iters[d].var) for d, o in enumerate(self.order)}
+        at: list[Expr] = []
+        conds: list[Expr] = []
+        n_inner = len(old.shape)
+        for d, (n, t) in enumerate(zip(old.shape, self.tiles, strict=True)):
+            if t == 0:
+                at.append(place[d])
+                continue
+            i = place[d] * as_expr(t) + place[n_inner]
+            n_inner += 1
+            at.append(i)
+            conds.append(i < n)
+        value = E.substitute(src, dict(zip((i.var for i in copy.iters), at, strict=True)))
+        zero = Const(0.0 if E.is_float(old.dtype) else 0, old.dtype)
+        new = Block(
+            copy.name,
+            iters,
+            tuple(Const(0) for _ in iters),
+            (Access(old.name, tuple(Var(i.var) for i in iters)),),
+            (E.select(E.all_of(*conds), value, zero),),
+        )
+        stmt = wrap_loops(new, self.result())
+        nest = replace_stmt(nest, subtree_of(nest, copy.name), stmt)
+
+        def f(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer == self.buffer:
+                return Load(e.buffer, self._index(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
+            return None
+
+        nest = map_blocks(
+            nest,
+            lambda b: b if b.name == new.name else replace(b, values=tuple(E.rewrite(v, f) for v in b.values)),
+        )
+        return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))
+
+

@@ -1,0 +1,40 @@
+"""parallel: share a loop's iterations among threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.deps import check_races
+from schedules.errors import ScheduleError
+from schedules.ir import Loop, Nest, walk
+from schedules.model import Target
+from schedules.nest import find_loop, loop_path, replace_stmt
+from schedules.primitives.base import Primitive, require_serial
+
+
+@dataclass(frozen=True)
+class Parallel(Primitive):
+    """Mark a loop: threads claim its iterations in chunks, in no order.
+
+    Legal when no two iterations write the same element of a buffer that outlives the iteration:
+    not over a reduction (rfactor it first), and not inside another parallel loop. Cost: a wake-up
+    of microseconds each time the loop is entered.
+    """
+
+    name: ClassVar[str] = "parallel"
+    loop: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        require_serial(loop, "parallel")
+        nested = [s.var for s in (*loop_path(nest, self.loop), *walk(loop.body)) if isinstance(s, Loop) and s.kind == "parallel"]
+        if nested:
+            raise ScheduleError(
+                f"parallel {self.loop}: {nested[0]} is parallel already; fuse the two loops instead of nesting them"
+            )
+        check_races(nest, loop, "parallel")
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        return replace_stmt(nest, loop, replace(loop, kind="parallel"))

@@ -1,0 +1,43 @@
+"""partition: peel the iterations that need a guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.ir import Nest
+from schedules.model import Target
+from schedules.nest import find_loop, replace_stmt
+from schedules.primitives.base import Primitive
+
+
+@dataclass(frozen=True)
+class Partition(Primitive):
+    """Lower a loop as up to three: a prologue, the middle where every guard on it is known, and an epilogue.
+
+    Before: ``for i_0 in range(ceildiv(n, 4)): for i_1 in range(4): if i_0 * 4 + i_1 < n: S``. After::
+
+        for i_0 in range(n // 4): for i_1 in range(4): S
+        for i_1 in range(n % 4): S        # i_0 = n // 4
+
+    Legal for any serial or parallel loop (the pieces of a parallel loop run one after another).
+    Cost: code size, once for each piece.
+    """
+
+    name: ClassVar[str] = "partition"
+    loop: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        if loop.kind not in ("serial", "parallel"):
+            raise ScheduleError(
+                f"partition {self.loop}: the loop is {loop.kind}; partition the serial loop around it"
+            )
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        marks = (*(a for a in loop.annotations if a[0] != "partition"), ("partition", 1))
+        return replace_stmt(nest, loop, replace(loop, annotations=marks))
+
+

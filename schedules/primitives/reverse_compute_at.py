@@ -1,0 +1,113 @@
+"""reverse_compute_at: compute a consumer inside a loop of its producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Loop, Nest, blocks, walk
+from schedules.model import Target
+from schedules.nest import (
+    accesses,
+    find_block,
+    find_loop,
+    insert,
+    loop_path,
+    loop_vars,
+    reads,
+    replace_stmt,
+    subtree_of,
+    vars_bound,
+    writers,
+)
+from schedules.primitives.base import Primitive
+from schedules.primitives.compute_at import check_available, region_loops
+from schedules.regions import footprint
+
+
+@dataclass(frozen=True)
+class ReverseComputeAt(Primitive):
+    """Move a consumer to the end of the body of ``loop``, over just the elements which one iteration produced.
+
+    Before: ``for i: for j: C[i, j] = f(i, j)``, ``for x: for y: D[x, y] = C[x, y] + 1``. After
+    ``reverse_compute_at(D, i)``: ``for i: (for j: C[i, j] = f(i, j)); for ax0: D[i, ax0] = C[i, ax0] + 1``.
+
+    Legal when the consumer reads the producer at its own iteration variables, the produced values are final
+    there (no reduction of the producer runs outside ``loop``), and what else it reads is
+    there. Cost: none; the intermediate shrinks to a tile: a fused epilogue.
+    """
+
+    name: ClassVar[str] = "reverse_compute_at"
+    block: str
+    loop: str
+
+    def _producer(self, nest: Nest, b: Block) -> Block:
+        """The writer inside ``loop`` of something that ``b`` reads."""
+        inside = blocks(find_loop(nest, self.loop).body)
+        for x in reads(b):
+            for p in writers(nest, x.buffer):
+                if any(p is q for q in inside):
+                    return p
+        raise ScheduleError(f"reverse_compute_at {self.block}: nothing inside {self.loop} produces what it reads")
+
+    def _spans(self, nest: Nest, b: Block) -> list[tuple[Expr, Expr]]:
+        """The region of each iteration of ``b``."""
+        loop = find_loop(nest, self.loop)
+        p = self._producer(nest, b)
+        inner = {s.var: s.extent for s in walk(loop.body) if isinstance(s, Loop)}
+        region: dict[str, tuple[Expr, Expr]] = {}
+        for w in p.writes:
+            spans = footprint([ix for ix in accesses(p, w.buffer)], inner, nest.buffer(w.buffer).shape, clip=True)
+            for x in reads(b):
+                if x.buffer != w.buffer:
+                    continue
+                for ix, s in zip(x.indices, spans, strict=True):
+                    if isinstance(ix, Var):
+                        if region.get(ix.name, s) != s:
+                            raise ScheduleError(f"reverse_compute_at {self.block}: it reads {w.buffer} at two places along {ix.name}")
+                        region[ix.name] = s
+                    elif E.variables(ix) or s[1] != Const(1):
+                        raise ScheduleError(
+                            f"reverse_compute_at {self.block}: it reads {w.buffer} at {E.show(ix)}, not at one of its own iterations"
+                        )
+        out = []
+        for it in b.iters:
+            s = region.get(it.var, (Const(0), it.extent))
+            if it.kind == "reduce" and s != (Const(0), it.extent):
+                raise ScheduleError(
+                    f"reverse_compute_at {self.block}: it reduces over {it.var}, of which {self.loop} has only a part; "
+                    "choose a loop further out"
+                )
+            out.append(s)
+        return out
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        b = find_block(nest, self.block)
+        loop = find_loop(nest, self.loop)
+        if any(x is b for x in blocks(loop.body)):
+            raise ScheduleError(f"reverse_compute_at {self.block}: it is inside {self.loop} already")
+        around = loop_vars(loop_path(nest, self.loop))
+        for q in blocks(loop.body):
+            late = [v for v in around if v in vars_bound(q, "reduce")]
+            if late and any(x.buffer == w.buffer for x in reads(b) for w in q.writes):
+                raise ScheduleError(
+                    f"reverse_compute_at {self.block}: {q.name} still reduces over {late[0]} there; "
+                    f"choose a loop outside {late[0]}"
+                )
+        for w in b.writes:
+            if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
+                raise ScheduleError(f"reverse_compute_at {self.block}: its writes are not one element per spatial iteration in order")
+            if [x.name for x in writers(nest, w.buffer) if x is not b]:
+                raise ScheduleError(f"reverse_compute_at {self.block}: use it before decompose_reduction")
+        self._spans(nest, b)
+        check_available(nest, b, around, blocks(loop.body)[-1], "reverse_compute_at")
+
+    def apply(self, nest: Nest) -> Nest:
+        b = find_block(nest, self.block)
+        spans = self._spans(nest, b)
+        spatial = [s for s, it in zip(spans, b.iters, strict=True) if it.kind == "spatial"]
+        nest = replace_stmt(nest, subtree_of(nest, self.block), None)
+        return insert(nest, self.loop, region_loops(b, spatial))

@@ -1,0 +1,81 @@
+"""split: one loop into several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Loop, Nest, Stmt
+from schedules.nest import bind_loops, find_loop, replace_stmt
+from schedules.primitives.base import Primitive, as_expr, extent_of, require_new, require_serial
+from schedules.model import Target
+
+
+@dataclass(frozen=True)
+class Split(Primitive):
+    """Split a loop into ``len(factors)`` nested loops ``i_0, i_1, ...``, outermost first.
+
+    Before: ``for i in range(n): S(i)``. After ``split(i, [None, 4])``::
+
+        for i_0 in range(ceildiv(n, 4)):
+          for i_1 in range(4):
+            S(i_0 * 4 + i_1)
+
+    One factor may be None: it is what covers the rest. Where the factors do not divide the extent,
+    the last iterations fall outside the blocks' domain and do not run (the tail).
+    Legal for any serial loop. Cost: none by itself; a tail that is neither partitioned nor
+    provably absent costs a comparison.
+    """
+
+    name: ClassVar[str] = "split"
+    loop: str
+    factors: tuple[int | E.Hole | None, ...]
+
+    def result(self) -> list[str]:
+        return [f"{self.loop}_{n}" for n in range(len(self.factors))]
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        require_serial(loop, "split")
+        if len(self.factors) < 2:
+            raise ScheduleError(f"split {self.loop}: needs at least two factors, got {list(self.factors)}")
+        if self.factors.count(None) > 1:
+            raise ScheduleError(f"split {self.loop}: only one factor may be None (inferred)")
+        product = 1
+        for f in self.factors:
+            if isinstance(f, int):
+                if f < 1:
+                    raise ScheduleError(f"split {self.loop}: factor {f} is below 1; every factor must be >= 1")
+                product *= f
+        n = extent_of(loop)
+        whole = not any(f is None or isinstance(f, E.Hole) for f in self.factors)
+        if whole and n is not None and product < n:
+            raise ScheduleError(
+                f"split {self.loop}: the factors {list(self.factors)} cover {product} of {n} iterations; "
+                "make one of them None to infer it"
+            )
+        require_new(nest, tuple(self.result()), f"split {self.loop}")
+
+    def extents(self, n: Expr) -> list[Expr]:
+        """Extents of the new loops, the inferred one filled in."""
+        known: Expr = Const(1)
+        for f in self.factors:
+            if f is not None:
+                known = known * as_expr(f)
+        return [as_expr(f) if f is not None else E.ceildiv(n, known) for f in self.factors]
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        names, extents = self.result(), self.extents(loop.extent)
+        index: Expr = Const(0)
+        for var, n in zip(names, extents, strict=True):
+            index = index * n + Var(var)
+        body: Stmt = bind_loops(loop.body, {loop.var: index})
+        for var, n in zip(reversed(names), reversed(extents), strict=True):
+            body = Loop(var, n, body)
+        return replace_stmt(nest, loop, replace(body, annotations=loop.annotations))
+
+

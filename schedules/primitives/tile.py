@@ -1,0 +1,50 @@
+"""tile: split several nested loops and bring the inner parts inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.ir import Nest
+from schedules.model import Target
+from schedules.primitives.base import Primitive
+from schedules.primitives.reorder import Reorder
+from schedules.primitives.split import Split
+
+
+@dataclass(frozen=True)
+class Tile(Primitive):
+    """Split each loop by its factor and put all outer parts before all inner parts.
+
+    Before: ``for i: for j: S``. After ``tile([i, j], [4, 8])``::
+
+        for i_0: for j_0: for i_1 in range(4): for j_1 in range(8): S
+
+    Legal where `Split` and `Reorder` are. Cost: as theirs.
+    """
+
+    name: ClassVar[str] = "tile"
+    loops: tuple[str, ...]
+    factors: tuple[int | E.Hole, ...]
+
+    def result(self) -> list[str]:
+        return [f"{v}_0" for v in self.loops] + [f"{v}_1" for v in self.loops]
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        if len(self.loops) != len(self.factors) or not self.loops:
+            raise ScheduleError(
+                f"tile: {len(self.loops)} loops but {len(self.factors)} factors; give one factor a loop"
+            )
+        for v, f in zip(self.loops, self.factors, strict=True):
+            s = Split(v, (None, f))
+            s.check(nest, target)
+            nest = s.apply(nest)
+        if len(self.loops) > 1:
+            Reorder(tuple(self.result())).check(nest, target)
+
+    def apply(self, nest: Nest) -> Nest:
+        for v, f in zip(self.loops, self.factors, strict=True):
+            nest = Split(v, (None, f)).apply(nest)
+        return Reorder(tuple(self.result())).apply(nest) if len(self.loops) > 1 else nest

@@ -1,0 +1,39 @@
+"""unroll: write a loop's body out once for each iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.ir import Nest
+from schedules.model import Target
+from schedules.nest import find_loop, replace_stmt
+from schedules.primitives.base import Primitive, extent_of, require_serial
+
+MAX_UNROLL = 1024
+
+
+@dataclass(frozen=True)
+class Unroll(Primitive):
+    """Mark a loop to be written out in full.
+
+    Before: ``for i in range(2): S(i)``. After: ``S(0); S(1)``. Legal for any serial loop of at most
+    1024 iterations. Cost: code size; it is what lets a small local buffer live in registers.
+    """
+
+    name: ClassVar[str] = "unroll"
+    loop: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        require_serial(loop, "unroll")
+        n = extent_of(loop)
+        if n is not None and n > MAX_UNROLL:
+            raise ScheduleError(
+                f"unroll {self.loop}: {n} copies are more than {MAX_UNROLL}; split the loop and unroll the inner part"
+            )
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        return replace_stmt(nest, loop, replace(loop, kind="unroll"))

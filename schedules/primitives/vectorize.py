@@ -1,0 +1,54 @@
+"""vectorize: run a loop's iterations as the lanes of one vector operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.ir import Block, Loop, Nest, walk
+from schedules.model import Target
+from schedules.nest import find_loop, replace_stmt
+from schedules.primitives.base import Primitive, extent_of, require_serial
+
+MAX_LANES = 256  # beyond, LLVM's legalisation takes seconds
+
+
+@dataclass(frozen=True)
+class Vectorize(Primitive):
+    """Mark an innermost loop: its iterations become vector lanes.
+
+    Before: ``for i in range(8): C[i] = A[i] + B[i]``. After: ``C[0:8] = A[0:8] + B[0:8]``.
+    Any extent up to 256 is legal, also one that no register holds; lanes of a tail are masked. A loop over a
+    reduction becomes a horizontal reduction, which reassociates it. Cost: unit-stride accesses
+    are one load a register, others are gathered element by element.
+    """
+
+    name: ClassVar[str] = "vectorize"
+    loop: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        require_serial(loop, "vectorize")
+        for s in walk(loop.body):
+            if isinstance(s, Loop):
+                raise ScheduleError(
+                    f"vectorize {self.loop}: loop {s.var} is inside it; reorder so that {self.loop} is innermost"
+                )
+            if isinstance(s, Block) and s.reducer is not None and len(s.writes) > 1:
+                from schedules.nest import vars_bound
+
+                if self.loop in vars_bound(s, "reduce"):
+                    raise ScheduleError(
+                        f"vectorize {self.loop}: block {s.name} reduces a tuple over it; rfactor the loop first, "
+                        "then vectorize the new spatial axis"
+                    )
+        n = extent_of(loop)
+        if n is not None and n > MAX_LANES:
+            raise ScheduleError(
+                f"vectorize {self.loop}: {n} lanes are more than {MAX_LANES}; split the loop first"
+            )
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        return replace_stmt(nest, loop, replace(loop, kind="vectorize"))

@@ -1,0 +1,83 @@
+"""Loop nests as text for people."""
+
+from __future__ import annotations
+
+from schedules import expr as E
+from schedules.dag import operand
+from schedules.expr import Expr
+from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Seq, Stmt, Store
+from schedules.nest import bound
+
+
+def show(program: Nest | LoweredFunc) -> str:
+    """The program, one loop a line, the way TVM and Exo print theirs."""
+    lines: list[str] = []
+    if isinstance(program, Nest):
+        args = ", ".join(_buffer(program.buffer(n)) for n in program.params)
+        lines.append(f"def nest({args}):")
+        for b in program.buffers:
+            if b.name not in program.params:
+                lines.append(f"    {_buffer(b)}  # intermediate, {b.scope}")
+    else:
+        lines.append(f"def {program.name}({', '.join(map(_buffer, program.params))}):")
+    _stmt(program.body, 1, lines)
+    return "\n".join(lines)
+
+
+def _buffer(b: Buffer) -> str:
+    return f"{b.name}: {b.dtype}[{', '.join(E.show(n) for n in b.shape)}]"
+
+
+_WORD = {"serial": "for", "parallel": "parallel", "vectorize": "vectorize", "unroll": "unroll"}
+
+
+def _stmt(s: Stmt, depth: int, out: list[str]) -> None:
+    pad = "    " * depth
+    match s:
+        case Loop():
+            word = _WORD.get(s.kind, f"bind[{s.kind}]")
+            marks = "".join(f"  # {k}={v}" for k, v in s.annotations)
+            out.append(f"{pad}{word} {s.var} in range({E.show(s.extent)}):{marks}")
+            _stmt(s.body, depth + 1, out)
+        case Seq(stmts=xs):
+            for x in xs:
+                _stmt(x, depth, out)
+        case Guard():
+            out.append(f"{pad}if {E.show(s.cond)}:")
+            _stmt(s.body, depth + 1, out)
+        case Alloc():
+            out.append(f"{pad}alloc {_buffer(s.buffer)}  # {s.buffer.scope}")
+            _stmt(s.body, depth, out)
+        case Store():
+            out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
+        case Block():
+            _block(s, pad, out)
+
+
+def _place(buffer: str, indices: tuple[Expr, ...]) -> str:
+    return f"{buffer}[{', '.join(map(E.show, indices))}]"
+
+
+def _block(b: Block, pad: str, out: list[str]) -> None:
+    for it, e in zip(b.iters, b.binds, strict=True):
+        if not isinstance(e, E.Var) or not e.name.endswith(it.var):
+            kind = "" if it.kind == "spatial" else "  # reduce"
+            out.append(f"{pad}{b.name}.{it.var} = {E.show(e)}{kind}")
+    where = "".join(f" if {E.show(bound(b, w))}" for w in b.where)
+    for n, w in enumerate(b.writes):
+        place = _place(w.buffer, tuple(bound(b, i) for i in w.indices))
+        value = bound(b, b.values[n])
+        if b.reducer is None:
+            out.append(f"{pad}{place} = {E.show(value)}{where}  # block {b.name}")
+            continue
+        if b.reducer.name in ("sum", "prod") and len(b.writes) == 1:
+            op = "+" if b.reducer.name == "sum" else "*"
+            text = f"{place} {op}= {E.show(value)}"
+        else:
+            new = tuple(bound(b, v) for v in b.values)
+            acc = tuple(operand(f"{x.buffer}'", "") for x in b.writes)
+            text = f"{place} = {E.show(b.reducer.apply(acc, new)[n])}"
+        init = f"  (starts at {E.show(b.reducer.identity[n])})" if b.init else ""
+        out.append(f"{pad}{text}{where}  # block {b.name}, {b.reducer.name}{init}")
+
+

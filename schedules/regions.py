@@ -1,0 +1,111 @@
+"""Access footprints: which part of a buffer a set of loops touches.
+
+A footprint is a base and an extent per dimension: the elements ``base <= x < base + extent``. Both
+are expressions, so that one definition serves a concrete nest and a sketch whose tile sizes are
+still holes. Extents are exact for linear indices with non-negative coefficients and never too
+small otherwise (Halide calls this bounds inference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Binary, Const, Expr
+
+ONE = Const(1)
+Span = tuple[Expr, Expr]  # base, extent
+
+
+def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
+    """Base and extent of the values of ``e`` while the variables of ``inner`` run over
+    ``range(extent)`` and all others stand still; None when nothing is known."""
+    if not (E.variables(e) & inner.keys()):
+        return e, ONE
+    terms, const = affine.linear(e)
+    if e not in terms:
+        base, extent = const, ONE
+        for atom, coef in terms.items():
+            s = span(atom, inner)
+            if s is None:
+                return None
+            b, n = s
+            if isinstance(coef, Const) and coef.value < 0:
+                base = base + (b + n - 1) * coef
+                extent = extent + (n - 1) * (-int(coef.value))
+            else:
+                base = base + b * coef
+                extent = extent + (n - 1) * coef
+        return base, extent
+    match e:
+        case E.Var(name=n):
+            return Const(0), inner[n]
+        case Binary(op="//", a=a, b=b) if affine.is_scalar(b):
+            s = span(a, inner)
+            if s is None:
+                return None
+            base, n = s
+            aligned = affine.linear(base)
+            if all(_multiple(c, b) for c in (*aligned[0].values(), aligned[1])):
+                return base // b, (n - 1) // b + 1
+            return base // b, (n + b - 2) // b + 1
+        case Binary(op="%", a=a, b=b) if affine.is_scalar(b):
+            s = span(a, inner)
+            if s is None:
+                return None
+            base, n = s
+            aligned = affine.linear(base)
+            if all(_multiple(c, b) for c in (*aligned[0].values(), aligned[1])):
+                return Const(0), E.minimum(n, b)
+            return Const(0), b
+    return None
+
+
+def _multiple(c: Expr, of: Expr) -> bool:
+    """Whether ``c`` is provably a multiple of ``of``."""
+    if c == Const(0) or c == of:
+        return True
+    if isinstance(c, Const) and isinstance(of, Const):
+        return int(c.value) % int(of.value) == 0
+    return isinstance(c, Binary) and c.op == "*" and (_multiple(c.a, of) or _multiple(c.b, of))
+
+
+def union(a: Span, b: Span) -> Span | None:
+    """A span that covers both; None when the bases are not a constant apart."""
+    if a[0] == b[0]:
+        return a[0], E.maximum(a[1], b[1])
+    terms, d = affine.linear(b[0] - a[0])
+    if terms or not isinstance(d, Const):
+        return None
+    k = int(d.value)
+    if k >= 0:
+        return a[0], E.maximum(a[1], b[1] + k)
+    return b[0], E.maximum(a[1] + (-k), b[1])
+
+
+def footprint(
+    accesses: list[tuple[Expr, ...]], inner: Mapping[str, Expr], shape: tuple[Expr, ...], *, clip: bool
+) -> list[Span]:
+    """The span of each dimension over all ``accesses`` (index tuples in loop variables). What
+    can't be told is the whole dimension. With ``clip``, no extent exceeds the dimension's."""
+    out: list[Span] = []
+    for d, size in enumerate(shape):
+        acc: Span | None = None
+        for n, ix in enumerate(accesses):
+            s = span(ix[d], inner)
+            acc = s if n == 0 or s is None else (None if acc is None else union(acc, s))
+            if acc is None:
+                break
+        if acc is None:
+            acc = (Const(0), size)
+        elif clip and not _may_be_negative(acc[0]):
+            acc = (Const(0), size) if acc[1] == size else (acc[0], E.minimum(acc[1], size))
+        out.append(acc)
+    return out
+
+
+def _may_be_negative(base: Expr) -> bool:
+    """A base below 0 (a guarded read) must keep its extent: clipping it would cut the far end."""
+    terms, const = affine.linear(base)
+    return any(isinstance(c, Const) and int(c.value) < 0 for c in (*terms.values(), const))

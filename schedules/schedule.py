@@ -1,0 +1,168 @@
+"""`Schedule`: the fluent façade. Every call checks a primitive, applies it and appends it to the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from schedules import printer
+from schedules.dag import ComputeDAG
+from schedules.errors import ScheduleError
+from schedules.expr import Hole
+from schedules.model import Step, Target, Trace
+from schedules.nest import block_names, initial, loops_of
+from schedules.primitives import PRIMITIVES
+from schedules.primitives.annotate import Annotate
+from schedules.primitives.base import Primitive
+from schedules.primitives.bind import Bind
+from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_write import CacheWrite
+from schedules.primitives.compute_at import ComputeAt
+from schedules.primitives.decompose_reduction import DecomposeReduction
+from schedules.primitives.fuse import Fuse
+from schedules.primitives.inline import Inline
+from schedules.primitives.pack import Pack
+from schedules.primitives.parallel import Parallel
+from schedules.primitives.partition import Partition
+from schedules.primitives.reorder import Reorder
+from schedules.primitives.reverse_compute_at import ReverseComputeAt
+from schedules.primitives.rfactor import Rfactor
+from schedules.primitives.split import Split
+from schedules.primitives.tile import Tile
+from schedules.primitives.unroll import Unroll
+from schedules.primitives.vectorize import Vectorize
+
+Factor = int | Hole
+
+
+class Schedule:
+    """A compute DAG being scheduled. Loops and blocks are named by strings; every method raises
+    `ScheduleError` where the primitive is not legal, and then changes nothing.
+
+    ``program`` is a `ComputeDAG` or the list of tensors that `te.dag` takes.
+    """
+
+    def __init__(self, program: ComputeDAG | Sequence[Any], target: Target | None = None) -> None:
+        if not isinstance(program, ComputeDAG):
+            from schedules import te
+
+            program = te.dag(program)
+        self.dag = program
+        self.target = target
+        self.nest = initial(program)
+        self._steps: list[Step] = []
+
+    @property
+    def trace(self) -> Trace:
+        """The steps so far."""
+        return Trace(tuple(self._steps))
+
+    @staticmethod
+    def replay(
+        dag: ComputeDAG,
+        trace: Trace,
+        target: Target | None = None,
+        decisions: Mapping[str, int] | None = None,
+    ) -> Schedule:
+        """Apply a trace through every legality check; ``decisions`` fill its holes by name.
+        Raises ScheduleError naming the step that does not fit."""
+        s = Schedule(dag, target)
+        for n, step in enumerate(trace.steps):
+            cls = PRIMITIVES.get(step.primitive)
+            if cls is None:
+                raise ScheduleError(
+                    f"step {n}: unknown primitive {step.primitive!r}; this version knows {', '.join(PRIMITIVES)}"
+                )
+            if decisions is not None:
+                step = fill(step, decisions)
+            try:
+                s.apply(cls.from_step(step))
+            except ScheduleError as err:
+                raise ScheduleError(f"step {n}: {err}") from None
+        return s
+
+    def apply(self, p: Primitive) -> Any:
+        """Check, apply and record one primitive; returns the names it makes."""
+        p.check(self.nest, self.target)
+        self.nest = p.apply(self.nest)
+        self._steps.append(p.step())
+        return p.result()
+
+    def blocks(self) -> list[str]:
+        """Names of the blocks, in program order."""
+        return block_names(self.nest)
+
+    def loops(self, block: str) -> list[str]:
+        """Names of the loops around a block, outermost first."""
+        return [x.var for x in loops_of(self.nest, block)]
+
+    def __str__(self) -> str:
+        return printer.show(self.nest)
+
+    # one line a primitive: the documentation is the primitive's own
+    def split(self, loop: str, factors: Sequence[Factor | None]) -> list[str]:
+        return self.apply(Split(loop, tuple(factors)))  # type: ignore[no-any-return]
+
+    def fuse(self, *loops: str) -> str:
+        return self.apply(Fuse(loops))  # type: ignore[no-any-return]
+
+    def reorder(self, *loops: str) -> None:
+        self.apply(Reorder(loops))
+
+    def tile(self, loops: Sequence[str], factors: Sequence[Factor]) -> list[str]:
+        return self.apply(Tile(tuple(loops), tuple(factors)))  # type: ignore[no-any-return]
+
+    def vectorize(self, loop: str) -> None:
+        self.apply(Vectorize(loop))
+
+    def unroll(self, loop: str) -> None:
+        self.apply(Unroll(loop))
+
+    def parallel(self, loop: str) -> None:
+        self.apply(Parallel(loop))
+
+    def bind(self, loop: str, axis: str) -> None:
+        self.apply(Bind(loop, axis))
+
+    def partition(self, loop: str) -> None:
+        self.apply(Partition(loop))
+
+    def annotate(self, where: str, key: str, value: int) -> None:
+        self.apply(Annotate(where, key, value))
+
+    def inline(self, block: str) -> None:
+        self.apply(Inline(block))
+
+    def compute_at(self, block: str, loop: str) -> None:
+        self.apply(ComputeAt(block, loop))
+
+    def reverse_compute_at(self, block: str, loop: str) -> None:
+        self.apply(ReverseComputeAt(block, loop))
+
+    def cache_read(self, block: str, buffer: str, scope: str = "global") -> str:
+        return self.apply(CacheRead(block, buffer, scope))  # type: ignore[no-any-return]
+
+    def cache_write(self, block: str, scope: str = "local") -> str:
+        return self.apply(CacheWrite(block, scope))  # type: ignore[no-any-return]
+
+    def pack(self, buffer: str, tiles: Sequence[Factor], order: Sequence[int]) -> list[str]:
+        return self.apply(Pack(buffer, tuple(tiles), tuple(order)))  # type: ignore[no-any-return]
+
+    def rfactor(self, block: str, loop: str) -> str:
+        return self.apply(Rfactor(block, loop))  # type: ignore[no-any-return]
+
+    def decompose_reduction(self, block: str, loop: str) -> str:
+        return self.apply(DecomposeReduction(block, loop))  # type: ignore[no-any-return]
+
+
+def fill(step: Step, decisions: Mapping[str, int]) -> Step:
+    """The step with its holes replaced by the decisions' integers."""
+
+    def f(v: Any) -> Any:
+        if isinstance(v, tuple):
+            if len(v) == 2 and v[0] == "?" and v[1] in decisions:
+                return int(decisions[v[1]])
+            return tuple(map(f, v))
+        return v
+
+    return Step(step.primitive, tuple((k, f(v)) for k, v in step.args))
