@@ -32,7 +32,7 @@ def contract(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
         return None
     extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
     fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
-    used = frozenset().union(*(E.variables(x) for x in operands))
+    used: frozenset[str] = frozenset().union(*(E.variables(x) for x in operands))
     if fixed is None or any(a.var not in used for a in stage.reduce_axes):
         return None
     tile = _tile(operands, extents, fixed)
@@ -71,7 +71,8 @@ def _factors(e: Expr) -> list[Load] | None:
 
 
 def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Sequence[str]) -> list[str] | None:
-    """The axes to fix so that every index is affine in one axis: reduction axes and small ones first."""
+    """The axes to fix so that every index is affine in one axis: those under // or % first, then
+    reduction axes, then the smallest."""
     fixed: list[str] = []
     for x in operands:
         for ix in x.indices:
@@ -79,8 +80,15 @@ def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Seque
                 left = E.variables(ix) - set(fixed)
                 if not left:
                     return None
-                fixed.append(min(left, key=lambda v: (v not in reduce, extents[v], v)))
+                curved: frozenset[str] = frozenset().union(
+                    *(E.variables(y) for y in E.walk(ix) if _curved(y))
+                )
+                fixed.append(min(left, key=lambda v: (v not in curved, v not in reduce, extents[v], v)))
     return fixed
+
+
+def _curved(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("//", "%")
 
 
 def _tile(operands: Sequence[Load], extents: Mapping[str, int], fixed: Sequence[str]) -> dict[str, int]:

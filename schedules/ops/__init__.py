@@ -88,7 +88,7 @@ def _layout(op: Operator, layout: str | None) -> str | None:
 def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a library operator's workload, by its numpy reference."""
     op = get(workload.op)
-    p = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
+    p: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
     layout = p.pop("layout", None)
     return op.reference(p, workload.dag.inputs[0].dtype, layout, inputs)
 
