@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import platform
 import sys
 import sysconfig
 import threading
@@ -100,16 +99,16 @@ def _prepare(text: str, target: Target, optimize: bool) -> tuple[llvm.TargetMach
 
 
 def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """Scalar clean-up only. The schedule decides vectorisation and unrolling; LLVM's own decisions
-    there depend on tile sizes in ways that nobody can predict."""
+    """Scalar clean-up only. The schedule decides vectorisation and unrolling: what LLVM would decide
+    changes with the tile sizes in ways that a search cannot learn. Value numbering goes first, since
+    what it leaves is what instcombine, the dearest pass, has to visit."""
     llvm = _llvm()
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_interleaving = False
-    options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    passes = builder.getFunctionPassManager()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_new_gvn_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
     for f in module.functions:
         if not f.is_declaration:
             passes.run(f, builder)
@@ -123,66 +122,79 @@ def _shorten(message: str, limit: int = 600) -> str:
 class LoadedObject:
     """Compiled code in this process. It stays mapped for as long as this object lives."""
 
-    __slots__ = ("__weakref__", "_bench", "_bench_cpu", "_get", "_keep", "_method", "_put", "_run", "addresses",
-                 "scratch_bytes", "signature", "threads")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "_desc",
+        "_keep",
+        "_support",
+        "address",
+        "scratch_bytes",
+        "signature",
+        "threads",
+    )
 
-    def __init__(self, addresses: dict[str, int], keep: Any) -> None:
-        """``addresses`` of `entry.SYMBOLS`; ``keep``: what holds the code mapped."""
-        version = ctypes.c_int32.from_address(addresses["at_abi"]).value
-        if version != abi.ABI:
-            raise CompileError(f"object of ABI version {version}, this autotune reads {abi.ABI}: compile it again")
-        self.addresses = addresses
+    def __init__(self, header: int, keep: Any) -> None:
+        """``header``: address of ``at_header``; ``keep``: what holds the code mapped."""
+        head = _Header.from_address(header)
+        if head.abi != abi.ABI:
+            raise CompileError(f"object of ABI {head.abi}, but {abi.ABI} is current: compile it again")
+        self.address: int = head.kernel
+        self.threads: int = head.threads
+        self.scratch_bytes: int = head.scratch_bytes
+        self.signature: str = head.signature.decode()
         self._keep = keep
-        self.threads: int = ctypes.c_int32.from_address(addresses["at_threads"]).value
-        self.scratch_bytes: int = ctypes.c_int64.from_address(addresses["at_scratch_bytes"]).value
-        self.signature: str = ctypes.string_at(addresses["at_signature"]).decode()
-        bench = ctypes.CFUNCTYPE(
-            ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-        )
-        self._bench = bench(addresses["at_bench"])
-        self._bench_cpu = bench(addresses["at_bench_cpu"])
-        self._get = ctypes.CFUNCTYPE(ctypes.c_void_p)(addresses["at_scratch_get"])
-        self._put = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses["at_scratch_put"])
-        self._run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(addresses["at_run"])
-        self._method = _MethodDef(b"kernel", addresses["at_call"], _METH_FASTCALL, None)
-        release = ctypes.CFUNCTYPE(None)(addresses["at_release"])
-        weakref.finalize(self, _release, release, keep).atexit = False
+        self._support = support = _support()
+        words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, {})
+        self._desc = desc = (ctypes.c_int64 * len(words))(*words)
+        # Not at exit: the memory goes with the process, and daemon threads may still be running.
+        weakref.finalize(self, support.release, desc).atexit = False
 
     def run(self, pointers: Sequence[int]) -> None:
         """Run the kernel once on data pointers, in parameter order, without any check; the GIL is
         released. Raises MemoryError when there is no scratch memory."""
-        if self._run((ctypes.c_void_p * len(pointers))(*pointers)):
-            raise MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
+        if self._support.run(self._desc, (ctypes.c_void_p * len(pointers))(*pointers)):
+            raise self.no_memory()
 
     def bench(
         self, pointers: Sequence[int], n: int, *, threads: int | None = None, cpu_clock: bool = False
     ) -> int:
-        """Nanoseconds that ``n`` runs take together, on the monotonic clock or on the calling
-        thread's CPU time. ``threads`` is at most what the kernel was compiled for."""
+        """Nanoseconds that ``n`` runs take together, on the monotonic clock or in CPU time of the
+        calling thread. ``threads`` is at most what the kernel was compiled for. Raises MemoryError."""
         threads = self.threads if threads is None else threads
         if not 1 <= threads <= self.threads:
             raise ValueError(f"threads={threads}, but this kernel was compiled for at most {self.threads}")
-        scratch = self._get()
-        if self.scratch_bytes and not scratch:
-            raise MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
-        try:
-            f = self._bench_cpu if cpu_clock else self._bench
-            return f((ctypes.c_void_p * len(pointers))(*pointers), scratch, threads, n)
-        finally:
-            self._put(scratch)
+        args = (ctypes.c_void_p * len(pointers))(*pointers)
+        clock = abi.THREAD_CPU if cpu_clock else abi.MONOTONIC
+        total = self._support.bench(self._desc, args, threads, n, clock)
+        if total < 0:
+            raise self.no_memory()
+        return total
+
+    def no_memory(self) -> MemoryError:
+        return MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
 
     def python_function(self) -> Callable[..., int] | None:
-        """The fast path as a builtin function of the arrays (`entry.entry`: 0, 1 or 2), or None
+        """The fast path as a builtin function of the arrays (`entry.at_call`: 0, 1 or 2), or None
         where this interpreter's objects are not laid out as it expects."""
         table = _python_table()
         if table is None:
             return None
-        here = (ctypes.c_void_p * len(table)).from_address(self.addresses["at_py_table"])
-        here[:] = table
-        make = ctypes.pythonapi["PyCFunction_NewEx"]
-        make.argtypes, make.restype = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p], ctypes.py_object
-        # ``self`` of the builtin is this object: whoever holds the function holds the code.
-        return make(ctypes.addressof(self._method), self, None)  # type: ignore[no-any-return]
+        words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, table)
+        for k, word in enumerate(words):
+            if k not in (abi.BLOCK, abi.LOCK):
+                self._desc[k] = word
+        # The builtin holds the tuple, and so this object: whoever has the function has the code.
+        return self._support.bind((ctypes.addressof(self._desc), self))
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (
+        ("abi", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("scratch_bytes", ctypes.c_int64),
+        ("kernel", ctypes.c_void_p),
+        ("signature", ctypes.c_char_p),
+    )
 
 
 class _MethodDef(ctypes.Structure):
@@ -194,21 +206,42 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-def _release(release: Callable[[], None], keep: Any) -> None:
-    """Frees the scratch block of code that is still mapped because ``keep`` is."""
-    release()
+class _Support:
+    """The support module (`entry.support`) of this process."""
+
+    def __init__(self) -> None:
+        arch, features, triple = host_arch()
+        obj = compile_module(abi.support(), Target("cpu", arch, triple, features), optimize=False)
+        imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in abi.PYTHON_API}
+        at, self._keep = _link(obj, abi.SUPPORT, imports)
+        ptr, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        self.run = ctypes.CFUNCTYPE(i32, ptr, ptr)(at["at_run"])
+        self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
+        self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
+        self._method = _MethodDef(b"kernel", at["at_call"], _METH_FASTCALL, None)
+        self._make = ctypes.pythonapi["PyCFunction_NewEx"]
+        self._make.argtypes, self._make.restype = [ptr, ctypes.py_object, ptr], ctypes.py_object
+
+    def bind(self, owner: tuple[int, object]) -> Callable[..., int]:
+        """A builtin function whose ``self`` is ``owner``: (address of a descriptor, its keeper)."""
+        return self._make(ctypes.addressof(self._method), owner, None)
 
 
 @cache
-def _python_table() -> tuple[int, ...] | None:
-    """Addresses for `at_py_table` (`entry.TABLE`), or None where array heads may not be read:
+def _support() -> _Support:
+    return _Support()
+
+
+@cache
+def _python_table() -> dict[str, int] | None:
+    """``table`` of `entry.descriptor` for this process, or None where array heads may not be read:
     another interpreter, a free-threaded or debug build, or a numpy with another layout."""
     import numpy as np
 
     if (
         sys.implementation.name != "cpython"
         or sysconfig.get_config_var("Py_GIL_DISABLED")
-        or object.__basicsize__ != abi.DATA
+        or object.__basicsize__ != abi.DATA_AT
         or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
     ):
         return None
@@ -217,29 +250,37 @@ def _python_table() -> tuple[int, ...] | None:
         for known in (a, a.T, a[1]):
             known.flags.writeable = known.ndim == 2
             head = id(known)
-            flags = ctypes.c_int32.from_address(head + abi.FLAGS).value
-            ndim = ctypes.c_int32.from_address(head + abi.NDIM).value
+            flags = ctypes.c_int32.from_address(head + abi.FLAGS_AT).value
+            ndim = ctypes.c_int32.from_address(head + abi.NDIM_AT).value
             ok = (
-                ctypes.c_void_p.from_address(head + abi.OB_TYPE).value == id(np.ndarray)
-                and ctypes.c_void_p.from_address(head + abi.DATA).value == known.ctypes.data
-                and ctypes.c_void_p.from_address(head + abi.DESCR).value == id(np.dtype(dtype))
+                ctypes.c_void_p.from_address(head + abi.OB_TYPE_AT).value == id(np.ndarray)
+                and ctypes.c_void_p.from_address(head + abi.DATA_AT).value == known.ctypes.data
+                and ctypes.c_void_p.from_address(head + abi.DESCR_AT).value == id(np.dtype(dtype))
                 and bool(flags & abi.C_CONTIGUOUS) == known.flags.c_contiguous
                 and bool(flags & abi.WRITEABLE) == known.flags.writeable
                 and ndim == known.ndim
             )
             if not ok:
                 return None
-            dims = ctypes.c_void_p.from_address(head + abi.DIMENSIONS).value or 0
+            dims = ctypes.c_void_p.from_address(head + abi.DIMENSIONS_AT).value or 0
             if tuple((ctypes.c_int64 * ndim).from_address(dims)) != known.shape:
                 return None
-    return (id(np.ndarray), *(id(np.dtype(d)) for d in abi.ITEMSIZE))
+    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in abi.ITEMSIZE}
 
 
 @cache
 def _jit() -> tuple[llvm.LLJIT, itertools.count[int], threading.Lock]:
     """The process's linker, a source of library names, and a lock for both."""
-    llvm = _llvm()
-    return llvm.create_lljit_compiler(use_jit_link=True), itertools.count(), threading.Lock()
+    # JITLink places all sections of an object together, which the small code model needs.
+    jit = _llvm().create_lljit_compiler(use_jit_link=True)
+    _immortal(jit)
+    return jit, itertools.count(), threading.Lock()
+
+
+def _immortal(x: object) -> None:
+    """Keeps ``x`` through the end of the interpreter: the pool's workers still stand in code that
+    would otherwise be unmapped under them."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
 
 
 def _link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[dict[str, int], Any]:
@@ -259,31 +300,22 @@ def _link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[
 
 @cache
 def pool() -> dict[str, int]:
-    """Addresses of the symbols of the worker pool (`threads.py`): one pool in a process, started when the first
-    kernel that needs it is loaded, and started afresh in a child after a fork."""
+    """Addresses of the symbols of the worker pool (`threads.py`): one pool in a process, loaded with
+    the first kernel that needs it, and started afresh in a child after a fork."""
     from autotune.codegen import threads
 
     arch, features, triple = host_arch()
     obj = compile_module(threads.text(triple), Target("cpu", arch, triple, features))
-    addresses, tracker = _link(obj, ("at_parallel", "at_pool_reset", "at_pool_workers"), {})
-    reset = ctypes.CFUNCTYPE(None)(addresses["at_pool_reset"])
-
-    def after_fork(keep: Any = tracker) -> None:
-        reset()
-
-    os.register_at_fork(after_in_child=after_fork)
+    addresses, tracker = _link(obj, threads.SYMBOLS, {})
+    _immortal(tracker)
+    os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["at_pool_reset"]))
     return addresses
 
 
 def load_object(obj: bytes) -> LoadedObject:
-    """Map an object of `compile_module` into this process: only bytes from this process or from
-    its own `ObjectCache` belong here, since they run. Raises `CompileError`."""
-    if platform.python_implementation() != "CPython":
-        raise CompileError("compiled kernels need CPython; this is " + platform.python_implementation())
-    imports = {
-        name: ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p).value or 0
-        for name in ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
-    }
-    if b"at_parallel\0" in obj:
-        imports["at_parallel"] = pool()["at_parallel"]
-    return LoadedObject(*_link(obj, abi.SYMBOLS, imports))
+    """Map an object of `compile_module`, whose module had `entry.entry` appended, into this process.
+    Only bytes from this process or from its own `ObjectCache` belong here, since they run.
+    Raises `CompileError`."""
+    imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
+    addresses, tracker = _link(obj, ("at_header",), imports)
+    return LoadedObject(addresses["at_header"], tracker)

@@ -1,284 +1,374 @@
-"""Text of the functions around ``@kernel``: timing loops and the entry that Python calls.
+"""What surrounds ``@kernel``: the header by which an object file describes itself, and the support
+module, one in a process, that runs, times and calls kernels.
 
-An object file describes itself and offers (all addresses are of the module's own symbols):
+The header is one constant, so that loading looks up one symbol:
+``@at_header = {i32 ABI, i32 threads, i64 scratch_bytes, ptr kernel, ptr signature}``.
 
-- ``at_abi`` i32, ``at_threads`` i32, ``at_scratch_bytes`` i64, ``at_signature`` NUL-terminated text;
-- ``i64 at_bench(args, scratch, nthreads, n)``: total nanoseconds of ``n`` runs on the monotonic clock;
-  ``at_bench_cpu`` the same on the calling thread's CPU time;
-- ``ptr at_scratch_get()`` / ``void at_scratch_put(ptr)``: the module keeps one block, whose pages stay warm between
-  calls; a caller that finds it taken gets a block of its own. Null when malloc failed or no scratch is needed;
-- ``i32 at_run(args)``: scratch, kernel with ``at_threads`` threads; 0, or 2 when memory ran out;
-- ``void at_release()``: frees the kept block; nothing may run afterwards;
-- ``ptr at_call(self, args, nargs)``: a METH_FASTCALL function. It returns the int 0 (done), 1 (these arguments
-  need the slow path) or 2 (out of memory). It reads the heads of the array objects directly, so the
-  loader fills `at_py_table` (`TABLE`) only after it has verified their layout; left empty, every
-  call returns 1.
+The functions live in the support module and work from a *descriptor* of a kernel, because in every
+object they cost more compile time than the kernel: 14 ms against 8 for a 6x16 matmul on Zen 3.
+
+A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then
+all extents. The functions of the support module (``desc`` is its address, ``args`` an array of
+data pointers in the order of the parameters):
+
+- ``i32 at_run(desc, args)``: the kernel once; 0, or 2 when memory ran out;
+- ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock``
+  (`MONOTONIC`, or `THREAD_CPU` time of the calling thread); -1 when memory ran out;
+- ``void at_release(desc)``: frees the scratch block that the descriptor keeps;
+- ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple whose first item is
+  ``desc`` as an int. It returns the int 0 (done), 1 (these arguments need the slow path) or 2 (out
+  of memory).
+
+Scratch: a descriptor keeps one block, whose pages stay warm between calls. Its lock is only ever
+tried; who finds it taken allocates a block of their own. So a fork while another thread holds the
+lock costs the child an allocation a call and nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from schedules.ir import Buffer, const
 
 ABI = 1
 ITEMSIZE = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
-TABLE = ("ndarray", *ITEMSIZE)
-"""What `at_py_table` points to, in order: the type numpy.ndarray, then the dtype singletons."""
+MONOTONIC, THREAD_CPU = 1, 3  # clock ids of Linux
+
+SUPPORT = ("at_run", "at_bench", "at_release", "at_call")
+PYTHON_API = (
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "PyLong_AsVoidPtr",
+    "PyLong_FromLong",
+    "PyTuple_GetItem",
+)
+
+# Words of a descriptor's head.
+KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY, HEAD = range(9)
+# Words of a parameter's record; DIMS is the index of its first extent among all the words.
+DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BYTES, OUTPUT, DIMS, RECORD = range(8)
 
 # Offsets in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
-OB_TYPE, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 8, 16, 24, 32, 56, 64
+OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 56, 64
 ARRAY_HEAD_BYTES = 72
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
-
-SYMBOLS = (
-    "kernel",
-    "at_abi",
-    "at_threads",
-    "at_scratch_bytes",
-    "at_signature",
-    "at_bench",
-    "at_bench_cpu",
-    "at_scratch_get",
-    "at_scratch_put",
-    "at_run",
-    "at_release",
-    "at_call",
-    "at_py_table",
-)
 
 
 def shape_of(b: Buffer) -> tuple[int, ...]:
     """Extents of a parameter in elements. Raises ValueError unless all are integer literals."""
-    shape = tuple(const(e) for e in b.shape)
-    if any(n is None or n < 0 for n in shape):
+    shape = tuple(n for n in (const(e) for e in b.shape) if n is not None and n >= 0)
+    if len(shape) != len(b.shape):
         raise ValueError(f"parameter {b.name} has shape {b.shape}; a compiled kernel needs integers")
-    return tuple(n for n in shape if n is not None)
+    return shape
 
 
 def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
-    """What a compiled kernel takes, as text: ``float32[7,5] float32[7,5] -> float32[7,5]``."""
-    def one(b: Buffer) -> str:
-        return f"{b.dtype}[{','.join(map(str, shape_of(b)))}]"
+    """What a compiled kernel takes, as text: ``float32[7,5] float32[7,5] -> float32[7,5]``.
+    Raises ValueError unless ``params`` are inputs, then outputs."""
+    if any(b.name in outputs for b in params[: len(params) - len(outputs)]):
+        raise ValueError(f"outputs {outputs} must be the last of the parameters {[b.name for b in params]}")
 
-    ins = " ".join(one(b) for b in params if b.name not in outputs)
-    return f"{ins} -> {' '.join(one(b) for b in params if b.name in outputs)}".strip()
+    def text(bs: tuple[Buffer, ...]) -> str:
+        return "".join(f"{b.dtype}[{','.join(map(str, shape_of(b)))}] " for b in bs)
+
+    split = len(params) - len(outputs)
+    return f"{text(params[:split])}-> {text(params[split:])}".strip()
 
 
 def entry(params: tuple[Buffer, ...], outputs: tuple[str, ...], scratch_bytes: int, threads: int) -> str:
     """LLVM IR to append to the module that defines ``@kernel``. ``params``: inputs, then outputs,
-    with integer shapes; ``scratch_bytes``: what the kernel needs with ``threads`` threads."""
+    with integer shapes; ``scratch_bytes``: what the kernel needs with ``threads`` threads. Raises
+    ValueError."""
+    if threads < 1 or scratch_bytes < 0:
+        raise ValueError(f"threads must be >= 1 and scratch_bytes >= 0, not {threads} and {scratch_bytes}")
     text = signature(params, outputs)
-    return "\n".join(
-        [
-            f"@at_abi = constant i32 {ABI}",
-            f"@at_threads = constant i32 {threads}",
-            f"@at_scratch_bytes = constant i64 {scratch_bytes}",
-            f'@at_signature = constant [{len(text) + 1} x i8] c"{text}\\00"',
-            f"@at_py_table = global [{len(TABLE)} x ptr] zeroinitializer",
-            _EXTERNALS,
-            _bench("at_bench", clock=1),  # CLOCK_MONOTONIC
-            _bench("at_bench_cpu", clock=3),  # CLOCK_THREAD_CPUTIME_ID
-            _SCRATCH.format(bytes=scratch_bytes, align=2 << 20 if scratch_bytes >= 2 << 20 else 64)
-            if scratch_bytes
-            else _NO_SCRATCH,
-            _RUN.format(threads=threads, missing="true" if scratch_bytes else "false"),
-            _call(params, outputs),
+    return f"""
+@at_signature = private constant [{len(text) + 1} x i8] c"{text}\\00"
+@at_header = constant {{ i32, i32, i64, ptr, ptr }} {{
+  i32 {ABI}, i32 {threads}, i64 {scratch_bytes}, ptr @kernel, ptr @at_signature
+}}
+"""
+
+
+def parse_signature(text: str) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], int]:
+    """((dtype, shape) of each parameter, number of inputs) of a `signature`. Raises ValueError."""
+    ins, arrow, outs = text.partition("->")
+    sides = [_PARAM.findall(side) for side in (ins, outs)]
+    params = tuple((d, tuple(map(int, s.split(","))) if s else ()) for side in sides for d, s in side)
+    if not arrow or any(d not in ITEMSIZE for d, _ in params):
+        raise ValueError(f"malformed kernel signature {text!r}")
+    return params, len(sides[0])
+
+
+_PARAM = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: dict[str, int]) -> list[int]:
+    """The words of a descriptor of the kernel at address ``kernel`` with signature ``text``.
+    ``table``: addresses of numpy's array type ("ndarray") and of the dtype singletons by name; when
+    empty, `at_call` refuses every call."""
+    params, inputs = parse_signature(text)
+    # Large blocks start on a page of 2 MiB, so that the kernel may back them by such pages.
+    align = 2 << 20 if scratch_bytes >= 2 << 20 else 64
+    head = [kernel, threads, scratch_bytes, align, 0, 0, len(params), table.get("ndarray", 0)]
+    records: list[int] = []
+    extents: list[int] = []
+    for k, (dtype, shape) in enumerate(params):
+        written = k >= inputs
+        records += [
+            table.get(dtype, 0),
+            len(shape),
+            C_CONTIGUOUS | (WRITEABLE if written else 0),
+            ITEMSIZE[dtype] - 1,
+            prod(shape) * ITEMSIZE[dtype],
+            int(written),
+            HEAD + RECORD * len(params) + len(extents),
         ]
-    )
+        extents += shape
+    return head + records + extents
 
 
-_EXTERNALS = """
+def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
+    at = f"  %{name}.at = getelementptr i64, ptr {base}, i64 {index}\n"
+    return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
+
+
+def _field(name: str, offset: int, kind: str) -> str:
+    return f"  %{name}.at = getelementptr i8, ptr %o, i64 {offset}\n  %{name} = load {kind}, ptr %{name}.at\n"
+
+
+def support() -> str:
+    """LLVM IR of the support module."""
+    return _SCRATCH + _RUN + _CALL
+
+
+_SCRATCH = f"""
 declare i32 @clock_gettime(i32, ptr) nounwind
 declare i32 @posix_memalign(ptr, i64, i64) nounwind
 declare void @free(ptr) nounwind
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLong(i64)
-"""
+declare ptr @PyTuple_GetItem(ptr, i64)
 
-
-def _bench(name: str, clock: int) -> str:
-    return f"""
-define i64 @{name}(ptr %args, ptr %scratch, i32 %nthreads, i64 %n) nounwind {{
-entry:
-  %t0 = alloca [2 x i64]
-  %t1 = alloca [2 x i64]
-  %r0 = call i32 @clock_gettime(i32 {clock}, ptr %t0)
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %body ]
-  %more = icmp slt i64 %i, %n
-  br i1 %more, label %body, label %done
-body:
-  call void @kernel(ptr %args, ptr %scratch, i32 %nthreads) noinline
-  %next = add i64 %i, 1
-  br label %head
-done:
-  %r1 = call i32 @clock_gettime(i32 {clock}, ptr %t1)
-  %n0 = getelementptr i64, ptr %t0, i64 1
-  %n1 = getelementptr i64, ptr %t1, i64 1
-  %s0 = load i64, ptr %t0
-  %s1 = load i64, ptr %t1
-  %ns0 = load i64, ptr %n0
-  %ns1 = load i64, ptr %n1
-  %s = sub i64 %s1, %s0
-  %ns = sub i64 %ns1, %ns0
-  %scaled = mul i64 %s, 1000000000
-  %total = add i64 %scaled, %ns
-  ret i64 %total
-}}
-"""
-
-
-# The lock is only ever tried, never waited for, so a fork while another thread holds it costs the
-# child an allocation a call and nothing else.
-_SCRATCH = """
-@at_block = internal global ptr null
-@at_lock = internal global i32 0
-define ptr @at_scratch_get() nounwind {{
+define internal ptr @scratch_get(ptr %desc) nounwind {{
 entry:
   %out = alloca ptr
-  %was = atomicrmw xchg ptr @at_lock, i32 1 acquire
-  %mine = icmp eq i32 %was, 0
+  %block = getelementptr i64, ptr %desc, i64 {BLOCK}
+  %lock = getelementptr i64, ptr %desc, i64 {LOCK}
+{_word("bytes", "%desc", SCRATCH_BYTES)}{_word("align", "%desc", SCRATCH_ALIGN)}
+  %was = atomicrmw xchg ptr %lock, i64 1 acquire
+  %mine = icmp eq i64 %was, 0
   br i1 %mine, label %kept, label %fresh
 kept:
-  %old = load atomic ptr, ptr @at_block monotonic, align 8
+  %old = load atomic ptr, ptr %block monotonic, align 8
   %empty = icmp eq ptr %old, null
   br i1 %empty, label %fresh, label %have
 have:
   ret ptr %old
 fresh:
-  %rc = call i32 @posix_memalign(ptr %out, i64 {align}, i64 {bytes})
+  %rc = call i32 @posix_memalign(ptr %out, i64 %align, i64 %bytes)
   %ok = icmp eq i32 %rc, 0
   br i1 %ok, label %new, label %fail
 new:
   %p = load ptr, ptr %out
   br i1 %mine, label %keep, label %give
 keep:
-  store atomic ptr %p, ptr @at_block monotonic, align 8
+  store atomic ptr %p, ptr %block monotonic, align 8
   br label %give
 give:
   ret ptr %p
 fail:
   br i1 %mine, label %unlock, label %none
 unlock:
-  store atomic i32 0, ptr @at_lock release, align 4
+  store atomic i64 0, ptr %lock release, align 8
   br label %none
 none:
   ret ptr null
 }}
-define void @at_scratch_put(ptr %p) nounwind {{
-  %kept = load atomic ptr, ptr @at_block monotonic, align 8
+
+define internal void @scratch_put(ptr %desc, ptr %p) nounwind {{
+  %block = getelementptr i64, ptr %desc, i64 {BLOCK}
+  %lock = getelementptr i64, ptr %desc, i64 {LOCK}
+  %kept = load atomic ptr, ptr %block monotonic, align 8
   %mine = icmp eq ptr %p, %kept
   br i1 %mine, label %unlock, label %drop
 unlock:
-  store atomic i32 0, ptr @at_lock release, align 4
+  store atomic i64 0, ptr %lock release, align 8
   ret void
 drop:
   call void @free(ptr %p)
   ret void
 }}
-define void @at_release() nounwind {{
-  %p = load ptr, ptr @at_block
-  store ptr null, ptr @at_block
+
+define void @at_release(ptr %desc) nounwind {{
+{_word("p", "%desc", BLOCK, "ptr")}
+  store ptr null, ptr %p.at
   call void @free(ptr %p)
   ret void
 }}
 """
 
-_NO_SCRATCH = """
-define ptr @at_scratch_get() nounwind {
-  ret ptr null
-}
-define void @at_scratch_put(ptr %p) nounwind {
-  ret void
-}
-define void @at_release() nounwind {
-  ret void
-}
-"""
+_RUN = f"""
+define internal i64 @now(i32 %clock) nounwind {{
+  %t = alloca [2 x i64]
+  %rc = call i32 @clock_gettime(i32 %clock, ptr %t)
+{_word("s", "%t", 0)}{_word("ns", "%t", 1)}
+  %scaled = mul i64 %s, 1000000000
+  %total = add i64 %scaled, %ns
+  ret i64 %total
+}}
 
-_RUN = """
-define i32 @at_run(ptr %args) nounwind {{
-  %s = call ptr @at_scratch_get()
-  %null = icmp eq ptr %s, null
-  %failed = and i1 %null, {missing}
-  br i1 %failed, label %fail, label %go
+define i64 @at_bench(ptr %desc, ptr %args, i32 %nthreads, i64 %n, i32 %clock) nounwind {{
+entry:
+{_word("kernel", "%desc", KERNEL, "ptr")}{_word("bytes", "%desc", SCRATCH_BYTES)}
+  %needed = icmp ne i64 %bytes, 0
+  br i1 %needed, label %get, label %start
+get:
+  %got = call ptr @scratch_get(ptr %desc)
+  %missing = icmp eq ptr %got, null
+  br i1 %missing, label %fail, label %start
+start:
+  %scratch = phi ptr [ null, %entry ], [ %got, %get ]
+  %t0 = call i64 @now(i32 %clock)
+  br label %head
+head:
+  %i = phi i64 [ 0, %start ], [ %next, %body ]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %body, label %done
+body:
+  call void %kernel(ptr %args, ptr %scratch, i32 %nthreads)
+  %next = add i64 %i, 1
+  br label %head
+done:
+  %t1 = call i64 @now(i32 %clock)
+  %total = sub i64 %t1, %t0
+  br i1 %needed, label %put, label %end
+put:
+  call void @scratch_put(ptr %desc, ptr %scratch)
+  br label %end
+end:
+  ret i64 %total
+fail:
+  ret i64 -1
+}}
+
+define i32 @at_run(ptr %desc, ptr %args) nounwind {{
+entry:
+{_word("kernel", "%desc", KERNEL, "ptr")}{_word("bytes", "%desc", SCRATCH_BYTES)}
+{_word("threads", "%desc", THREADS)}
+  %n = trunc i64 %threads to i32
+  %needed = icmp ne i64 %bytes, 0
+  br i1 %needed, label %get, label %plain
+plain:
+  call void %kernel(ptr %args, ptr null, i32 %n)
+  ret i32 0
+get:
+  %scratch = call ptr @scratch_get(ptr %desc)
+  %missing = icmp eq ptr %scratch, null
+  br i1 %missing, label %fail, label %go
 go:
-  call void @kernel(ptr %args, ptr %s, i32 {threads}) noinline
-  call void @at_scratch_put(ptr %s)
+  call void %kernel(ptr %args, ptr %scratch, i32 %n)
+  call void @scratch_put(ptr %desc, ptr %scratch)
   ret i32 0
 fail:
   ret i32 2
 }}
 """
 
-
-def _call(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
-    """The fast path. A field is read only where the checks before it make that safe: the type first, then the
-    head of the array, then its dimensions (whose number is then known)."""
-    n = len(params)
-    types = _Block()
-    types += "%ndarray = load ptr, ptr @at_py_table"
-    for k in range(n):
-        types += f"%slot{k} = getelementptr ptr, ptr %args, i64 {k}"
-        types += f"%o{k} = load ptr, ptr %slot{k}"
-        types.field(f"type{k}", k, OB_TYPE, "ptr")
-        types.require(f"icmp eq ptr %type{k}, %ndarray")
-    heads = _Block()
-    for name in dict.fromkeys(b.dtype for b in params):
-        heads += f"%at_{name} = getelementptr ptr, ptr @at_py_table, i64 {TABLE.index(name)}"
-        heads += f"%dtype_{name} = load ptr, ptr %at_{name}"
-    for k, b in enumerate(params):
-        heads.field(f"ndim{k}", k, NDIM, "i32")
-        heads.require(f"icmp eq i32 %ndim{k}, {len(b.shape)}")
-        heads.field(f"descr{k}", k, DESCR, "ptr")
-        heads.require(f"icmp eq ptr %descr{k}, %dtype_{b.dtype}")
-        need = C_CONTIGUOUS | (WRITEABLE if b.name in outputs else 0)
-        heads.field(f"flags{k}", k, FLAGS, "i32")
-        heads += f"%needed{k} = and i32 %flags{k}, {need}"
-        heads.require(f"icmp eq i32 %needed{k}, {need}")
-        heads.field(f"data{k}", k, DATA, "ptr")
-        heads += f"%p{k} = ptrtoint ptr %data{k} to i64"
-        heads += f"%low{k} = and i64 %p{k}, {ITEMSIZE[b.dtype] - 1}"
-        heads.require(f"icmp eq i64 %low{k}, 0")
-    ranges = _Block()
-    for k, b in enumerate(params):
-        for axis, extent in enumerate(shape_of(b)):
-            if axis == 0:
-                ranges.field(f"dims{k}", k, DIMENSIONS, "ptr")
-            ranges += f"%at{k}.{axis} = getelementptr i64, ptr %dims{k}, i64 {axis}"
-            ranges += f"%dim{k}.{axis} = load i64, ptr %at{k}.{axis}"
-            ranges.require(f"icmp eq i64 %dim{k}.{axis}, {extent}")
-    size = [prod(shape_of(b)) * ITEMSIZE[b.dtype] for b in params]
-    for k in range(n):
-        ranges += f"%end{k} = add i64 %p{k}, {size[k]}"
-    for k, b in enumerate(params):
-        for j, other in enumerate(params):
-            if b.name in outputs and not (other.name in outputs and j <= k) and size[k] and size[j]:
-                ranges += f"%after{k}.{j} = icmp uge i64 %p{k}, %end{j}"
-                ranges += f"%before{k}.{j} = icmp uge i64 %p{j}, %end{k}"
-                ranges.require(f"or i1 %after{k}.{j}, %before{k}.{j}")
-    fill = "\n".join(
-        f"  %arg{k} = getelementptr ptr, ptr %argv, i64 {k}\n  store ptr %data{k}, ptr %arg{k}" for k in range(n)
-    )
-    return f"""
-define ptr @at_call(ptr %self, ptr %args, i64 %nargs) nounwind {{
+# A field is read only where the checks before it make that safe: the type first, then the head of
+# the array, then its extents, whose number is then known.
+_CALL = f"""
+define ptr @at_call(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:
-  %argv = alloca [{max(n, 1)} x ptr]
-  %count = icmp eq i64 %nargs, {n}
-  br i1 %count, label %types, label %slow
-types:
-{types.end("t")}, label %heads, label %slow
-heads:
-{heads.end("h")}, label %ranges, label %slow
-ranges:
-{ranges.end("r")}, label %go, label %slow
+  %first = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %desc = call ptr @PyLong_AsVoidPtr(ptr %first)
+{_word("expected", "%desc", NARGS)}{_word("ndarray", "%desc", NDARRAY, "ptr")}
+  %count = icmp eq i64 %nargs, %expected
+  br i1 %count, label %alloc, label %slow
+alloc:
+  %args = alloca ptr, i64 %nargs
+  br label %next
+next:
+  %k = phi i64 [ 0, %alloc ], [ %k.next, %accept ]
+  %more = icmp slt i64 %k, %nargs
+  br i1 %more, label %object, label %overlaps
+object:
+{_word("o", "%objects", "%k", "ptr")}{_field("type", OB_TYPE_AT, "ptr")}
+  %is.array = icmp eq ptr %type, %ndarray
+  br i1 %is.array, label %heading, label %slow
+heading:
+  %words = mul i64 %k, {RECORD}
+  %start = add i64 %words, {HEAD}
+  %record = getelementptr i64, ptr %desc, i64 %start
+{_field("data", DATA_AT, "ptr")}{_field("ndim", NDIM_AT, "i32")}
+{_field("dims", DIMENSIONS_AT, "ptr")}{_field("descr", DESCR_AT, "ptr")}{_field("flags", FLAGS_AT, "i32")}
+{_word("w.descr", "%record", DESCRIPTOR, "ptr")}{_word("w.ndim", "%record", NDIM)}
+{_word("w.flags", "%record", FLAGS)}{_word("w.mask", "%record", ALIGN_MASK)}{_word("w.dims", "%record", DIMS)}
+  %ndim64 = zext i32 %ndim to i64
+  %flags64 = zext i32 %flags to i64
+  %address = ptrtoint ptr %data to i64
+  %is.descr = icmp eq ptr %descr, %w.descr
+  %is.ndim = icmp eq i64 %ndim64, %w.ndim
+  %on = and i64 %flags64, %w.flags
+  %is.flags = icmp eq i64 %on, %w.flags
+  %low = and i64 %address, %w.mask
+  %is.aligned = icmp eq i64 %low, 0
+  %ok1 = and i1 %is.descr, %is.ndim
+  %ok2 = and i1 %is.flags, %is.aligned
+  %ok = and i1 %ok1, %ok2
+  br i1 %ok, label %extents, label %slow
+extents:
+  %d = phi i64 [ 0, %heading ], [ %d.next, %extent ]
+  %unread = icmp slt i64 %d, %ndim64
+  br i1 %unread, label %extent, label %accept
+extent:
+  %at = add i64 %w.dims, %d
+{_word("have", "%dims", "%d")}{_word("want", "%desc", "%at")}
+  %d.next = add i64 %d, 1
+  %same = icmp eq i64 %have, %want
+  br i1 %same, label %extents, label %slow
+accept:
+  %slot = getelementptr ptr, ptr %args, i64 %k
+  store ptr %data, ptr %slot
+  %k.next = add i64 %k, 1
+  br label %next
+overlaps:
+  %w = phi i64 [ 0, %next ], [ %w.next, %written ]
+  %w.left = icmp slt i64 %w, %nargs
+  br i1 %w.left, label %check, label %go
+check:
+  %wa = mul i64 %w, {RECORD}
+  %wb = add i64 %wa, {HEAD}
+  %w.record = getelementptr i64, ptr %desc, i64 %wb
+{_word("w.bytes", "%w.record", BYTES)}{_word("w.out", "%w.record", OUTPUT)}{_word("w.p", "%args", "%w")}
+  %w.end = add i64 %w.p, %w.bytes
+  %reads = icmp eq i64 %w.out, 0
+  %stop = select i1 %reads, i64 0, i64 %w
+  br label %others
+others:
+  %j = phi i64 [ 0, %check ], [ %j.next, %other ]
+  %j.left = icmp slt i64 %j, %stop
+  br i1 %j.left, label %other, label %written
+other:
+  %ja = mul i64 %j, {RECORD}
+  %jb = add i64 %ja, {HEAD}
+  %j.record = getelementptr i64, ptr %desc, i64 %jb
+{_word("j.bytes", "%j.record", BYTES)}{_word("j.p", "%args", "%j")}
+  %j.end = add i64 %j.p, %j.bytes
+  %j.next = add i64 %j, 1
+  %after = icmp uge i64 %w.p, %j.end
+  %before = icmp uge i64 %j.p, %w.end
+  %apart = or i1 %after, %before
+  br i1 %apart, label %others, label %slow
+written:
+  %w.next = add i64 %w, 1
+  br label %overlaps
 go:
-{fill}
   %state = call ptr @PyEval_SaveThread()
-  %rc = call i32 @at_run(ptr %argv)
+  %rc = call i32 @at_run(ptr %desc, ptr %args)
   call void @PyEval_RestoreThread(ptr %state)
   %rc64 = sext i32 %rc to i64
   %result = call ptr @PyLong_FromLong(i64 %rc64)
@@ -288,32 +378,3 @@ slow:
   ret ptr %refused
 }}
 """
-
-
-class _Block:
-    """Lines of one basic block that ends in a branch on all of its conditions."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.conditions: list[str] = []
-
-    def __iadd__(self, line: str) -> _Block:
-        self.lines.append("  " + line)
-        return self
-
-    def field(self, name: str, k: int, offset: int, kind: str) -> None:
-        """``%name`` = a field of the head of object ``k``."""
-        self += f"%{name}.at = getelementptr i8, ptr %o{k}, i64 {offset}"
-        self += f"%{name} = load {kind}, ptr %{name}.at"
-
-    def require(self, condition: str) -> None:
-        self.conditions.append(condition)
-
-    def end(self, prefix: str) -> str:
-        """The text up to the branch's targets."""
-        value = "true"
-        for i, c in enumerate(self.conditions):
-            self += f"%{prefix}{i} = {c}"
-            self += f"%{prefix}all{i} = and i1 {value}, %{prefix}{i}"
-            value = f"%{prefix}all{i}"
-        return "\n".join([*self.lines, f"  br i1 {value}"])
