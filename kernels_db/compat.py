@@ -1,0 +1,56 @@
+"""Which logs this version reads, and why not the others.
+
+A log carries three marks: SQLite's ``application_id`` (whose file it is), ``user_version`` (the
+schema, an integer that counts migrations) and, in an export, the header line's ``version``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from kernels_db.errors import LogError
+
+APPLICATION_ID = 0x61744C67  # "atLg", big-endian, at byte 68 of the file
+SCHEMA_VERSION = 1  # the number of the newest file in migrations/versions
+EXPORT_FORMAT = "autotune-log"
+EXPORT_VERSION = 1
+HEADER = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
+
+
+def check_schema(
+    path: str, application_id: int, version: int, empty: bool
+) -> Literal["new", "current", "older"]:
+    """What to do with the database at ``path``, which holds no table if ``empty``. Raises
+    `LogError` for a foreign database and for a newer schema."""
+    if application_id == 0 and version == 0 and empty:
+        return "new"
+    if application_id != APPLICATION_ID:
+        raise LogError(
+            f"{path} is a SQLite database of another application, not a tuning log; nothing was changed. "
+            f"Choose another file"
+        )
+    if version > SCHEMA_VERSION:
+        raise LogError(
+            f"{path} has schema version {version}, and this autotune reads up to version {SCHEMA_VERSION}; "
+            f"update autotune, or export the log with the version that wrote it and import that"
+        )
+    return "current" if version == SCHEMA_VERSION else "older"
+
+
+def check_header(source: str, header: Any) -> None:
+    """Raises `LogError` unless ``header`` is the first line of an export that can be read."""
+    if not isinstance(header, dict) or header.get("format") != EXPORT_FORMAT:
+        raise LogError(
+            f"{source} is neither a tuning log nor an export of one (its first line is not "
+            f'{{"format":"{EXPORT_FORMAT}",...}}); give a file that `autotune log export` wrote'
+        )
+    version = header.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise LogError(
+            f"{source}: export version {str(version)[:40]!r} is not a number; export the log again"
+        )
+    if version > EXPORT_VERSION:
+        raise LogError(
+            f"{source} has export version {version}, and this autotune reads up to version {EXPORT_VERSION}; "
+            f"update autotune, or export it with an older one"
+        )

@@ -1,0 +1,213 @@
+"""SQLite connections to a log, and what their errors mean to people.
+
+Shared by the store (through SQLAlchemy) and by `lookup`, so it uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Literal
+
+from kernels_db.compat import check_schema
+from kernels_db.errors import LogError
+
+MAGIC = b"SQLite format 3\0"
+
+
+def locate(path_or_url: str | os.PathLike[str]) -> Path:
+    """The file that a path or a ``sqlite:///path`` URL names. Raises `LogError`."""
+    text = os.fspath(path_or_url)
+    if not text or "\0" in text:
+        raise LogError(f"{text!r} is not a file name; give the path of a tuning log, for example tuning.db")
+    if text.startswith("sqlite:///"):
+        text = text.removeprefix("sqlite:///")
+    if "://" in text or text in ("", ":memory:"):
+        raise LogError(
+            f"{os.fspath(path_or_url)!r} is not a file; a log is a SQLite file: give a path or sqlite:///PATH"
+        )
+    return Path(text)
+
+
+def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connection:
+    """A connection in autocommit mode with foreign keys on; the file is created unless
+    ``read_only``. Raises sqlite3.Error, for `explain` to put into words."""
+    uri = path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rwc")
+    con = _open(uri, timeout_s)
+    if not read_only:
+        # In WAL mode NORMAL loses nothing when a process is killed (the pages are the kernel's);
+        # only a power cut may take the last commits, and it never damages the file.
+        con.execute("PRAGMA synchronous = NORMAL")
+        return con
+    try:
+        con.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        # A WAL database in a directory that cannot be written has no place for its -shm file. Without
+        # a -wal file nobody is writing either, so the file may be read as it stands.
+        con.close()
+        wal = path.with_name(path.name + "-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise
+        con = _open(uri + "&immutable=1", timeout_s)
+    return con
+
+
+def _open(uri: str, timeout_s: float) -> sqlite3.Connection:
+    con = sqlite3.connect(
+        uri, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    con.execute("PRAGMA foreign_keys = ON")
+    con.execute("PRAGMA trusted_schema = OFF")  # a log may come from anywhere
+    return con
+
+
+def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "older"]:
+    """Whose database this is: `compat.check_schema` of the marks inside it."""
+    (application_id,) = con.execute("PRAGMA application_id").fetchone()
+    (version,) = con.execute("PRAGMA user_version").fetchone()
+    (tables,) = con.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return check_schema(str(path), application_id, version, tables == 0)
+
+
+def open_reader(path: Path, *, timeout_s: float) -> sqlite3.Connection | None:
+    """A read-only connection to a log of the current schema; None for an empty one.
+
+    Raises `LogError` for everything else, a missing file included."""
+    check_file(path)
+    if not path.exists():
+        raise LogError(f"there is no tuning log at {path}; tune something first, or give its path with --db")
+    try:
+        con = connect(path, read_only=True, timeout_s=timeout_s)
+    except (sqlite3.Error, OSError) as err:
+        raise explain(err, path, timeout_s) from None
+    try:
+        state = inspect(con, path)
+    except sqlite3.Error as err:
+        con.close()
+        raise explain(err, path, timeout_s) from None
+    except LogError:
+        con.close()
+        raise
+    if state == "current":
+        return con
+    con.close()
+    if state == "new":
+        return None
+    raise LogError(
+        f"{path} has an older schema and is opened for reading only; upgrade it once by opening it for "
+        f"writing: autotune log stats --db {path}"
+    )
+
+
+def check_file(path: Path) -> None:
+    """Raises `LogError` if ``path`` is something that SQLite could not open or would take for
+    an empty database."""
+    try:
+        if path.is_dir():
+            raise LogError(
+                f"{path} is a directory; give the path of a file in it, for example {path / 'tuning.db'}"
+            )
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise LogError(f"{path} is not a regular file; give the path of a tuning log")
+        with path.open("rb") as f:
+            head = f.read(len(MAGIC))
+    except OSError as err:
+        raise explain(err, path) from None
+    if head and not MAGIC.startswith(head):
+        raise LogError(
+            f"{path} is not a tuning log: it is not a SQLite database. If it is an export, import it into a "
+            f"log with: autotune log import {path}"
+        )
+    if head and len(head) < len(MAGIC):
+        raise _damaged(path)
+
+
+def database_exists(path: Path) -> bool:
+    """Whether ``path`` is a file that starts as every SQLite database does."""
+    try:
+        with path.open("rb") as f:
+            return f.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory that ``path`` lies in. Raises `LogError`."""
+    try:
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise LogError(
+            f"cannot create the directory {path.parent} for the log {path.name}: {err.strerror}; "
+            f"choose another place with --db"
+        ) from None
+
+
+def _damaged(path: Path) -> LogError:
+    return LogError(
+        f"{path} is damaged: it was truncated or overwritten. Restore it from a copy or an export; "
+        f"`sqlite3 {path} .recover` may save the rest. To start afresh, move it away"
+    )
+
+
+def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> LogError:
+    """The error of SQLite or of the operating system as a `LogError`: file, reason, remedy."""
+    if isinstance(err, OSError):
+        return LogError(f"cannot read {path}: {err.strerror or err}; check the path and its permissions")
+    code = (getattr(err, "sqlite_errorcode", None) or 0) & 0xFF
+    folder = path.absolute().parent
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            waited = "" if timeout_s is None else f" for {timeout_s:g} s"
+            return LogError(
+                f"{path} is locked by another process, which did not let go{waited}; close what holds it "
+                f"(a database browser, a backup) and try again. Nothing that was committed is lost"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            what = "the directory" if not os.access(folder, os.W_OK) else "the file"
+            if path.exists() and not os.access(path, os.R_OK):
+                return LogError(
+                    f"cannot read {path}: permission denied; make it readable, or choose another with --db"
+                )
+            return LogError(
+                f"cannot write the log {path}: {what} is read-only or out of reach; make it writable, or "
+                f"choose another place with --db"
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return _damaged(path)
+        case sqlite3.SQLITE_FULL:
+            return LogError(
+                f"cannot write the log {path}: the disk is full; free some space. What was committed is kept"
+            )
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL:
+            return LogError(
+                f"cannot use {path}: {err}; a log needs a local file system (not a network share)"
+            )
+    if "no such" in str(err):
+        return LogError(f"{path} is damaged: {err}. Restore it from a copy or an export")
+    return LogError(
+        f"cannot use the log {path}: {err}; restore it from a copy or an export, or choose another with --db"
+    )
+
+
+def use_wal(con: sqlite3.Connection, path: Path, timeout_s: float) -> None:
+    """Put the file into WAL mode, in which readers and the writer do not wait for each other.
+
+    SQLite does not wait its busy timeout for this one statement, so it is repeated here."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            (mode,) = con.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError as err:
+            if err.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise LogError(
+            f"{path} lies on a file system without the shared memory that a log needs (a network share?); "
+            f"choose a local place with --db"
+        )

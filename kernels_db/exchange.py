@@ -1,0 +1,338 @@
+"""The exchange form of a log: canonical JSON Lines.
+
+The first line is ``{"format":"autotune-log","version":1}``; then come workloads, targets, machines,
+runs and records, one object a line, each sort in the order of its key and all of it in canonical
+text. Nothing varies from one copy of a log to another (no row numbers, no paths), so two logs are
+equal if and only if their exports are. A line refers only to lines before it.
+
+Every object that enters a log, from a file or from this process, passes `decode`: each field is
+checked, sizes are bounded, and every digest is computed again from the content. Nothing that a
+log says is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kernels_db.compat import HEADER, check_header
+from kernels_db.connection import explain
+from kernels_db.errors import LogError
+from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES
+from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Trace, Workload, canonical, digest
+
+MAX_LINE = 1 << 20  # bytes
+MAX_DEFINITION = 768 << 10  # characters of a workload's canonical text
+MAX_TRACE = 256 << 10
+MAX_OBJECT = 64 << 10  # of any other nested object: options, environment, params, machine, target
+MAX_DEPTH = 300  # nesting of lists and objects
+MAX_TIMES = 1000
+MAX_INT = 2**63 - 1
+
+ItemType = Literal["workload", "target", "machine", "run", "record"]
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+class Refused(Exception):
+    """A line that does not enter the log; the text is the reason under which it is counted, one
+    of a bounded number."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A checked object: the columns of its table, by name."""
+
+    type: ItemType
+    columns: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        return str(self.columns["uid" if self.type in ("run", "record") else "digest"])
+
+
+def read_export(path: Path) -> Iterator[Item | Refused]:
+    """The items of an export file; a bad line is a `Refused` in its place. A zero-byte file is an
+    empty log. Raises `LogError` if the file cannot be read or its header is not ours."""
+    try:
+        with path.open("rb") as f:
+            first = f.readline(MAX_LINE)
+            if not first:
+                return
+            try:
+                header = parse(first)
+            except Refused:
+                header = None
+            check_header(str(path), header)
+            while line := f.readline(MAX_LINE + 1):
+                if len(line) > MAX_LINE:
+                    while line and not line.endswith(b"\n"):
+                        line = f.readline(MAX_LINE)
+                    yield Refused(f"line over {MAX_LINE >> 20} MB")
+                elif line.strip():
+                    item = _read_line(line)
+                    if item is not None:
+                        yield item
+    except OSError as err:
+        raise explain(err, path) from None
+
+
+def _read_line(line: bytes) -> Item | Refused | None:
+    try:
+        value = parse(line)
+        return None if value == HEADER else decode(value)  # exports may be concatenated
+    except Refused as err:
+        return err
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line. Raises `Refused`."""
+
+    def constant(name: str) -> float:
+        raise ValueError(name)
+
+    try:
+        value = json.loads(line.decode("utf-8"), parse_constant=constant)
+    except (ValueError, RecursionError):
+        raise Refused("not JSON") from None
+    if not isinstance(value, dict):
+        raise Refused("not a JSON object")
+    return value
+
+
+def decode(value: dict[str, Any]) -> Item:
+    """Check an exchange object. Raises `Refused`."""
+    kind = value.get("type")
+    fields = _FIELDS.get(kind) if isinstance(kind, str) else None
+    if fields is None:
+        raise Refused("unknown line type")
+    assert isinstance(kind, str)
+    columns = {}
+    for name, check in fields.items():
+        if name not in value:
+            raise Refused(f"{kind}: {name} missing")
+        try:
+            columns[name] = check(value[name])
+        except MALFORMED:
+            raise Refused(f"{kind}: {name} not valid") from None
+    if len(value) != len(fields) + 1:
+        raise Refused(f"{kind}: unknown field")
+    return Item(kind, _FINISH[kind](columns, value))  # type: ignore[arg-type]
+
+
+def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
+    """The exchange object of a row: the inverse of `decode`. Raises ValueError if a JSON column
+    is damaged."""
+    value: dict[str, Any] = {"type": kind}
+    for name in _FIELDS[kind]:
+        x = columns["json" if name == "definition" else name]
+        value[name] = json.loads(x) if name in _NESTED else x
+    return value
+
+
+def seal(kind: Literal["run", "record"], value: dict[str, Any]) -> dict[str, Any]:
+    """An exchange object with its ``uid`` put in: the digest of what never changes of it."""
+    return {**value, "uid": _uid(kind, value)}
+
+
+def _uid(kind: str, value: dict[str, Any]) -> str:
+    varying = {"uid", "ended", "state"} if kind == "run" else {"uid"}
+    return digest(canonical({k: v for k, v in value.items() if k not in varying}))
+
+
+# -- one check per field: value -> column, or an exception of MALFORMED -----------------------------
+
+
+def _text(limit: int, pattern: str = r"[^\x00]*") -> Callable[[Any], str]:
+    compiled = re.compile(pattern, re.DOTALL)
+
+    def check(x: Any) -> str:
+        if not isinstance(x, str) or len(x) > limit or not compiled.fullmatch(x):
+            raise ValueError
+        x.encode()  # a lone surrogate has no UTF-8 form
+        return x
+
+    return check
+
+
+def _one_of(options: tuple[str, ...]) -> Callable[[Any], str]:
+    def check(x: Any) -> str:
+        if not isinstance(x, str) or x not in options:
+            raise ValueError
+        return x
+
+    return check
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def check(x: Any) -> int:
+        if not isinstance(x, int) or isinstance(x, bool) or not low <= x <= high:
+            raise ValueError
+        return x
+
+    return check
+
+
+def _nullable(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: None if x is None else inner(x)
+
+
+def _number(positive: bool) -> Callable[[Any], float]:
+    def check(x: Any) -> float:
+        if not isinstance(x, float) or not math.isfinite(x) or x < 0 or (positive and x == 0):
+            raise ValueError
+        return x
+
+    return check
+
+
+def _times(x: Any) -> str:
+    if not isinstance(x, list) or len(x) > MAX_TIMES:
+        raise ValueError
+    return canonical([_seconds(t) for t in x])
+
+
+def _object(limit: int) -> Callable[[Any], str]:
+    def check(x: Any) -> str:
+        if not isinstance(x, dict) or _depth(x) > MAX_DEPTH:
+            raise ValueError
+        text = canonical(x)
+        if len(text) > limit:
+            raise ValueError
+        return text
+
+    return check
+
+
+def _depth(x: Any) -> int:
+    """Levels of lists and objects, counted no further than `MAX_DEPTH` + 1."""
+    level, depth = [x], 0
+    while level and depth <= MAX_DEPTH:
+        nested = [v for v in level if isinstance(v, (list, dict))]
+        level = [y for v in nested for y in (v.values() if isinstance(v, dict) else v)]
+        depth += bool(nested)
+    return depth
+
+
+_seconds = _number(positive=True)
+_digest = _text(32, r"[0-9a-f]{32}")
+_moment = _text(27, r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+
+_FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "workload": {
+        "digest": _digest,
+        "op": _text(100),
+        "params": _object(MAX_OBJECT),
+        "flops": _integer(0, MAX_INT),
+        "definition": _object(MAX_DEFINITION),
+    },
+    "target": {"digest": _digest, "definition": _object(MAX_OBJECT)},
+    "machine": {"digest": _digest, "definition": _object(MAX_OBJECT)},
+    "run": {
+        "uid": _digest,
+        "workload": _digest,
+        "target": _digest,
+        "machine": _digest,
+        "seed": _integer(-MAX_INT - 1, MAX_INT),
+        "options": _object(MAX_OBJECT),
+        "nonce": _digest,
+        "started": _moment,
+        "ended": _nullable(_moment),
+        "state": _one_of(STATES),
+    },
+    "record": {
+        "uid": _digest,
+        "run": _digest,
+        "trial": _integer(0, MAX_INT),
+        "kind": _one_of(KINDS),
+        "workload": _digest,
+        "target": _digest,
+        "machine": _digest,
+        "sketch": _text(200),
+        "trace": _object(MAX_TRACE),
+        "status": _one_of(STATUSES),
+        "reason": _text(MAX_REASON),
+        "times_s": _times,
+        "time_s": _nullable(_seconds),
+        "error": _nullable(_number(positive=False)),
+        "environment": _object(MAX_OBJECT),
+        "created": _moment,
+    },
+}
+_NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
+
+
+# -- checks of a whole line: (columns, object) -> columns of the table -------------------------------
+
+
+def _finish_workload(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    if value["definition"].get("version") != WORKLOAD_VERSION:
+        raise Refused("workload: version cannot be read")
+    return _defined("workload", columns, lambda text: Workload.from_json(text).json)
+
+
+def _finish_target(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    return _defined("target", columns, lambda text: Target.from_json(text).json)
+
+
+def _finish_machine(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    return _defined("machine", columns, lambda text: text)
+
+
+def _defined(kind: str, columns: dict[str, Any], codec: Callable[[str], str]) -> dict[str, Any]:
+    """``definition`` must survive its codec unchanged and have the digest that the line states."""
+    text = columns.pop("definition")
+    try:
+        unchanged = codec(text) == text
+    except MALFORMED:
+        unchanged = False
+    if not unchanged:
+        raise Refused(f"{kind}: definition not valid")
+    if digest(text) != columns["digest"]:
+        raise Refused(f"{kind}: digest does not match")
+    return {**columns, "json": text}
+
+
+def _finish_run(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    if _uid("run", value) != columns["uid"]:
+        raise Refused("run: uid does not match")
+    return columns
+
+
+def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    if value["trace"].get("version") != TRACE_VERSION:
+        raise Refused("record: trace version cannot be read")
+    text = columns["trace"]
+    try:
+        unchanged = Trace.from_json(text).to_json() == text
+    except MALFORMED:
+        unchanged = False
+    if not unchanged:
+        raise Refused("record: trace not valid")
+    if columns["status"] == "ok" and columns["time_s"] is None:
+        raise Refused("record: ok without time_s")
+    if _uid("record", value) != columns["uid"]:
+        raise Refused("record: uid does not match")
+    return {**columns, "trace_digest": digest(text)}
+
+
+_FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
+    "workload": _finish_workload,
+    "target": _finish_target,
+    "machine": _finish_machine,
+    "run": _finish_run,
+    "record": _finish_record,
+}
+
+
+def line(value: dict[str, Any]) -> str:
+    """An object as a line of the export, newline included."""
+    return canonical(value) + "\n"
+
+
+def damaged(source: str, kind: str, key: str) -> LogError:
+    return LogError(f"{source}: {kind} {key} is damaged; restore the log from a copy or an export")

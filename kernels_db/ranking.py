@@ -1,0 +1,37 @@
+"""The ranking rule: which record is the best of a (workload, target). One text serves both the
+store and `lookup`.
+
+Records are grouped by trace, since the same schedule may be timed more than once:
+
+1. **A trace is represented by one record**: its newest ``final`` record if it has any, whatever
+   its status, else its fastest ``ok`` trial. (Finalists are re-measured interleaved, so their
+   times compare better than a screening's, where the luckiest of thousands wins.)
+2. **It counts if that record is ok**, and no newer record of the trace found it wrong
+   (``wrong_result`` or ``out_of_bounds``).
+3. **The smallest time_s wins**; equal times go to the older record, then to the smaller uid.
+
+"Newer" is by (created, uid), which merging keeps, so that every copy of a log gives one answer.
+"""
+
+from __future__ import annotations
+
+_SAME = "o.workload = record.workload AND o.target = record.target AND o.trace_digest = record.trace_digest"
+
+# A condition on a row of the table `record`; it is walked in order of time along the index
+# ix_record_best and stops at the first hit, so that a lookup does not read the whole log.
+REPRESENTS = f"""(
+    record.status = 'ok'
+    AND (
+        (record.kind = 'final' AND NOT EXISTS (
+            SELECT 1 FROM record AS o WHERE {_SAME} AND o.kind = 'final'
+            AND (o.created, o.uid) > (record.created, record.uid)))
+        OR (record.kind = 'trial' AND NOT EXISTS (
+            SELECT 1 FROM record AS o WHERE {_SAME} AND (o.kind = 'final' OR (o.status = 'ok'
+            AND (o.time_s, o.created, o.uid) < (record.time_s, record.created, record.uid)))))
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM record AS o WHERE {_SAME} AND o.status IN ('wrong_result', 'out_of_bounds')
+        AND (o.created, o.uid) > (record.created, record.uid))
+)"""
+
+ORDER = "record.time_s, record.created, record.uid"

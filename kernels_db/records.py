@@ -1,0 +1,195 @@
+"""The values that the log takes and gives: frozen, and light to import."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from schedules.model import Target, Trace
+
+STATUSES = (
+    "ok",
+    "illegal",
+    "compile_error",
+    "wrong_result",
+    "out_of_bounds",
+    "crash",
+    "timeout",
+    "slow",
+    "error",
+)
+KINDS = ("trial", "final")
+STATES = ("running", "done", "interrupted", "failed")
+MAX_REASON = 4000  # characters; longer reasons are cut when a record is made
+
+
+def now() -> str:
+    """The time of day as the log writes it: UTC, ISO 8601, microseconds, so that the order of the
+    texts is the order of the moments."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run took place: ``info`` says CPU model, cores, operating system and the like."""
+
+    digest: str
+    info: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One tuning session. ``ended`` is None while it runs, and after a kill."""
+
+    uid: str
+    workload: str
+    target: str
+    machine: str
+    seed: int
+    options: Mapping[str, Any] = field(hash=False)
+    started: str
+    ended: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class NewRecord:
+    """A measurement to be logged.
+
+    ``trial`` counts from 0 within the run; the re-measurement of a finalist (``kind="final"``)
+    repeats the trial's number. ``times_s`` are the raw repeats in seconds per call; ``time_s``, the
+    figure that ranks, is their median unless given. ``error`` is the largest scaled absolute
+    error; one that is not finite is stored as None. ``environment`` is a JSON object.
+    """
+
+    run: str
+    trial: int
+    sketch: str
+    trace: Trace
+    status: str
+    reason: str = ""
+    times_s: Sequence[float] = ()
+    time_s: float | None = None
+    error: float | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    kind: str = "trial"
+    created: str | None = None  # None: now
+
+    def columns(self) -> dict[str, Any]:
+        """Plain values, with the defaults filled in."""
+        times = [float(t) for t in self.times_s]
+        time_s = self.time_s
+        if time_s is None and times:
+            ordered = sorted(times)
+            n = len(ordered)
+            time_s = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+        error = None if self.error is None or not math.isfinite(self.error) else float(self.error)
+        return {
+            "run": self.run,
+            "trial": int(self.trial),
+            "kind": self.kind,
+            "sketch": printable(self.sketch),
+            "status": self.status,
+            "reason": printable(self.reason)[:MAX_REASON],
+            "times_s": times,
+            "time_s": None if time_s is None else float(time_s),
+            "error": error,
+            "environment": dict(self.environment),
+            "created": self.created or now(),
+        }
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement of the log. ``uid`` is the digest of its content, so the same record has the
+    same uid in every log. ``workload``, ``target``, ``machine`` are digests."""
+
+    uid: str
+    run: str
+    trial: int
+    kind: str
+    workload: str
+    target: str
+    machine: str
+    sketch: str
+    trace_json: str
+    trace_digest: str
+    status: str
+    reason: str
+    times_s: tuple[float, ...]
+    time_s: float | None
+    error: float | None
+    environment: Mapping[str, Any] = field(hash=False)
+    created: str
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The schedule. Raises `schedules.model.TraceError` if this version cannot read it."""
+        return Trace.from_json(self.trace_json)
+
+    @staticmethod
+    def from_columns(row: Mapping[str, Any]) -> Record:
+        """From a row of the table. Raises ValueError if its JSON columns are damaged."""
+        times, environment = json.loads(row["times_s"]), json.loads(row["environment"])
+        if not isinstance(times, list) or not isinstance(environment, dict):
+            raise ValueError("columns of the wrong type")
+        plain = {k: row[k] for k in RECORD_COLUMNS if k not in ("trace", "times_s", "environment")}
+        return Record(trace_json=row["trace"], times_s=tuple(times), environment=environment, **plain)
+
+
+RECORD_COLUMNS = (
+    "uid",
+    "run",
+    "trial",
+    "kind",
+    "workload",
+    "target",
+    "machine",
+    "sketch",
+    "trace",
+    "trace_digest",
+    "status",
+    "reason",
+    "times_s",
+    "time_s",
+    "error",
+    "environment",
+    "created",
+)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What `lookup.best` and `Log.best_for` found: a record and the target it was tuned for."""
+
+    record: Record
+    target: Target
+
+    @property
+    def time_s(self) -> float:
+        assert self.record.time_s is not None, "only ok records, which have a time, are ranked"
+        return self.record.time_s
+
+    @property
+    def trace_json(self) -> str:
+        return self.record.trace_json
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """``new`` and ``known`` count records; ``refused`` counts the lines of any type that were not
+    taken, by reason."""
+
+    new: int
+    known: int
+    refused: Mapping[str, int] = field(hash=False)
+
+
+def printable(text: str) -> str:
+    """``text`` without NUL and lone surrogates, which neither SQLite nor UTF-8 can carry."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")

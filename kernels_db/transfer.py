@@ -1,0 +1,137 @@
+"""Objects into and out of the tables, in bulk: what export and merge are made of.
+
+Putting is a join in the sense of lattices: rows are keyed by digests of their content, and the few
+columns outside a digest take the larger of two values in a fixed order. So merging logs is
+commutative, associative and idempotent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Table, insert, select, update
+from sqlalchemy.orm import Session
+
+from kernels_db.exchange import Item, ItemType, Refused
+from kernels_db.records import MergeResult
+from kernels_db.schema import Base
+
+ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
+_TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
+_REFERENCES: tuple[ItemType, ...] = ("workload", "target", "machine")
+BATCH = 500  # rows a transaction, so that a long merge holds up nobody else's trials
+
+
+@dataclass
+class Tally:
+    """Counts of a merge in progress."""
+
+    new: int = 0
+    known: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def result(self) -> MergeResult:
+        return MergeResult(self.new, self.known, dict(sorted(self.refused.items())))
+
+
+def rows(session: Session) -> Iterator[tuple[ItemType, dict[str, Any]]]:
+    """Every row of the log in the order of an export, streamed."""
+    for kind, table in _TABLES.items():
+        c = table.c
+        order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (_key(table),)
+        query = select(table).order_by(*order).execution_options(yield_per=BATCH)
+        for row in session.execute(query).mappings():
+            yield kind, dict(row)
+
+
+def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:
+    """The items in lists of at most `BATCH`; what was refused is counted."""
+    batch: list[Item] = []
+    for item in items:
+        if isinstance(item, Refused):
+            tally.refused[str(item)] += 1
+            continue
+        batch.append(item)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def put(session: Session, items: Iterable[Item], tally: Tally) -> None:
+    """Insert what is not there, join what is, refuse what refers to nothing. The session is in a
+    write transaction, so that nothing changes between looking and inserting."""
+    for kind, group in groupby(items, key=lambda item: item.type):
+        _put_group(session, kind, list(group), tally)
+
+
+def _put_group(session: Session, kind: ItemType, items: list[Item], tally: Tally) -> None:
+    table = _TABLES[kind]
+    if kind in ("run", "record"):
+        items = _with_references(session, kind, items, tally)
+    known = _existing(session, table, {item.key for item in items})
+    fresh: dict[str, dict[str, Any]] = {}
+    changed: dict[str, dict[str, Any]] = {}
+    for item in items:
+        old = fresh.get(item.key) or known.get(item.key)
+        if old is None:
+            fresh[item.key] = item.columns
+        elif kind in _JOINS and _JOINS[kind](item.columns) > _JOINS[kind](old):
+            home = fresh if item.key in fresh else changed
+            home[item.key] = known[item.key] = item.columns
+        if kind == "record":
+            tally.new += old is None
+            tally.known += old is not None
+    if fresh:
+        session.execute(insert(table), list(fresh.values()))
+    for key, columns in changed.items():
+        session.execute(update(table).where(_key(table) == key).values(columns))
+
+
+def _with_references(session: Session, kind: ItemType, items: list[Item], tally: Tally) -> list[Item]:
+    """The items whose references are in the log; the others are counted as refused."""
+    kept = []
+    if kind == "run":
+        found = {r: _existing(session, _TABLES[r], {i.columns[r] for i in items}) for r in _REFERENCES}
+        for item in items:
+            missing = next((r for r in _REFERENCES if item.columns[r] not in found[r]), None)
+            if missing is None:
+                kept.append(item)
+            else:
+                tally.refused[f"run: unknown {missing}"] += 1
+        return kept
+    runs = _existing(session, _TABLES["run"], {i.columns["run"] for i in items})
+    for item in items:
+        run = runs.get(item.columns["run"])
+        if run is None:
+            tally.refused["record: unknown run"] += 1
+        elif any(run[r] != item.columns[r] for r in _REFERENCES):
+            tally.refused["record: not of its run"] += 1
+        else:
+            kept.append(item)
+    return kept
+
+
+def _existing(session: Session, table: Table, keys: set[str]) -> dict[str, Mapping[str, Any]]:
+    """The rows with these keys, by key; of a record only the key."""
+    key = _key(table)
+    wanted = select(key) if table.name == "record" else select(table)
+    found = session.execute(wanted.where(key.in_(keys))).mappings()
+    return {row[key.name]: dict(row) for row in found}
+
+
+def _key(table: Table) -> Any:
+    return next(iter(table.primary_key))
+
+
+# What the larger of two rows of one digest is: a workload that has a name over one that is the user's
+# own, a run that has ended over one that had not. The rest only makes the order total.
+_JOINS: dict[ItemType, Callable[[Mapping[str, Any]], Any]] = {
+    "workload": lambda c: (c["op"] != "custom", c["op"], c["flops"], c["params"]),
+    "run": lambda c: (c["ended"] or "", c["state"]),
+}
