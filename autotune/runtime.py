@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
 _DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
 _READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
-_ROUND_NS = 1_000_000  # a timed round lasts at least this long, so that the clock's own cost vanishes
-_MAX_RUNS = 1_000_000
+_ROUND_NS = 1_000_000  # a timed round lasts about this long, so that the clock's own cost vanishes
 
 
 class _Signature:
@@ -110,7 +109,7 @@ class Kernel:
         raise self._loaded.no_memory()
 
     def time(self, *inputs: Any, repeat: int = 10) -> float:
-        """Median seconds of one run over ``repeat`` rounds of at least a millisecond each, without the
+        """Median seconds of one run over ``repeat`` rounds of about a millisecond each, without the
         cost of the call. Random inputs (standard normal, or integers of -8 to 8) when none are given."""
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
@@ -118,11 +117,10 @@ class Kernel:
         arrays = inputs or tuple(_random(rng, b) for b in self._ins)
         outs = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs)
         pointers, _keep = self._pointers(arrays, outs)
-        once = max(self._loaded.bench(pointers, 1), 1)
-        runs = min(max(_ROUND_NS // once, 1), _MAX_RUNS)
-        if runs > 1:  # the first run had cold caches and code: estimate again
-            once = max(self._loaded.bench(pointers, runs) / runs, 0.1)
-            runs = int(min(max(_ROUND_NS / once, 1), _MAX_RUNS))
+        runs = 1
+        for _ in range(2):  # twice, since the first run has cold caches and code
+            once = max(self._loaded.bench(pointers, runs) / runs, 1)
+            runs = max(round(_ROUND_NS / once), 1)
         return statistics.median(self._loaded.bench(pointers, runs) / runs for _ in range(repeat)) * 1e-9
 
     def source(self) -> str:
@@ -162,7 +160,8 @@ class Kernel:
         for w in range(len(self._ins), len(params)):
             for other in range(w):
                 if (
-                    pointers[w] < pointers[other] + views[other].nbytes
+                    min(views[w].nbytes, views[other].nbytes) > 0
+                    and pointers[w] < pointers[other] + views[other].nbytes
                     and pointers[other] < pointers[w] + views[w].nbytes
                 ):
                     raise ArgumentError(

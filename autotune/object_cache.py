@@ -1,0 +1,187 @@
+"""Compiled objects on disk, so that loading a known kernel compiles nothing.
+
+A cached object is code that will run with the user's rights. So the directory and each file must
+belong to the user and be writable by nobody else, or they are not read; objects come only from this
+user's own compiler, never from a log. Each file is `MAGIC`, the blake2b-256 of the object, the object.
+What is truncated or altered counts as missing and is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from pathlib import Path
+
+from schedules.model import canonical, digest
+
+MAGIC = b"autotune-object-1\n"
+SUFFIX = ".o"
+CAP_BYTES = 512 << 20
+_DIGEST_BYTES = 32
+_KEY = re.compile(r"[0-9a-f]{16,128}")
+_STALE_S = 3600  # a temporary file this old was left behind by a process that died
+_TOUCH_S = 600  # a file read again within this time keeps its place in the order of use
+
+log = logging.getLogger(__name__)
+
+
+def key(trace_json: str, workload_digest: str, target_digest: str, codegen_version: str) -> str:
+    """32 hex digits that name the object of a schedule. ``codegen_version`` must change whenever
+    the generator, the passes or the compiler would give other code."""
+    return digest(canonical([trace_json, workload_digest, target_digest, codegen_version]))
+
+
+class ObjectCache:
+    """Objects by `key` in one directory, the least recently used removed beyond ``cap_bytes``.
+
+    Never raises for what the file system does: a directory that cannot be used means no cache, and
+    one warning in the log says why. Processes may share a directory, threads an instance.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> None:
+        self.directory = Path(directory)
+        self.cap_bytes = cap_bytes
+        self._lock = threading.Lock()
+        self._warned = False
+        self._bytes: int | None = None  # estimate of what the directory holds; None: not yet counted
+
+    def get(self, key: str) -> bytes | None:
+        """The object, or None. Raises ValueError when ``key`` is not hex digits."""
+        name = _file_name(key)
+        folder = self._open(create=False)
+        if folder is None:
+            return None
+        try:
+            return self._read(name, folder)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            self._warn(f"{name} cannot be read: {err}")
+            return None
+        finally:
+            os.close(folder)
+
+    def put(self, key: str, obj: bytes) -> None:
+        """Store an object; readers see the old one or the new one, never a part. Raises ValueError
+        when ``key`` is not hex digits."""
+        name = _file_name(key)
+        folder = self._open(create=True)
+        if folder is None:
+            return
+        try:
+            self._write(name, MAGIC + _hash(obj) + obj, folder)
+            self._prune(folder, len(obj))
+        except OSError as err:
+            self._warn(f"{name} cannot be stored: {err}")
+        finally:
+            os.close(folder)
+
+    def _open(self, create: bool) -> int | None:
+        """A descriptor of the directory, verified, or None. All access goes through it, so that
+        nobody can put another directory in its place after the check."""
+        try:
+            if create:
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            self._warn(f"{err.strerror}")
+            return None
+        refusal = _refusal(os.fstat(folder))
+        if refusal:
+            os.close(folder)
+            self._warn(f"the directory {refusal}; give it to this user alone (chmod 700)")
+            return None
+        return folder
+
+    def _read(self, name: str, folder: int) -> bytes | None:
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as f:
+            status = os.fstat(f.fileno())
+            refusal = _refusal(status)
+            if refusal or not stat.S_ISREG(status.st_mode):
+                self._warn(f"{name} {refusal or 'is not a regular file'}; remove it")
+                return None
+            data = f.read()
+            body = len(MAGIC) + _DIGEST_BYTES
+            obj = data[body:]
+            if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : body] != _hash(obj):
+                os.unlink(name, dir_fd=folder)
+                return None
+            if time.time() - status.st_mtime > _TOUCH_S:
+                os.utime(f.fileno())  # the order of use; access times are often switched off
+            return obj
+
+    def _write(self, name: str, data: bytes, folder: int) -> None:
+        temporary = f"{name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as f:
+                f.write(data)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            try:
+                os.unlink(temporary, dir_fd=folder)
+            except OSError:
+                pass
+            raise
+
+    def _prune(self, folder: int, added: int) -> None:
+        """Below the cap this is an addition; beyond it, the directory is read and thinned to three
+        quarters of the cap."""
+        with self._lock:
+            if self._bytes is not None:
+                self._bytes += added
+                if self._bytes <= self.cap_bytes:
+                    return
+            files = []
+            for item in os.listdir(folder):
+                try:
+                    status = os.stat(item, dir_fd=folder, follow_symlinks=False)
+                    if item.endswith(".tmp") and time.time() - status.st_mtime > _STALE_S:
+                        os.unlink(item, dir_fd=folder)
+                    elif item.endswith(SUFFIX):
+                        files.append((status.st_mtime_ns, status.st_size, item))
+                except FileNotFoundError:  # another process removed it
+                    continue
+            total = sum(size for _, size, _ in files)
+            if total > self.cap_bytes:
+                for _, size, item in sorted(files):
+                    if total <= self.cap_bytes * 3 // 4:
+                        break
+                    try:
+                        os.unlink(item, dir_fd=folder)
+                    except FileNotFoundError:
+                        pass
+                    total -= size
+            self._bytes = total
+
+    def _warn(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("object cache %s is not used: %s", self.directory, reason)
+
+
+def _refusal(status: os.stat_result) -> str | None:
+    """Why a file or directory is not to be trusted, or None."""
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to {os.geteuid()}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"may be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def _hash(obj: bytes) -> bytes:
+    return hashlib.blake2b(obj, digest_size=_DIGEST_BYTES).digest()
+
+
+def _file_name(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"an object's key is hex digits, not {key!r}")
+    return key + SUFFIX
