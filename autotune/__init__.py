@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from autotune.api import build as build
     from autotune.api import ops as ops
     from autotune.api import tune as tune
-    from autotune.loading import KernelNotFound as KernelNotFound
+    from autotune.errors import ArgumentError as ArgumentError
+    from autotune.errors import CompileError as CompileError
+    from autotune.errors import KernelNotFound as KernelNotFound
     from autotune.loading import best as best
     from autotune.loading import load as load
-    from autotune.runtime import ArgumentError as ArgumentError
     from autotune.runtime import Kernel as Kernel
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
+    from autotune.targets import TargetError as TargetError
     from autotune.tuner import TuneResult as TuneResult
+    from kernels_db.errors import LogError as LogError
     from kernels_db.store import Log as Log
     from schedules import te as te
     from schedules.errors import AutotuneError as AutotuneError
@@ -59,8 +62,11 @@ _EXPORTS = {
     "TuneResult": ("autotune.tuner", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),
     "AutotuneError": ("schedules.errors", "AutotuneError"),
-    "ArgumentError": ("autotune.runtime", "ArgumentError"),
-    "KernelNotFound": ("autotune.loading", "KernelNotFound"),
+    "ArgumentError": ("autotune.errors", "ArgumentError"),
+    "CompileError": ("autotune.errors", "CompileError"),
+    "LogError": ("kernels_db.errors", "LogError"),
+    "TargetError": ("autotune.targets", "TargetError"),
+    "KernelNotFound": ("autotune.errors", "KernelNotFound"),
     "ScheduleError": ("schedules.errors", "ScheduleError"),
     "SettingsError": ("autotune.settings", "SettingsError"),
     "TraceError": ("schedules.model", "TraceError"),

@@ -1,0 +1,66 @@
+"""What `import autotune` offers besides loading: tune, build, and the operator library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autotune import targets
+from autotune.settings import database
+from autotune.workloads import Program, as_workload
+from schedules import ops as ops
+from schedules.model import Target, Workload
+from schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    from autotune.runtime import Kernel
+    from autotune.tuner import Progress, TuneResult
+
+
+def tune(
+    program: Program,
+    *,
+    dtype: str = "float32",
+    layout: str | None = None,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    trials: int | None = None,
+    budget_s: float = 60.0,
+    search: str = "evolutionary",
+    model: str = "xgb",
+    db: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    **params: Any,
+) -> TuneResult:
+    """Tune an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, inputs then outputs.
+
+    Ends after ``budget_s`` seconds or ``trials`` new trials, whichever comes first. Every trial is
+    committed to the tuning log ``db`` as it happens; earlier ones are reused. The result's ``best`` is
+    None when nothing valid was found.
+
+    Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
+    """
+    from autotune.tuner import TuneOptions
+    from autotune.tuner import tune as run
+    from kernels_db.store import Log
+
+    workload = as_workload(program, params, dtype, layout)
+    goal = targets.parse(target, threads)
+    options = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    with Log(database(db)) as log:
+        return run(workload, goal, log, options, progress)
+
+
+def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:
+    """Compile a schedule written by hand. Raises `CompileError`, or `TargetError` for a target whose
+    instructions this CPU lacks."""
+    from autotune.kernels import kernel_of
+    from autotune.workloads import count_flops
+
+    goal = targets.parse(target, threads)
+    if not targets.runnable(goal):
+        raise targets.TargetError(f"this CPU cannot run code for {goal.arch}; build for target='cpu'")
+    workload = Workload(schedule.dag, flops=count_flops(schedule.dag))
+    return kernel_of(workload, goal, schedule.trace, None)

@@ -1,0 +1,142 @@
+"""Comparing implementations of one workload, interleaved in one run.
+
+Every round times each implementation once, in an order that rotates, and the machine's limit
+beside them; ratios are taken within a round and then their median. So whatever slows the machine
+down for a while slows all of them. The garbage collector is off while the clock runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from autotune.measure.check import Checker, reduction_length
+from schedules.errors import AutotuneError
+from schedules.model import Workload
+
+SAMPLE_S = 0.02  # how long one sample of one implementation should take at least
+MIN_ROUNDS = 5
+
+
+class DisagreementError(AutotuneError):
+    """A peer computes something else, so that its time says nothing."""
+
+
+def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs (standard normal, small integers for integer dtypes) and NaN- or zero-filled outputs."""
+    random = np.random.default_rng(seed)
+    inputs = []
+    for t in workload.dag.inputs:
+        if t.dtype.startswith("int"):
+            inputs.append(random.integers(-8, 9, t.shape, dtype=t.dtype))
+        else:
+            inputs.append(random.standard_normal(t.shape, dtype=t.dtype))
+    made = [workload.dag.tensors[n] for n in workload.dag.outputs]
+    return inputs, [np.full(t.shape, np.nan if t.dtype.startswith("float") else 0, t.dtype) for t in made]
+
+
+def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Raises `DisagreementError` unless a peer's outputs are ours, to the tolerance that a trial has."""
+    for tensor, a, b in zip(workload.dag.outputs, found, expected, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise DisagreementError(
+                f"{name} gives {a.dtype}{list(a.shape)} for {tensor}, not {b.dtype}{list(b.shape)}"
+            )
+    verdict = Checker(workload.dag.outputs, expected, reduction_length(workload.dag)).check(found, 0)
+    if verdict.reason:
+        raise DisagreementError(
+            f"{name} and the tuned kernel differ: {verdict.reason}; leave {name} out of --against"
+        )
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An implementation: ``call()`` computes the workload once, into arrays that it holds."""
+
+    name: str
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``times_s[name][round]`` in seconds a call; ``limits_s[round]``: the least time that the
+    machine allows, as measured in that round (empty when it was not)."""
+
+    times_s: Mapping[str, Sequence[float]]
+    limits_s: Sequence[float]
+
+    def time_s(self, name: str) -> float:
+        return median(self.times_s[name])
+
+    def share(self, name: str) -> float | None:
+        """The limit's part of the time: 1.0 is as fast as the machine can go."""
+        if not self.limits_s:
+            return None
+        return median(limit / t for limit, t in zip(self.limits_s, self.times_s[name], strict=True))
+
+    def ratio(self, name: str, peer: str) -> float:
+        """How many times as fast as ``peer``: the median over rounds of its time over ours."""
+        return median(p / t for t, p in zip(self.times_s[name], self.times_s[peer], strict=True))
+
+
+def compare(
+    contenders: Sequence[Contender],
+    limit: Callable[[], float] | None = None,
+    *,
+    seconds: float = 5.0,
+    max_rounds: int = 200,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Comparison:
+    """Rounds for about ``seconds``, at least `MIN_ROUNDS`. ``limit`` measures, in seconds a call, what
+    the machine allows at best."""
+    numbers = {c.name: _calibrate(c, clock) for c in contenders}
+    times: dict[str, list[float]] = {c.name: [] for c in contenders}
+    limits: list[float] = []
+    start = clock()
+    with _collector_off():
+        for r in range(max_rounds):
+            if r >= MIN_ROUNDS and clock() - start >= seconds:
+                break
+            if limit is not None:
+                limits.append(limit())
+            turn = r % len(contenders)
+            for c in (*contenders[turn:], *contenders[:turn]):
+                times[c.name].append(_sample(c, numbers[c.name], clock))
+    return Comparison(times, limits)
+
+
+def _calibrate(c: Contender, clock: Callable[[], float]) -> int:
+    """How many calls fill `SAMPLE_S`; the calls made here also warm caches and thread pools."""
+    c.call()
+    number = 1
+    while True:
+        took = _sample(c, number, clock) * number
+        if took >= SAMPLE_S / 2 or number >= 1 << 20:
+            return max(1, round(number * SAMPLE_S / max(took, 1e-9)))
+        number *= 4
+
+
+def _sample(c: Contender, number: int, clock: Callable[[], float]) -> float:
+    call = c.call
+    begin = clock()
+    for _ in range(number):
+        call()
+    return (clock() - begin) / number
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    was = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

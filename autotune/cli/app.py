@@ -1,0 +1,117 @@
+"""The Typer application and its one error handler.
+
+Exit status: 0 done; 1 it ran but the goal was not met; 2 wrong usage or input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from autotune.cli import bench, best, doctor, log, ops, tune
+from autotune.cli.output import error_document
+from autotune.errors import KernelNotFound
+from schedules.errors import AutotuneError
+
+# The base of usage errors is public in click and private in a Typer that carries its own copy of it.
+_USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class Group(TyperGroup):
+    """Maps a user's mistake to a message and exit status 2; anything unexpected keeps its traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        arguments = list(sys.argv[1:] if args is None else args)
+        try:
+            status = super().main(arguments, "autotune", complete_var, False, **extra)
+        except _USAGE_ERROR as err:
+            status = _complain(err.format_message(), arguments, usage=True)  # type: ignore[attr-defined]
+        except KernelNotFound as err:
+            status = _complain(str(err), arguments, status=1)
+        except AutotuneError as err:
+            status = _complain(str(err), arguments)
+        except BrokenPipeError:
+            _silence_stdout()
+            status = 1
+        except OSError as err:
+            if err.filename is None:
+                raise
+            status = _complain(f"{err.filename}: {err.strerror or err}", arguments)
+        except (typer.Abort, KeyboardInterrupt):
+            status = 130
+        if not standalone_mode:
+            return status
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bool = False) -> int:
+    if "--json" in arguments:
+        print(error_document(message, status))
+    elif message.startswith("Usage:"):  # a command without arguments: its help
+        print(message, file=sys.stderr)
+    else:
+        print(f"autotune: {message}", file=sys.stderr)
+        if usage:
+            print("Try 'autotune --help', or '--help' after a command.", file=sys.stderr)
+    return status
+
+
+def _silence_stdout() -> None:
+    """Keeps the interpreter's last flush from complaining about a reader that went away."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+app = typer.Typer(
+    name="autotune",
+    cls=Group,
+    help="Tune tensor operators for the machine at hand, and use the kernels that were found.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import autotune
+
+        print(f"autotune {autotune.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Tune tensor operators for the machine at hand, and use the kernels that were found.
+
+    \b
+    autotune tune matmul --shape m=512,n=512,k=512 --budget 60s
+    autotune bench matmul --shape m=512,n=512,k=512 --against numpy
+    """
+
+
+app.command("tune", no_args_is_help=True)(tune.tune)
+app.command("best", no_args_is_help=True)(best.best)
+app.command("bench", no_args_is_help=True)(bench.bench)
+app.command("ops")(ops.ops)
+app.command("doctor")(doctor.doctor)
+app.add_typer(log.app, name="log")

@@ -1,0 +1,45 @@
+"""``autotune doctor``: what works on this machine."""
+
+from __future__ import annotations
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli.output import console, print_json
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
+    """Say what works on this machine, what does not, and what would make it work.
+
+    Exit status 1: something that tuning needs does not work.
+
+    \b
+    Examples:
+      autotune doctor
+      autotune doctor --db tuning.db --json
+    """
+    from autotune.doctor import examine
+    from autotune.settings import Settings
+
+    findings = examine(opt.db_of(db), Settings.from_environment())
+    failed = sum(f.status == "fail" for f in findings)
+    if json:
+        print_json({"ok": not failed, "checks": [f.to_json() for f in findings]})
+    else:
+        out = console()
+        width = max(len(f.name) for f in findings)
+        for f in findings:
+            colour = _COLOURS[f.status]
+            out.print(f"[{colour}]{f.status:4}[/{colour}]  {f.name:{width}}  ", end="")
+            out.print(f.detail, markup=False)
+            if f.remedy:
+                out.print(f"{'':6}{'':{width}}  -> {f.remedy}", markup=False)
+        out.print(
+            "everything that tuning needs works"
+            if not failed
+            else f"{failed} of {len(findings)} checks failed"
+        )
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,50 @@
+"""``autotune ops``: the operator library."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli.output import console, print_json, table
+
+
+def ops(
+    op: Annotated[
+        str | None, typer.Argument(metavar="[OP]", help="One operator; all of them without it.")
+    ] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """List the operators, or one with its parameters, defaults, layouts and dtypes.
+
+    \b
+    Examples:
+      autotune ops
+      autotune ops conv2d
+    """
+    from schedules import ops as library
+
+    if op is not None:
+        library.get(op)  # names the nearest operator where there is none
+    found = [d for d in library.describe() if op in (None, d["name"])]
+    if json:
+        print_json(found[0] if op is not None else {"operators": found})
+    elif op is None:
+        table(console(), ("operator", "parameters"), [(d["name"], d["usage"]) for d in found])
+    else:
+        _print(found[0])
+
+
+def _print(d: dict[str, Any]) -> None:
+    out = console()
+    out.print(f"{d['name']}  {d['doc']}", markup=False)
+    rows = [
+        (p["name"], "required" if p["required"] else str(p["default"]), p["kind"], p["doc"])
+        for p in d["params"]
+    ]
+    rows += [(short, "shorthand", "int", " and ".join(names)) for short, names in d["shorthands"].items()]
+    table(out, ("parameter", "default", "kind", "meaning"), rows)
+    if d["layouts"]:
+        out.print(f"layouts  {', '.join(d['layouts'])}")
+    out.print(f"dtypes   {', '.join(d['dtypes'])}")

@@ -1,0 +1,114 @@
+"""Options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.settings import database
+
+if TYPE_CHECKING:
+    from schedules.model import Target, Trace, Workload
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+MAX_BUDGET_S = 30 * 86400.0
+
+
+def parse_budget(text: str) -> float:
+    """Seconds from ``60s``, ``2m``, ``500ms``, ``1.5h`` or a bare number of seconds.
+
+    Raises `typer.BadParameter` for anything else, for zero and for more than 30 days.
+    """
+    m = _DURATION.fullmatch(text.strip().lower())
+    if not m:
+        raise typer.BadParameter(f"{text!r} is not a duration; write it as 60s, 2m, 500ms or 1h")
+    value = float(m[1]) * _UNITS[m[2]]
+    if value <= 0:
+        raise typer.BadParameter(f"{text!r} is no time at all; give a duration above zero, such as 60s")
+    if value > MAX_BUDGET_S:
+        raise typer.BadParameter(f"{text!r} is more than 30 days; give a shorter duration")
+    return value
+
+
+OpArgument = Annotated[
+    str, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
+]
+ShapeOption = Annotated[
+    str, typer.Option("--shape", metavar="NAME=N,...", help="The operator's parameters: m=512,n=512,k=512.")
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Element type.")]
+LayoutOption = Annotated[
+    str | None,
+    typer.Option("--layout", metavar="LAYOUT", help="Data layout, where the operator has several."),
+]
+TargetOption = Annotated[
+    str, typer.Option("--target", metavar="TARGET", help="What to compile for: cpu is the detected host.")
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, help="Threads of the kernel. [default: the CPUs usable here]"
+    ),
+]
+DbOption = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="PATH_OR_URL",
+        help="The tuning log. [default: AUTOTUNE_DB, else tuning.db in the user data directory]",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of every random choice.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+]
+
+
+def workload_of(op: str, shape: str, dtype: str, layout: str | None) -> Workload:
+    """The workload that ``OP --shape ... --dtype ... --layout ...`` names. Raises `WorkloadError`."""
+    from schedules import ops
+
+    return ops.workload(op, ops.parse_shape(shape), dtype, layout)
+
+
+def target_of(name: str, threads: int | None) -> Target:
+    """The target that ``--target`` and ``--threads`` name. Raises `AutotuneError`."""
+    from autotune.targets import parse
+
+    return parse(name, threads)
+
+
+def db_of(db: str | None) -> str:
+    """The database that ``--db`` names. Raises `SettingsError`."""
+    return database(db)
+
+
+def one_of(option: str, value: str, known: Sequence[str]) -> None:
+    """Raises `typer.BadParameter` unless ``value`` is one of ``known``."""
+    if value not in known:
+        close = get_close_matches(value, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise typer.BadParameter(f"{option} {value!r} is not one of {', '.join(known)}{hint}")
+
+
+def compulsory_bytes(workload: Workload) -> int:
+    """Bytes of all inputs and outputs, each moved once."""
+    from schedules.ops import compulsory_bytes
+
+    return compulsory_bytes(workload.dag)
+
+
+def target_summary(target: Target) -> dict[str, Any]:
+    """What a target is, for JSON documents."""
+    return {"kind": target.kind, "arch": target.arch, "threads": target.threads, "digest": target.digest}
+
+
+def trace_value(trace: Trace) -> Any:
+    """A trace as a JSON value."""
+    return json.loads(trace.to_json())

@@ -1,0 +1,97 @@
+"""What a command prints: one JSON document for programs, or text for people.
+
+Results go to stdout, progress and complaints to stderr. Text goes through Rich, which leaves out
+colour and box characters that the receiver of a pipe has no use for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from schedules.model import Workload
+
+PLAIN_WIDTH = 200  # of a pipe: wide enough that rows of tables stay on one line
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Prints one JSON document on stdout; a number that JSON cannot write becomes null."""
+    print(json.dumps(_writable(document), indent=2, allow_nan=False))
+
+
+def error_document(message: str, status: int) -> str:
+    """The JSON text that stands for a failed command."""
+    return json.dumps({"error": {"message": message, "exit_status": status}}, indent=2)
+
+
+def console(stderr: bool = False) -> Console:
+    """A console on stdout or stderr; lines of a pipe are not wrapped at the width of a terminal."""
+    found = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+
+
+def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table; columns whose header starts with ``>`` are aligned right."""
+    drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    for h in headers:
+        right = h.startswith(">")
+        drawn.add_column(h.removeprefix(">"), justify="right" if right else "left", no_wrap=not right)
+    for row in rows:
+        drawn.add_row(*row)
+    with out.capture() as held:
+        out.print(drawn, soft_wrap=False)
+    for line in held.get().splitlines():
+        print(line.rstrip(), file=out.file)
+
+
+def seconds(value: float | None) -> str:
+    """A duration with three digits and a fitting unit: ``1.23 ms``."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
+    """GFLOP/s, or GB/s of compulsory traffic where that is what bounds the operator (fewer than
+    4 FLOPs a byte: no machine of today computes so slowly)."""
+    if time_s is None or not math.isfinite(time_s) or time_s <= 0:
+        return "-"
+    if flops < 4 * moved_bytes:
+        return f"{moved_bytes / time_s / 1e9:.1f} GB/s"
+    return f"{flops / time_s / 1e9:.1f} GFLOP/s"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def counts(failed: Mapping[str, int]) -> str:
+    """``compile_error 2, timeout 1``, most frequent first; empty when nothing failed."""
+    ordered = sorted(failed.items(), key=lambda x: (-x[1], x[0]))
+    return ", ".join(f"{name} {n}" for name, n in ordered if n)
+
+
+def task_text(workload: Workload, threads: int) -> str:
+    """``matmul m=512 n=512 k=512 float32, 2 threads``."""
+    from autotune.loading import describe
+
+    return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def _writable(v: Any) -> Any:
+    if isinstance(v, float):
+        return v if math.isfinite(v) else None
+    if isinstance(v, Mapping):
+        return {str(k): _writable(x) for k, x in v.items()}
+    if isinstance(v, (list, tuple)):
+        return [_writable(x) for x in v]
+    return v if v is None or isinstance(v, (str, int, bool)) else str(v)

@@ -1,0 +1,127 @@
+"""``autotune tune``: search for a fast schedule until the budget or the trials are used up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli.output import console, counts, percent, print_json, rate, seconds, task_text
+from autotune.cli.progress import reporter
+
+if TYPE_CHECKING:
+    from autotune.tuner import TuneResult
+    from schedules.model import Workload
+
+SEARCHES = ("evolutionary", "random")
+MODELS = ("xgb", "analytic", "random")
+
+
+def tune(
+    op: opt.OpArgument,
+    shape: opt.ShapeOption = "",
+    dtype: opt.DtypeOption = "float32",
+    layout: opt.LayoutOption = None,
+    target: opt.TargetOption = "cpu",
+    threads: opt.ThreadsOption = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", metavar="N", min=1, help="Stop after N new trials. [default: no limit]"),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="Stop after: 60s, 2m, 500ms.")
+    ] = "60s",
+    search: Annotated[
+        str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")
+    ] = "evolutionary",
+    model: Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")] = "xgb",
+    db: opt.DbOption = None,
+    seed: opt.SeedOption = 0,
+    json: opt.JsonOption = False,
+) -> None:
+    """Tune an operator: every candidate is checked, timed and kept in the tuning log.
+
+    The budget or the number of trials ends it, whichever comes first. Trials already in the log are
+    reused. Ctrl-C keeps everything and prints the best. Exit status 1: nothing valid was found.
+
+    \b
+    Examples:
+      autotune tune matmul --shape m=512,n=512,k=512
+      autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
+      autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
+    """
+    budget_s = opt.parse_budget(budget)
+    opt.one_of("--search", search, SEARCHES)
+    opt.one_of("--model", model, MODELS)
+    workload = opt.workload_of(op, shape, dtype, layout)
+    where = opt.db_of(db)
+
+    from autotune.tuner import TuneOptions
+    from autotune.tuner import tune as run
+    from kernels_db.store import Log
+
+    goal = opt.target_of(target, threads)
+    chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    with Log(where) as log, reporter(workload, quiet=json) as report:
+        result = run(workload, goal, log, chosen, report)
+    if json:
+        print_json(document(result, dtype))
+    else:
+        _print(result, workload, where)
+    if result.best is None:
+        raise typer.Exit(1)
+
+
+def document(result: TuneResult, dtype: str) -> dict[str, Any]:
+    """What ``tune --json`` prints."""
+    best = result.best
+    return {
+        "task": {
+            "op": result.workload.op,
+            "params": dict(result.workload.params),
+            "dtype": dtype,
+            "target": opt.target_summary(result.target),
+        },
+        "trials": {"measured": result.measured, "failed": dict(result.failed), "resumed": result.resumed},
+        "best": None
+        if best is None
+        else {
+            "time_s": best.time_s,
+            "gflops": best.gflops,
+            "share_of_peak": best.share_of_peak,
+            "trace": opt.trace_value(best.trace),
+            "record_id": best.record_id,
+        },
+        "elapsed_s": result.elapsed_s,
+        "seed": result.seed,
+        "stopped": result.stopped,
+    }
+
+
+_ENDINGS = {
+    "trials": "all trials done",
+    "budget": "budget used",
+    "interrupted": "interrupted; everything measured is kept",
+    "exhausted": "nothing left to try",
+}
+
+
+def _print(result: TuneResult, workload: Workload, where: str) -> None:
+    out = console()
+    out.print(task_text(workload, result.target.threads), style="bold")
+    if result.best is None:
+        out.print("  no valid kernel found")
+    else:
+        b = result.best
+        speed = rate(workload.flops, opt.compulsory_bytes(workload), b.time_s)
+        out.print(f"  best     {seconds(b.time_s)}, {speed}, {percent(b.share_of_peak)} of peak")
+        out.print(f"  record   {b.record_id}")
+    failures = counts(result.failed)
+    out.print(
+        f"  trials   {result.measured} measured"
+        + (f", of which failed: {failures}" if failures else ", none failed")
+        + (f"; {result.resumed} resumed from the log" if result.resumed else "")
+    )
+    out.print(f"  time     {result.elapsed_s:.1f} s ({_ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  log      {where}")

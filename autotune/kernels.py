@@ -1,0 +1,94 @@
+"""From a schedule to a `Kernel`: the object from the cache, or compiled through every legality check."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import CompileError
+from autotune.object_cache import ObjectCache, key
+from autotune.runtime import Kernel
+from autotune.settings import Settings
+from schedules.expr import wrap
+from schedules.ir import Buffer
+from schedules.model import Target, Trace, Workload
+
+if TYPE_CHECKING:
+    from autotune.codegen.compile import LoadedObject
+
+# What decides the code that a trace gives; whatever else changes, cached objects stay good.
+_GENERATOR = ("schedules", "autotune.codegen")
+
+
+def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = None) -> Kernel:
+    """The kernel of a schedule; ``record``: where it comes from, for `Kernel.record`.
+
+    Raises `ScheduleError` where the trace is not legal for the workload, and `CompileError`.
+    """
+    objects = ObjectCache(Settings.from_environment().cache_dir)
+    name = key(trace.to_json(), workload.digest, target.digest, generator_version())
+    loaded = _cached(objects, name)
+    if loaded is None:
+        from autotune.building import build_object
+        from autotune.codegen.compile import load_object
+
+        obj = build_object(workload.dag, trace, target)
+        objects.put(name, obj)
+        loaded = load_object(obj)
+    params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
+
+    def source() -> str:
+        return source_of(workload, target, trace)
+
+    return Kernel(loaded, params, workload.dag.outputs, workload, target, record, trace, source)
+
+
+def default_kernel(workload: Workload, target: Target) -> Kernel:
+    """The kernel of the untuned schedule: the loops as the expression states them."""
+    return kernel_of(workload, target, Trace())
+
+
+def source_of(workload: Workload, target: Target, trace: Trace) -> str:
+    """The LLVM IR text of a schedule."""
+    from autotune.building import module_text
+
+    return module_text(workload.dag, trace, target)
+
+
+@cache
+def generator_version() -> str:
+    """Digest of the source of everything between a trace and its code, and of LLVM's version: an object
+    made by any other generator is not found in the cache, and nobody has to remember a number."""
+    import llvmlite
+
+    state = hashlib.blake2b(llvmlite.__version__.encode(), digest_size=16)
+    for package in _GENERATOR:
+        for name, data in _sources(files(package), package):
+            state.update(f"\n{name} {len(data)}\n".encode())
+            state.update(data)
+    return state.hexdigest()
+
+
+def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for item in sorted(folder.iterdir(), key=lambda x: x.name):
+        if item.name.endswith(".py"):
+            found.append((f"{prefix}/{item.name}", item.read_bytes()))
+        elif item.name != "__pycache__" and item.is_dir():
+            found += _sources(item, f"{prefix}/{item.name}")
+    return found
+
+
+def _cached(objects: ObjectCache, name: str) -> LoadedObject | None:
+    obj = objects.get(name)
+    if obj is None:
+        return None
+    from autotune.codegen.compile import load_object
+
+    try:
+        return load_object(obj)
+    except CompileError:  # it will be compiled again and replaced
+        return None

@@ -1,0 +1,152 @@
+"""torch in inference mode. Weights are brought into torch's own order beforehand, outside the clock;
+activations are not copied: NHWC arrays are seen as channels-last tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from autotune.peers import Arrays, PeerError, Prepared
+from schedules.model import Workload
+
+Params = Mapping[str, Any]
+Call = Callable[[], Any]  # gives the result, a tensor
+
+
+@contextmanager
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+    """See `autotune.peers`. Raises `PeerError` for an operator that torch does not have in this form."""
+    make = OPERATORS.get(workload.op)
+    if make is None:
+        raise PeerError(
+            f"torch has no peer for {workload.op!r}; it has one for {', '.join(sorted(OPERATORS))}; "
+            "leave torch out of --against"
+        )
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            call = make(
+                dict(workload.params), [torch.from_numpy(a) for a in inputs], torch.from_numpy(outputs[0])
+            )
+            last: list[Any] = [None]
+
+            def run() -> None:
+                last[0] = call()
+
+            yield Prepared(run, lambda: [np.ascontiguousarray(last[0].numpy())])
+    finally:
+        torch.set_num_threads(before)
+
+
+def _matmul(p: Params, x: list[Any], out: Any) -> Call:
+    a = x[0].transpose(-1, -2) if p.get("transpose_a") else x[0]
+    b = x[1].transpose(-1, -2) if p.get("transpose_b") else x[1]
+    return lambda: torch.matmul(a, b, out=out)
+
+
+def _matmul_bias_relu(p: Params, x: list[Any], out: Any) -> Call:
+    a = x[0].transpose(-1, -2) if p.get("transpose_a") else x[0]
+    b = x[1].transpose(-1, -2) if p.get("transpose_b") else x[1]
+    return lambda: torch.addmm(x[2], a, b, out=out).relu_()
+
+
+def _softmax(p: Params, x: list[Any], out: Any) -> Call:
+    return lambda: torch.softmax(x[0], -1)
+
+
+def _layer_norm(p: Params, x: list[Any], out: Any) -> Call:
+    shape = (x[0].shape[-1],)
+    return lambda: torch.nn.functional.layer_norm(x[0], shape, x[1], x[2], 1e-5)
+
+
+def _norm2(p: Params, x: list[Any], out: Any) -> Call:
+    return lambda: torch.linalg.vector_norm(x[0].flatten(1), dim=1)
+
+
+def _reduce_sum(p: Params, x: list[Any], out: Any) -> Call:
+    return lambda: torch.sum(x[0], -1, out=out)
+
+
+def _add(p: Params, x: list[Any], out: Any) -> Call:
+    return lambda: torch.add(x[0], x[1], out=out)
+
+
+def _fused_multiply_add(p: Params, x: list[Any], out: Any) -> Call:
+    a, b, c, d = x
+    return lambda: torch.addcmul(d, torch.add(a, b, out=out), c, out=out)
+
+
+def _permute(p: Params, x: list[Any], out: Any) -> Call:
+    axes = tuple(p["axes"])
+    return lambda: out.copy_(x[0].permute(axes))
+
+
+def _conv2d(p: Params, x: list[Any], out: Any) -> Call:
+    data, weight, channels_last = _conv_operands(p, x)
+    bias = x[2] if len(x) > 2 else None
+    settings = {
+        k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1))
+    }
+
+    def call() -> Any:
+        y = torch.nn.functional.conv2d(data, weight, bias, **settings)
+        if bias is not None:
+            y = y.relu_()
+        return y.permute(0, 2, 3, 1) if channels_last else y
+
+    return call
+
+
+def _depthwise_conv2d(p: Params, x: list[Any], out: Any) -> Call:
+    channels_last = p.get("layout", "NHWC") == "NHWC"
+    data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
+    weight = (x[1].permute(2, 0, 1) if channels_last else x[1]).unsqueeze(1).contiguous()
+    settings = {k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1))}
+
+    def call() -> Any:
+        y = torch.nn.functional.conv2d(data, weight, None, groups=data.shape[1], **settings)
+        return y.permute(0, 2, 3, 1) if channels_last else y
+
+    return call
+
+
+def _conv_operands(p: Params, x: list[Any]) -> tuple[Any, Any, bool]:
+    if p.get("layout", "NHWC") == "NHWC":
+        weight = x[1].permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+        return x[0].permute(0, 3, 1, 2), weight, True
+    return x[0], x[1], False
+
+
+def _max_pool2d(p: Params, x: list[Any], out: Any) -> Call:
+    channels_last = p.get("layout", "NHWC") == "NHWC"
+    data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
+    kernel, stride, padding = int(p["k"]), int(p.get("stride", 1)), int(p.get("padding", 0))
+
+    def call() -> Any:
+        y = torch.nn.functional.max_pool2d(data, kernel, stride, padding)
+        return y.permute(0, 2, 3, 1) if channels_last else y
+
+    return call
+
+
+OPERATORS: dict[str, Callable[[Params, list[Any], Any], Call]] = {
+    "matmul": _matmul,
+    "batch_matmul": _matmul,
+    "matmul_bias_relu": _matmul_bias_relu,
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "norm2": _norm2,
+    "reduce_sum": _reduce_sum,
+    "add": _add,
+    "fused_multiply_add": _fused_multiply_add,
+    "permute": _permute,
+    "conv2d": _conv2d,
+    "conv2d_bias_relu": _conv2d,
+    "depthwise_conv2d": _depthwise_conv2d,
+    "max_pool2d": _max_pool2d,
+}

@@ -1,0 +1,88 @@
+"""From what a user gives, a library operator's name or tensors of an expression, to a `Workload`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from schedules import expr as E
+from schedules.dag import ComputeDAG
+from schedules.errors import WorkloadError
+from schedules.model import Workload
+
+# What `tune` and `load` take: an operator's name, the tensors of `te` (inputs, then outputs), or a DAG.
+Program = str | Sequence[Any] | ComputeDAG | Workload
+
+
+def as_workload(
+    program: Program, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
+) -> Workload:
+    """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
+    carry their own. Raises `WorkloadError`."""
+    if isinstance(program, str):
+        from schedules import ops
+
+        return ops.workload(program, params, dtype, layout)
+    if params:
+        raise WorkloadError(
+            f"{', '.join(f'{k}=' for k in params)} given with tensors; parameters belong to library "
+            "operators, which are given by name"
+        )
+    if isinstance(program, Workload):
+        return program
+    if isinstance(program, ComputeDAG):
+        return Workload(program, flops=count_flops(program))
+    if isinstance(program, (list, tuple)):
+        from schedules import te
+
+        dag = te.dag([*program])
+        return Workload(dag, flops=count_flops(dag))
+    raise WorkloadError(
+        f"{type(program).__name__} is no program; give an operator's name, such as 'matmul', or a list of "
+        "te tensors"
+    )
+
+
+def shown_params(workload: Workload) -> dict[str, Any]:
+    """The parameters that tell a library operator's workload from others, in the operator's own order:
+    those that differ from their default, and the layout likewise."""
+    from schedules import ops
+
+    given = dict(workload.params)
+    if workload.op not in ops.REGISTRY:
+        return given
+    op = ops.REGISTRY[workload.op]
+    shown = {p.name: given[p.name] for p in op.params if p.name in given and given[p.name] != p.default}
+    if given.get("layout") not in (None, *op.layouts[:1]):
+        shown["layout"] = given["layout"]
+    return shown
+
+
+def dtype_of(workload: Workload) -> str:
+    """The element type that a workload is known by: its first parameter's."""
+    return workload.dag.params[0].dtype
+
+
+def param_text(value: Any) -> str:
+    """A parameter as ``--shape`` takes it: ``512`` or ``2x3x4``."""
+    return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def count_flops(dag: ComputeDAG) -> int:
+    """Arithmetic operations of a DAG on its tensors' elements, comparisons and selections left out:
+    2 per multiply-add of a contraction, as for library operators."""
+    total = 0
+    for s in dag.stages:
+        points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+        per_point = sum(map(_operations, s.values))
+        if s.reducer is not None:
+            per_point += sum(map(_operations, s.reducer.combine))
+        total += points * per_point
+    return total
+
+
+def _operations(e: E.Expr) -> int:
+    if isinstance(e, (E.Load, E.Compare, E.Logic)):  # indices and conditions are not the tensors' arithmetic
+        return 0
+    return isinstance(e, (E.Binary, E.Call)) + sum(map(_operations, E.children(e)))
