@@ -152,9 +152,9 @@ def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, IterVar):
             if x not in env:
-                kind = "reduction axis" if x.reduce else "axis of another stage"
+                kind = "a reduction axis" if x.reduce else "an axis of another stage"
                 raise WorkloadError(
-                    f"stage {label}: {x.name!r} is a {kind} and has no meaning here; "
+                    f"stage {label}: {x.name!r} is {kind} and has no meaning here; "
                     + (
                         "name it in the axis= of the reduction"
                         if x.reduce

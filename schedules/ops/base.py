@@ -39,7 +39,7 @@ def flag(name: str, doc: str) -> Param:
     return Param(name, doc, 0, "flag", 0, 1)
 
 
-def _no_check(p: Params) -> None:
+def _no_check(p: Params) -> str | None:
     return None
 
 
@@ -50,8 +50,8 @@ class Operator:
     ``build(params, dtype, layout)`` lists te tensors, inputs then outputs; ``reference(params,
     dtype, layout, inputs)`` gives the outputs by numpy alone, float32 accumulated in float64.
     ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
-    without one count each arithmetic operation of their definition. ``check(params)`` raises
-    where parameters contradict each other. ``shorthands`` maps a parameter to those that it sets.
+    without one count each arithmetic operation of their definition. ``check(params)`` says how
+    parameters contradict each other, if they do. ``shorthands`` maps a parameter to those that it sets.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Operator:
     flops: Callable[[Params], int]
     layouts: tuple[str, ...] = ()  # the first is the default; none where layout has no meaning
     dtypes: tuple[str, ...] = DTYPES
-    check: Callable[[Params], None] = _no_check
+    check: Callable[[Params], str | None] = _no_check
     shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,9 @@ class Operator:
             what = "parameter" if len(missing) == 1 else "parameters"
             raise WorkloadError(f"{self.name} needs the {what} {', '.join(missing)}: {self.usage()}")
         out = {p.name: self._value(p, values.get(p.name, p.default)) for p in self.params}
-        self.check(out)
+        wrong = self.check(out)
+        if wrong is not None:
+            raise WorkloadError(f"{self.name}: {wrong}")
         return out
 
     def usage(self) -> str:
@@ -107,6 +109,7 @@ class Operator:
 
     def _value(self, p: Param, x: Any) -> Any:
         if p.kind == "list":
+            x = (x,) if hasattr(x, "__index__") else x
             if not isinstance(x, (tuple, list)) or not x:
                 raise WorkloadError(f"{self.name}: {p.name}={x!r} is not a list of integers, such as 2x3x4")
             return tuple(self._integer(p, v) for v in x)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.errors import WorkloadError
 from schedules.expr import Expr
 from schedules.ops.base import Array, Operator, Param, Params, wide
 from schedules.ops.window import (
@@ -15,8 +14,8 @@ from schedules.ops.window import (
     DILATION,
     PADDING,
     STRIDE,
-    check_fits,
     from_nhwc,
+    misfit,
     out_extent,
     pad,
     pad_array,
@@ -155,23 +154,18 @@ def _depthwise_flops(p: Params) -> int:
     return int(2 * p["b"] * oh * ow * p["c"] * p["kh"] * p["kw"])
 
 
-def _check_window(op: str, p: Params) -> None:
-    check_fits(op, "h", p["h"], p["kh"], p["padding"], p["dilation"])
-    check_fits(op, "w", p["w"], p["kw"], p["padding"], p["dilation"])
+def _check_window(p: Params) -> str | None:
+    padding, dilation = p["padding"], p["dilation"]
+    return misfit("h", p["h"], p["kh"], padding, dilation) or misfit("w", p["w"], p["kw"], padding, dilation)
 
 
-def _check_conv2d(p: Params) -> None:
+def _check_conv2d(p: Params) -> str | None:
     for name in ("ci", "co"):
         if p[name] % p["groups"]:
-            raise WorkloadError(
-                f"conv2d: groups={p['groups']} does not divide {name}={p[name]}; "
-                "every group needs as many channels"
+            return (
+                f"groups={p['groups']} does not divide {name}={p[name]}; every group needs as many channels"
             )
-    _check_window("conv2d", p)
-
-
-def _check_depthwise(p: Params) -> None:
-    _check_window("depthwise_conv2d", p)
+    return _check_window(p)
 
 
 _IMAGE = (BATCH, Param("h", "rows of the input"), Param("w", "columns of the input"))
@@ -218,6 +212,6 @@ DEPTHWISE_CONV2D = Operator(
     _depthwise_reference,
     _depthwise_flops,
     LAYOUTS,
-    check=_check_depthwise,
+    check=_check_window,
     shorthands=_SHORT,
 )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.errors import WorkloadError
 from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Operator, Param, Params
 
@@ -53,15 +52,14 @@ def _permute_reference(p: Params, dtype: str, layout: str | None, inputs: Sequen
     return [np.ascontiguousarray(inputs[0].transpose(p["axes"]))]
 
 
-def _check_permute(p: Params) -> None:
+def _check_permute(p: Params) -> str | None:
     n = len(p["shape"])
     if sorted(p["axes"]) != list(range(n)):
-        raise WorkloadError(
-            f"permute: axes={'x'.join(map(str, p['axes']))} is not a permutation of 0..{n - 1}, "
+        return (
+            f"axes={'x'.join(map(str, p['axes']))} is not a permutation of 0..{n - 1}, "
             f"the axes of shape={'x'.join(map(str, p['shape']))}"
         )
-    if n > 8:
-        raise WorkloadError(f"permute: shape has {n} axes; at most 8 are supported")
+    return f"shape has {n} axes; at most 8 are supported" if n > 8 else None
 
 
 _N = (Param("n", "elements"),)

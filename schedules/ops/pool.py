@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.errors import WorkloadError
 from schedules.ops.base import Array, Operator, Param, Params
 from schedules.ops.window import (
     BATCH,
     PADDING,
     STRIDE,
-    check_fits,
     from_nhwc,
+    misfit,
     out_extent,
     pad,
     pad_array,
@@ -72,14 +71,11 @@ def _flops(p: Params) -> int:
     return int(p["b"] * oh * ow * p["c"] * p["k"] ** 2)
 
 
-def _check(p: Params) -> None:
-    if 2 * p["padding"] > p["k"]:
-        raise WorkloadError(
-            f"max_pool2d: padding={p['padding']} is more than half of k={p['k']}; "
-            "a window could hold padding alone"
-        )
-    check_fits("max_pool2d", "h", p["h"], p["k"], p["padding"])
-    check_fits("max_pool2d", "w", p["w"], p["k"], p["padding"])
+def _check(p: Params) -> str | None:
+    k, padding = p["k"], p["padding"]
+    if 2 * padding > k:
+        return f"padding={padding} is more than half of k={k}; a window could hold padding alone"
+    return misfit("h", p["h"], k, padding) or misfit("w", p["w"], k, padding)
 
 
 MAX_POOL2D = Operator(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from schedules import te
-from schedules.errors import WorkloadError
 from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Param
 
@@ -20,14 +19,15 @@ def out_extent(size: int, kernel: int, stride: int, padding: int, dilation: int 
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def check_fits(op: str, what: str, size: int, kernel: int, padding: int, dilation: int = 1) -> None:
-    """Raise `WorkloadError` when a window is larger than the padded input."""
+def misfit(what: str, size: int, kernel: int, padding: int, dilation: int = 1) -> str | None:
+    """What is wrong when a window is larger than the padded input."""
     reach = dilation * (kernel - 1) + 1
-    if reach > size + 2 * padding:
-        raise WorkloadError(
-            f"{op}: the kernel reaches over {reach} elements, but {what}={size} with padding {padding} "
-            f"has only {size + 2 * padding}; use a smaller kernel or more padding"
-        )
+    if reach <= size + 2 * padding:
+        return None
+    return (
+        f"the kernel reaches over {reach} elements, but {what}={size} with padding {padding} "
+        f"has only {size + 2 * padding}; use a smaller kernel or more padding"
+    )
 
 
 def pad(x: te.Tensor, padding: int, axes: tuple[int, int], fill: ExprLike) -> te.Tensor:
