@@ -1,0 +1,423 @@
+"""LLVM IR text from lowered functions: explicit vectors, constant shapes, no reliance on IR passes
+beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our own measurements)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autotune.codegen.llvm_expr import CodegenError, Expressions, Place
+from autotune.codegen.llvm_scope import Scope, Scopes
+from autotune.codegen.llvm_types import ITEMSIZE, LLVM_TYPE, Value, literal, mangle
+from schedules import expr as E
+from schedules.expr import Binary, Expr, Load, is_float
+from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, const, walk
+from schedules.model import Target
+from schedules.passes.simplify import substitute
+
+CODEGEN_VERSION = 1
+STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
+ALIGN = 64
+ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``, and the bytes of
+    scratch memory that the kernel needs with the target's threads."""
+
+    text: str
+    scratch_bytes: int
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the functions of one module share."""
+
+    func: LoweredFunc
+    threads: int
+    declares: dict[str, None] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+    root_bytes: int = 0
+    thread_bytes: int = 0
+    n: int = 0
+
+
+def emit(func: LoweredFunc, target: Target) -> Module:
+    """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
+    pool, or serially for a target of one thread."""
+    shared = _Shared(func, target.threads)
+    params = ", ".join(f"ptr noalias nocapture %{b.name}" for b in func.params)
+    body = _Function(shared, (), in_parallel=False)
+    text = body.build(func.body)
+    shared.functions.append(
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind {{\n{text}\n  ret void\n}}"
+    )
+    loads = "\n".join(
+        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %{b.name} = load ptr, ptr %s{n}"
+        for n, b in enumerate(func.params)
+    )
+    call = ", ".join(f"ptr %{b.name}" for b in func.params)
+    shared.functions.append(
+        f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
+        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
+    )
+    whole = "\n".join([*shared.declares, *shared.functions])
+    whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
+    return Module(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+
+
+def _stores(s: Stmt) -> frozenset[str]:
+    """Buffers written in ``s``, or allocated there (their contents do not outlast an iteration)."""
+    out = {x.buffer for x in walk(s) if isinstance(x, Store)}
+    return frozenset(out | {x.buffer.name for x in walk(s) if isinstance(x, Alloc)})
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    out: list[int] = []
+    n = 1
+    for x in reversed(shape):
+        out.append(n)
+        n *= x
+    return tuple(reversed(out))
+
+
+def _shape(b: Buffer) -> tuple[int, ...]:
+    shape = tuple(const(n) for n in b.shape)
+    if any(n is None for n in shape):
+        raise CodegenError(f"buffer {b.name} has no constant shape")
+    return tuple(n for n in shape if n is not None)
+
+
+class _Function:
+    """Emits one function: the body of the kernel, or of a parallel loop."""
+
+    def __init__(self, shared: _Shared, captured: tuple[str, ...], *, in_parallel: bool) -> None:
+        self.shared = shared
+        self.in_parallel = in_parallel
+        self.allocas: list[str] = []
+        self.offset = 0
+        self.captured = captured
+
+    def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
+        """The function's instructions, without the final ``ret``."""
+        self.s = Scopes(_stores(s))
+        self.x = Expressions(self.s, lambda d: self.shared.declares.setdefault(d))
+        for b in self.shared.func.params:
+            self.x.places[b.name] = Place(f"%{b.name}", 0, b.dtype, _strides(_shape(b)))
+        for v in self.captured:
+            self.x.env[v] = (f"%in_{v}", 0)
+        self.roots: dict[str, tuple[Buffer, int]] = dict(inherited or {})
+        for name, (b, at) in self.roots.items():
+            ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
+            self.x.places[name] = Place(ptr, 0, b.dtype, _strides(_shape(b)))
+        self.stmt(s)
+        return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt) -> None:
+        match s:
+            case Seq(stmts=xs):
+                for x in xs:
+                    self.stmt(x)
+            case Store():
+                self.store(s)
+            case Guard():
+                self.guard(s)
+            case Alloc():
+                self.alloc(s)
+            case Loop(kind="unroll"):
+                for n in range(self.constant(s)):
+                    self.x.env[s.var] = n
+                    self.stmt(s.body)
+                self.x.env.pop(s.var, None)
+            case Loop(kind="vectorize"):
+                self.vectorized(s)
+            case Loop(kind="parallel") if self.shared.threads > 1 and not self.in_parallel:
+                self.parallel(s)
+            case Loop():
+                self.loop(s)
+            case _:
+                raise CodegenError(f"cannot emit {type(s).__name__}")
+
+    def constant(self, s: Loop) -> int:
+        n = const(s.extent)
+        if n is None:
+            raise CodegenError(f"{s.kind} loop {s.var} has no constant extent")
+        return n
+
+    def loop(self, s: Loop) -> None:
+        """A counted loop, tested at its end; entered under a test where it may be empty."""
+        extent = self.x.scalar(s.extent)
+        known = const(s.extent)
+        head, done = self.s.label("loop"), self.s.label("done")
+        var = self.s.fresh("i")
+        self.s.stack.append(Scope(head, known is not None, _stores(s.body)))
+        self.x.env[s.var] = (var, self.s.depth)
+        self.stmt(s.body)
+        del self.x.env[s.var]
+        body = self.s.stack.pop()
+        before = self.s.top.label
+        if known is None:
+            enter = self.s.emit(f"icmp sgt i64 {extent.ref}, 0")
+            self.s.do(f"br i1 {enter}, label %{head}, label %{done}")
+        else:
+            self.s.do(f"br label %{head}")
+        after = self.s.fresh("n")
+        out = self.s.top.lines
+        out.append(f"{head}:")
+        out.append(f"  {var} = phi i64 [ 0, %{before} ], [ {after}, %{body.label} ]")
+        out.extend(body.lines)
+        out.append(f"  {after} = add nuw nsw i64 {var}, 1")
+        more = self.s.emit(f"icmp slt i64 {after}, {extent.ref}")
+        self.s.do(f"br i1 {more}, label %{head}, label %{done}")
+        self.s.start(done)
+
+    def guard(self, s: Guard) -> None:
+        lanes = [c for c in E.conjuncts(s.cond) if self.x.lane_dependent(c)]
+        plain = [c for c in E.conjuncts(s.cond) if not self.x.lane_dependent(c)]
+        outer = self.x.mask
+        if plain:
+            cond = self.x.scalar(E.all_of(*plain))
+            self.under(cond, E.TRUE if not lanes else E.all_of(*lanes), s.body)
+            return
+        mask = self.x.value(E.all_of(*lanes))
+        self.x.mask = self.x.and_mask(mask)
+        # a load that all lanes share may be out of bounds when none of them is active
+        name = f"@llvm.vector.reduce.or.v{self.x.lanes}i1"
+        self.shared.declares.setdefault(f"declare i1 {name}(<{self.x.lanes} x i1>)")
+        some = Value(self.s.emit(f"call i1 {name}({self.x.mask})"), "bool")
+        self.under(some, E.TRUE, s.body)
+        self.x.mask = outer
+
+    def under(self, cond: Value, rest: Expr, body: Stmt) -> None:
+        then, done = self.s.label("then"), self.s.label("done")
+        self.s.stack.append(Scope(then, False, _stores(body)))
+        self.stmt(body if rest == E.TRUE else Guard(rest, body))
+        scope = self.s.stack.pop()
+        self.s.do(f"br {cond}, label %{then}, label %{done}")
+        self.s.top.lines.append(f"{then}:")
+        self.s.top.lines.extend(scope.lines)
+        self.s.do(f"br label %{done}")
+        self.s.start(done)
+
+    def alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        shape = _shape(b)
+        count = 1
+        for n in shape:
+            count *= n
+        size = -(-count * ITEMSIZE[b.dtype] // ALIGN) * ALIGN
+        shared_by_threads = any(
+            isinstance(x, Loop) and x.kind == "parallel" for x in walk(s.body)
+        ) and not self.in_parallel and self.shared.threads > 1
+        mark = self.offset
+        if size <= STACK_BYTES and not shared_by_threads:
+            ptr = self.s.fresh("local")
+            self.allocas.append(f"  {ptr} = alloca [{count} x {LLVM_TYPE[b.dtype]}], align {ALIGN}")
+        else:
+            at = self.offset
+            self.offset += size
+            if self.in_parallel:
+                self.shared.thread_bytes = max(self.shared.thread_bytes, self.offset)
+                ptr = f"getelementptr i8, ptr %thread, i64 {at}"
+            else:
+                self.shared.root_bytes = max(self.shared.root_bytes, self.offset)
+                self.roots[b.name] = (b, at)
+                ptr = f"getelementptr i8, ptr %scratch, i64 {at}"
+            ptr = self.s.emit(ptr, at=0, hint="a") if self.s.depth else self.s.emit(ptr, hint="a")
+        old = self.x.places.get(b.name)
+        self.x.places[b.name] = Place(ptr, 0, b.dtype, _strides(shape), count)
+        self.x._flat = {k: v for k, v in self.x._flat.items() if k[0] != b.name}
+        self.stmt(s.body)
+        if old is not None:
+            self.x.places[b.name] = old
+        self.roots.pop(b.name, None)
+        self.offset = mark
+
+    # -- vectors -------------------------------------------------------------------------------
+
+    def vectorized(self, s: Loop) -> None:
+        """The body once, for all lanes; a store that lanes can't share is written out lane by lane."""
+        n = self.constant(s)
+        if n == 1 or not all(self.fits_lanes(x, s.var) for x in walk(s.body) if isinstance(x, Store)):
+            for lane in range(n):
+                self.x.env[s.var] = lane
+                self.stmt(s.body)
+            self.x.env.pop(s.var, None)
+            return
+        self.x.lane_var, self.x.lanes = s.var, n
+        try:
+            self.stmt(s.body)
+        finally:
+            self.x.lane_var, self.x.lanes = None, 1
+
+    def fits_lanes(self, s: Store, var: str) -> bool:
+        """Lanes write different elements, or reduce into one."""
+        if any(var in E.variables(i) for i in s.indices):
+            # lanes read what lanes write only at their own element
+            return all(x.indices == s.indices for x in E.loads(s.value) if x.buffer == s.buffer)
+        return self._reduction(s) is not None
+
+    def _reduction(self, s: Store) -> tuple[str, Expr] | None:
+        """Operator and operand of ``C[i] = C[i] op x``."""
+        v = s.value
+        if isinstance(v, Binary) and v.op in ("+", "*", "min", "max"):
+            here = Load(s.buffer, s.indices, E.dtype_of(v))
+            other = v.b if v.a == here else v.a if v.b == here else None
+            if other is not None and all(x.buffer != s.buffer for x in E.loads(other)):
+                return v.op, other
+        return None
+
+    def store(self, s: Store) -> None:
+        x = self.x
+        flat = x.flat(s.buffer, s.indices)
+        dtype = x.places[s.buffer].dtype
+        align = ITEMSIZE[dtype]
+        step = x.stride(flat)
+        if step == 0:
+            if x.lane_var is not None and (red := self._reduction(s)) is not None:
+                value = self.reduce_lanes(*red, s)
+            else:
+                value = x.scalar(s.value)
+            ptr, _ = x.address(s.buffer, flat)
+            self.s.do(f"store {value}, ptr {ptr}, align {align}")
+            return
+        value = x.splat(x.value(s.value), x.lanes)
+        if step == 1:
+            ptr, _ = x.address(s.buffer, flat)
+            if x.mask is None:
+                self.s.do(f"store {value}, ptr {ptr}, align {align}")
+                return
+            name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], x.lanes)}.p0"
+            self.shared.declares.setdefault(f"declare void {name}({value.type}, ptr, <{x.lanes} x i1>)")
+            self.s.do(f"call void {name}({value}, ptr align {align} {ptr}, {x.mask})")
+            return
+        if x.mask is not None:
+            name = f"@llvm.masked.scatter.{mangle(LLVM_TYPE[dtype], x.lanes)}.v{x.lanes}p0"
+            self.shared.declares.setdefault(f"declare void {name}({value.type}, <{x.lanes} x ptr>, <{x.lanes} x i1>)")
+            to = x.pointers(s.buffer, flat)
+            self.s.do(f"call void {name}({value}, <{x.lanes} x ptr> align {align} {to}, {x.mask})")
+            return
+        for lane, ptr in enumerate(x._lane_addresses(s.buffer, flat, step)):
+            one = self.s.emit(f"extractelement {value}, i64 {lane}")
+            self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
+
+    def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:
+        """``C[i] op lanes of x``: a horizontal reduction, then one scalar operation."""
+        x = self.x
+        v = x.splat(x.value(operand), x.lanes)
+        scalar = LLVM_TYPE[v.dtype]
+        if x.mask is not None:
+            neutral = x.splat(Value(literal(_identity(op, v.dtype), v.dtype), v.dtype), x.lanes)
+            v = Value(self.s.emit(f"select {x.mask}, {v}, {neutral}"), v.dtype, v.lanes)
+        t = mangle(scalar, v.lanes)
+        if is_float(v.dtype) and op in ("+", "*"):
+            name = f"@llvm.vector.reduce.{'fadd' if op == '+' else 'fmul'}.{t}"
+            start = literal(-0.0 if op == "+" else 1.0, v.dtype)
+            self.shared.declares.setdefault(f"declare {scalar} {name}({scalar}, {v.type})")
+            ref = self.s.emit(f"call reassoc {scalar} {name}({scalar} {start}, {v})")
+        else:
+            base = {"+": "add", "*": "mul", "min": "smin", "max": "smax"}[op]
+            if is_float(v.dtype):
+                base = {"min": "fminimum", "max": "fmaximum"}[op]
+            name = f"@llvm.vector.reduce.{base}.{t}"
+            self.shared.declares.setdefault(f"declare {scalar} {name}({v.type})")
+            ref = self.s.emit(f"call {scalar} {name}({v})")
+        held = x.lane_var, x.lanes, x.mask
+        x.lane_var, x.lanes, x.mask = None, 1, None
+        old = x.load(s.buffer, s.indices, v.dtype)
+        x.lane_var, x.lanes, x.mask = held
+        return x.binary(op, old, Value(ref, v.dtype))
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def parallel(self, s: Loop) -> None:
+        """The body becomes a function of the iteration; a driver claims chunks from a counter in its
+        context and the thread pool runs that driver on every thread."""
+        n = self.constant(s)
+        sh = self.shared
+        sh.n += 1
+        name = f"parallel{sh.n}"
+        outer = [v for v, x in self.x.env.items() if not isinstance(x, int)]
+        fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
+        inner = _Function(sh, (*outer, s.var), in_parallel=True)
+        text = inner.build(substitute(s.body, dict(fixed)), self.roots)
+        params = ", ".join(f"ptr noalias nocapture %{b.name}" for b in sh.func.params)
+        ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
+        sh.functions.append(
+            f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind {{\n"
+            f"{text}\n  ret void\n}}"
+        )
+        sh.functions.append(self._driver(name, n, outer, s))
+        slots = 3 + len(outer)
+        ctx = self.s.fresh("ctx")
+        self.allocas.append(f"  {ctx} = alloca [{slots} x i64], align {ALIGN}")
+        self.s.do(f"store atomic i64 0, ptr {ctx} monotonic, align 8")
+        for k, v in enumerate(["ptr %args", "ptr %scratch", *(f"i64 {self._ref(v)}" for v in outer)]):
+            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {k + 1}")
+            self.s.do(f"store {v}, ptr {p}, align 8")
+        sh.declares.setdefault("declare void @at_parallel(ptr, ptr, i32)")
+        self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")
+
+    def _ref(self, var: str) -> str:
+        x = self.x.env[var]
+        assert not isinstance(x, int)
+        return x[0]
+
+    def _driver(self, name: str, n: int, outer: list[str], s: Loop) -> str:
+        chunk = dict(s.annotations).get("chunk", 0)
+        chunk = int(chunk) or max(1, n // (16 * self.shared.threads))
+        ps = self.shared.func.params
+        lines = ["entry:"]
+        for k, what in enumerate(["%args", "%scratch", *(f"%in_{v}" for v in outer)]):
+            t = "ptr" if k < 2 else "i64"
+            lines += [
+                f"  %c{k} = getelementptr i64, ptr %ctx, i64 {k + 1}",
+                f"  {what} = load {t}, ptr %c{k}, align 8",
+            ]
+        for k, b in enumerate(ps):
+            lines += [f"  %s{k} = getelementptr ptr, ptr %args, i64 {k}", f"  %{b.name} = load ptr, ptr %s{k}"]
+        lines += [
+            "  %t = zext i32 %tid to i64",
+            f"  %t1 = mul i64 %t, {THREAD_TOKEN}",
+            f"  %t2 = add i64 %t1, {ROOT_TOKEN}",
+            "  %thread = getelementptr i8, ptr %scratch, i64 %t2",
+            "  br label %claim",
+            "claim:",
+            # claims need no order among themselves: results are published by the end of the job
+            f"  %first = atomicrmw add ptr %ctx, i64 {chunk} monotonic",
+            f"  %left = icmp slt i64 %first, {n}",
+            "  br i1 %left, label %run, label %exit",
+            "run:",
+            f"  %end0 = add i64 %first, {chunk}",
+            f"  %over = icmp sgt i64 %end0, {n}",
+            f"  %end = select i1 %over, i64 {n}, i64 %end0",
+            "  br label %next",
+            "next:",
+            f"  %in_{s.var} = phi i64 [ %first, %run ], [ %after, %next ]",
+        ]
+        args = ", ".join(f"ptr %{b.name}" for b in ps)
+        ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
+        lines += [
+            f"  call void @{name}_body({args}, ptr %scratch, ptr %thread{ints})",
+            f"  %after = add i64 %in_{s.var}, 1",
+            "  %more = icmp slt i64 %after, %end",
+            "  br i1 %more, label %next, label %claim",
+            "exit:",
+            "  ret void",
+        ]
+        body = "\n".join(lines)
+        return f"define internal void @{name}(ptr %ctx, i32 %tid) nounwind {{\n{body}\n}}"
+
+
+def _identity(op: str, dtype: str) -> float | int:
+    if op in ("+", "*"):
+        return (0 if op == "+" else 1) if not is_float(dtype) else (-0.0 if op == "+" else 1.0)
+    if is_float(dtype):
+        return float("inf") if op == "min" else float("-inf")
+    half = 1 << (31 if dtype == "int32" else 63)
+    return half - 1 if op == "min" else -half
+
+
+__all__ = ["CODEGEN_VERSION", "CodegenError", "Module", "emit"]

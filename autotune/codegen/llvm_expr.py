@@ -1,0 +1,505 @@
+"""Expressions as LLVM IR: scalars, or vectors while a vectorized loop is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.codegen import vector_math
+from autotune.codegen.llvm_scope import Scope, Scopes
+from autotune.codegen.llvm_types import ITEMSIZE, LLVM_TYPE, Value, literal, mangle, vector
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var, is_float
+
+
+class CodegenError(Exception):
+    """The generator met code that lowering should not produce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer is: its base pointer, the scope depth that knows it, row-major strides in elements.
+    ``size`` is its number of elements where the kernel owns it, 0 for an argument."""
+
+    pointer: str
+    depth: int
+    dtype: str
+    strides: tuple[int, ...]
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A flat index: ``sum(coefficient * atom) + const``."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    const: int
+
+
+class Expressions:
+    """Emits expressions into `Scopes`. ``env`` maps loop variables to integers (unrolled) or to SSA
+    names with the depth of their scope; ``lanes`` describes the open vectorized loop."""
+
+    def __init__(self, scopes: Scopes, declare: Callable[[str], None]) -> None:
+        self.s = scopes
+        self.declare = declare
+        self.env: dict[str, int | tuple[str, int]] = {}
+        self.places: dict[str, Place] = {}
+        self.lane_var: str | None = None
+        self.lanes = 1
+        self.mask: Value | None = None
+        self._flat: dict[tuple[str, tuple[Expr, ...]], Flat] = {}
+
+    # -- index arithmetic ----------------------------------------------------------------------
+
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
+        """The flat index of an access, as a linear form."""
+        key = (buffer, indices)
+        if key not in self._flat:
+            e: Expr = Const(0)
+            for i, n in zip(indices, self.places[buffer].strides, strict=True):
+                e = e + i * n
+            terms, const = affine.linear(e)
+            self._flat[key] = Flat(
+                tuple((a, int(c.value)) for a, c in terms.items() if isinstance(c, Const)),
+                int(const.value) if isinstance(const, Const) else 0,
+            )
+        return self._flat[key]
+
+    def lane_dependent(self, e: Expr) -> bool:
+        return self.lane_var is not None and self.lane_var in E.variables(e)
+
+    def atom(self, e: Expr) -> int | tuple[str, int]:
+        """An index atom as an integer, or an i64 name and the depth where it is known."""
+        if isinstance(e, Var):
+            return self.env[e.name]
+        known = {v: self.env[v] for v in E.variables(e)}
+        if not E.loads(e) and all(isinstance(x, int) for x in known.values()):
+            return int(E.evaluate(e, known))
+        depth = self.s.depth
+        if not E.loads(e):
+            depth = max(x[1] for x in known.values() if isinstance(x, tuple))
+        key = ("atom", e, tuple(sorted((v, x) for v, x in known.items() if isinstance(x, int))))
+        ref = self.s.recall(key)
+        if ref is None:
+            ref = self.at_depth(depth, lambda: self.scalar(e).ref)
+            self.s.stack[depth].memo[key] = ref
+        return ref, depth
+
+    def at_depth(self, depth: int, f: Callable[[], str]) -> str:
+        """Run ``f`` with its code going to an outer scope."""
+        held = self.s.stack[depth + 1 :]
+        del self.s.stack[depth + 1 :]
+        saved = self.lane_var, self.lanes, self.mask
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            return f()
+        finally:
+            self.s.stack.extend(held)
+            self.lane_var, self.lanes, self.mask = saved
+
+    def address(self, buffer: str, flat: Flat, extra: int = 0) -> tuple[str, int]:
+        """A pointer to an element (of lane 0), and the depth where it is known."""
+        place = self.places[buffer]
+        ptr, depth, const = place.pointer, place.depth, flat.const + extra
+        parts: list[tuple[int, str, int]] = []
+        for a, c in flat.terms:
+            if isinstance(a, Var) and a.name == self.lane_var:
+                continue
+            v = self.atom(a)
+            if isinstance(v, int):
+                const += c * v
+            else:
+                parts.append((v[1], v[0], c))
+        elem = LLVM_TYPE[place.dtype]
+        for d, ref, c in sorted(parts, key=lambda p: p[0]):
+            depth = max(depth, d)
+            key = ("gep", ptr, ref, c)
+            new = self.s.recall(key)
+            if new is None:
+                off = ref if c == 1 else self._times(ref, c, depth)
+                new = self.s.emit(f"getelementptr inbounds {elem}, ptr {ptr}, i64 {off}", at=depth, hint="p")
+                self.s.stack[depth].memo[key] = new
+            ptr = new
+        if const:
+            key = ("gep", ptr, const)
+            new = self.s.recall(key)
+            if new is None:
+                new = self.s.emit(f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}", at=depth, hint="p")
+                self.s.stack[depth].memo[key] = new
+            ptr = new
+        return ptr, depth
+
+    def _times(self, ref: str, c: int, depth: int) -> str:
+        key = ("mul", ref, c)
+        out = self.s.recall(key)
+        if out is None:
+            out = self.s.emit(f"mul nsw i64 {ref}, {c}", at=depth, hint="o")
+            self.s.stack[depth].memo[key] = out
+        return str(out)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def scalar(self, e: Expr) -> Value:
+        v = self.value(e)
+        if v.lanes != 1:
+            raise CodegenError(f"{E.show(e)} differs between lanes where one value is needed")
+        return v
+
+    def splat(self, v: Value, lanes: int) -> Value:
+        if v.lanes == lanes:
+            return v
+        if not v.ref.startswith("%"):
+            return Value(f"splat ({v.type} {v.ref})", v.dtype, lanes)
+        key = ("splat", v.ref, lanes)
+        ref = self.s.recall(key)
+        if ref is None:
+            t = vector(LLVM_TYPE[v.dtype], lanes)
+            one = self.s.emit(f"insertelement {t} poison, {v}, i64 0")
+            ref = self.s.emit(f"shufflevector {t} {one}, {t} poison, <{lanes} x i32> zeroinitializer")
+            self.s.top.memo[key] = ref
+        return Value(ref, v.dtype, lanes)
+
+    def same_lanes(self, *vs: Value) -> list[Value]:
+        n = max(v.lanes for v in vs)
+        return [self.splat(v, n) if n > 1 else v for v in vs]
+
+    def value(self, e: Expr) -> Value:
+        """Emit an expression."""
+        match e:
+            case Const(value=v, dtype=d):
+                return Value(literal(v, d), d)
+            case Var(name=n):
+                return self._variable(n)
+            case Load(buffer=b, indices=ix, dtype=d):
+                return self.load(b, ix, d)
+            case Select():
+                return self._select(e)
+            case Binary(op="+", a=a, b=Binary(op="*", a=x, b=y)) if is_float(E.dtype_of(e)):
+                return self._fma(x, y, a)
+            case Binary(op="+", a=Binary(op="*", a=x, b=y), b=b) if is_float(E.dtype_of(e)):
+                return self._fma(x, y, b)
+            case Binary(op=op, a=a, b=b):
+                x, y = self.same_lanes(self.value(a), self.value(b))
+                return self.binary(op, x, y)
+            case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
+                return m
+            case Compare(op=op, a=a, b=b):
+                x, y = self.same_lanes(self.value(a), self.value(b))
+                return self._compare(op, x, y)
+            case Logic(op="not", args=args):
+                v = self.value(args[0])
+                one = self.splat(Value("true", "bool"), v.lanes) if v.lanes > 1 else Value("true", "bool")
+                return Value(self.s.emit(f"xor {v}, {one.ref}"), "bool", v.lanes)
+            case Logic(op=op, args=args):
+                vs = self.same_lanes(*(self.value(a) for a in args))
+                out = vs[0]
+                for v in vs[1:]:
+                    out = Value(self.s.emit(f"{op} {out}, {v.ref}"), "bool", out.lanes)
+                return out
+            case Call(fn=fn, arg=a):
+                return self._call(fn, self.value(a))
+            case Cast(dtype=d, a=a):
+                return self._cast(self.value(a), d)
+        raise CodegenError(f"cannot emit {E.show(e)}")
+
+    def _variable(self, name: str) -> Value:
+        if name == self.lane_var:
+            iota = ", ".join(f"i64 {n}" for n in range(self.lanes))
+            return Value(f"<{iota}>", INDEX, self.lanes)
+        v = self.env[name]
+        return Value(str(v) if isinstance(v, int) else v[0], INDEX)
+
+    def _fma(self, a: Expr, b: Expr, c: Expr) -> Value:
+        x, y, z = self.same_lanes(self.value(a), self.value(b), self.value(c))
+        t = mangle(LLVM_TYPE[x.dtype], x.lanes)
+        self.declare(f"declare {x.type} @llvm.fmuladd.{t}({x.type}, {x.type}, {x.type})")
+        return Value(self.s.emit(f"call {x.type} @llvm.fmuladd.{t}({x}, {y}, {z})"), x.dtype, x.lanes)
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), x.dtype, x.lanes)
+
+        if is_float(x.dtype):
+            if op in ("min", "max"):
+                return self._extreme(op, x, y)
+            name = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}[op]
+            return out(f"{name} {x}, {y.ref}")
+        match op:
+            case "+" | "-" | "*":
+                return out(f"{ {'+': 'add', '-': 'sub', '*': 'mul'}[op] } {x}, {y.ref}")
+            case "min" | "max":
+                c = self.s.emit(f"icmp {'slt' if op == 'min' else 'sgt'} {x}, {y.ref}")
+                return out(f"select {vector('i1', x.lanes)} {c}, {x}, {y}")
+        return self._divide(op, x, y)
+
+    def _extreme(self, op: str, x: Value, y: Value) -> Value:
+        """Minimum or maximum that hands NaN on from either side, as numpy's do."""
+        i1 = vector("i1", x.lanes)
+        better = self.s.emit(f"fcmp {'olt' if op == 'min' else 'ogt'} {x}, {y.ref}")
+        m = self.s.emit(f"select {i1} {better}, {x}, {y}")
+        if not x.ref.startswith("%"):  # a literal is no NaN
+            return Value(m, x.dtype, x.lanes)
+        nan = self.s.emit(f"fcmp uno {x}, {x.ref}")
+        return Value(self.s.emit(f"select {i1} {nan}, {x}, {x.type} {m}"), x.dtype, x.lanes)
+
+    def _divide(self, op: str, x: Value, y: Value) -> Value:
+        """Division that rounds towards minus infinity, its remainder, or ceildiv."""
+
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), x.dtype, x.lanes)
+
+        if op == "ceildiv":
+            minus = self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x)
+            q = self._divide("//", minus, y)
+            return self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), q)
+        c = int(y.ref) if y.lanes == 1 and y.ref.lstrip("-").isdigit() else 0
+        if c > 0 and c & (c - 1) == 0:
+            if op == "//":
+                return out(f"ashr {x}, {c.bit_length() - 1}")
+            return out(f"and {x}, {c - 1}")
+        i1 = vector("i1", x.lanes)
+        r = out(f"srem {x}, {y.ref}")
+        zero = "zeroinitializer" if x.lanes > 1 else "0"
+        nonzero = self.s.emit(f"icmp ne {r}, {zero}")
+        differ = self.s.emit(f"icmp slt {x.type} {out(f'xor {r}, {y.ref}').ref}, {zero}")
+        fix = self.s.emit(f"and {i1} {nonzero}, {differ}")
+        if op == "%":
+            add = out(f"add {r}, {y.ref}")
+            return out(f"select {i1} {fix}, {add}, {r}")
+        q = out(f"sdiv {x}, {y.ref}")
+        one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
+        less = out(f"sub {q}, {one.ref}")
+        return out(f"select {i1} {fix}, {less}, {q}")
+
+    def _compare(self, op: str, x: Value, y: Value) -> Value:
+        if is_float(x.dtype):
+            code = {"<": "olt", "<=": "ole", "==": "oeq", "!=": "une"}[op]
+            return Value(self.s.emit(f"fcmp {code} {x}, {y.ref}"), "bool", x.lanes)
+        code = {"<": "slt", "<=": "sle", "==": "eq", "!=": "ne"}[op]
+        return Value(self.s.emit(f"icmp {code} {x}, {y.ref}"), "bool", x.lanes)
+
+    def _lane_bound(self, e: Compare) -> Value | None:
+        """``lane < n`` or ``lane >= n`` with one n for all lanes, compared in 32 bits."""
+        if E.dtype_of(e.a) != INDEX or E.loads(e):
+            return None
+        terms, const = affine.linear(e.b - e.a)  # > 0, or >= 0
+        step = terms.pop(Var(self.lane_var or ""), None)
+        rest = affine.from_linear(terms, const)
+        if step not in (Const(1), Const(-1)) or self.lane_dependent(rest):
+            return None
+        below = step == Const(-1)
+        if below:  # lane < rest, or lane < rest + 1
+            n = rest + 1 if e.op == "<=" else rest
+        else:  # lane >= -rest + 1, or lane >= -rest
+            n = Const(0) - rest if e.op == "<=" else 1 - rest
+        ints = tuple(sorted((v, x) for v in E.variables(n) if isinstance(x := self.env[v], int)))
+        key = ("lanes", below, n, ints, self.lanes)
+        ref = self.s.recall(key)
+        if ref is None:
+            clamped = E.maximum(E.minimum(n, self.lanes), 0)
+            short = self.s.emit(f"trunc {self.uniform(clamped)} to i32")
+            t = f"<{self.lanes} x i32>"
+            one = self.s.emit(f"insertelement {t} poison, i32 {short}, i64 0")
+            all_ = self.s.emit(f"shufflevector {t} {one}, {t} poison, {t} zeroinitializer")
+            iota = ", ".join(f"i32 {k}" for k in range(self.lanes))
+            ref = self.s.emit(f"icmp {'slt' if below else 'sge'} {t} <{iota}>, {all_}")
+            self.s.top.memo[key] = ref
+        return Value(ref, "bool", self.lanes)
+
+    def uniform(self, e: Expr) -> Value:
+        """An expression that all lanes share, once."""
+        held = self.lane_var, self.lanes, self.mask
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            return self.scalar(e)
+        finally:
+            self.lane_var, self.lanes, self.mask = held
+
+    def _call(self, fn: str, x: Value) -> Value:
+        if not is_float(x.dtype):
+            if fn == "floor":
+                return x
+            if fn == "abs":
+                return self.binary("max", x, self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x))
+            raise CodegenError(f"{fn} of {x.dtype}")
+        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, self.s.label("m"))
+        for d in m.declares:
+            self.declare(d)
+        self.s.top.lines.extend(f"  {line}" for line in m.lines)
+        return Value(m.result, x.dtype, x.lanes)
+
+    def _cast(self, x: Value, to: str) -> Value:
+        a, b = x.type, vector(LLVM_TYPE[to], x.lanes)
+        if LLVM_TYPE[x.dtype] == LLVM_TYPE[to]:
+            return Value(x.ref, to, x.lanes)
+
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), to, x.lanes)
+
+        if is_float(x.dtype):
+            if is_float(to):
+                return out(f"{'fpext' if to == 'float64' else 'fptrunc'} {x} to {b}")
+            name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
+            self.declare(f"declare {b} {name}({a})")
+            return out(f"call {b} {name}({x})")
+        if is_float(to):
+            return out(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {b}")
+        if x.dtype == "bool":
+            return out(f"zext {x} to {b}")
+        wide = {"i32": 32, "i64": 64}
+        return out(f"{'sext' if wide[LLVM_TYPE[x.dtype]] < wide[LLVM_TYPE[to]] else 'trunc'} {x} to {b}")
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def stride(self, flat: Flat) -> int | None:
+        """Elements from lane to lane, None when that isn't constant."""
+        if self.lane_var is None:
+            return 0
+        step = 0
+        for a, c in flat.terms:
+            if isinstance(a, Var) and a.name == self.lane_var:
+                step += c
+            elif self.lane_dependent(a):
+                return None
+        return step
+
+    def load(self, buffer: str, ix: tuple[Expr, ...], dtype: str) -> Value:
+        flat = self.flat(buffer, ix)
+        step = self.stride(flat)
+        t, n = LLVM_TYPE[dtype], self.lanes
+        if step == 0:
+            return Value(self._remembered_load(buffer, flat, t, None, 1), dtype)
+        if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
+            return self._masked_load(buffer, flat, step, dtype)
+        if step == 1:
+            return Value(self._remembered_load(buffer, flat, t, None, n), dtype, n)
+        out = "poison"
+        for lane, ref in enumerate(self._lane_addresses(buffer, flat, step)):
+            x = self.s.emit(f"load {t}, ptr {ref}, align {ITEMSIZE[dtype]}")
+            out = self.s.emit(f"insertelement {vector(t, n)} {out}, {t} {x}, i64 {lane}")
+        return Value(out, dtype, n)
+
+    def _own(self, buffer: str, flat: Flat) -> bool:
+        """Every lane reads memory of the kernel's own, whatever the mask: then a plain load keeps
+        the buffer in registers."""
+        first = flat.const
+        for a, c in flat.terms:
+            if isinstance(a, Var) and a.name == self.lane_var:
+                continue
+            v = self.env.get(a.name) if isinstance(a, Var) else None
+            if not isinstance(v, int):
+                return False
+            first += c * v
+        return 0 <= first and first + self.lanes <= self.places[buffer].size
+
+    def _remembered_load(self, buffer: str, flat: Flat, t: str, mask: Value | None, lanes: int) -> str:
+        """A scalar or contiguous load, placed as far out as its address and the stores allow."""
+        ptr, depth = self.address(buffer, flat)
+        key = ("load", ptr, lanes)
+        old = self.s.recall_load(key, buffer)
+        if old is not None:
+            return str(old)
+        level = self.s.load_level(buffer, depth)
+        align = ITEMSIZE[self.places[buffer].dtype]
+        ref = self.s.emit(f"load {vector(t, lanes)}, ptr {ptr}, align {align}", at=level)
+        home = level if buffer not in self.s.stack[level].stores else level + 1
+        if home <= self.s.depth and buffer not in self.s.stack[home].stores:
+            self.s.stack[home].memo[key] = ref
+        return ref
+
+    def _lane_addresses(self, buffer: str, flat: Flat, step: int | None) -> list[str]:
+        if step is not None:
+            return [self.address(buffer, flat, lane * step)[0] for lane in range(self.lanes)]
+        return [self.in_lane(lane, lambda: self.address(buffer, flat)[0]) for lane in range(self.lanes)]
+
+    def in_lane(self, lane: int, f: Callable[[], str]) -> str:
+        """Run ``f`` with the lane variable fixed."""
+        var, lanes, mask = self.lane_var, self.lanes, self.mask
+        assert var is not None
+        self.env[var] = lane
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            return f()
+        finally:
+            self.lane_var, self.lanes, self.mask = var, lanes, mask
+            del self.env[var]
+
+    def pointers(self, buffer: str, flat: Flat) -> str:
+        """A vector of element addresses, one a lane."""
+        e: Expr = Const(flat.const)
+        for a, c in flat.terms:
+            e = e + a * c
+        index = self.splat(self.value(e), self.lanes)
+        place = self.places[buffer]
+        return self.s.emit(f"getelementptr {LLVM_TYPE[place.dtype]}, ptr {place.pointer}, {index}")
+
+    def _masked_load(self, buffer: str, flat: Flat, step: int | None, dtype: str) -> Value:
+        t, n = LLVM_TYPE[dtype], self.lanes
+        vt, align = vector(t, n), ITEMSIZE[dtype]
+        assert self.mask is not None
+        if step == 1:
+            ptr, _ = self.address(buffer, flat)
+            name = f"@llvm.masked.load.{mangle(t, n)}.p0"
+            self.declare(f"declare {vt} {name}(ptr, <{n} x i1>, {vt})")
+            code = f"call {vt} {name}(ptr align {align} {ptr}, {self.mask}, {vt} zeroinitializer)"
+        else:
+            name = f"@llvm.masked.gather.{mangle(t, n)}.v{n}p0"
+            self.declare(f"declare {vt} {name}(<{n} x ptr>, <{n} x i1>, {vt})")
+            code = (
+                f"call {vt} {name}(<{n} x ptr> align {align} {self.pointers(buffer, flat)}, "
+                f"{self.mask}, {vt} zeroinitializer)"
+            )
+        return Value(self.s.emit(code), dtype, n)
+
+    # -- choice --------------------------------------------------------------------------------
+
+    def and_mask(self, cond: Value) -> Value:
+        """``cond`` within the open mask, one bit a lane."""
+        cond = self.splat(cond, self.lanes)
+        if self.mask is None:
+            return cond
+        return Value(self.s.emit(f"and {self.mask}, {cond.ref}"), "bool", self.lanes)
+
+    def _select(self, e: Select) -> Value:
+        """Only the chosen side is evaluated where evaluating could fault: sides that load."""
+        cond = self.value(e.cond)
+        risky = any(E.loads(x) for x in (e.a, e.b))
+        if not risky:
+            x, y = self.same_lanes(self.value(e.a), self.value(e.b))
+            c = self.splat(cond, x.lanes) if cond.lanes > 1 else cond
+            if cond.lanes > 1:
+                x, y = self.splat(x, cond.lanes), self.splat(y, cond.lanes)
+            return Value(self.s.emit(f"select {c}, {x}, {y}"), x.dtype, x.lanes)
+        if cond.lanes == 1:
+            return self._branch(e, cond)
+        outer = self.mask
+        self.mask = self.and_mask(cond)
+        x = self.splat(self.value(e.a), self.lanes)
+        self.mask = outer
+        true = self.splat(Value("true", "bool"), self.lanes)
+        other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
+        self.mask = self.and_mask(other)
+        y = self.splat(self.value(e.b), self.lanes)
+        self.mask = outer
+        return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _branch(self, e: Select, cond: Value) -> Value:
+        then, other, join = (self.s.label(h) for h in ("then", "else", "join"))
+        lanes = self.lanes if self.lane_var is not None and (self.lane_dependent(e.a) or self.lane_dependent(e.b)) else 1
+        sides: list[tuple[Value, Scope]] = []
+        for label, x in ((then, e.a), (other, e.b)):
+            self.s.stack.append(Scope(label, False, frozenset()))
+            v = self.value(x)
+            v = self.splat(v, lanes) if lanes > 1 else v
+            sides.append((v, self.s.stack.pop()))
+        self.s.do(f"br {cond}, label %{then}, label %{other}")
+        for label, (_, scope) in zip((then, other), sides, strict=True):
+            self.s.top.lines.append(f"{label}:")
+            self.s.top.lines.extend(scope.lines)
+            self.s.do(f"br label %{join}")
+        self.s.start(join)
+        (x, sx), (y, sy) = sides
+        ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
+        return Value(ref, x.dtype, x.lanes)

@@ -1,0 +1,87 @@
+"""Scopes of a function under construction: where code goes, and what is known there.
+
+Code is emitted innermost first into the lines of its scope; a loop's text joins its parent only when
+the body is complete. So code that an inner scope puts into an outer one lands before the loop: hoisting is
+writing to another list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Scope:
+    """A region that runs as a whole: a function body, a loop body, one side of a branch.
+
+    ``always``: entering the parent means running this at least once, so that loads may move out.
+    ``stores``: buffers written somewhere in the region; a load of any other stays valid.
+    """
+
+    label: str
+    always: bool
+    stores: frozenset[str]
+    lines: list[str] = field(default_factory=list)
+    memo: dict[Hashable, Any] = field(default_factory=dict)
+
+
+class Scopes:
+    """The stack of scopes, and fresh names."""
+
+    def __init__(self, stores: frozenset[str]) -> None:
+        self.stack = [Scope("entry", True, stores)]
+        self._n = 0
+
+    @property
+    def depth(self) -> int:
+        return len(self.stack) - 1
+
+    @property
+    def top(self) -> Scope:
+        return self.stack[-1]
+
+    def fresh(self, hint: str = "v") -> str:
+        self._n += 1
+        return f"%{hint}{self._n}"
+
+    def label(self, hint: str) -> str:
+        self._n += 1
+        return f"{hint}{self._n}"
+
+    def emit(self, code: str, *, at: int | None = None, hint: str = "v") -> str:
+        """Append ``%new = code``; returns the name."""
+        name = self.fresh(hint)
+        self.stack[self.depth if at is None else at].lines.append(f"  {name} = {code}")
+        return name
+
+    def do(self, code: str) -> None:
+        self.top.lines.append(f"  {code}")
+
+    def start(self, label: str) -> None:
+        """Begin a basic block in the current scope."""
+        self.top.lines.append(f"{label}:")
+        self.top.label = label
+
+    def recall(self, key: Hashable) -> Any:
+        for s in reversed(self.stack):
+            if key in s.memo:
+                return s.memo[key]
+        return None
+
+    def recall_load(self, key: Hashable, buffer: str) -> Any:
+        """A remembered load that no store since can have changed."""
+        for s in reversed(self.stack):
+            if buffer in s.stores:
+                return None if key not in s.memo else s.memo[key]
+            if key in s.memo:
+                return s.memo[key]
+        return None
+
+    def load_level(self, buffer: str, depth: int) -> int:
+        """The outermost scope where a load whose address is known at ``depth`` may stand."""
+        level = self.depth
+        while level > depth and self.stack[level].always and buffer not in self.stack[level].stores:
+            level -= 1
+        return level

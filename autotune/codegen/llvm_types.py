@@ -1,0 +1,56 @@
+"""Names and literals of LLVM IR text."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedules.expr import is_float
+
+LLVM_TYPE = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "i32",
+    "int64": "i64",
+    "index": "i64",
+    "bool": "i1",
+}
+SUFFIX = {"float": "f32", "double": "f64", "i32": "i32", "i64": "i64", "i1": "i1"}
+ITEMSIZE = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA value or literal: ``lanes`` is 1 for a scalar."""
+
+    ref: str
+    dtype: str
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        return vector(LLVM_TYPE[self.dtype], self.lanes)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.ref}"
+
+
+def vector(scalar: str, lanes: int) -> str:
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+
+
+def mangle(scalar: str, lanes: int) -> str:
+    """The suffix of an overloaded intrinsic."""
+    return SUFFIX[scalar] if lanes == 1 else f"v{lanes}{SUFFIX[scalar]}"
+
+
+def literal(value: int | float | bool, dtype: str) -> str:
+    """A scalar constant; floating point as the hexadecimal of its double, which is exact."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    if is_float(dtype):
+        v = float(np.float32(value)) if dtype == "float32" else float(value)
+        return f"0x{struct.unpack('>Q', struct.pack('>d', v))[0]:016X}"
+    return str(int(value))

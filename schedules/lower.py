@@ -1,0 +1,58 @@
+"""Lowering: a scheduled nest becomes loops around stores, ready for a code generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from schedules.ir import LoweredFunc, Nest, Stmt
+from schedules.passes.compact import compact
+from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.partition import partition
+from schedules.passes.simplify import simplify
+from schedules.passes.speculate import speculate
+from schedules.passes.trim import trim
+from schedules.verify import verify
+
+Pass = Callable[[Stmt], Stmt]
+
+
+def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
+    """The passes after `expand_blocks`, in order, by name."""
+    params = tuple(nest.buffer(n) for n in nest.params)
+    intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
+    return [
+        # sizes and guards are read off simplified indices
+        ("simplify", simplify),
+        ("compact", lambda s: compact(s, intermediate)),
+        # indices are now relative to their region: fold them again
+        ("simplify", simplify),
+        # before partition, so that only guards that matter cost a copy of the loop
+        ("speculate", lambda s: speculate(s, params)),
+        ("partition", partition),
+        # last, because it makes extents depend on outer loops
+        ("trim", trim),
+        ("simplify", simplify),
+    ]
+
+
+def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
+    """Lower a nest whose holes are all filled."""
+    params = tuple(nest.buffer(n) for n in nest.params)
+    s = expand_blocks(nest)
+    verify_ranks = tuple(nest.buffers)
+    verify(s, verify_ranks, "expand_blocks")
+    for title, run in pipeline(nest):
+        s = run(s)
+        verify(s, params if title != "simplify" else verify_ranks, title)
+    return LoweredFunc(name, params, nest.outputs, s)
+
+
+def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
+    """The program after each pass, for people and for tests."""
+    params = tuple(nest.buffer(n) for n in nest.params)
+    s = expand_blocks(nest)
+    out = []
+    for title, run in pipeline(nest):
+        s = run(s)
+        out.append((title, LoweredFunc("kernel", params, nest.outputs, s)))
+    return out

@@ -1,0 +1,76 @@
+"""Allocate every intermediate buffer around its uses, no larger than what is live there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedules import expr as E
+from schedules.expr import Expr, Load
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, walk, with_body
+from schedules.passes.simplify import expressions, loads
+from schedules.regions import footprint
+
+
+def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
+    """``s`` with an `Alloc` for each buffer at the innermost statement that holds all its uses,
+    shrunk to the region touched from there, and indexed from that region's base."""
+    for b in buffers:
+        s = _place(s, b)
+    return s
+
+
+def _uses(s: Stmt, name: str) -> bool:
+    return any(
+        (isinstance(x, Store) and x.buffer == name) or any(ld.buffer == name for ld in loads(x))
+        for x in walk(s)
+    )
+
+
+def _place(s: Stmt, b: Buffer) -> Stmt:
+    """Descend while a single child holds every use; a loop of lanes or threads stays whole."""
+    users = [k for k in kids(s) if _uses(k, b.name)]
+    own = any(x.buffer == b.name for e in expressions(s) for x in E.loads(e))
+    if not users:
+        return s
+    if len(users) == 1 and not own and not (isinstance(s, Loop) and s.kind == "vectorize"):
+        child = users[0]
+        if not isinstance(child, (Store, Guard)) and not (
+            isinstance(child, Loop) and child.kind == "vectorize"
+        ):
+            return with_body(s, lambda k: _place(k, b) if k is child else k)
+        return with_body(s, lambda k: _alloc(k, b) if k is child else k)
+    if isinstance(s, (Loop, Guard, Alloc)):
+        return with_body(s, lambda k: _alloc(k, b))
+    return _alloc(s, b)
+
+
+def _alloc(s: Stmt, b: Buffer) -> Stmt:
+    inner = {x.var: x.extent for x in walk(s) if isinstance(x, Loop)}
+    places: list[tuple[Expr, ...]] = []
+    for x in walk(s):
+        places += [ld.indices for ld in loads(x) if ld.buffer == b.name]
+        if isinstance(x, Store) and x.buffer == b.name:
+            places.append(x.indices)
+    spans = footprint(places, inner, b.shape, clip=False)
+    base = [s0 for s0, _ in spans]
+
+    def f(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer == b.name:
+            at = (E.rewrite(i, f) for i in e.indices)
+            return Load(e.buffer, tuple(i - o for i, o in zip(at, base, strict=True)), e.dtype)
+        return None
+
+    def go(x: Stmt) -> Stmt:
+        match x:
+            case Store(buffer=name, indices=ix, value=v):
+                new = tuple(E.rewrite(i, f) for i in ix)
+                if name == b.name:
+                    new = tuple(i - o for i, o in zip(new, base, strict=True))
+                return Store(name, new, E.rewrite(v, f))
+            case Guard(cond=c, body=body):
+                return replace(x, cond=E.rewrite(c, f), body=go(body))
+        return with_body(x, go)
+
+    return Alloc(Buffer(b.name, tuple(n for _, n in spans), b.dtype, b.scope), go(s))
+
+

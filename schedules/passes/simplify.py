@@ -1,0 +1,87 @@
+"""Fold what the loop ranges prove: guards, indices, loops of one iteration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load
+from schedules.ir import Alloc, Buffer, Guard, Loop, Seq, Stmt, Store, const, seq, with_body
+
+Ranges = dict[str, affine.Range]
+
+
+def simplify(s: Stmt, ranges: Ranges | None = None) -> Stmt:
+    """Equal to ``s``: guards that always hold are dropped, statements that never run too."""
+    out = _go(s, ranges or {})
+    return out if out is not None else Seq(())
+
+
+def loop_range(extent: Expr, ranges: Ranges) -> affine.Range | None:
+    r = affine.bounds(extent, ranges)
+    return None if r is None else (0, max(r[1] - 1, 0))
+
+
+def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
+    match s:
+        case Loop(var=v, extent=n, body=b):
+            n = affine.simplify(n, ranges)
+            if const(n) is not None and int(const(n) or 0) <= 0:
+                return None
+            r = loop_range(n, ranges)
+            inner = ranges | ({v: r} if r is not None else {})
+            if n == Const(1):
+                return _go(substitute(b, {v: Const(0)}), ranges)
+            body = _go(b, inner)
+            return None if body is None else replace(s, extent=n, body=body)
+        case Guard(cond=c, body=b):
+            parts = [p for p in map(lambda x: affine.simplify(x, ranges), E.conjuncts(c)) if p != E.TRUE]
+            if E.FALSE in parts:
+                return None
+            body = _go(b, ranges)
+            if body is None or not parts:
+                return body
+            return replace(s, cond=E.all_of(*parts), body=body)
+        case Seq(stmts=xs):
+            new = [y for x in xs if (y := _go(x, ranges)) is not None]
+            return seq(*new) if new else None
+        case Alloc(buffer=buf, body=b):
+            body = _go(b, ranges)
+            if body is None:
+                return None
+            shape = tuple(affine.simplify(n, ranges) for n in buf.shape)
+            return Alloc(Buffer(buf.name, shape, buf.dtype, buf.scope), body)
+        case Store(buffer=name, indices=ix, value=value):
+            return Store(name, tuple(affine.simplify(i, ranges) for i in ix), affine.simplify(value, ranges))
+    return s
+
+
+def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
+    """Replace loop variables in a lowered statement."""
+    match s:
+        case Loop(extent=n, body=b):
+            return replace(s, extent=E.substitute(n, env), body=substitute(b, env))
+        case Guard(cond=c, body=b):
+            return replace(s, cond=E.substitute(c, env), body=substitute(b, env))
+        case Store(indices=ix, value=v):
+            return Store(s.buffer, tuple(E.substitute(i, env) for i in ix), E.substitute(v, env))
+    return with_body(s, lambda x: substitute(x, env))
+
+
+def expressions(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions that stand in a statement itself, not in its children."""
+    match s:
+        case Store(indices=ix, value=v):
+            return (*ix, v)
+        case Guard(cond=c):
+            return (c,)
+        case Loop(extent=n):
+            return (n,)
+    return ()
+
+
+def loads(s: Stmt) -> tuple[Load, ...]:
+    return tuple(x for e in expressions(s) for x in E.loads(e))
+
+

@@ -1,0 +1,71 @@
+"""Guards become loop bounds, or move out of loops that they don't depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Compare, Const, Expr, Var
+from schedules.ir import Guard, Loop, Seq, Stmt, const, walk, with_body
+
+
+def trim(s: Stmt) -> Stmt:
+    """``for i in range(8): if j * 8 + i < n: S`` becomes ``for i in range(min(8, n - j * 8)): S``. The
+    extents of unrolled and vectorized loops stay constants: there a guard that does not fold remains, as a mask."""
+    s = with_body(s, trim)
+    match s:
+        case Guard(cond=c, body=Guard(cond=d, body=b)):
+            return Guard(E.all_of(c, d), b)
+        case Guard(body=Seq(stmts=())):
+            return Seq(())
+        case Loop(body=Seq(stmts=xs)) if len(xs) > 1 and _same_guard(xs):
+            first = xs[0]
+            assert isinstance(first, Guard)
+            bodies = tuple(x.body for x in xs if isinstance(x, Guard))
+            return trim(replace(s, body=Guard(first.cond, Seq(bodies))))
+        case Loop(body=Guard() as g):
+            return _trim_loop(s, g)
+    return s
+
+
+def _same_guard(xs: tuple[Stmt, ...]) -> bool:
+    first = xs[0]
+    return isinstance(first, Guard) and all(isinstance(x, Guard) and x.cond == first.cond for x in xs)
+
+
+def _trim_loop(loop: Loop, g: Guard) -> Stmt:
+    extent, keep, out = loop.extent, [], []
+    stored = {x.buffer for x in walk(loop.body) if hasattr(x, "indices")}
+    for c in E.conjuncts(g.cond):
+        if any(x.buffer in stored for x in E.loads(c)):
+            keep.append(c)
+        elif loop.var not in E.variables(c):
+            out.append(c)
+        else:
+            bound = _bound(c, loop.var)
+            new = affine.simplify(E.minimum(extent, bound), {}) if bound is not None else None
+            if new is None or (loop.kind in ("unroll", "vectorize") and const(new) is None):
+                keep.append(c)
+            else:
+                extent = new
+    body: Stmt = Guard(E.all_of(*keep), g.body) if keep else g.body
+    new_loop: Stmt = replace(loop, extent=extent, body=body)
+    return Guard(E.all_of(*out), new_loop) if out else new_loop
+
+
+def _bound(c: Expr, var: str) -> Expr | None:
+    """The exclusive upper bound on ``var`` that ``c`` says, if that is what it says."""
+    if not isinstance(c, Compare) or c.op not in ("<", "<="):
+        return None
+    terms, k = affine.linear(c.b - c.a)  # > 0, or >= 0
+    step = terms.pop(Var(var), None)
+    rest = affine.from_linear(terms, k)
+    if not isinstance(step, Const) or int(step.value) >= 0 or var in E.variables(rest):
+        return None
+    if c.op == "<=":
+        rest = rest + 1
+    a = -int(step.value)  # a * var < rest
+    return rest if a == 1 else (rest + (a - 1)) // a
+
+

@@ -1,0 +1,47 @@
+"""Well-formedness of lowered code, checked between passes."""
+
+from __future__ import annotations
+
+from schedules import expr as E
+from schedules.errors import AutotuneError
+from schedules.expr import Hole, Load, Var
+from schedules.ir import Alloc, Block, Buffer, Loop, Seq, Stmt, Store, kids, walk
+from schedules.passes.simplify import expressions
+
+
+class VerifyError(AutotuneError):
+    """A pass produced code that breaks an invariant of the IR: a bug of this project."""
+
+
+def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
+    """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, no
+    block or hole is left, and lanes hold no loops."""
+
+    def fail(what: str) -> None:
+        raise VerifyError(f"after {after}: {what}")
+
+    def go(x: Stmt, names: frozenset[str], ranks: dict[str, int]) -> None:
+        if isinstance(x, Block):
+            fail(f"block {x.name} is left")
+        for e in expressions(x):
+            for y in E.walk(e):
+                if isinstance(y, Hole):
+                    fail(f"hole {y.name} is not decided")
+                if isinstance(y, Var) and y.name not in names:
+                    fail(f"variable {y.name} is not defined in {E.show(e)}")
+                if isinstance(y, Load) and ranks.get(y.buffer) != len(y.indices):
+                    fail(f"{E.show(y)} reads a buffer that is not there, or not of that rank")
+        if isinstance(x, Store) and ranks.get(x.buffer) != len(x.indices):
+            fail(f"a store to {x.buffer} has the wrong rank, or no buffer")
+        if isinstance(x, Loop):
+            if x.kind == "vectorize" and any(isinstance(y, Loop) for y in walk(x.body)):
+                fail(f"vectorized loop {x.var} holds a loop")
+            names = names | {x.var}
+        if isinstance(x, Alloc):
+            ranks = ranks | {x.buffer.name: len(x.buffer.shape)}
+        if isinstance(x, Seq) and any(isinstance(y, Seq) for y in x.stmts):
+            fail("a sequence stands directly inside a sequence")
+        for k in kids(x):
+            go(k, names, ranks)
+
+    go(s, frozenset(), {b.name: len(b.shape) for b in params})
