@@ -36,8 +36,8 @@ MAX_THREADS = 1024
 SPIN_NS = 75_000
 SYMBOLS = ("at_parallel", "at_pool_reset", "at_pool_workers")
 
-# Triple prefix → number of the futex system call; the instruction that makes a spinning core wait a little, and
-# its declaration. An intrinsic, as inline assembly would need LLVM's assembly parser; on most Arm cores
+# Triple prefix → number of the futex system call; the instruction that makes a spinning core wait a little,
+# and its declaration. An intrinsic, as inline assembly would need LLVM's assembly parser; on most Arm cores
 # `yield` does nothing, while `isb` (15: full system) stalls for some tens of cycles.
 _ARCHITECTURES = {
     "x86_64": (202, "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
@@ -66,14 +66,15 @@ def text(triple: str) -> str:
 
 
 # Constants of Linux and of its C libraries in the text: SIG_SETMASK 2, PTHREAD_CREATE_DETACHED 1,
-# CLOCK_MONOTONIC 1, SIGILL 4, SIGTRAP 5, SIGBUS 7, SIGFPE 8, SIGSEGV 11, FUTEX_WAIT_BITSET | FUTEX_PRIVATE 137, FUTEX_WAKE_BITSET | FUTEX_PRIVATE 138; sigset_t has 128 bytes and
-# pthread_attr_t at most 64, in glibc and musl. The generation is the upper half of the word: both targets are
-# little-endian, so it lies 4 bytes in.
+# CLOCK_MONOTONIC 1, SIGILL 4, SIGTRAP 5, SIGBUS 7, SIGFPE 8, SIGSEGV 11; FUTEX_WAIT_BITSET and
+# FUTEX_WAKE_BITSET with FUTEX_PRIVATE 137 and 138; sigset_t has 128 bytes and pthread_attr_t at most 64, in
+# glibc and musl. The generation is the upper half of the word: both targets are little-endian, so it lies
+# 4 bytes in.
 _MODULE = Template(
     """\
 target triple = "$triple"
 
-; state, fn and ctx share a cache line (a pair, for the adjacent-line prefetcher): who sees the job has it all.
+; state, fn and ctx share a cache line (a pair, for the adjacent-line prefetcher): who sees a job has it all.
 @at_pool = internal global { i64, ptr, ptr } zeroinitializer, align 128
 ; busy: 1 while a caller owns the pool. It alone writes fn, ctx, workers, refused and opens and closes jobs.
 @at_busy = internal global i32 0, align 128
@@ -192,7 +193,7 @@ drain:
 
 drain.wait:
   ; A worker that was descheduled within a chunk may need our core.
-  %patient = icmp ult i32 %spins, 4096
+  %patient = icmp ult i32 %spins, 1024
   br i1 %patient, label %drain.pause, label %drain.yield
 
 drain.pause:
