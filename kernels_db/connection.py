@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import time
 from pathlib import Path
 from typing import Literal
@@ -43,15 +44,29 @@ def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connect
         return con
     try:
         con.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
+    except sqlite3.OperationalError as err:
+        if err.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            con.close()
+            raise
         # A WAL database in a directory that cannot be written has no place for its -shm file. Without
         # a -wal file nobody is writing either, so the file may be read as it stands.
         con.close()
-        wal = path.with_name(path.name + "-wal")
-        if wal.exists() and wal.stat().st_size:
+        if _has_wal(path):
             raise
         con = _open(uri + "&immutable=1", timeout_s)
     return con
+
+
+def _has_wal(path: Path) -> bool:
+    """Whether changes are waiting beside the file, as while a process has it open for writing."""
+    wal = path.with_name(path.name + "-wal")
+    return wal.exists() and wal.stat().st_size > 0
+
+
+def _ends_within_page(path: Path) -> bool:
+    with path.open("rb") as f:
+        (page,) = struct.unpack(">H", f.read(18)[16:18].rjust(2, b"\0"))
+    return path.stat().st_size % (65536 if page == 1 else max(page, 512)) != 0
 
 
 def _open(uri: str, timeout_s: float) -> sqlite3.Connection:
@@ -115,6 +130,9 @@ def check_file(path: Path) -> None:
             raise LogError(f"{path} is not a regular file; give the path of a tuning log")
         with path.open("rb") as f:
             head = f.read(len(MAGIC))
+        # SQLite takes a page that was cut off for one that ends in zeros. While changes are being copied
+        # into the file its last page may be incomplete; once none are waiting it may not.
+        cut = head == MAGIC and _ends_within_page(path) and not _has_wal(path) and _ends_within_page(path)
     except OSError as err:
         raise explain(err, path) from None
     if head and not MAGIC.startswith(head):
@@ -122,7 +140,7 @@ def check_file(path: Path) -> None:
             f"{path} is not a tuning log: it is not a SQLite database. If it is an export, import it into a "
             f"log with: autotune log import {path}"
         )
-    if head and len(head) < len(MAGIC):
+    if cut or 0 < len(head) < len(MAGIC):
         raise _damaged(path)
 
 

@@ -1,0 +1,387 @@
+"""Opening: what is a log, what is not, and what the message says then; migrations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured
+from sqlalchemy import create_engine
+
+from kernels_db import Log, LogError, compat, engine, lookup, migrate
+from kernels_db.schema import Base
+from schedules.model import Target
+
+W = copy_of(8)
+
+
+def anywhere(_: Target) -> bool:
+    return True
+
+
+def every_way_in(path: Path | str) -> list[Callable[[], object]]:
+    """Opening for writing, for reading, for loading a kernel, and as the source of a merge."""
+
+    def merge() -> None:
+        with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "x.db") as log:
+            log.merge(path)
+
+    return [
+        lambda: Log(path).close(),
+        lambda: Log(path, read_only=True).close(),
+        lambda: lookup.best(path, W.digest, anywhere),
+        merge,
+    ]
+
+
+def refused(path: Path | str, message: str, ways: slice = slice(None)) -> None:
+    for way in every_way_in(path)[ways]:
+        with pytest.raises(LogError, match=message):
+            way()
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    with Log(tmp_path / "tuning.db") as log:
+        fill(log, 4)
+    return tmp_path / "tuning.db"
+
+
+def test_a_new_log_and_its_directory_are_created(tmp_path: Path) -> None:
+    path = tmp_path / "some" / "where" / "tuning.db"
+    assert lookup.best(path, W.digest, anywhere) is None
+    refused(path, "there is no tuning log at", slice(1, 2))
+    with Log(str(path)) as log:
+        fill(log, 1)
+    with Log(f"sqlite:///{path}", read_only=True) as log:
+        assert log.stats()["records"] == 2
+    assert lookup.best(f"sqlite:///{path}", W.digest, anywhere) is not None
+    con = sqlite3.connect(path)
+    assert con.execute("PRAGMA application_id").fetchone() == (compat.APPLICATION_ID,)
+    assert con.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    con.close()
+
+
+def test_a_zero_byte_file_is_a_new_log(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    path.touch()
+    assert lookup.best(path, W.digest, anywhere) is None
+    with Log(path, read_only=True) as log:
+        assert log.stats()["records"] == 0 and log.best(W, TARGETS[0]) is None
+        assert exported(log) == '{"format":"autotune-log","version":1}\n'
+    assert path.stat().st_size == 0
+    with Log(path) as log:
+        fill(log, 1)
+        assert log.stats()["records"] == 2
+
+
+def test_a_database_without_tables_is_a_new_log(tmp_path: Path) -> None:
+    """What a process leaves that is killed between creating the file and the schema."""
+    con = sqlite3.connect(tmp_path / "a.db")
+    con.execute("PRAGMA journal_mode = WAL")
+    con.close()
+    assert (tmp_path / "a.db").stat().st_size > 0
+    assert lookup.best(tmp_path / "a.db", W.digest, anywhere) is None
+    with Log(tmp_path / "a.db") as log:
+        assert len(fill(log, 1)) == 2
+
+
+@pytest.mark.parametrize(
+    "url", ["", "a\0b", ":memory:", "sqlite://", "sqlite:///:memory:", "postgresql://h/db"]
+)
+def test_names_that_are_no_file(url: str) -> None:
+    refused(url, "is not a file", slice(0, 3))
+
+
+def test_a_directory_is_not_a_log(tmp_path: Path) -> None:
+    refused(tmp_path, "is a directory")
+    refused(tmp_path / ".." / tmp_path.name, "is a directory")
+
+
+def test_something_that_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", "not a regular file", slice(0, 3))
+
+
+def test_a_file_in_the_way_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LogError, match="cannot"):
+        Log(tmp_path / "file" / "tuning.db")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello\n", b'{"format":"autotune-log","version":1}\n', b"\0" * 5000, b"SQLite"]
+)
+def test_a_file_that_is_no_database(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(content)
+    refused(path, "not a SQLite database|is damaged", slice(0, 3))
+    assert path.read_bytes() == content
+
+
+def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "photos.db"
+    con = sqlite3.connect(path)
+    con.execute("CREATE TABLE photo (id INTEGER)")
+    con.close()
+    before = path.read_bytes()
+    refused(path, "another application")
+    con = sqlite3.connect(path)
+    con.execute("PRAGMA application_id = 7")
+    con.close()
+    refused(path, "another application")
+    assert path.read_bytes()[100:] == before[100:]
+    assert not path.with_name("photos.db-wal").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.05, 0.3, 0.5, 0.6, 0.95, 0.999])
+def test_a_truncated_log(log_file: Path, share: float) -> None:
+    data = log_file.read_bytes()
+    log_file.write_bytes(data[: max(17, int(len(data) * share))])
+    refused(log_file, r"tuning\.db is damaged.*Restore it")
+
+
+def test_overwritten_pages(log_file: Path) -> None:
+    data = bytearray(log_file.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    log_file.write_bytes(data)
+
+    def use() -> None:
+        with Log(log_file) as log:
+            exported(log)
+
+    for way in (use, lambda: lookup.best(log_file, W.digest, anywhere)):
+        with pytest.raises(LogError, match="is damaged"):
+            way()
+
+
+def test_missing_tables(log_file: Path) -> None:
+    con = sqlite3.connect(log_file)
+    con.execute("DROP TABLE record")
+    con.close()
+
+    def use() -> None:
+        with Log(log_file) as log:
+            log.stats()
+
+    for way in (use, lambda: lookup.best(log_file, W.digest, anywhere)):
+        with pytest.raises(LogError, match="no such table: record"):
+            way()
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("record", "times_s"), ("record", "environment"), ("target", "json")]
+)
+def test_damaged_rows_are_named(log_file: Path, table: str, column: str) -> None:
+    con = sqlite3.connect(log_file)
+    con.execute(f"UPDATE {table} SET {column} = '{{'")
+    con.commit()
+    con.close()
+    with pytest.raises(LogError, match=f"{table} [0-9a-f]+ is damaged"):
+        lookup.best(log_file, W.digest, anywhere)
+    with Log(log_file) as log, pytest.raises(LogError, match=f"{table} [0-9a-f]+ is damaged"):
+        log.best_for(W, anywhere)
+
+
+def test_a_locked_log(log_file: Path) -> None:
+    con = sqlite3.connect(log_file, isolation_level=None)
+    con.execute("BEGIN IMMEDIATE")
+    try:
+        with Log(log_file, timeout_s=0.05) as log:
+            assert log.stats()["records"] == 5  # readers do not wait
+            with pytest.raises(LogError, match=r"is locked by another process.*0\.05 s"):
+                log.add_target(TARGETS[2])
+            assert lookup.best(log_file, W.digest, anywhere) is not None
+            con.execute("ROLLBACK")
+            log.add_target(TARGETS[2])
+    finally:
+        con.close()
+
+
+def test_a_log_locked_against_readers(log_file: Path) -> None:
+    con = sqlite3.connect(log_file, isolation_level=None)
+    con.execute("PRAGMA locking_mode = EXCLUSIVE")
+    con.execute("BEGIN IMMEDIATE")
+    con.execute("DELETE FROM record")
+    try:
+        with pytest.raises(LogError, match="is locked"):
+            Log(log_file, timeout_s=0.05)
+        with pytest.raises(LogError, match="is locked"):
+            lookup.best(log_file, W.digest, anywhere, timeout_s=0.05)
+    finally:
+        con.close()
+
+
+# -- permissions ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that any user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="log"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Callable[[], None]]:
+    """Gives up root's right to ignore permissions, if the tests have it."""
+    yield lambda: os.seteuid(65534) if os.geteuid() == 0 else None
+    if os.getuid() == 0:
+        os.seteuid(0)
+
+
+def test_a_read_only_directory(public: Path, unprivileged: Callable[[], None]) -> None:
+    folder = public / "shelf"
+    folder.mkdir()
+    with Log(folder / "a.db") as log:
+        made = fill(log, 3)
+    (folder / "a.db").chmod(0o444)
+    folder.chmod(0o555)
+    unprivileged()
+    try:
+        for path in (folder / "a.db", folder / "new.db"):
+            with pytest.raises(
+                LogError, match=r"read-only or out of reach; make it writable, or choose another"
+            ):
+                Log(path)
+        with pytest.raises(LogError, match="cannot create the directory"):
+            Log(folder / "deeper" / "new.db")
+        with Log(folder / "a.db", read_only=True) as log:
+            assert len(log.seen(W, TARGETS[0])) == len(made)
+            with pytest.raises(LogError, match="cannot write"):
+                log.export(folder / "out.jsonl")
+        assert lookup.best(folder / "a.db", W.digest, anywhere) is not None
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_an_unreadable_file(public: Path, unprivileged: Callable[[], None]) -> None:
+    with Log(public / "a.db") as log:
+        fill(log, 1)
+    (public / "a.db").chmod(0)
+    public.chmod(0o777)
+    unprivileged()
+    for way in every_way_in(public / "a.db")[:3]:
+        with pytest.raises(LogError, match=r"cannot read .*[Pp]ermission"):
+            way()
+
+
+# -- schema versions ------------------------------------------------------------------------------
+
+
+def schema(con: sqlite3.Connection) -> list[tuple[str, ...]]:
+    rows = con.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name <> 'alembic_version'"
+    )
+    return sorted((a, b, c, " ".join((d or "").split())) for a, b, c, d in rows)
+
+
+def test_the_migrations_make_the_declared_schema(tmp_path: Path, log_file: Path) -> None:
+    declared = create_engine(f"sqlite:///{tmp_path / 'declared.db'}")
+    Base.metadata.create_all(declared)
+    declared.dispose()
+    a, b = sqlite3.connect(tmp_path / "declared.db"), sqlite3.connect(log_file)
+    try:
+        assert schema(a) == schema(b)
+        assert len(schema(a)) > 8
+        assert b.execute("SELECT version_num FROM alembic_version").fetchall() == [
+            (f"{compat.SCHEMA_VERSION:04d}",)
+        ]
+        assert b.execute("PRAGMA user_version").fetchone() == (compat.SCHEMA_VERSION,)
+        assert b.execute("PRAGMA foreign_key_check").fetchall() == []
+    finally:
+        a.close()
+        b.close()
+
+
+def test_every_schema_version_has_one_migration() -> None:
+    files = sorted(p.name[:4] for p in (migrate.SCRIPTS / "versions").glob("[0-9]*.py"))
+    assert files == [f"{i + 1:04d}" for i in range(compat.SCHEMA_VERSION)]
+
+
+def test_a_newer_schema_is_refused(log_file: Path) -> None:
+    con = sqlite3.connect(log_file)
+    con.execute(f"PRAGMA user_version = {compat.SCHEMA_VERSION + 3}")
+    con.close()
+    newer = (
+        rf"schema version {compat.SCHEMA_VERSION + 3}.*up to version {compat.SCHEMA_VERSION}; update autotune"
+    )
+    refused(log_file, newer)
+
+
+NEXT = """
+from alembic import op
+import sqlalchemy as sa
+
+revision = "{to}"
+down_revision = "{of}"
+
+
+def upgrade():
+    op.add_column("run", sa.Column("note{to}", sa.Text(), nullable=True))
+    {then}
+"""
+
+
+@pytest.fixture
+def future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An autotune of schema version 2, in which the log of today is old."""
+    scripts = tmp_path / "migrations %d"
+    shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    (scripts / "versions" / "0002_note.py").write_text(NEXT.format(to="0002", of="0001", then="pass"))
+    monkeypatch.setattr(compat, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(engine.migrate, "upgrade", lambda con: upgrade(con, 2, scripts))
+    return scripts
+
+
+upgrade = migrate.upgrade
+
+
+def columns(path: Path) -> tuple[list[str], int]:
+    con = sqlite3.connect(path)
+    try:
+        (version,) = con.execute("PRAGMA user_version").fetchone()
+        return [r[1] for r in con.execute("PRAGMA table_info(run)")], version
+    finally:
+        con.close()
+
+
+def test_an_older_schema_is_upgraded_when_opened_for_writing(log_file: Path, future: Path) -> None:
+    refused(log_file, "older schema.*autotune log stats --db", slice(1, 4))
+    assert columns(log_file)[1] == 1
+    with Log(log_file) as log:
+        assert log.stats()["records"] == 5
+        run = log.start_run(W, TARGETS[0], MACHINE, seed=0).uid
+        log.add(measured(run, 9))
+    names, version = columns(log_file)
+    assert version == 2 and "note0002" in names
+    assert lookup.best(log_file, W.digest, anywhere) is not None
+
+
+def test_a_failing_upgrade_leaves_the_log_as_it_was(log_file: Path, future: Path) -> None:
+    text = NEXT.format(to="0002", of="0001", then='op.execute("INSERT INTO missing VALUES (1)")')
+    (future / "versions" / "0002_note.py").write_text(text)
+    before = columns(log_file)
+    with pytest.raises(LogError, match="no such table: missing"):
+        Log(log_file)
+    assert columns(log_file) == before and before[1] == 1
+
+
+def test_headers_hold_the_marks(log_file: Path) -> None:
+    """``file`` and other tools find the application id at byte 68."""
+    head = log_file.read_bytes()[:100]
+    assert struct.unpack(">I", head[68:72]) == (compat.APPLICATION_ID,)
+    assert struct.unpack(">I", head[60:64]) == (compat.SCHEMA_VERSION,)
