@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from schedules.errors import AutotuneError
@@ -25,20 +27,16 @@ class Settings:
     """What the surroundings decide.
 
     ``db``: path or SQLAlchemy URL of the tuning log. ``cache_dir``: compiled objects.
-    ``threads``: default thread count of a target, ``None`` for all CPUs that this process may use.
     ``log_level``: one of `LOG_LEVELS`. Raises `SettingsError` for a value that cannot be used.
     """
 
     db: str
     cache_dir: Path
-    threads: int | None = None
     log_level: str = "warning"
 
     def __post_init__(self) -> None:
         if not self.db:
             raise SettingsError("AUTOTUNE_DB is empty; unset it or give a path or a database URL")
-        if self.threads is not None and self.threads < 1:
-            raise SettingsError(f"AUTOTUNE_THREADS is {self.threads}; give a whole number of 1 or more")
         if self.log_level not in LOG_LEVELS:
             raise SettingsError(
                 f"AUTOTUNE_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LOG_LEVELS)}"
@@ -46,8 +44,8 @@ class Settings:
 
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-        """Settings from ``AUTOTUNE_DB``, ``AUTOTUNE_CACHE_DIR``, ``AUTOTUNE_THREADS`` and
-        ``AUTOTUNE_LOG_LEVEL``; what is not set has its default in the user's directories."""
+        """Settings from ``AUTOTUNE_DB``, ``AUTOTUNE_CACHE_DIR`` and ``AUTOTUNE_LOG_LEVEL``; places that
+        are not set are in the user's directories."""
         env = os.environ if environ is None else environ
         db = env.get("AUTOTUNE_DB")
         cache = env.get("AUTOTUNE_CACHE_DIR")
@@ -56,7 +54,6 @@ class Settings:
         return Settings(
             db=default_db() if db is None else db,
             cache_dir=default_cache_dir() if cache is None else Path(cache).expanduser(),
-            threads=_whole_number("AUTOTUNE_THREADS", env.get("AUTOTUNE_THREADS")),
             log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
         )
 
@@ -75,6 +72,17 @@ def default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("autotune", appauthor=False))
 
 
+def config_file(*parts: str) -> Traversable:
+    """A file of ``configs/``: ``config_file("targets", "x86-64-v3.json")``. It may not exist.
+
+    An installed package carries the folder inside; a checkout has it beside the package.
+    """
+    package = files("autotune")
+    inside = package.joinpath("configs")
+    root = inside if inside.is_dir() else package.joinpath("..", "configs")
+    return root.joinpath(*parts)
+
+
 def database(db: str | os.PathLike[str] | None) -> str:
     """The path or URL to use: ``db`` where given, else `Settings.db`. ``~`` is expanded in paths.
 
@@ -90,12 +98,3 @@ def database(db: str | os.PathLike[str] | None) -> str:
 
 def _expanded(db: str) -> str:
     return db if "://" in db else str(Path(db).expanduser())
-
-
-def _whole_number(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise SettingsError(f"{name} is {text!r}; give a whole number of 1 or more") from None

@@ -5,6 +5,7 @@ Exit status: 0 done; 1 it ran but the goal was not met; 2 wrong usage or input; 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from typer.core import TyperGroup
 from autotune.cli import bench, best, doctor, log, ops, tune
 from autotune.cli.output import error_document
 from autotune.errors import KernelNotFound
+from autotune.settings import Settings
 from schedules.errors import AutotuneError
 
 # The base of usage errors is public in click and private in a Typer that carries its own copy of it.
@@ -107,6 +109,9 @@ def _root(
     autotune tune matmul --shape m=512,n=512,k=512 --budget 60s
     autotune bench matmul --shape m=512,n=512,k=512 --against numpy
     """
+    logging.basicConfig(
+        level=Settings.from_environment().log_level.upper(), format="autotune: %(levelname)s: %(message)s"
+    )
 
 
 app.command("tune", no_args_is_help=True)(tune.tune)

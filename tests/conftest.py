@@ -1,0 +1,22 @@
+"""What all tests share: the user's own database and cache are never touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated.
+settings.register_profile("autotune", deadline=None, derandomize=True)
+settings.load_profile("autotune")
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database and a cache directory of this test's own, inherited by its child processes."""
+    place = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("AUTOTUNE_DB", str(place / "tuning.db"))
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(place / "cache"))
+    monkeypatch.delenv("AUTOTUNE_LOG_LEVEL", raising=False)
+    return place
