@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import keyword
 import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -277,14 +278,8 @@ def _type(b: Buffer) -> str:
 
 
 def _identifier(name: str) -> str:
-    """A valid parameter name: buffers may be called ``A.pad`` or ``lambda``."""
-    return "_" + "".join(c if c.isalnum() else "_" for c in name) if not _is_name(name) else name
-
-
-def _is_name(name: str) -> bool:
-    import keyword
-
-    return name.isidentifier() and not keyword.iskeyword(name) and name != "out"
+    """A valid parameter name: a tensor may be called ``lambda`` or ``out``."""
+    return f"{name}_" if keyword.iskeyword(name) or name == "out" else name
 
 
 def _random(rng: np.random.Generator, b: Buffer) -> np.ndarray:

@@ -12,7 +12,8 @@ import sys
 import sysconfig
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -65,37 +66,42 @@ def _machine(arch: str, features: tuple[str, ...], triple: str) -> llvm.TargetMa
 def compile_module(text: str, target: Target, *, optimize: bool = True) -> bytes:
     """ELF object of a module's text. ``optimize=False`` skips the IR passes, never the code
     generator's optimisation. Raises `CompileError`."""
-    machine, module = _prepare(text, target, optimize)
-    return machine.emit_object(module)
+    with _module(text, target, optimize) as (machine, module):
+        return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
     """The same as `compile_module`, as assembly text."""
-    machine, module = _prepare(text, target, optimize)
-    return machine.emit_assembly(module)
+    with _module(text, target, optimize) as (machine, module):
+        return machine.emit_assembly(module)
 
 
 def optimized_ir(text: str, target: Target) -> str:
     """The module's text after the IR passes."""
-    return str(_prepare(text, target, True)[1])
+    with _module(text, target, True) as (_, module):
+        return str(module)
 
 
-def _prepare(text: str, target: Target, optimize: bool) -> tuple[llvm.TargetMachine, llvm.ModuleRef]:
+@contextmanager
+def _module(text: str, target: Target, optimize: bool) -> Iterator[tuple[llvm.TargetMachine, llvm.ModuleRef]]:
     if target.kind != "cpu":
         raise CompileError(f"the LLVM back end compiles for kind 'cpu', not {target.kind!r}")
     llvm = _llvm()
     machine = _machine(target.arch, target.features, target.triple)
-    try:
-        # A context of its own: the global one would keep the types of every module ever compiled.
-        module = llvm.parse_assembly(text, context=llvm.create_context())
-        module.triple = machine.triple
-        module.data_layout = str(machine.target_data)
-        module.verify()
-    except RuntimeError as err:
-        raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
-    if optimize:
-        _run_passes(module, machine)
-    return machine, module
+    # A context of its own: the global one would keep the types of every module ever compiled. Both are
+    # closed here, the module first: the garbage collector might take the context before it.
+    with ExitStack() as stack:
+        context = stack.enter_context(llvm.create_context())
+        try:
+            module = stack.enter_context(llvm.parse_assembly(text, context=context))
+            module.triple = machine.triple
+            module.data_layout = str(machine.target_data)
+            module.verify()
+        except RuntimeError as err:
+            raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
+        if optimize:
+            _run_passes(module, machine)
+        yield machine, module
 
 
 def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
