@@ -21,11 +21,12 @@ DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 
 # LLVM's name of an extension that generated code may use -> its name in /proc/cpuinfo, where they differ.
 X86_NAMES = {
     "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "bmi": "bmi1", "lzcnt": "abm",
-    "pclmul": "pclmulqdq", "sha": "sha_ni", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
-    "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq", "avx512fp16": "avx512_fp16",
-    "avx512vp2intersect": "avx512_vp2intersect", "avxvnni": "avx_vnni", "avxifma": "avx_ifma",
-    "avxvnniint8": "avx_vnni_int8", "avxvnniint16": "avx_vnni_int16", "avxneconvert": "avx_ne_convert",
-    "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16", "amx-fp16": "amx_fp16",
+    "pclmul": "pclmulqdq", "sha": "sha_ni", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512fp16": "avx512_fp16", "avx512vp2intersect": "avx512_vp2intersect", "avxvnni": "avx_vnni",
+    "avxifma": "avx_ifma", "avxvnniint8": "avx_vnni_int8", "avxvnniint16": "avx_vnni_int16", "avxneconvert":
+    "avx_ne_convert", "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16", "amx-fp16":
+    "amx_fp16",
 }  # fmt: skip
 X86_SAME = {
     "sse", "sse2", "ssse3", "sse4a", "avx", "avx2", "fma", "fma4", "f16c", "bmi2", "popcnt", "movbe", "aes",
@@ -151,7 +152,8 @@ def vector_unit(features: tuple[str, ...]) -> dict[str, int]:
 
 
 def caches(root: Path) -> dict[str, int]:
-    """Data cache sizes in bytes, a shared cache divided by the cores that share it; defaults where unknown."""
+    """Data cache sizes in bytes, a shared cache divided by the cores that share it; defaults where
+    unknown."""
     sizes = dict(DEFAULT_CACHES)
     siblings = len(_cpu_list(_read(root.parent / "topology" / "thread_siblings_list"))) or 1
     for index in sorted(root.glob("index*")):

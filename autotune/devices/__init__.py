@@ -1,0 +1,1 @@
+"""What the machine itself can do: peaks and bandwidths."""

@@ -1,0 +1,245 @@
+"""What this CPU can do: FMA peak, memory bandwidth, and a reference loop that tells its momentary speed.
+
+Each loop is a kernel of the ordinary object form, so that it is compiled, loaded and timed exactly as a
+tuned kernel is. Results are kept for the life of the process, never on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+
+from autotune.codegen import entry
+from autotune.codegen.compile import LoadedObject, compile_module, load_object
+from schedules.expr import Const
+from schedules.ir import Buffer
+from schedules.model import Target
+
+CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
+STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
+MODES = ("read", "copy", "triad")
+_LLVM_TYPE = {"float32": "float", "float64": "double"}
+
+
+class FmaLoop:
+    """The FMA loop of the widest vector unit: `CHAINS` × `STEPS` fused multiply-adds a run."""
+
+    def __init__(self, target: Target, dtype: str = "float32") -> None:
+        if dtype not in _LLVM_TYPE:
+            raise ValueError(f"no FMA loop for dtype {dtype!r}; use float32 or float64")
+        one = replace(target, threads=1)
+        lanes = _lanes(target, dtype)
+        self.flops = 2 * CHAINS * STEPS * lanes
+        self._object = _load(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
+        self._out = np.zeros(CHAINS * lanes, dtype)
+        self._pointers = (self._out.ctypes.data,)
+
+    def seconds(self, runs: int, cpu_clock: bool = False) -> float:
+        """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
+        return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
+
+
+class Reference:
+    """A fixed loop of about 0.3 ms. Its duration beside a timing, over ``nominal_s``, says how much slower
+    than nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
+
+    ``nominal_s`` is given where several processes must agree on it; else it is the 10th percentile of
+    40 runs now.
+    """
+
+    def __init__(self, target: Target, nominal_s: float | None = None, runs: int | None = None) -> None:
+        self._loop = FmaLoop(target)
+        self.cpu_clock = target.threads == 1
+        self._loop.seconds(100)
+        self.runs = runs or max(1, round(0.3e-3 / (min(self._loop.seconds(20) for _ in range(5)) / 20)))
+        self.nominal_s = nominal_s or float(np.percentile([self.seconds() for _ in range(40)], 10))
+
+    def seconds(self) -> float:
+        """How long the loop takes now."""
+        return self._loop.seconds(self.runs, self.cpu_clock)
+
+
+@cache
+def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:
+    """FLOP/s of the FMA loop on ``target.threads`` threads at once, best of ``rounds`` rounds of about 2
+    ms."""
+    loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
+    runs = max(1, round(2e-3 / (loops[0].seconds(200) / 200)))
+    best = min(_together([partial(x.seconds, runs) for x in loops]) for _ in range(rounds))
+    return sum(x.flops for x in loops) * runs / best
+
+
+@cache
+def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5) -> float:
+    """Bytes/s moved by ordinary loads and stores over a working set of this many bytes in all, on
+    ``target.threads`` threads, best of ``rounds``.
+
+    "read": s += A[i]; "copy": C[i] = A[i]; "triad": C[i] = A[i] + s * B[i]. Counted are the bytes that the
+    loop names: what a cache fetches in order to write is not counted.
+    """
+    if mode not in MODES:
+        raise ValueError(f"no bandwidth loop {mode!r}; one of {', '.join(MODES)}")
+    arrays = MODES.index(mode) + 1
+    lanes = _lanes(target, "float32")
+    unit = 8 * lanes
+    n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
+    shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
+    params = [(name, (shapes[name],), "float32") for name in ("ABC" if mode == "triad" else "AC")]
+    loaded = _load(_stream_text(mode, n, lanes), params, replace(target, threads=1))
+    data = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
+    pointers = [[a.ctypes.data for a in arrays_] for arrays_ in data]
+    moved = 4 * n * arrays
+    runs = max(1, round(2e-3 / max(1e-9, loaded.bench(pointers[0], 1) * 1e-9)))
+    jobs = [lambda p=p: loaded.bench(p, runs) * 1e-9 for p in pointers]
+    _together(jobs)
+    return moved * runs * target.threads / min(_together(jobs) for _ in range(rounds))
+
+
+def roofline_seconds(
+    target: Target, flops: float, nbytes: float, working_set: int, dtype: str = "float32"
+) -> float:
+    """The least seconds a workload can take: FLOPs over the FMA peak or bytes over the copy bandwidth of the
+    memory level that holds its working set (bytes), whichever is slower. Integer work counts bytes only."""
+    memory = nbytes / bandwidth(target, "copy", level_bytes(target, working_set))
+    return max(flops / peak_flops(target, dtype), memory) if dtype in _LLVM_TYPE and flops else memory
+
+
+def level_bytes(target: Target, working_set: int) -> int:
+    """A working set well inside the memory level that holds this one: half of L1, L2 or L3, or 256 MiB."""
+    for level in ("l1_bytes", "l2_bytes", "l3_bytes"):
+        size = target.limit(level) * target.threads
+        if working_set <= size:
+            return size // 2
+    return 1 << 28
+
+
+def _together(jobs: Sequence[Callable[[], float]]) -> float:
+    """Run jobs at the same time, one a thread; the longest of the seconds they return."""
+    if len(jobs) == 1:
+        return jobs[0]()
+    start, seconds = threading.Barrier(len(jobs)), [0.0] * len(jobs)
+
+    def work(i: int) -> None:
+        start.wait()
+        t0 = time.perf_counter()
+        jobs[i]()
+        seconds[i] = time.perf_counter() - t0
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(jobs))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return max(seconds)
+
+
+def _lanes(target: Target, dtype: str) -> int:
+    return max(1, target.limit("vector_bytes", 16) // np.dtype(dtype).itemsize)
+
+
+def _aligned(n: int) -> np.ndarray:
+    raw = np.zeros(n + 16, "float32")
+    at = (-raw.ctypes.data % 64) // 4
+    return raw[at : at + n]
+
+
+def _load(kernel: str, params: Sequence[tuple[str, tuple[int, ...], str]], target: Target) -> LoadedObject:
+    buffers = tuple(Buffer(n, tuple(Const(e, "int32") for e in shape), d) for n, shape, d in params)
+    text = kernel + entry.entry(buffers, (params[-1][0],), 0, 1)
+    return load_object(compile_module(text, target, optimize=False))
+
+
+def _fma_text(dtype: str, lanes: int) -> str:
+    """``acc[c] = acc[c] * x + y`` with x and y loaded at run time, so that nothing folds away."""
+    scalar = _LLVM_TYPE[dtype]
+    vec = f"<{lanes} x {scalar}>"
+    name = f"v{lanes}f{32 if dtype == 'float32' else 64}"
+    chains = range(CHAINS)
+    phis = "\n".join(f"  %a{c} = phi {vec} [ %i{c}, %entry ], [ %n{c}, %loop ]" for c in chains)
+    init = "\n".join(
+        f"  %p{c} = getelementptr {vec}, ptr %out, i64 {c}\n  %i{c} = load {vec}, ptr %p{c}, align 4"
+        for c in chains
+    )
+    body = "\n".join(
+        f"  %n{c} = call {vec} @llvm.fma.{name}({vec} %a{c}, {vec} %x, {vec} %y)" for c in chains
+    )
+    stores = "\n".join(f"  store {vec} %n{c}, ptr %p{c}, align 4" for c in chains)
+    return f"""
+declare {vec} @llvm.fma.{name}({vec}, {vec}, {vec})
+@at_factor = global {vec} <{", ".join(f"{scalar} 0.5" for _ in range(lanes))}>
+@at_term = global {vec} <{", ".join(f"{scalar} 0.25" for _ in range(lanes))}>
+define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
+entry:
+  %out = load ptr, ptr %args
+  %x = load volatile {vec}, ptr @at_factor
+  %y = load volatile {vec}, ptr @at_term
+{init}
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %k1, %loop ]
+{phis}
+{body}
+  %k1 = add i64 %k, 1
+  %more = icmp ult i64 %k1, {STEPS}
+  br i1 %more, label %loop, label %done
+done:
+{stores}
+  ret void
+}}
+"""
+
+
+def _stream_text(mode: str, n: int, lanes: int) -> str:
+    """A loop of eight vectors a turn over ``n`` floats, ordinary loads and stores."""
+    vec = f"<{lanes} x float>"
+    lines, step = [], 8 * lanes
+    for u in range(8):
+        lines.append(f"  %i{u} = add i64 %i, {u * lanes}")
+        for name in {"read": "A", "copy": "A", "triad": "AB"}[mode]:
+            lines.append(f"  %{name}p{u} = getelementptr float, ptr %{name}, i64 %i{u}")
+            lines.append(f"  %{name}{u} = load {vec}, ptr %{name}p{u}, align 4")
+        value = f"%A{u}"
+        if mode == "triad":
+            value = f"%t{u}"
+            lines.append(f"  %t{u} = call {vec} @llvm.fma.v{lanes}f32({vec} %B{u}, {vec} %s, {vec} %A{u})")
+        if mode == "read":
+            lines.append(f"  %n{u} = fadd {vec} %r{u}, %A{u}")
+        else:
+            lines.append(f"  %Cp{u} = getelementptr float, ptr %C, i64 %i{u}")
+            lines.append(f"  store {vec} {value}, ptr %Cp{u}, align 4")
+    phis, after = [], []
+    if mode == "read":
+        phis = [f"  %r{u} = phi {vec} [ zeroinitializer, %entry ], [ %n{u}, %loop ]" for u in range(8)]
+        for u in range(8):
+            after.append(f"  %Cp{u} = getelementptr {vec}, ptr %C, i64 {u}")
+            after.append(f"  store {vec} %n{u}, ptr %Cp{u}, align 4")
+    names = "ABC" if mode == "triad" else "AC"
+    loads = "\n".join(
+        f"  %{x}at = getelementptr ptr, ptr %args, i64 {i}\n  %{x} = load ptr, ptr %{x}at"
+        for i, x in enumerate(names)
+    )
+    return f"""
+declare {vec} @llvm.fma.v{lanes}f32({vec}, {vec}, {vec})
+@at_scale = global {vec} <{", ".join("float 3.0" for _ in range(lanes))}>
+define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
+entry:
+{loads}
+  %s = load volatile {vec}, ptr @at_scale
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+{chr(10).join(phis)}
+{chr(10).join(lines)}
+  %next = add i64 %i, {step}
+  %more = icmp ult i64 %next, {n}
+  br i1 %more, label %loop, label %done
+done:
+{chr(10).join(after)}
+  ret void
+}}
+"""

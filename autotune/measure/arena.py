@@ -1,0 +1,217 @@
+"""Memory for a kernel's arrays, between spans that no access survives.
+
+Every array lies in a region of its own with inaccessible pages on both sides. A *placement* says where in
+its region each array lies; the checks run a kernel once in each:
+
+- ``end``: each array ends exactly where the inaccessible pages begin;
+- ``begin``: each array begins exactly behind them (both at once where all sizes are whole pages);
+- ``shifted``: each array begins one element after a 64-byte boundary, so that code which assumes more than
+  element alignment faults. Left out where ``end`` has already misaligned every array.
+
+Inputs are filled once and made read-only. Memory is anonymous and, from 4 MiB on, asks for huge pages as
+numpy does, so that timings are those of numpy arrays. Built before the workers fork, which share the inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+GUARD = 4 << 20  # bytes on each side of a region: more than a row of most arrays, and costs no memory
+SCRATCH_SPAN = 1 << 30  # most scratch a kernel may have
+LINE = 64
+_NONE, _READ, _WRITE = 0, 1, 2
+_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
+_HUGE = 14  # MADV_HUGEPAGE
+
+# Quiet NaNs with a payload that no arithmetic starts from, and integers that few results equal. The number
+# of the placement is added, so that a value which is right by chance in one check is not in the next.
+POISON = {
+    "float32": (np.uint32, 0x7FC5A5A0),
+    "float64": (np.uint64, 0x7FF8A5A5A5A5A5A0),
+    "int32": (np.uint32, 0x5AC3A5A0),
+    "int64": (np.uint64, 0x5AC3A5A55AC3A5A0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a kernel."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Addresses of an array (``first`` to ``last``) and of its region, inaccessible pages included
+    (``low`` to ``high``): what a faulting address is looked up in."""
+
+    name: str
+    kind: str  # "input", "output" or "scratch"
+    dtype: str
+    low: int
+    first: int
+    last: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the arrays lie in one check: ``pointers`` in parameter order, ``outputs`` as numpy views."""
+
+    name: str
+    pointers: ctypes.Array[ctypes.c_void_p]
+    outputs: tuple[np.ndarray, ...]
+
+
+class Arena:
+    """All memory of a workload's kernels. ``inputs`` are copied in; raises MemoryError."""
+
+    def __init__(self, params: Sequence[Param], inputs: Sequence[np.ndarray]) -> None:
+        self.params = tuple(params)
+        self.n_inputs = len(inputs)
+        self.spans: list[Span] = []
+        self._free: list[tuple[int, int]] = []
+        sizes = [p.nbytes for p in params]
+        pages = all(n % PAGE == 0 for n in sizes)
+        names = ["begin"] if pages else ["end", "begin"]
+        if any(n % LINE == 0 for n in sizes):
+            names.append("shifted")
+        tight = [self._region(_pages(n)) for n in sizes]
+        self.placements: list[Placement] = []
+        for name in names:
+            pointers = []
+            for i, (p, n) in enumerate(zip(params, sizes)):
+                is_input = i < self.n_inputs
+                if name == "shifted":
+                    room = _pages(n + np.dtype(p.dtype).itemsize)
+                    base = self._region(room)
+                    at = base + np.dtype(p.dtype).itemsize
+                else:
+                    room = _pages(n)
+                    # Outputs share one region; a read-only input needs one for each place.
+                    own = is_input and name == "begin" and n % PAGE and "end" in names
+                    base = self._region(room) if own else tight[i]
+                    at = base + room - n if name == "end" else base
+                self.spans.append(
+                    Span(p.name, "input" if is_input else "output", p.dtype, base - GUARD, at, at + n,
+                         base + room + GUARD)
+                )  # fmt: skip
+                ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
+                if is_input:
+                    a = np.ascontiguousarray(inputs[i], dtype=p.dtype)
+                    ctypes.memmove(at, a.ctypes.data, n)
+                    _protect(base, room, _READ)
+                pointers.append(at)
+            outputs = tuple(
+                _view(at, p) for at, p in zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
+            )
+            self.placements.append(Placement(name, (ctypes.c_void_p * len(pointers))(*pointers), outputs))
+        self.timing = next(p for p in self.placements if p.name == "begin")
+        self._scratch = self._reserve(SCRATCH_SPAN)
+        self._scratch_room = 0
+        self.spans.append(
+            Span("scratch", "scratch", "", self._scratch - GUARD, self._scratch, self._scratch,
+                 self._scratch + SCRATCH_SPAN + GUARD)
+        )  # fmt: skip
+
+    def poison(self, placement: Placement, number: int) -> None:
+        """Fill the outputs of a placement with what no kernel would write (see `POISON`)."""
+        for p, out in zip(self.params[self.n_inputs :], placement.outputs):
+            kind, value = POISON[p.dtype]
+            out.view(kind).fill(value + number)
+
+    def scratch(self, nbytes: int, where: str) -> int:
+        """64-byte-aligned address of poisoned scratch memory, which ends (``where`` = "end", up to the
+        alignment) or begins at inaccessible pages. Raises MemoryError above `SCRATCH_SPAN`."""
+        if nbytes > SCRATCH_SPAN:
+            raise MemoryError(f"{nbytes} bytes of scratch; at most {SCRATCH_SPAN} are given")
+        room = _pages(nbytes)
+        if room != self._scratch_room:
+            if room > self._scratch_room:
+                _protect(self._scratch, room, _READ | _WRITE)
+            else:
+                _protect(self._scratch + room, self._scratch_room - room, _NONE)
+            self._scratch_room = room
+        if room:
+            ctypes.memset(self._scratch, 0xFF, room)
+        return self._scratch if where != "end" else self._scratch + ((room - nbytes) & ~(LINE - 1))
+
+    def scratch_overrun(self, nbytes: int, where: str) -> bool:
+        """Whether a kernel wrote between the end of its scratch and the inaccessible pages (fewer than
+        64 bytes, which the alignment leaves over at "end")."""
+        if where != "end" or not nbytes:
+            return False
+        end = self._scratch + self._scratch_room
+        first = self._scratch + ((self._scratch_room - nbytes) & ~(LINE - 1)) + nbytes
+        return ctypes.string_at(first, end - first) != b"\xff" * (end - first)
+
+    def close(self) -> None:
+        """Give all memory back; the views of placements are dead after it."""
+        for address, size in self._free:
+            _libc().munmap(address, size)
+        self._free.clear()
+        self.placements.clear()
+
+    def _reserve(self, room: int) -> int:
+        """Address of ``room`` inaccessible bytes with `GUARD` on each side."""
+        libc, size = _libc(), room + 2 * GUARD
+        flags = _PRIVATE | _ANONYMOUS | _NORESERVE
+        base = libc.mmap(None, size, _NONE, flags, -1, 0)
+        if base is None or base == ctypes.c_void_p(-1).value:
+            raise MemoryError(f"cannot map {size} bytes for a kernel's arrays")
+        self._free.append((base, size))
+        return int(base) + GUARD
+
+    def _region(self, room: int) -> int:
+        base = self._reserve(room)
+        _protect(base, room, _READ | _WRITE)
+        if room >= 4 << 20:
+            _libc().madvise(base, room, _HUGE)
+        return base
+
+
+def locate(spans: Sequence[Span], address: int) -> Span | None:
+    """The array whose region holds an address; of several placements, the one that it is nearest to."""
+
+    def distance(s: Span) -> int:
+        return max(s.first - address, address - s.last + 1, 0)
+
+    return min((s for s in spans if s.low <= address < s.high), key=distance, default=None)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    pointer, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.argtypes, libc.mmap.restype = [pointer, size, word, word, word, ctypes.c_long], pointer
+    libc.munmap.argtypes = [pointer, size]
+    libc.mprotect.argtypes = libc.madvise.argtypes = [pointer, size, word]
+    return libc
+
+
+def _pages(n: int) -> int:
+    return -(-n // PAGE) * PAGE
+
+
+def _protect(address: int, size: int, mode: int) -> None:
+    if size and _libc().mprotect(address, size, mode):
+        raise MemoryError(f"cannot change the protection of {size} bytes")
+
+
+def _view(address: int, p: Param) -> np.ndarray:
+    buffer = (ctypes.c_byte * p.nbytes).from_address(address)
+    return np.frombuffer(memoryview(buffer), dtype=p.dtype).reshape(p.shape)

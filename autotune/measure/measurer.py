@@ -1,0 +1,252 @@
+"""Measure candidates: builders ahead, one worker behind, results in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from select import select
+from types import TracebackType
+
+import numpy as np
+
+from autotune.measure.process import Death, MeasureError, Zygote
+from autotune.measure.results import Measurement, Options
+from autotune.measure.runner import Builder, Runner, building_died, running_died
+from autotune.targets import usable_cpus
+from schedules.dag import ComputeDAG
+from schedules.model import Target, Trace, Workload
+
+KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
+AHEAD = 8  # objects per builder that may wait for the worker
+FINAL_TIMEOUT_S = 120.0
+
+
+class Measurer:
+    """Builds, checks and times candidates of one workload on one CPU target.
+
+    ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
+    arrays in the order of ``dag.inputs`` (default: `random_inputs`); ``reference``: the right outputs for
+    them (default: `schedules.evaluate.evaluate`). Use it as a context manager, from one thread; nothing that
+    it starts outlives it or its process. A candidate's failure is a `Measurement`; `MeasureError` means that
+    measuring itself does not work.
+    """
+
+    def __init__(
+        self,
+        workload: Workload | ComputeDAG,
+        target: Target,
+        *,
+        build: str = "autotune.build:build_object",
+        inputs: Sequence[np.ndarray] | None = None,
+        reference: Sequence[np.ndarray] | None = None,
+        options: Options | None = None,
+        seed: int = 0,
+    ) -> None:
+        workload = workload if isinstance(workload, Workload) else Workload(workload)
+        dag = workload.dag
+        inputs = random_inputs(dag, seed) if inputs is None else list(inputs)
+        if reference is None:
+            from schedules.evaluate import evaluate
+
+            reference = evaluate(dag, list(inputs))
+        arrays = [
+            np.ascontiguousarray(a, dtype=t.dtype).reshape(t.shape)
+            for t, a in zip(dag.params, [*inputs, *reference], strict=True)
+        ]
+        count = len(dag.inputs)
+        self.options = options or Options()
+        spare = usable_cpus() - target.threads
+        self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
+        n_builders = self.options.builders or (max(1, spare) if self._overlap else usable_cpus())
+        self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options)
+        self._runner = Runner(self._zygote)
+        self._builders = [Builder(self._zygote) for _ in range(n_builders)]
+        self._objects: dict[str, tuple[float, bytes]] = {}
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the processes now rather than with the first candidate. Raises `MeasureError`."""
+        self._zygote.start()
+
+    def close(self) -> None:
+        """End every process. The measurer must not be used afterwards; closing again does nothing."""
+        for slot in (self._runner, *self._builders):
+            slot.drop()
+        self._zygote.close()
+
+    def measure(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Iterator[Measurement]:
+        """One measurement a trace, in their order, each as soon as it stands.
+
+        ``best_s``: best time so far, against which slow candidates are given up; it follows the
+        better ones found here. ``deadline``: `time.monotonic` time after which no candidate is begun; what
+        has no result by then yields none. Raises `MeasureError`.
+        """
+        batch = _Batch(self, traces, best_s, deadline)
+        try:
+            for index in range(len(traces)):
+                while index not in batch.done:
+                    if not batch.step():
+                        return
+                yield batch.done[index]
+        finally:
+            for slot in (self._runner, *self._builders):
+                if slot.busy:  # the caller left early, or Ctrl-C
+                    slot.drop()
+
+    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each; ``time_s`` is the median
+        of the normalised times. What is not kept from an earlier `measure` is built and checked first."""
+        found: dict[int, Measurement] = {}
+        missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
+        for i, m in zip(missing, self.measure([traces[i] for i in missing])):
+            if not m.ok:
+                found[i] = m
+        rest = [i for i in range(len(traces)) if i not in found and traces[i].digest in self._objects]
+        objects = [self._objects[traces[i].digest][1] for i in rest]
+        for i, m in zip(rest, self._final(objects, rounds, repeats)):
+            found[i] = m
+        lost = Measurement("error", "its object was not kept")
+        return [found.get(i, lost) for i in range(len(traces))]
+
+    def object(self, trace: Trace) -> bytes | None:
+        """The compiled object of a candidate that was measured "ok", if it is still kept."""
+        kept = self._objects.get(trace.digest)
+        return kept[1] if kept else None
+
+    def _final(self, objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
+        if not objects:
+            return []
+        start = time.monotonic()
+        self._runner.remeasure(objects, rounds, repeats, FINAL_TIMEOUT_S)
+        child = self._runner.child
+        assert child is not None
+        try:
+            ready = bool(select([child.sock], [], [], FINAL_TIMEOUT_S)[0])
+        except BaseException:
+            self._runner.drop()
+            raise
+        answer = self._runner.finish() if ready else self._runner.expire()
+        if isinstance(answer, Death):
+            if len(objects) == 1:
+                return [running_died(answer, self._zygote.spans)]
+            # One of them dies now and then: each alone, so that it costs itself only.
+            return [m for x in objects for m in self._final([x], rounds, repeats)]
+        took = (time.monotonic() - start) / len(objects)
+        return [
+            Measurement("ok", "", tuple(t), float(np.median(t)), reference_rate=answer[0]["rate"], run_s=took)
+            for t in answer[0]["times_s"]
+        ]
+
+    def _keep(self, trace: Trace, time_s: float, obj: bytes) -> None:
+        self._objects[trace.digest] = (time_s, obj)
+        if len(self._objects) > KEEP_OBJECTS:
+            del self._objects[max(self._objects, key=lambda k: self._objects[k][0])]
+
+
+class _Batch:
+    """The state of one `Measurer.measure`: what is built, what waits, what is done."""
+
+    def __init__(
+        self, owner: Measurer, traces: Sequence[Trace], best_s: float | None, deadline: float | None
+    ) -> None:
+        self.owner, self.traces, self.best_s, self.deadline = owner, traces, best_s, deadline
+        self.done: dict[int, Measurement] = {}
+        self.built: dict[int, tuple[bytes, float]] = {}  # object, seconds it took to build
+        self.next = 0  # the first trace that no builder has got
+        self.building = True  # whose turn it is, where building and running take turns
+
+    def step(self) -> bool:
+        """Hand out work, wait for something to happen, take it in. False when nothing is under way and
+        nothing may begin."""
+        self._hand_out()
+        owner = self.owner
+        busy = [s for s in (owner._runner, *owner._builders) if s.busy]
+        if not busy:
+            return False
+        now = time.monotonic()
+        wait = max(0.0, min(s.deadline for s in busy) - now)
+        sockets = {s.child.sock: s for s in busy if s.child is not None}
+        readable = select(list(sockets), [], [], wait)[0]
+        for sock in readable:
+            slot = sockets[sock]
+            if isinstance(slot, Builder):
+                self._built(slot, slot.job)
+            else:
+                self._ran(slot.job)
+        now = time.monotonic()
+        for slot in busy:
+            if slot.busy and slot.deadline <= now:
+                job = slot.job
+                assert job is not None
+                if isinstance(slot, Builder):
+                    self.done[job] = building_died(slot.expire())
+                else:
+                    died = running_died(slot.expire(), owner._zygote.spans)
+                    self.done[job] = replace(died, build_s=self.built.pop(job)[1])
+        return True
+
+    def _hand_out(self) -> None:
+        owner = self.owner
+        runner, builders = owner._runner, owner._builders
+        over = self.deadline is not None and time.monotonic() >= self.deadline
+        under_way = [b for b in builders if b.busy]
+        room = AHEAD * len(builders) - len(self.built) - len(under_way)
+        more = self.next < len(self.traces) and not over
+        if not owner._overlap:  # the worker has the machine to itself
+            if self.building and not under_way and (room <= 0 or not more):
+                self.building = False
+            elif not self.building and not runner.busy and not self.built:
+                self.building = True
+        for b in builders:
+            if more and room > 0 and not b.busy and (owner._overlap or self.building):
+                b.submit(self.next, self.traces[self.next].to_json(), owner.options)
+                self.next += 1
+                room -= 1
+                more = self.next < len(self.traces)
+        if not runner.busy and self.built and not over and (owner._overlap or not self.building):
+            job = min(self.built)
+            runner.submit(job, self.built[job][0], self.best_s, owner.options)
+
+    def _built(self, slot: Builder, job: int | None) -> None:
+        assert job is not None
+        answer = slot.finish()
+        if isinstance(answer, Death):
+            self.done[job] = building_died(answer)
+        elif answer[0]["status"] != "ok":
+            header = answer[0]
+            self.done[job] = Measurement(header["status"], header["reason"], build_s=header["build_s"])
+        else:
+            self.built[job] = (answer[1], answer[0]["build_s"])
+
+    def _ran(self, job: int | None) -> None:
+        assert job is not None
+        obj, build_s = self.built.pop(job)
+        result = replace(self.owner._runner.result(), build_s=build_s)
+        self.done[job] = result
+        if result.ok and result.time_s is not None:
+            self.owner._keep(self.traces[job], result.time_s, obj)
+            self.best_s = result.time_s if self.best_s is None else min(self.best_s, result.time_s)
+
+
+def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
+    """Standard-normal floats, or integers from -8 to 7, for every input of a DAG."""
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal(t.shape).astype(t.dtype)
+        if t.dtype.startswith("float")
+        else rng.integers(-8, 8, t.shape).astype(t.dtype)
+        for t in dag.inputs
+    ]
+
+
+__all__ = ["Measurement", "MeasureError", "Measurer", "Options", "random_inputs"]

@@ -1,0 +1,145 @@
+"""The few native functions that measuring needs: a timing loop, and a handler that says where a fault was.
+
+Compiled once in the zygote; the processes forked from it inherit the code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.codegen.compile import compile_module
+from schedules.model import Target
+
+MONOTONIC, THREAD_CPU = (6, 16) if sys.platform == "darwin" else (1, 3)
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+INFO_BYTES = 128  # siginfo_t of Linux
+RECORD_BYTES = INFO_BYTES + 8  # and the page-fault error code of x86
+_ERROR_CODE_AT = 192  # gregs[REG_ERR] in ucontext_t, x86-64 Linux
+_GENERAL_PROTECTION = 128  # si_code SI_KERNEL: the processor gave no address
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of native code. ``address`` is None where the processor gives none; ``write`` is None
+    where it is not known."""
+
+    signal: int
+    address: int | None
+    write: bool | None
+
+
+class Native:
+    """The compiled functions. ``time(kernel, args, scratch, threads, runs, clock)`` returns nanoseconds."""
+
+    def __init__(self, target: Target) -> None:
+        import llvmlite.binding as llvm
+
+        obj = compile_module(_text(), target)
+        self._jit = llvm.create_lljit_compiler()
+        builder = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
+        for name in ("at_time", "at_fault", "at_fault_fd"):
+            builder.export_symbol(name)
+        self._keep: Any = builder.link(self._jit, "measure")
+        prototype = ctypes.CFUNCTYPE(
+            ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64,
+            ctypes.c_int32,
+        )  # fmt: skip
+        self.time: Callable[..., int] = prototype(self._keep["at_time"])
+        self._stack: Any = None
+
+    def watch(self, fd: int) -> None:
+        """From now on a fault writes `RECORD_BYTES` to the start of file ``fd`` and then kills the process
+        as it would have anyway. Linux only; elsewhere a fault has no address."""
+        if sys.platform != "linux":
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._stack = ctypes.create_string_buffer(1 << 16)  # a kernel may have overrun the ordinary one
+        libc.sigaltstack(ctypes.byref(_Stack(ctypes.addressof(self._stack), 0, 1 << 16)), None)
+        ctypes.c_int32.from_address(self._keep["at_fault_fd"]).value = fd
+        action = _Action(handler=self._keep["at_fault"], flags=0x4 | 0x08000000 | 0x80000000)
+        for number in FAULTS:  # SA_SIGINFO | SA_ONSTACK | SA_RESETHAND
+            libc.sigaction(int(number), ctypes.byref(action), None)
+
+
+def read_fault(record: bytes) -> Fault | None:
+    """The fault in a record that the handler wrote; None if there is none."""
+    if len(record) < RECORD_BYTES:
+        return None
+    number = int.from_bytes(record[0:4], "little")
+    code = int.from_bytes(record[8:12], "little", signed=True)
+    address: int | None = int.from_bytes(record[16:24], "little")
+    write: bool | None = None
+    if number == signal.SIGSEGV and code == _GENERAL_PROTECTION:
+        address = None
+    elif platform.machine() == "x86_64" and number == signal.SIGSEGV:
+        write = bool(int.from_bytes(record[INFO_BYTES:RECORD_BYTES], "little") & 2)
+    return Fault(number, address, write)
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+
+class _Action(ctypes.Structure):
+    """struct sigaction of the C libraries of Linux."""
+
+    _fields_ = [
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * (1024 // (8 * ctypes.sizeof(ctypes.c_ulong)))),
+        ("flags", ctypes.c_uint),
+        ("restorer", ctypes.c_void_p),
+    ]
+
+
+def _text() -> str:
+    error_code = (
+        f"""
+  %error.at = getelementptr i8, ptr %context, i64 {_ERROR_CODE_AT}
+  %w2 = call i64 @pwrite(i32 %fd, ptr %error.at, i64 8, i64 {INFO_BYTES})"""
+        if platform.machine() == "x86_64"
+        else f"""
+  %zero = alloca i64
+  store i64 0, ptr %zero
+  %w2 = call i64 @pwrite(i32 %fd, ptr %zero, i64 8, i64 {INFO_BYTES})"""
+    )
+    return f"""
+@at_fault_fd = global i32 -1
+declare i32 @clock_gettime(i32, ptr)
+declare i64 @pwrite(i32, ptr, i64, i64)
+define internal i64 @now(i32 %clock) {{
+  %t = alloca [2 x i64]
+  %rc = call i32 @clock_gettime(i32 %clock, ptr %t)
+  %ns.at = getelementptr i64, ptr %t, i64 1
+  %s = load i64, ptr %t
+  %ns = load i64, ptr %ns.at
+  %scaled = mul i64 %s, 1000000000
+  %total = add i64 %scaled, %ns
+  ret i64 %total
+}}
+define i64 @at_time(ptr %kernel, ptr %args, ptr %scratch, i32 %threads, i64 %runs, i32 %clock) {{
+entry:
+  %start = call i64 @now(i32 %clock)
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  call void %kernel(ptr %args, ptr %scratch, i32 %threads)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %runs
+  br i1 %more, label %loop, label %done
+done:
+  %end = call i64 @now(i32 %clock)
+  %ns = sub i64 %end, %start
+  ret i64 %ns
+}}
+define void @at_fault(i32 %signal, ptr %info, ptr %context) {{
+  %fd = load i32, ptr @at_fault_fd
+  %w1 = call i64 @pwrite(i32 %fd, ptr %info, i64 {INFO_BYTES}, i64 0){error_code}
+  ret void
+}}
+"""

@@ -1,0 +1,279 @@
+"""The measuring processes as their parent sees them: the zygote, its children, and slots that hold a
+child."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from autotune.errors import AutotuneError
+from autotune.measure import wire
+from autotune.measure.arena import Span
+from autotune.measure.native import RECORD_BYTES, Fault, read_fault
+from autotune.measure.results import Options
+from schedules.model import Target, Workload
+
+# numpy's linear algebra starts threads when it is imported, and a process with threads must not fork.
+_BOOT = (
+    "import os, sys, json\n"
+    "os.environ['OPENBLAS_NUM_THREADS'] = os.environ['MKL_NUM_THREADS'] = '1'\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
+    "from autotune.measure.zygote import main\n"
+    "main(int(sys.argv[2]), int(sys.argv[3]))\n"
+)
+START_S = 60.0
+SEND_S = 10.0  # a child that does not take a message for this long is dead
+RECYCLE = 256  # requests after which a child is replaced, so that nothing in it can grow for ever
+STDERR_TAIL = 400
+
+Job = TypeVar("Job")
+
+
+class MeasureError(AutotuneError):
+    """Measuring as such does not work: nothing a candidate did."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended without an answer. ``timeout_s``: it was killed after this many seconds."""
+
+    signal: int = 0
+    exit: int = 0
+    fault: Fault | None = None
+    stderr: str = ""
+    timeout_s: float | None = None
+
+
+@dataclass
+class Child:
+    """A forked process: its socket, and the files it leaves its last words in."""
+
+    pid: int
+    sock: socket.socket
+    stderr: int
+    record: int
+    requests: int = 0
+
+    def close(self) -> None:
+        self.sock.close()
+        os.close(self.stderr)
+        os.close(self.record)
+
+
+class Zygote:
+    """The zygote of one workload. It is started on first use, again if it dies, and ended by `close`.
+
+    Belongs to the thread that starts it: on Linux the zygote dies when that thread does.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        target: Target,
+        build: str,
+        inputs: Sequence[np.ndarray],
+        reference: Sequence[np.ndarray],
+        options: Options,
+    ) -> None:
+        self._setup: dict[str, Any] = {
+            "workload": workload.json,
+            "target": target.json,
+            "build": build,
+            "options": asdict(options),
+            "nominal_s": None,
+            "runs": None,
+        }
+        self._data = _share([*inputs, *reference])
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self.spans: tuple[Span, ...] = ()
+
+    def start(self) -> None:
+        """Start the process if it does not run. Raises `MeasureError`."""
+        if self._control is not None:
+            return
+        ours, theirs = socket.socketpair()
+        stderr = wire.anonymous_file("stderr")
+        try:
+            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
+            )
+            theirs.close()
+            self._control = ours
+            ours.settimeout(START_S)
+            answer = self._ask(self._setup, (self._data,))
+            if "error" in answer:
+                raise MeasureError(f"measuring could not start: {answer['error']}")
+        except wire.Closed as err:
+            text = _tail(stderr)
+            self._stop()
+            raise MeasureError(f"measuring could not start: {text or err}") from None
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            theirs.close()
+            os.close(stderr)
+        self._setup |= {"nominal_s": answer["nominal_s"], "runs": answer["runs"]}
+        self.spans = tuple(Span(*s) for s in answer["spans"])
+
+    def fork(self, role: str) -> Child:
+        """A new child: "worker" or "builder". Raises `MeasureError`."""
+        for attempt in (1, 2):
+            self.start()
+            ours, theirs = socket.socketpair()
+            files = [wire.anonymous_file("stderr"), wire.anonymous_file("fault")]
+            try:
+                pid = self._ask({"do": "fork", "role": role}, (theirs.fileno(), *files))["pid"]
+                ours.settimeout(SEND_S)
+                return Child(pid, ours, *files)
+            except (wire.Closed, KeyError):
+                ours.close()
+                for f in files:
+                    os.close(f)
+                self._stop()  # it was killed from outside, and its children with it: begin again
+                if attempt == 2:
+                    raise MeasureError(
+                        "the measuring process keeps dying; is the machine out of memory?"
+                    ) from None
+            finally:
+                theirs.close()
+        raise AssertionError("unreachable")
+
+    def reap(self, child: Child, kill: bool) -> Death:
+        """End a child, or learn how it ended; its descriptors are closed."""
+        try:
+            status = self._ask({"do": "reap", "pid": child.pid, "kill": kill})["status"]
+        except (wire.Closed, KeyError):
+            self._stop()
+            status = int(signal.SIGKILL)
+        record = os.pread(child.record, RECORD_BYTES, 0)
+        stderr = _tail(child.stderr)
+        child.close()
+        if os.WIFSIGNALED(status):
+            return Death(signal=os.WTERMSIG(status), fault=read_fault(record), stderr=stderr)
+        return Death(exit=os.WEXITSTATUS(status), stderr=stderr)
+
+    def close(self) -> None:
+        """End the zygote and with it every child."""
+        self._stop()
+        if self._data >= 0:
+            os.close(self._data)
+            self._data = -1
+
+    def _ask(self, header: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        if self._control is None:
+            raise wire.Closed("not running")
+        wire.send(self._control, header, fds=fds)
+        return wire.receive(self._control)[0]
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            # SIGKILL takes the children along on Linux; elsewhere the end of their sockets does.
+            if sys.platform == "linux":
+                self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@dataclass
+class Slot(Generic[Job]):
+    """Holds a child, and at most one job that it works on; replaces the child when it has died."""
+
+    zygote: Zygote
+    role: str
+    child: Child | None = None
+    job: Job | None = None
+    deadline: float = 0.0
+    _started: float = field(default=0.0)
+
+    @property
+    def busy(self) -> bool:
+        return self.job is not None
+
+    def start(self, job: Job, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
+        """Give the child a request; ``timeout_s`` begins now. Raises `MeasureError`."""
+        if self.child is not None and self.child.requests >= RECYCLE:
+            self.drop()
+        for _ in range(2):
+            if self.child is None:
+                self.child = self.zygote.fork(self.role)
+            self.child.requests += 1
+            try:
+                wire.send(self.child.sock, header, payload)
+                break
+            except wire.Closed:  # it died between two jobs, from what an earlier one left behind
+                self.drop()
+        else:
+            raise MeasureError(f"a fresh {self.role} process takes no request; is the machine out of memory?")
+        self.job = job
+        self._started = time.monotonic()
+        self.deadline = self._started + timeout_s
+
+    def finish(self) -> tuple[dict[str, Any], bytes] | Death:
+        """The answer, once the socket is readable; or how the child died."""
+        assert self.child is not None
+        self.job = None
+        try:
+            header, payload, _ = wire.receive(self.child.sock)
+            return header, payload
+        except wire.Closed:
+            child, self.child = self.child, None
+            return self.zygote.reap(child, kill=False)
+
+    def expire(self) -> Death:
+        """Kill the child, whose time is up."""
+        assert self.child is not None
+        took = time.monotonic() - self._started
+        self.drop()
+        return Death(timeout_s=took)
+
+    def drop(self) -> None:
+        """Kill the child, whatever it does."""
+        self.job = None
+        if self.child is not None:
+            child, self.child = self.child, None
+            self.zygote.reap(child, kill=True)
+
+
+def _share(arrays: Sequence[np.ndarray]) -> int:
+    """Descriptor of a file that holds the arrays, each from a multiple of 64 bytes on."""
+    fd, at = wire.anonymous_file("arrays"), 0
+    try:
+        for a in arrays:
+            view = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data
+            done = 0
+            while done < len(view):
+                done += os.pwrite(fd, view[done : done + (1 << 30)], at + done)
+            at += -(-len(view) // 64) * 64
+        os.truncate(fd, max(at, 1))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _tail(fd: int) -> str:
+    """The end of an error output, on one line."""
+    size = os.fstat(fd).st_size
+    text = os.pread(fd, 4096, max(0, size - 4096)).decode(errors="replace")
+    return " ".join(text.split())[-STDERR_TAIL:]

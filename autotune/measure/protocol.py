@@ -1,0 +1,117 @@
+"""How a kernel is timed so that a gap of 3 % is ranked rightly on a machine that drifts.
+
+Screen: a few repeats, each lasting at least `min_repeat_s`, each between two runs of a reference loop. A
+repeat's time is multiplied by (the loop's nominal time / the smaller of the two beside it): a slower clock
+slows both and divides out. The smaller, because a disturbed reference would make a candidate look fast, and a
+disturbed candidate only costs it a repeat. Of the repeats the 25th percentile counts, since noise only adds.
+With one thread all clocks are thread CPU time, which a neighbour on the same core does not lengthen.
+
+Final: several candidates in turns over several rounds, so that whatever the machine does in between meets
+all of them; the median of their normalised times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.measure.results import Options
+
+Run = Callable[[int], float]  # seconds that so many runs take together
+ENOUGH = 1.5  # a candidate slower than this times the best needs no more repeats: it will not win
+MAX_SCREEN_S = 1.0  # no further repeat begins after this much timing
+
+
+@dataclass(frozen=True)
+class Timing:
+    """``times_s`` normalised; ``rate``: speed of the reference loop over its nominal speed; ``slow``: given
+    up."""
+
+    times_s: tuple[float, ...]
+    rate: float
+    slow: bool = False
+
+    @property
+    def time_s(self) -> float:
+        return float(np.percentile(self.times_s, 25))
+
+
+class Clock:
+    """Times runs between two runs of the reference loop (``reference()`` -> seconds)."""
+
+    def __init__(self, reference: Callable[[], float], nominal_s: float) -> None:
+        self._reference = reference
+        self._nominal = nominal_s
+        self._last = reference()
+        self.rates: list[float] = []
+
+    def repeat(self, run: Run, number: int) -> float:
+        """Normalised seconds of one run, over ``number`` runs."""
+        before = self._last
+        seconds = run(number) / number
+        self._last = self._reference()
+        rate = self._nominal / min(before, self._last)
+        self.rates.append(rate)
+        return seconds * rate
+
+    def fresh(self) -> float:
+        """Take the reference anew, if other work has happened since the last repeat; its rate."""
+        self._last = self._reference()
+        return self._nominal / self._last
+
+    def rate(self) -> float:
+        """Median rate of the repeats since `rates` was cleared."""
+        return float(np.median(self.rates))
+
+
+def repeats_of(seconds: float, options: Options) -> int:
+    """Runs in a repeat for a kernel that takes this long."""
+    return max(1, round(options.min_repeat_s / max(seconds, 1e-9)))
+
+
+def estimate(run: Run, first_s: float, options: Options) -> float:
+    """Seconds of a warm run: ``first_s`` for kernels that fill a repeat, otherwise by growing batches."""
+    seconds, number = first_s, 1
+    while seconds * number < 0.5 * options.min_repeat_s:
+        number = min(10 * number, 2 * repeats_of(seconds, options))
+        seconds = run(number) / number
+    return seconds
+
+
+def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options: Options) -> Timing:
+    """Time one candidate. ``first_s``: seconds of a run that was already made, to size the repeats by."""
+    seconds = estimate(run, first_s, options)
+    number = repeats_of(seconds, options)
+    # Short kernels need more repeats, as each is short, and long ones take few.
+    repeats = options.repeats if seconds >= options.min_repeat_s else options.repeats + 2
+    times: list[float] = []
+    start = time.perf_counter()
+    clock.fresh()
+    while len(times) < repeats:
+        times.append(clock.repeat(run, number))
+        if best_s is not None:
+            if len(times) == 1 and times[0] > options.give_up * best_s:
+                return Timing(tuple(times), clock.rate(), slow=True)
+            if min(times) > ENOUGH * best_s:
+                break
+        if time.perf_counter() - start > MAX_SCREEN_S:
+            break
+    return Timing(tuple(times), clock.rate())
+
+
+def final(
+    runs: Sequence[Run], clock: Clock, seconds: Sequence[float], rounds: int, repeats: int, options: Options
+) -> list[tuple[float, ...]]:
+    """Normalised times of several candidates, interleaved: ``rounds`` × ``repeats`` each. ``seconds``: how
+    long each takes, about."""
+    times: list[list[float]] = [[] for _ in runs]
+    order = list(range(len(runs)))
+    for number in range(rounds):
+        for i in order if number % 2 == 0 else reversed(order):  # no one always follows the same neighbour
+            runs[i](1)  # warm: the caches hold the neighbour's data
+            clock.fresh()
+            times[i].extend(clock.repeat(runs[i], repeats_of(seconds[i], options)) for _ in range(repeats))
+    return [tuple(t) for t in times]

@@ -1,0 +1,66 @@
+"""What a measurement is, and the knobs of measuring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STATUSES = (
+    "ok",
+    "illegal",
+    "compile_error",
+    "wrong_result",
+    "crash",
+    "timeout",
+    "slow",
+    "out_of_bounds",
+    "error",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One trial. Only "ok" and "slow" carry a time; only "ok" was checked at every placement.
+
+    ``times_s``: seconds a run, one entry a repeat, normalised to the reference loop's nominal rate;
+    ``time_s``: their 25th percentile (after `Measurer.finalists`: their median). ``error``: the largest
+    |output - reference| over the RMS of the reference, None if nothing was compared.
+    ``reference_rate``: rate of the reference loop beside the timings over its nominal rate (1.0: the machine
+    runs as it did when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
+    """
+
+    status: str
+    reason: str = ""
+    times_s: tuple[float, ...] = ()
+    time_s: float | None = None
+    error: float | None = None
+    reference_rate: float | None = None
+    build_s: float = 0.0
+    check_s: float = 0.0
+    run_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Knobs of measuring; seconds and bytes.
+
+    ``timeout_s`` bounds the checks and the timing of one candidate; once a best time is known, the bound
+    falls to ``patience_s`` plus 50 × the best. ``give_up``: a candidate slower than this times the best is
+    "slow". ``repeats`` of at least ``min_repeat_s`` each make a screen. ``memory_bytes``: what a builder or a
+    worker may map on top of what it starts with. ``builders``: processes that build, default: the CPUs
+    left over, or all of them where building and running must take turns. ``overlap``: build while a candidate
+    runs; default: only if a CPU is left over.
+    """
+
+    timeout_s: float = 10.0
+    build_timeout_s: float = 20.0
+    patience_s: float = 1.5
+    give_up: float = 4.0
+    repeats: int = 3
+    min_repeat_s: float = 1e-3
+    memory_bytes: int = 4 << 30
+    builders: int | None = None
+    overlap: bool | None = None

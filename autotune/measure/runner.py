@@ -1,0 +1,125 @@
+"""What a dead worker or builder says about its candidate, and the two kinds of slots."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autotune.measure.arena import Span, locate
+from autotune.measure.process import Death, Slot, Zygote
+from autotune.measure.results import Measurement, Options
+
+_FIRST_PAGE = 4096
+_FACTOR = 50  # of the best time: what a candidate may take for its checks and its timing
+
+
+class Builder(Slot[int]):
+    """A process that turns traces into objects; its job is the candidate's number."""
+
+    def __init__(self, zygote: Zygote) -> None:
+        super().__init__(zygote, "builder")
+
+    def submit(self, job: int, trace: str, options: Options) -> None:
+        self.start(job, {"trace": trace}, b"", options.build_timeout_s)
+
+
+class Runner(Slot[int]):
+    """A process that checks and times objects; its job is the candidate's number."""
+
+    def __init__(self, zygote: Zygote) -> None:
+        super().__init__(zygote, "worker")
+
+    def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
+        self.start(job, {"do": "measure", "best_s": best_s}, obj, time_limit(best_s, options))
+
+    def result(self) -> Measurement:
+        """The measurement, once the socket is readable. After anything but "ok" and "slow" the process is
+        replaced, as the candidate may have written anywhere."""
+        answer = self.finish()
+        if isinstance(answer, Death):
+            return running_died(answer, self.zygote.spans)
+        header = answer[0]
+        measurement = Measurement(**{**header, "times_s": tuple(header["times_s"])})
+        if measurement.status not in ("ok", "slow"):
+            self.drop()
+        return measurement
+
+    def remeasure(self, objects: Sequence[bytes], rounds: int, repeats: int, timeout_s: float) -> Any:
+        """Send several checked objects to be timed in turns; `finish` gives the answer."""
+        header = {"do": "remeasure", "sizes": [len(x) for x in objects], "rounds": rounds, "repeats": repeats}
+        self.start(0, header, b"".join(objects), timeout_s)
+
+
+def time_limit(best_s: float | None, options: Options) -> float:
+    """Seconds that a candidate may take, once something faster may be known."""
+    if best_s is None:
+        return options.timeout_s
+    return min(options.timeout_s, options.patience_s + _FACTOR * best_s)
+
+
+def building_died(death: Death) -> Measurement:
+    """A builder that ended without an answer."""
+    if death.timeout_s is not None:
+        return Measurement(
+            "timeout", f"building took longer than {death.timeout_s:.1f} s", build_s=death.timeout_s
+        )
+    return Measurement("crash", f"the builder {_ending(death)}")
+
+
+def running_died(death: Death, spans: Sequence[Span]) -> Measurement:
+    """A worker that ended without an answer."""
+    if death.timeout_s is not None:
+        reason = f"no result within {death.timeout_s:.1f} s"
+        return Measurement("timeout", reason, run_s=death.timeout_s)
+    fault = death.fault
+    if fault is not None and death.signal == signal.SIGSEGV:
+        if fault.address is None:
+            reason = "SIGSEGV: an aligned access to an address that is not, or a wild pointer"
+            return Measurement("crash", reason)
+        if fault.address < _FIRST_PAGE:
+            return Measurement(
+                "crash", f"SIGSEGV: {_access(fault.write)} address {fault.address:#x} (null pointer)"
+            )
+        span = locate(spans, fault.address)
+        if span is not None:
+            return _in_span(span, fault.address, fault.write)
+        return Measurement("crash", f"SIGSEGV: {_access(fault.write)} address outside of every array")
+    return Measurement("crash", f"the kernel {_ending(death)}")
+
+
+def _in_span(span: Span, address: int, write: bool | None) -> Measurement:
+    if span.kind == "scratch":
+        side = "before the beginning" if address < span.first else "past the end"
+        return Measurement("out_of_bounds", f"{_access(write)} memory {side} of its scratch")
+    size = np.dtype(span.dtype).itemsize
+    if span.kind == "input" and span.first <= address < span.last:
+        return Measurement(
+            "wrong_result", f"writes to its input {span.name}, at element {(address - span.first) // size}"
+        )
+    if address < span.first:
+        where = f"{_count(-(-(span.first - address) // size))} before the beginning"
+    else:
+        where = f"{_count((address - span.last) // size + 1)} past the end"
+    return Measurement("out_of_bounds", f"{_access(write)} {span.name} {where}")
+
+
+def _count(elements: int) -> str:
+    return f"{elements} element{'s' if elements != 1 else ''}"
+
+
+def _access(write: bool | None) -> str:
+    return "accesses" if write is None else "writes" if write else "reads"
+
+
+def _ending(death: Death) -> str:
+    said = f": {death.stderr}" if death.stderr else ""
+    if death.signal:
+        try:
+            name = signal.Signals(death.signal).name
+        except ValueError:
+            name = f"signal {death.signal}"
+        return f"died of {name}{said}"
+    return f"ended its process with exit status {death.exit}{said}"

@@ -1,0 +1,177 @@
+"""The process from which builders and workers fork: everything imported and prepared, no thread started.
+
+It speaks with its parent over one socket: a setup, then "fork" and "reap" requests, one at a time. A fork
+takes about a millisecond, so that a process which a candidate has killed is replaced at once.
+
+Nothing outlives anything: the zygote dies with its parent and its children die with it (parent-death
+signals on Linux, the end of the socket elsewhere); every child leads a process group of its own, which is
+killed as a whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from autotune.devices.cpu import Reference
+from autotune.measure import builder, wire, worker
+from autotune.measure.arena import Arena, Param
+from autotune.measure.check import Checker, reduction_length
+from autotune.measure.native import Native
+from autotune.measure.results import Options
+from schedules.model import Target, Workload
+
+_PR_SET_PDEATHSIG = 1
+STDERR_BYTES = 1 << 20  # what a child may write anywhere, its error output above all
+GRACE_S = 2.0  # a child that closed its socket has this long to end by itself
+
+
+def main(fd: int, parent: int) -> None:
+    """Serve the parent at the other end of socket ``fd`` until it goes away."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=fd)
+    children: set[int] = set()
+    try:
+        header, _, fds = wire.receive(control, max_fds=1)
+        state = Prepared(header, fds[0])
+        wire.send(control, state.answer())
+        while True:
+            header, _, fds = wire.receive(control, max_fds=3)
+            if header["do"] == "fork":
+                pid = os.fork()
+                if pid == 0:
+                    control.close()
+                    _child(state, header["role"], fds)
+                for f in fds:
+                    os.close(f)
+                children.add(pid)
+                wire.send(control, {"pid": pid})
+            else:
+                status = int(signal.SIGKILL)  # a child of an earlier zygote died with it
+                if header["pid"] in children:  # else the number may be another process's by now
+                    children.discard(header["pid"])
+                    status = _reap(header["pid"], header["kill"])
+                wire.send(control, {"status": status})
+    except wire.Closed:
+        pass
+    except Exception as err:
+        wire.send(control, {"error": f"{type(err).__name__}: {err}"})
+    finally:
+        for pid in children:
+            _reap(pid, kill=True)
+
+
+class Prepared:
+    """What the children start with."""
+
+    def __init__(self, setup: dict[str, Any], data: int) -> None:
+        """``data``: file with the inputs, then the reference outputs, end to end."""
+        self.target = Target.from_json(setup["target"])
+        self.dag = Workload.from_json(setup["workload"]).dag
+        self.options = Options(**setup["options"])
+        self.build = builder.find(setup["build"])
+        params = [Param(t.name, t.shape, t.dtype) for t in self.dag.params]
+        arrays = _arrays(data, params)
+        count = len(self.dag.inputs)
+        self.arena = Arena(params, arrays[:count])
+        names = [p.name for p in params[count:]]
+        self.bench = worker.Bench(
+            self.target,
+            self.arena,
+            Checker(names, arrays[count:], reduction_length(self.dag)),
+            Native(self.target),
+            Reference(self.target, setup["nominal_s"], setup["runs"]),
+            self.options,
+        )
+
+    def answer(self) -> dict[str, Any]:
+        spans = [[s.name, s.kind, s.dtype, s.low, s.first, s.last, s.high] for s in self.arena.spans]
+        reference = self.bench.reference
+        return {"spans": spans, "nominal_s": reference.nominal_s, "runs": reference.runs}
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends, and end now if it already has."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _child(state: Prepared, role: str, fds: Sequence[int]) -> NoReturn:
+    """The life of a forked process. ``fds``: its socket, its error output, its fault record."""
+    status = 1
+    try:
+        zygote = os.getppid()
+        die_with(zygote)
+        os.setpgid(0, 0)
+        os.dup2(fds[1], 2)
+        _limit(state.options.memory_bytes)
+        sock = socket.socket(fileno=fds[0])
+        if role == "worker":
+            state.bench.native.watch(fds[2])
+            worker.serve(sock, state.bench)
+        else:
+            builder.serve(sock, state.build, state.dag, state.target)
+        status = 0
+    except BaseException as err:
+        os.write(2, f"{type(err).__name__}: {err}\n".encode())
+    finally:
+        os._exit(status)
+
+
+def _limit(memory_bytes: int) -> None:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as f:
+            mapped = int(f.read().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
+    except (OSError, ValueError):  # not Linux: no such limit is kept there
+        pass
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (STDERR_BYTES, STDERR_BYTES))
+
+
+def _reap(pid: int, kill: bool) -> int:
+    """Wait status of a child, whose process group is gone when this returns."""
+    if kill:
+        _kill_group(pid)
+    end = time.monotonic() + GRACE_S
+    pause = 5e-5
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > end:
+            _kill_group(pid)
+        time.sleep(pause)
+        pause = min(2 * pause, 2e-3)
+    _kill_group(pid)  # what the candidate may have started; the number is still the child's
+    return os.waitpid(pid, 0)[1]
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # the group may not have been made yet
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _arrays(fd: int, params: Sequence[Param]) -> list[np.ndarray]:
+    """Read-only views of the arrays that lie end to end in a file."""
+    size = sum(-(-p.nbytes // 64) * 64 for p in params)
+    data = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+    os.close(fd)
+    out, at = [], 0
+    for p in params:
+        out.append(np.frombuffer(data, p.dtype, p.nbytes // np.dtype(p.dtype).itemsize, at).reshape(p.shape))
+        at += -(-p.nbytes // 64) * 64
+    return out

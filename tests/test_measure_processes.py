@@ -1,0 +1,135 @@
+"""Processes and descriptors: nothing is left behind, whatever happens to whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import measure_fakes as fakes
+import psutil
+import pytest
+
+from autotune import targets
+from autotune.measure import Measurer, Options
+from schedules import te
+from schedules.dag import ComputeDAG
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals are Linux's")
+QUICK = Options(timeout_s=30.0, patience_s=2.0, repeats=1)
+
+TUNER = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import measure_fakes as fakes
+from autotune import targets
+from autotune.measure import Measurer, Options
+from test_measure_processes import addition
+with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=Options(timeout_s=300)) as m:
+    m.start()
+    print("ready", flush=True)
+    kinds = {kinds!r}
+    for x in m.measure([fakes.trace(k, i) for i, k in enumerate(kinds)]):
+        print(x.status, flush=True)
+"""
+
+
+def addition() -> ComputeDAG:
+    a, b = (te.placeholder((37, 41), "float32", name=n) for n in "AB")
+    return te.dag([a, b, te.compute((37, 41), lambda i, j: a[i, j] + b[i, j], name="C")])
+
+
+def tuner(kinds: list[str]) -> subprocess.Popen[str]:
+    tests = Path(__file__).parent
+    code = TUNER.format(root=str(tests.parent), tests=str(tests), kinds=kinds)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
+
+
+@pytest.mark.parametrize("kind", ["hangs", "builder hangs"])
+def test_no_process_outlives_a_killed_parent(kind: str) -> None:
+    with tuner(["right", kind]) as p:
+        assert p.stdout is not None
+        assert [p.stdout.readline().strip() for _ in range(2)] == ["ready", "ok"]
+        time.sleep(0.3)  # into the hang
+        processes = family(p.pid)
+        assert len(processes) >= 3  # the zygote, a builder, the worker
+        os.kill(p.pid, signal.SIGKILL)
+        p.wait()
+        assert gone(processes), processes
+
+
+def test_ctrl_c_is_the_parents_alone() -> None:
+    with tuner(["right", "hangs"]) as p:
+        assert p.stdout is not None
+        assert [p.stdout.readline().strip() for _ in range(2)] == ["ready", "ok"]
+        processes = family(p.pid)
+        for child in processes:
+            child.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert all(child.is_running() for child in processes)
+        p.send_signal(signal.SIGINT)
+        assert p.wait(20) != 0
+        assert gone(processes), processes
+
+
+def test_close_ends_every_process_and_may_be_repeated() -> None:
+    m = Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK)
+    next(m.measure([fakes.trace("right")]))
+    processes = family(os.getpid())
+    assert processes
+    m.close()
+    m.close()
+    assert gone(processes)
+
+
+def test_a_killed_zygote_is_replaced() -> None:
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        assert next(m.measure([fakes.trace("right")])).ok
+        zygote = [
+            p for p in psutil.Process().children() if "autotune.measure.zygote" in " ".join(p.cmdline())
+        ]
+        assert len(zygote) == 1
+        zygote[0].kill()
+        zygote[0].wait(10)
+        got = [x.status for x in m.measure([fakes.trace("right", i) for i in range(4)])]
+        assert got[-1] == "ok" and set(got) <= {"ok", "crash"}
+
+
+def test_what_a_candidate_starts_dies_with_its_worker() -> None:
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        list(m.measure([fakes.trace("forks")]))
+        processes = family(os.getpid())
+    assert gone(processes), processes
+
+
+def test_a_caller_that_leaves_early_leaves_nothing_running() -> None:
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        results = m.measure([fakes.trace(k, i) for i, k in enumerate(["right", "hangs", "right"])])
+        assert next(results).ok
+        results.close()
+        assert next(m.measure([fakes.trace("right", 9)])).ok
+
+
+def test_no_descriptor_leaks_over_many_candidates() -> None:
+    kinds = ["right", "null store", "illegal", "wrong", "builder dies"] * 20
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        list(m.measure([fakes.trace(k) for k in kinds[:5]]))
+        before = len(os.listdir("/proc/self/fd"))
+        zygote = psutil.Process().children()[0]
+        zygote_before = zygote.num_fds()
+        assert len(list(m.measure([fakes.trace(k, i) for i, k in enumerate(kinds)]))) == 100
+        assert len(os.listdir("/proc/self/fd")) <= before + 3  # one child more may be alive now
+        assert zygote.num_fds() <= zygote_before
+        assert len(zygote.children()) <= 1 + max(1, targets.usable_cpus())

@@ -1,0 +1,182 @@
+"""Every way for a candidate to fail gets its status and a reason that tells, and costs only itself."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import measure_fakes as fakes
+import numpy as np
+import pytest
+
+from autotune import targets
+from autotune.measure import MeasureError, Measurement, Measurer, Options
+from schedules import te
+from schedules.dag import ComputeDAG
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are told apart on Linux only")
+X86 = platform.machine() == "x86_64"
+# Long enough to be no flake on a busy machine, short enough for a test.
+QUICK = Options(timeout_s=4.0, build_timeout_s=4.0, patience_s=2.0, memory_bytes=2 << 30)
+
+
+def addition(shape: tuple[int, ...] = (37, 41), dtype: str = "float32") -> ComputeDAG:
+    a, b = (te.placeholder(shape, dtype, name=n) for n in "AB")
+    c = te.compute(shape, lambda *i: a[i] + b[i], name="C")
+    return te.dag([a, b, c])
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        yield m
+
+
+def one(measurer: Measurer, kind: str, best_s: float | None = None) -> Measurement:
+    """The measurement of a kind, after making sure that the next candidate is unaffected."""
+    first, second = measurer.measure([fakes.trace(kind), fakes.trace("right")], best_s)
+    assert second.status == "ok", (kind, second)
+    return first
+
+
+def test_a_right_kernel_is_ok_and_timed(measurer: Measurer) -> None:
+    m = one(measurer, "right")
+    assert (m.status, m.reason) == ("ok", "")
+    assert m.time_s is not None and 0 < m.time_s < 1
+    assert len(m.times_s) >= 3 and min(m.times_s) <= m.time_s <= max(m.times_s)
+    assert m.error is not None and m.error < 1e-6
+    assert m.reference_rate is not None and m.build_s > 0 < m.check_s and m.run_s > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "reason"),
+    [
+        ("illegal", "illegal", "split i_0 instead"),
+        ("refused", "compile_error", "LLVM refused"),
+        ("not an object", "compile_error", "could not be loaded"),
+        ("builder bug", "error", "KeyError: 'lost' (measure_fakes.py"),
+        ("builder dies", "crash", "SIGABRT: LLVM ERROR: cannot select"),
+        ("builder eats memory", "error", "memory"),
+        ("wrong", "wrong_result", "C: 1 of 1517 elements wrong, first at [36, 39]"),
+        ("leaves one", "wrong_result", "C: 1 of 1517 elements never written, first at [36, 40]"),
+        ("accumulates", "wrong_result", "1517 of 1517"),
+        ("writes input", "wrong_result", "writes to its input A, at element 5"),
+        ("reads past", "out_of_bounds", "reads A 1 element past the end"),
+        ("reads before", "out_of_bounds", "reads B 1 element before the beginning"),
+        ("writes past", "out_of_bounds", "writes C 1 element past the end"),
+        ("writes before", "out_of_bounds", "writes C 1 element before the beginning"),
+        ("scratch past", "out_of_bounds", "past the end of its 200 bytes of scratch"),
+        ("scratch far", "out_of_bounds", "past the end of its scratch"),
+        ("scratch before", "out_of_bounds", "before the beginning of its scratch"),
+        ("null store", "crash", "null pointer"),
+        ("wild store", "crash", "SIGSEGV"),
+        ("overflows the stack", "crash", "SIGSEGV"),
+        ("illegal instruction", "crash", "SIGILL"),
+        ("exits", "crash", "exit status 7"),
+        ("eats memory", "crash", "null pointer"),
+    ],
+)
+def test_each_failure_has_its_status_and_reason(
+    measurer: Measurer, kind: str, status: str, reason: str
+) -> None:
+    m = one(measurer, kind)
+    if not X86:
+        reason = reason.replace("reads", "accesses").replace("writes C", "accesses C")
+    assert m.status == status, m
+    assert reason in m.reason
+    assert m.time_s is None and m.times_s == ()
+
+
+@pytest.mark.skipif(not X86, reason="the kernel is in x86 assembly")
+def test_division_by_zero(measurer: Measurer) -> None:
+    m = one(measurer, "divides by zero")
+    assert m.status == "crash" and "SIGFPE" in m.reason
+
+
+def test_a_hang_is_killed_on_time() -> None:
+    options = replace(QUICK, timeout_s=1.0, build_timeout_s=1.0)
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+        m.start()
+        start = time.monotonic()
+        kinds = ["hangs", "right", "builder hangs", "right"]
+        got = list(m.measure([fakes.trace(k) for k in kinds]))
+        assert [x.status for x in got] == ["timeout", "ok"] * 2
+        assert "no result within 1." in got[0].reason and "building took longer than 1." in got[2].reason
+        assert time.monotonic() - start < 20
+
+
+def test_a_slow_kernel_is_given_up_early_with_its_time() -> None:
+    with Measurer(addition((512, 512)), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        right, slow, again = m.measure([fakes.trace(k) for k in ("right", "slow", "right")])
+        assert (right.status, slow.status, again.status) == ("ok", "slow", "ok")
+        assert slow.time_s is not None and right.time_s is not None
+        assert slow.time_s > 4 * right.time_s and len(slow.times_s) == 1
+        assert "times the best" in slow.reason
+        assert m.object(fakes.trace("slow")) is None and m.object(fakes.trace("right")) is not None
+
+
+@pytest.mark.skipif(not X86, reason="other processors load unaligned vectors with the same instruction")
+def test_code_that_assumes_alignment_is_found() -> None:
+    """With arrays of whole pages, both guarded placements are aligned: the shifted one finds it."""
+    for shape in ((1024,), (64, 16), (37, 41)):
+        with Measurer(addition(shape), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+            got = one(m, "assumes alignment")
+            assert (got.status, "aligned access" in got.reason) == ("crash", True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("shape", [(1,), (1024,), (3, 5, 7)])
+def test_dtypes_and_sizes(dtype: str, shape: tuple[int, ...]) -> None:
+    options = replace(QUICK, repeats=1)
+    kinds = (
+        ["right", "leaves one", "reads past", "writes before"] if shape != (1,) else ["right", "reads past"]
+    )
+    with Measurer(addition(shape, dtype), targets.detect(1), build=fakes.NAME, options=options) as m:
+        got = [x.status for x in m.measure([fakes.trace(k) for k in kinds])]
+    expected = {"right": "ok", "leaves one": "wrong_result"}
+    assert got == [expected.get(k, "out_of_bounds") for k in kinds]
+
+
+def test_nan_and_infinity_of_the_reference_are_demanded() -> None:
+    dag = addition((4, 8))
+    a, b = np.ones((4, 8), "float32"), np.ones((4, 8), "float32")
+    a[1, 2], a[2, 3] = np.nan, np.inf
+    with Measurer(dag, targets.detect(1), build=fakes.NAME, inputs=[a, b], options=QUICK) as m:
+        assert [x.status for x in m.measure([fakes.trace("right"), fakes.trace("wrong")])] == [
+            "ok",
+            "wrong_result",
+        ]
+    with Measurer(
+        dag, targets.detect(1), build=fakes.NAME, inputs=[a, b], reference=[np.full((4, 8), 2, "float32")]
+    ) as m:
+        got = next(m.measure([fakes.trace("right")]))
+        assert got.status == "wrong_result" and "2 of 32 elements wrong, first at [1, 2]: nan" in got.reason
+
+
+def test_taking_turns_gives_the_same_results_in_order() -> None:
+    options = replace(QUICK, overlap=False, builders=2)
+    kinds = ["right", "wrong", "illegal", "null store"] * 6
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+        got = [x.status for x in m.measure([fakes.trace(k, i) for i, k in enumerate(kinds)])]
+    assert got == ["ok", "wrong_result", "illegal", "crash"] * 6
+
+
+def test_finalists_keep_their_order_and_cost_only_themselves(measurer: Measurer) -> None:
+    traces = [fakes.trace("steady", 8), fakes.trace("null store"), fakes.trace("steady", 0)]
+    slow, dead, fast = measurer.finalists(traces, rounds=2, repeats=2)
+    assert (slow.status, dead.status, fast.status) == ("ok", "crash", "ok")
+    assert len(slow.times_s) == len(fast.times_s) == 4
+    assert slow.time_s is not None and fast.time_s is not None and slow.time_s > 2 * fast.time_s
+
+
+def test_a_deadline_begins_nothing_more(measurer: Measurer) -> None:
+    assert list(measurer.measure([fakes.trace("right")], deadline=time.monotonic() - 1)) == []
+
+
+def test_a_builder_that_does_not_exist_is_said() -> None:
+    with Measurer(addition(), targets.detect(1), build="autotune.nowhere:build") as m:
+        with pytest.raises(MeasureError, match=r"autotune\.nowhere"):
+            m.start()
