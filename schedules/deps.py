@@ -43,7 +43,7 @@ def _disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
     inner = {i.var: i.extent for i in _loops_inside(loop)}
     if loop.extent == Const(1):
         return True
-    parts = [bound(b, ix) for ix in indices]
+    parts = [_unshift(bound(b, ix)) for ix in indices]
     used = frozenset().union(*(E.variables(e) for e in parts)) if parts else frozenset()
     if loop.var not in used:
         return False
@@ -67,6 +67,18 @@ def _disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
             return True  # numeric: decided when the holes are filled and the trace is replayed
     # a fused loop: i = v // c, j = v % c recover v, if both move with it alone
     return _recovers(parts, loop)
+
+
+def _unshift(e: Expr) -> Expr:
+    """``min(i * 4, n - 4)``, the base of a shifted tile, as ``i * 4``: where shifted tiles overlap, their iterations
+    write the same values, and a block that reduces is never shifted."""
+
+    def f(x: Expr) -> Expr | None:
+        if isinstance(x, E.Binary) and x.op == "min" and affine.is_scalar(x.b):
+            return E.rewrite(x.a, f)
+        return None
+
+    return E.rewrite(e, f)
 
 
 def _recovers(parts: list[Expr], loop: Loop) -> bool:

@@ -50,6 +50,10 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
             if all(_multiple(c, b) for c in (*aligned[0].values(), aligned[1])):
                 return base // b, (n - 1) // b + 1
             return base // b, (n + b - 2) // b + 1
+        case Binary(op="min" | "max" as op, a=a, b=b) if affine.is_scalar(b):
+            # min(x, c) moves no faster than x: it stays within x's extent from its own start
+            s = span(a, inner)
+            return None if s is None else (E.binary(op, s[0], b), s[1])
         case Binary(op="%", a=a, b=b) if affine.is_scalar(b):
             s = span(a, inner)
             if s is None:

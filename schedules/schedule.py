@@ -100,8 +100,8 @@ class Schedule:
         return printer.show(self.nest)
 
     # one line a primitive: the documentation is the primitive's own
-    def split(self, loop: str, factors: Sequence[Factor | None]) -> list[str]:
-        return self.apply(Split(loop, tuple(factors)))  # type: ignore[no-any-return]
+    def split(self, loop: str, factors: Sequence[Factor | None], tail: str = "guard") -> list[str]:
+        return self.apply(Split(loop, tuple(factors), tail))  # type: ignore[no-any-return]
 
     def fuse(self, *loops: str) -> str:
         return self.apply(Fuse(loops))  # type: ignore[no-any-return]

@@ -8,10 +8,12 @@ from typing import ClassVar
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Loop, Nest, Stmt
+from schedules.ir import Loop, Nest, Stmt, blocks
 from schedules.nest import bind_loops, find_loop, replace_stmt
 from schedules.primitives.base import Primitive, as_expr, extent_of, require_new, require_serial
 from schedules.model import Target
+
+TAILS = ("guard", "shift")
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,22 @@ class Split(Primitive):
 
     One factor may be None: it is what covers the rest. Where the factors do not divide the extent,
     the last iterations fall outside the blocks' domain and do not run (the tail).
-    Legal for any serial loop. Cost: none by itself; a tail that is neither partitioned nor
-    provably absent costs a comparison.
+    With ``tail="shift"`` the last tile is moved inwards instead (Halide: ShiftInwards), so that no
+    tile is partial and some elements are computed twice::
+
+        for i_0 in range(ceildiv(n, 4)):
+          for i_1 in range(4):
+            S(min(i_0 * 4, n - 4) + i_1)
+
+    Legal for any serial loop; ``shift`` only around blocks that reduce nothing, with an innermost factor of at
+    most ``n``. Cost: ``guard`` tails that are neither partitioned nor provably absent cost a
+    comparison; ``shift`` costs the elements computed twice.
     """
 
     name: ClassVar[str] = "split"
     loop: str
     factors: tuple[int | E.Hole | None, ...]
+    tail: str = "guard"
 
     def result(self) -> list[str]:
         return [f"{self.loop}_{n}" for n in range(len(self.factors))]
@@ -57,7 +68,26 @@ class Split(Primitive):
                 f"split {self.loop}: the factors {list(self.factors)} cover {product} of {n} iterations; "
                 "make one of them None to infer it"
             )
+        if self.tail not in TAILS:
+            raise ScheduleError(f"split {self.loop}: tail {self.tail!r} is not one of {', '.join(TAILS)}")
+        if self.tail == "shift":
+            self._check_shift(loop)
         require_new(nest, tuple(self.result()), f"split {self.loop}")
+
+    def _check_shift(self, loop: Loop) -> None:
+        reducing = [b.name for b in blocks(loop.body) if b.reducer is not None]
+        if reducing:
+            raise ScheduleError(
+                f"split {self.loop}: block {reducing[0]} reduces inside it and would add elements twice; "
+                'use tail="guard"'
+            )
+        last, n = self.factors[-1], extent_of(loop)
+        if last is None:
+            raise ScheduleError(f"split {self.loop}: a shifted tail needs a known innermost factor; infer an outer one")
+        if isinstance(last, int) and n is not None and last > n:
+            raise ScheduleError(
+                f"split {self.loop}: the innermost factor {last} exceeds the extent {n}; a shifted tile must fit"
+            )
 
     def extents(self, n: Expr) -> list[Expr]:
         """Extents of the new loops, the inferred one filled in."""
@@ -71,8 +101,12 @@ class Split(Primitive):
         loop = find_loop(nest, self.loop)
         names, extents = self.result(), self.extents(loop.extent)
         index: Expr = Const(0)
-        for var, n in zip(names, extents, strict=True):
+        for var, n in zip(names[:-1], extents[:-1], strict=True):
             index = index * n + Var(var)
+        index = index * extents[-1]
+        if self.tail == "shift":
+            index = E.minimum(index, loop.extent - extents[-1])
+        index = index + Var(names[-1])
         body: Stmt = bind_loops(loop.body, {loop.var: index})
         for var, n in zip(reversed(names), reversed(extents), strict=True):
             body = Loop(var, n, body)
