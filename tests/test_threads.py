@@ -146,7 +146,7 @@ class Pool:
         return int(entries.sum())
 
     def worker_comes(self, nthreads: int = 2, jobs: int = 1000) -> bool:
-        """Whether a worker takes part in one of `jobs` long jobs: a busy machine may bring none to the first."""
+        """Whether a worker joins one of `jobs` long jobs: a busy machine may bring none to the first."""
         return any(self.check(100, nthreads, work=50_000) > 1 for _ in range(jobs))
 
     def check_burst(self, chunks: int, nthreads: int, jobs: int, work: int = 1) -> int:
