@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.settings import config_file
 from schedules.errors import AutotuneError
 from schedules.model import Target
 
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 20}  # a modest desktop core
 
@@ -86,14 +89,20 @@ def parse(target: str | Target | None, threads: int | None = None) -> Target:
 
 
 def from_name(name_or_file: str) -> Target:
-    """The target in a JSON file (the form of `Target.json`). Raises `TargetError`."""
-    path = Path(name_or_file)
-    if path.suffix != ".json" and not path.is_file():
-        raise TargetError(
-            f"unknown target {name_or_file!r}; give 'cpu' (this host) or the path of a target's JSON file"
-        )
+    """A target of ``configs/targets`` by its name, or one in a JSON file (the form of `Target.json`).
+    Raises `TargetError`."""
+    named = config_file("targets", f"{name_or_file}.json") if _NAME.fullmatch(name_or_file) else None
+    if named is None or not named.is_file():
+        if not name_or_file.endswith(".json"):
+            folder = config_file("targets")
+            files = folder.iterdir() if folder.is_dir() else ()
+            known = ", ".join(["cpu", *sorted(f.name[:-5] for f in files if f.name.endswith(".json"))])
+            raise TargetError(
+                f"unknown target {name_or_file!r}; known: {known}, or the path of a target's JSON file"
+            )
+        named = Path(name_or_file)
     try:
-        return Target.from_json(path.read_text(encoding="utf-8"))
+        return Target.from_json(named.read_text(encoding="utf-8"))
     except OSError as err:
         raise TargetError(f"target file {name_or_file!r} cannot be read: {err.strerror}") from None
     except ValueError as err:

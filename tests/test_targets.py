@@ -45,11 +45,13 @@ def test_parse_accepts_names_files_and_targets(tmp_path: Path) -> None:
     here = targets.detect(1)
     assert targets.parse("cpu", 1) == targets.parse(None, 1) == here
     assert targets.parse(replace(here, arch="other"), 1).arch == "other"
+    assert targets.parse("x86-64-v3").arch == "x86-64-v3"
+    assert targets.parse("x86-64-v3", 2).threads == 2
     file = tmp_path / "mine.json"
     file.write_text(here.json)
     assert targets.parse(str(file)) == here
     for bad, message in (
-        ("gpu9", "unknown target"),
+        ("gpu9", "known: cpu, x86-64-v3"),
         (str(tmp_path / "no.json"), "cannot be read"),
         (3, "not a name"),
     ):
