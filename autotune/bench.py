@@ -36,7 +36,7 @@ def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np
         if t.dtype.startswith("int"):
             inputs.append(random.integers(-8, 9, t.shape, dtype=t.dtype))
         else:
-            inputs.append(random.standard_normal(t.shape, dtype=t.dtype))
+            inputs.append(random.standard_normal(t.shape).astype(t.dtype))
     made = [workload.dag.tensors[n] for n in workload.dag.outputs]
     return inputs, [np.full(t.shape, np.nan if t.dtype.startswith("float") else 0, t.dtype) for t in made]
 

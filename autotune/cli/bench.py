@@ -63,10 +63,11 @@ def bench(
     peers = {name: peer(name) for name in names}
     kernel = load_workload(workload, target=target, threads=threads, db=where)
     inputs, outputs = arrays_for(workload, seed)
-    kernel(*inputs, out=outputs[0] if len(outputs) == 1 else outputs)
+    call = _caller(kernel, inputs, outputs)
+    call()
     n = kernel.target.threads
     with ExitStack() as stack:
-        contenders = [Contender(TUNED, _caller(kernel, inputs, outputs))]
+        contenders = [Contender(TUNED, call)]
         for name, module in peers.items():
             own = [a.copy() for a in outputs]
             prepared = stack.enter_context(module.prepare(workload, inputs, own, n))
@@ -129,5 +130,7 @@ def _print(workload: Workload, rows: list[dict[str, Any]], ratio: dict[str, floa
         ],
     )
     for name, factor in ratio.items():
-        verdict = f"{factor:.2f} times as fast as {name}"
-        out.print(f"The tuned kernel is {verdict}.", style="green" if factor > 1 else "yellow")
+        if factor > 1:
+            out.print(f"The tuned kernel is {factor:.2f} times as fast as {name}.", style="green")
+        else:
+            out.print(f"{name} is {1 / factor:.2f} times as fast as the tuned kernel.", style="yellow")

@@ -15,7 +15,7 @@ from autotune.settings import database
 if TYPE_CHECKING:
     from schedules.model import Target, Trace, Workload
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 MAX_BUDGET_S = 30 * 86400.0
 

@@ -62,10 +62,10 @@ def seconds(value: float | None) -> str:
 
 def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
     """GFLOP/s, or GB/s of compulsory traffic where that is what bounds the operator (fewer than
-    4 FLOPs a byte: no machine of today computes so slowly)."""
+    2 FLOPs a byte: no machine of today computes so slowly)."""
     if time_s is None or not math.isfinite(time_s) or time_s <= 0:
         return "-"
-    if flops < 4 * moved_bytes:
+    if flops < 2 * moved_bytes:
         return f"{moved_bytes / time_s / 1e9:.1f} GB/s"
     return f"{flops / time_s / 1e9:.1f} GFLOP/s"
 

@@ -56,12 +56,12 @@ def tune(
     opt.one_of("--model", model, MODELS)
     workload = opt.workload_of(op, shape, dtype, layout)
     where = opt.db_of(db)
+    goal = opt.target_of(target, threads)
 
     from autotune.tuner import TuneOptions
     from autotune.tuner import tune as run
     from kernels_db.store import Log
 
-    goal = opt.target_of(target, threads)
     chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
     with Log(where) as log, reporter(workload, quiet=json) as report:
         result = run(workload, goal, log, chosen, report)

@@ -1,0 +1,52 @@
+"""``autotune doctor``: a line a check, and the remedy where something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_runner import run
+
+from autotune import doctor
+
+
+def test_this_machine_can_tune(tmp_path: Path) -> None:
+    ran = run("doctor", "--db", tmp_path / "t.db", "--json")
+    assert ran.status == 0, ran.out
+    checks = {c["name"]: c for c in ran.json["checks"]}
+    assert ran.json["ok"] and {"llvm", "cpu", "compile and run", "tuning log"} <= set(checks)
+    assert checks["compile and run"]["status"] == "ok"
+    assert all(c["status"] in ("ok", "warn", "fail") for c in checks.values())
+    text = run("doctor", "--db", tmp_path / "t.db").out
+    assert "everything that tuning needs works" in text
+
+
+def test_what_cannot_be_used_fails_with_a_remedy(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.db"
+    foreign.write_text("not a database, whatever its name says")
+    ran = run("doctor", "--db", foreign)
+    assert ran.status == 1
+    assert str(foreign) in ran.out and "AUTOTUNE_DB" in ran.out and "1 of " in ran.out
+
+
+def test_one_broken_check_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken() -> doctor.Finding:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(doctor, "caches", broken)
+    checks = {c["name"]: c for c in run("doctor", "--db", tmp_path / "t.db", "--json").json["checks"]}
+    assert checks["caches"]["status"] == "fail" and "no such thing" in checks["caches"]["detail"]
+    assert checks["cpu"]["status"] == "ok"
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    found = doctor.writable("object cache", tmp_path / "cache", "AUTOTUNE_CACHE_DIR")
+    assert (
+        found.status == "fail"
+        and "Permission denied" in found.detail
+        and "AUTOTUNE_CACHE_DIR" in found.remedy
+    )

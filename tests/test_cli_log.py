@@ -1,0 +1,107 @@
+"""``autotune log`` and ``autotune best`` on a real log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_runner import run
+from log_filler import fill, host
+
+MATMUL = ("matmul", {"m": 8, "n": 8, "k": 8}, 1e-4)
+SOFTMAX = ("softmax", {"m": 4, "n": 8}, 2e-6)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    path = tmp_path / "tuning.db"
+    fill(path, [MATMUL, SOFTMAX])
+    return path
+
+
+def test_stats(db: Path) -> None:
+    d = run("log", "stats", "--db", db, "--json").json
+    assert {k: d[k] for k in ("workloads", "targets", "machines", "runs", "records")} == {
+        "workloads": 2,
+        "targets": 1,
+        "machines": 1,
+        "runs": 2,
+        "records": 4,
+    }
+    assert d["by_status"] == {"ok": 2, "timeout": 2}
+    text = run("log", "stats", "--db", db).out
+    assert str(db) in text and "ok 2, timeout 2" in text
+
+
+def test_the_database_of_the_environment_is_the_default(own_places: Path) -> None:
+    fill(own_places / "tuning.db", [MATMUL])
+    assert run("log", "stats", "--json").json["records"] == 2
+
+
+def test_a_zero_byte_file_is_a_new_log(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    ran = run("log", "stats", "--db", tmp_path / "empty.db", "--json")
+    assert ran.status == 0 and ran.json["records"] == 0
+    assert run("log", "list", "--db", tmp_path / "empty.db").out == "the log has no records\n"
+
+
+def test_list(db: Path) -> None:
+    tasks = run("log", "list", "--db", db, "--json").json["tasks"]
+    assert [(t["op"], t["best_time_s"], t["records"]) for t in tasks] == [
+        ("matmul", 1e-4, 2),
+        ("softmax", 2e-6, 2),
+    ]
+    assert tasks[0]["best_gflops"] == pytest.approx(2 * 8**3 / 1e-4 / 1e9)
+    lines = run("log", "list", "--db", db).out.splitlines()
+    assert len(lines) == 3 and "m=8 n=8 k=8" in lines[1] and "100 us" in lines[1]
+
+
+def test_export_merge_export_is_the_same_file(db: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    ran = run("log", "export", first, "--db", db, "--json")
+    assert ran.status == 0 and ran.json == {"path": str(first), "records": 4}
+    other = tmp_path / "other.db"
+    assert run("log", "import", first, "--db", other, "--json").json == {
+        "new": 4,
+        "known": 0,
+        "refused": {},
+    }
+    again = run("log", "merge", first, db, "--db", other, "--json")
+    assert again.status == 0 and again.json == {"new": 0, "known": 8, "refused": {}}
+    run("log", "export", second, "--db", other)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_export_of_the_best_leaves_failures_out(db: Path, tmp_path: Path) -> None:
+    out = tmp_path / "best.jsonl"
+    assert run("log", "export", out, "--top", "1", "--db", db, "--json").json["records"] == 2
+    assert "timeout" not in out.read_text()
+
+
+def test_bad_lines_are_refused_and_counted_with_status_1(db: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    run("log", "export", out, "--db", db)
+    lines = out.read_text().splitlines()
+    out.write_text("\n".join([*lines[:-1], lines[-1][:40], "[1, 2]"]) + "\n")
+    ran = run("log", "import", out, "--db", tmp_path / "new.db", "--json")
+    assert ran.status == 1
+    assert ran.json["new"] == 3 and sum(ran.json["refused"].values()) == 2
+    text = run("log", "import", out, "--db", tmp_path / "new.db")
+    assert text.status == 1 and "0 new records, 3 known already, 2 lines refused" in text.out
+
+
+def test_a_missing_source_is_found_before_anything_is_taken_in(db: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    ran = run("log", "merge", db, tmp_path / "absent.db", "--db", new)
+    assert ran.status == 2 and "absent.db" in ran.err
+    assert not new.exists()
+
+
+def test_best_shows_record_schedule_loops_and_code(db: Path) -> None:
+    words = ("best", "matmul", "--shape", "m=8,n=8,k=8", "--threads", "1", "--db", db)
+    text = run(*words, "--trace", "--ir", "--source").out
+    assert "matmul m=8 n=8 k=8 float32, 1 thread" in text and "100 us" in text
+    assert "split(" in text and "for " in text and "define void @kernel" in text
+    d = run(*words, "--json", "--ir").json
+    assert d["time_s"] == 1e-4 and d["task"]["target"]["arch"] == host().arch
+    assert d["trace"]["steps"][0][0] == "split" and "source" not in d

@@ -1,0 +1,203 @@
+"""``autotune tune`` around a tuner that is made up: what reaches it, what is printed, which status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cli_runner import run
+
+from kernels_db.store import Log
+from schedules.model import Step, Target, Trace, Workload
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    trials: int | None
+    budget_s: float
+    search: str
+    model: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    phase: str = "searching"
+    measured: int = 12
+    failed: Mapping[str, int] = field(default_factory=lambda: {"timeout": 2})
+    resumed: int = 3
+    best_time_s: float | None = 1e-3
+    best_gflops: float | None = 1.0
+    share_of_peak: float | None = 0.5
+    elapsed_s: float = 10.0
+    budget_s: float = 60.0
+    trials: int | None = 100
+
+
+@dataclass(frozen=True)
+class Best:
+    time_s: float
+    gflops: float
+    share_of_peak: float
+    trace: Trace
+    record_id: str
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    workload: Workload
+    target: Target
+    best: Best | None
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    elapsed_s: float
+    seed: int
+    stopped: str
+
+
+Calls = list[tuple[Workload, Target, str, TuneOptions]]
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
+    """Puts a tuner in place that gives one answer; returns what it was called with."""
+
+    def install(best: bool = True, stopped: str = "budget") -> Calls:
+        calls: Calls = []
+
+        def tune(
+            workload: Workload, target: Target, log: Log, options: TuneOptions, progress: Any
+        ) -> TuneResult:
+            calls.append((workload, target, str(log.path), options))
+            progress(Progress())
+            trace = Trace((Step("split", (("factors", (None, 8)), ("loop", "i"))),))
+            found = Best(1e-3, 0.001024, 0.5, trace, "ab12") if best else None
+            return TuneResult(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped)
+
+        module = ModuleType("autotune.tuner")
+        module.__dict__.update(tune=tune, TuneOptions=TuneOptions, Progress=Progress, TuneResult=TuneResult)
+        monkeypatch.setitem(sys.modules, "autotune.tuner", module)
+        return calls
+
+    return install
+
+
+def test_options_reach_the_tuner(tuner: Callable[..., Calls], tmp_path: Path) -> None:
+    calls = tuner()
+    ran = run(
+        *(
+            "tune",
+            "matmul",
+            "--shape",
+            "m=8,n=16,k=4",
+            "--dtype",
+            "float64",
+            "--threads",
+            "1",
+            "--trials",
+            "7",
+        ),
+        *(
+            "--budget",
+            "2m",
+            "--search",
+            "random",
+            "--model",
+            "random",
+            "--seed",
+            "5",
+            "--db",
+            tmp_path / "t.db",
+        ),
+    )
+    assert ran.status == 0, ran.err
+    ((workload, target, where, options),) = calls
+    assert (workload.op, dict(workload.params)["n"], workload.dag.params[0].dtype) == (
+        "matmul",
+        16,
+        "float64",
+    )
+    assert target.kind == "cpu" and target.threads == 1
+    assert where == str(tmp_path / "t.db")
+    assert options == TuneOptions(7, 120.0, "random", "random", 5)
+
+
+def test_defaults(tuner: Callable[..., Calls], own_places: Path) -> None:
+    calls = tuner()
+    assert run("tune", "matmul", "--shape", "m=8,n=8,k=8").status == 0
+    ((_, target, where, options),) = calls
+    assert options == TuneOptions(None, 60.0, "evolutionary", "xgb", 0)
+    assert target.threads >= 1 and where == str(own_places / "tuning.db")
+
+
+def test_json_has_what_is_promised_and_nothing_else_on_stdout(tuner: Callable[..., Calls]) -> None:
+    tuner()
+    ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8", "--threads", "1", "--seed", "3", "--json")
+    assert ran.status == 0 and ran.err == ""
+    d = ran.json
+    assert d["task"]["op"] == "matmul" and d["task"]["params"]["m"] == 8 and d["task"]["dtype"] == "float32"
+    assert d["task"]["target"]["kind"] == "cpu" and d["task"]["target"]["threads"] == 1
+    assert d["trials"] == {"measured": 12, "failed": {"timeout": 2}, "resumed": 3}
+    assert (
+        d["best"]["time_s"] == 1e-3 and d["best"]["share_of_peak"] == 0.5 and d["best"]["record_id"] == "ab12"
+    )
+    assert Trace.from_json(json.dumps(d["best"]["trace"])).steps[0].primitive == "split"
+    assert d["elapsed_s"] == 10.5 and d["seed"] == 3
+
+
+def test_people_get_a_live_line_on_stderr_and_the_result_on_stdout(tuner: Callable[..., Calls]) -> None:
+    tuner()
+    ran = run("tune", "matmul", "--shape", "m=512,n=512,k=512", "--threads", "1")
+    assert (
+        "12/100 trials + 3 resumed" in ran.err and "failed: timeout 2" in ran.err and "50 s left" in ran.err
+    )
+    assert "268.4 GFLOP/s" in ran.err and "50.0 % of peak" in ran.err
+    assert "matmul m=512 n=512 k=512 float32, 1 thread" in ran.out
+    assert "1 ms, 268.4 GFLOP/s, 50.0 % of peak" in ran.out
+    assert "\x1b" not in ran.out + ran.err  # plain text in a pipe
+
+
+def test_nothing_valid_found_is_status_1(tuner: Callable[..., Calls]) -> None:
+    tuner(best=False)
+    ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8")
+    assert ran.status == 1 and "no valid kernel found" in ran.out
+    ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8", "--json")
+    assert ran.status == 1 and ran.json["best"] is None
+
+
+def test_an_interrupted_run_prints_its_best(tuner: Callable[..., Calls]) -> None:
+    tuner(stopped="interrupted")
+    ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8")
+    assert ran.status == 0 and "interrupted; everything measured is kept" in ran.out and "ab12" in ran.out
+
+
+def test_a_log_that_cannot_be_made_is_refused(tuner: Callable[..., Calls], tmp_path: Path) -> None:
+    calls = tuner()
+    (tmp_path / "file").write_text("")
+    ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8", "--db", tmp_path / "file" / "t.db")
+    assert ran.status == 2 and str(tmp_path / "file") in ran.err
+    assert calls == []
+
+
+def test_the_python_api_calls_the_same_tuner(tuner: Callable[..., Calls], tmp_path: Path) -> None:
+    import autotune.api as api
+    from schedules import te
+
+    calls = tuner()
+    seen: list[Progress] = []
+    db = tmp_path / "t.db"
+    result = api.tune("matmul", m=8, n=8, k=8, threads=1, trials=4, budget_s=1.0, db=db, progress=seen.append)
+    assert result.best is not None and len(seen) == 1
+    a = te.placeholder((7,), "float32", name="A")
+    b = te.compute((7,), lambda i: a[i] + a[i], name="B")
+    api.tune([a, b], threads=1, db=db, progress=seen.append)
+    assert [c[0].op for c in calls] == ["matmul", "custom"]
+    assert calls[0][3] == TuneOptions(4, 1.0, "evolutionary", "xgb", 0)
+    assert calls[1][0].flops == 7

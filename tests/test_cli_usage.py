@@ -1,0 +1,164 @@
+"""The command line's manners: exit statuses, messages, JSON and help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from cli_runner import run
+
+from autotune.cli.options import parse_budget
+from autotune.cli.output import counts, percent, rate, seconds
+
+SHAPE = ("--shape", "m=8,n=8,k=8")
+TUNE = ("tune", "matmul", *SHAPE)
+COMMANDS = ("tune", "best", "bench", "ops", "log", "doctor")
+
+# words -> what the message must name
+BAD = [
+    (("tunes",), "tunes"),
+    (("--colour",), "--colour"),
+    (("tune", "matmul", "--shap", "m=8"), "--shap"),
+    (("tune", "matmull", *SHAPE), "did you mean 'matmul'"),
+    (("tune", "matmul"), "shape"),
+    (("tune", "matmul", "--shape", "m=8"), "n, k"),
+    (("tune", "matmul", "--shape", "m=8,n=8,kk=8"), "'kk'"),
+    (("tune", "matmul", "--shape", "m=8,n=8,k=0"), "k=0"),
+    (("tune", "matmul", "--shape", "m=8,n=8,k=-8"), "k=-8"),
+    (("tune", "matmul", "--shape", "m=8,n=8,k=99999999999999"), "k=99999999999999"),
+    (("tune", "matmul", "--shape", "m=8,n=8,k=8.5"), "8.5"),
+    (("tune", "matmul", "--shape", "m=8;n=8"), "m=8;n=8"),
+    (("tune", "matmul", "--shape", "m=8,m=9,n=8,k=8"), "twice"),
+    ((*TUNE, "--dtype", "float3"), "float3"),
+    (("tune", "softmax", "--shape", "m=8,n=8", "--dtype", "int32"), "int32"),
+    ((*TUNE, "--layout", "NHWC"), "layout"),
+    (("tune", "conv2d", "--shape", "h=8,w=8,ci=4,co=4,k=3", "--layout", "NHCW"), "NHCW"),
+    ((*TUNE, "--target", "tpu"), "tpu"),
+    ((*TUNE, "--threads", "0"), "--threads"),
+    ((*TUNE, "--threads", "two"), "--threads"),
+    ((*TUNE, "--threads", "100000"), "100000"),
+    ((*TUNE, "--trials", "0"), "--trials"),
+    ((*TUNE, "--trials", "-1"), "--trials"),
+    ((*TUNE, "--budget", "soon"), "soon"),
+    ((*TUNE, "--budget", "0s"), "0s"),
+    ((*TUNE, "--budget", "-5s"), "-5s"),
+    ((*TUNE, "--search", "evolution"), "evolutionary"),
+    ((*TUNE, "--model", "xgboost"), "xgb"),
+    ((*TUNE, "--seed", "-1"), "--seed"),
+    ((*TUNE, "--db", ""), "empty"),
+    (("bench", "matmul", *SHAPE, "--against", "nunpy"), "numpy"),
+    (("bench", "matmul", *SHAPE, "--against", "numpy", "--must-beat", "torch"), "torch"),
+    (("ops", "conv"), "conv"),
+    (("log", "stats"), "no tuning log"),
+    (("log", "statistics"), "statistics"),
+    (("log", "import", "/nonexistent/x.jsonl"), "/nonexistent/x.jsonl"),
+    (("log", "export", "x.jsonl", "--top", "0"), "--top"),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), BAD, ids=[" ".join(w)[:60] for w, _ in BAD])
+def test_bad_input_is_named_and_gives_status_2(words: tuple[str, ...], named: str) -> None:
+    ran = run(*words)
+    assert ran.status == 2
+    assert named in ran.err and "Traceback" not in ran.err
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(("words", "named"), BAD, ids=[" ".join(w)[:60] for w, _ in BAD])
+def test_with_json_the_error_is_the_one_document(words: tuple[str, ...], named: str) -> None:
+    ran = run(*words, "--json")
+    assert ran.status == 2
+    error = ran.json["error"]
+    assert named in error["message"] and error["exit_status"] == 2
+
+
+def test_a_directory_or_a_foreign_file_is_no_log(tmp_path: Path) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("these are not the records you are looking for\n" * 3)
+    truncated = tmp_path / "cut.db"
+    truncated.write_bytes(b"SQLite form")
+    for db in (tmp_path, foreign, truncated):
+        for words in (("log", "stats"), ("best", "matmul", *SHAPE), ("bench", "matmul", *SHAPE)):
+            ran = run(*words, "--db", db)
+            assert ran.status == 2 and str(db) in ran.err, (words, ran)
+    assert foreign.read_text().startswith("these are not")
+
+
+@pytest.mark.parametrize("command", ["best", "bench"])
+def test_nothing_stored_gives_status_1_and_the_command_that_helps(command: str, tmp_path: Path) -> None:
+    ran = run(command, "matmul", *SHAPE, "--threads", "1", "--db", tmp_path / "none.db")
+    assert ran.status == 1
+    assert "autotune tune matmul --shape m=8,n=8,k=8 --dtype float32 --threads 1" in ran.err
+    assert (
+        run(command, "matmul", *SHAPE, "--db", tmp_path / "none.db", "--json").json["error"]["exit_status"]
+        == 1
+    )
+
+
+@pytest.mark.parametrize("words", [(), *((c,) for c in COMMANDS), ("log", "merge"), ("log", "import")])
+def test_every_command_has_help(words: tuple[str, ...]) -> None:
+    ran = run(*words, "--help")
+    assert ran.status == 0 and "Usage: autotune" in ran.out
+    if words not in ((), ("log",)):
+        assert "autotune " + words[0] in ran.out.split("Example")[1]
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom autotune.cli import main\nsys.argv = ['autotune', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code\n"
+        "heavy = {'numpy', 'llvmlite', 'sqlalchemy', 'xgboost', 'sklearn'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert run("--version").out.startswith("autotune ")
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("autotune.doctor.examine", broken)
+    with pytest.raises(ZeroDivisionError):
+        run("doctor")
+
+
+def test_ops_lists_the_library_and_describes_one() -> None:
+    listed = run("ops")
+    assert listed.status == 0 and "conv2d" in listed.out and "softmax" in listed.out
+    names = [o["name"] for o in run("ops", "--json").json["operators"]]
+    assert {"matmul", "conv2d", "layer_norm", "permute"} <= set(names) and len(names) == len(set(names))
+    one = run("ops", "conv2d", "--json").json
+    assert one["name"] == "conv2d" and "NCHW" in one["layouts"] and "float32" in one["dtypes"]
+    text = run("ops", "conv2d").out
+    assert "stride" in text and "required" in text and "NCHW" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("60s", 60), ("2m", 120), ("500ms", 0.5), ("1.5h", 5400), ("30", 30), (" 10S ", 10)],
+)
+def test_budgets(text: str, expected: float) -> None:
+    assert parse_budget(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "s", "1d", "1e3s", "nan", "inf", "60 s", "0ms", "999999h", "٣s"])
+def test_budgets_that_are_none(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_budget(text)
+
+
+def test_numbers_for_people() -> None:
+    assert [seconds(x) for x in (2.5, 1.234e-3, 5e-7, None)] == ["2.5 s", "1.23 ms", "500 ns", "-"]
+    assert seconds(float("inf")) == "-"
+    assert rate(2 * 512**3, 3 * 4 * 512**2, 1e-3) == "268.4 GFLOP/s"
+    assert rate(2 << 20, 20 << 20, 1e-3) == "21.0 GB/s"
+    assert rate(1, 1, None) == "-"
+    assert (percent(0.9871), percent(None), percent(float("nan"))) == ("98.7 %", "-", "-")
+    assert counts({"timeout": 1, "crash": 0, "compile_error": 2}) == "compile_error 2, timeout 1"

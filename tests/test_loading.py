@@ -1,0 +1,145 @@
+"""`load`: which record is taken, the cache of objects, and what is said when there is nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from log_filler import Entry, fill, host
+
+import autotune as at
+from autotune import kernels, targets
+from schedules import ops
+from schedules.model import Target
+
+SHAPE = {"m": 8, "n": 12, "k": 4}
+
+
+def entry(time_s: float = 1e-4) -> Entry:
+    return ("matmul", SHAPE, time_s)
+
+
+def check(kernel: at.Kernel) -> None:
+    random = np.random.default_rng(0)
+    a = random.integers(-4, 5, (8, 4)).astype(np.float32)
+    b = random.integers(-4, 5, (4, 12)).astype(np.float32)
+    assert np.array_equal(kernel(a, b), a @ b)
+
+
+@pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "usable_cpus", lambda: 2)
+
+
+def test_a_stored_kernel_computes(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    (uid,) = fill(db, [entry()])
+    kernel = at.load("matmul", **SHAPE, db=db)
+    check(kernel)
+    assert kernel.record.uid == uid and kernel.workload.op == "matmul" and kernel.target == host()
+    assert kernel.trace.steps[0].primitive == "split" and "@kernel" in kernel.source()
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_the_fastest_thread_count_that_can_run_is_taken(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    for threads, time_s in ((1, 3e-4), (2, 2e-4), (4, 1e-4)):
+        fill(db, [entry(time_s)], replace(host(), threads=threads))
+    assert at.best("matmul", **SHAPE, db=db).target.threads == 2
+    assert at.best("matmul", **SHAPE, threads=1, db=db).target.threads == 1
+    with pytest.raises(at.TargetError, match="threads=4"):
+        at.best("matmul", **SHAPE, threads=4, db=db)
+
+
+def test_a_kernel_for_other_instructions_is_never_taken(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    alien = replace(host(), features=tuple(sorted({*host().features, "amx-fp16"})), arch="future")
+    if targets.runnable(alien):
+        pytest.skip("this CPU has the newest extension there is")
+    fill(db, [entry(1e-9)], alien)
+    with pytest.raises(at.KernelNotFound, match="future, 1 thread"):
+        at.load("matmul", **SHAPE, db=db)
+
+
+def test_this_machines_records_come_before_faster_ones_of_a_relative(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    relative = replace(host(), limits=tuple((k, 2 * v if k == "l2_bytes" else v) for k, v in host().limits))
+    fill(db, [entry(1e-9)], relative)
+    assert at.best("matmul", **SHAPE, threads=1, db=db).target == relative
+    fill(db, [entry(1e-3)])
+    assert at.best("matmul", **SHAPE, threads=1, db=db).target == host()
+
+
+def test_a_target_given_is_meant_exactly(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    fill(db, [entry()])
+    other = Target("cpu", "x86-64", host().triple, ("sse", "sse2"), 1, host().limits)
+    with pytest.raises(at.KernelNotFound):
+        at.best("matmul", **SHAPE, target=other, db=db)
+    assert at.best("matmul", **SHAPE, target=host(), db=db).time_s == 1e-4
+
+
+def test_not_found_names_everything_and_the_command(tmp_path: Path) -> None:
+    with pytest.raises(at.KernelNotFound) as caught:
+        at.load("conv2d", h=8, w=8, ci=4, co=4, k=3, padding=1, layout="NCHW", db=tmp_path / "my log.db")
+    text = str(caught.value)
+    assert "conv2d h=8 w=8 ci=4 co=4 kh=3 kw=3 padding=1 layout=NCHW float32" in text
+    assert (
+        f"autotune tune conv2d --shape h=8,w=8,ci=4,co=4,kh=3,kw=3,padding=1 --dtype float32 --layout NCHW "
+        f"--db '{tmp_path / 'my log.db'}'"
+    ) in text
+    te = at.te
+    a = te.placeholder((3,), "float32", name="A")
+    with pytest.raises(at.KernelNotFound, match=r"expression of B\[3\] float32"):
+        at.load([a, te.compute((3,), lambda i: a[i] + 1.0, name="B")], db=tmp_path / "t.db")
+
+
+def test_fallback_gives_an_untuned_kernel_and_says_so(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="not tuned"):
+        kernel = at.load("matmul", **SHAPE, db=tmp_path / "none.db", fallback=True, threads=1)
+    check(kernel)
+    assert kernel.record is None
+
+
+def test_the_second_load_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = tmp_path / "t.db"
+    fill(db, [entry()])
+    at.load("matmul", **SHAPE, db=db)
+
+    def never(*_: object) -> bytes:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr("autotune.codegen.compile.compile_module", never)
+    check(at.load("matmul", **SHAPE, db=db))
+    monkeypatch.setattr(kernels, "generator_version", lambda: "another generator")
+    with pytest.raises(AssertionError, match="compiled again"):
+        at.load("matmul", **SHAPE, db=db)
+
+
+def test_a_damaged_object_is_compiled_again(tmp_path: Path, own_places: Path) -> None:
+    db = tmp_path / "t.db"
+    fill(db, [entry()])
+    at.load("matmul", **SHAPE, db=db)
+    (cached,) = (own_places / "cache").rglob("*.o")
+    cached.write_bytes(cached.read_bytes()[:-100])
+    check(at.load("matmul", **SHAPE, db=db))
+
+
+def test_parameters_belong_to_operators_only() -> None:
+    te = at.te
+    a = te.placeholder((3,), "float32", name="A")
+    b = te.compute((3,), lambda i: a[i] + 1.0, name="B")
+    with pytest.raises(at.WorkloadError, match="m="):
+        at.load([a, b], m=3)
+    with pytest.raises(at.WorkloadError, match="int is no program"):
+        at.load(3)  # type: ignore[arg-type]
+
+
+def test_flops_of_an_expression_are_those_of_the_operator() -> None:
+    from autotune.workloads import count_flops
+
+    for op, params in (("matmul", SHAPE), ("conv2d", {"h": 6, "w": 6, "ci": 3, "co": 5, "k": 3})):
+        workload = ops.workload(op, params)
+        assert count_flops(workload.dag) == workload.flops, op
