@@ -52,7 +52,7 @@ class XGBModel:
         trees: int = 100,
         depth: int = 5,
         eta: float = 0.1,
-        caution: float = 0.3,
+        caution: float = 0.5,
     ) -> None:
         self.feature_names = feature_names
         self._seed, self._threads = seed, threads

@@ -1,0 +1,1 @@
+"""Search policies: which candidates of a space to measure next."""

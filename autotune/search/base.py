@@ -1,0 +1,127 @@
+"""The contract of a search policy, and what every policy needs: knowing what was proposed before.
+
+A policy is asked for candidates and told what they reached; it touches no clock, device or log. It
+is resumed by telling it the results of earlier runs first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.space.base import Candidate, Rows, Space
+
+DRAWS = 32  # times to sample before a sketch counts as exhausted
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a trial reached: throughput in runs a second, 0 for a candidate that failed."""
+
+    candidate: Candidate
+    throughput: float
+
+
+class SearchPolicy(Protocol):
+    """Chooses trials. Deterministic for a seed and the same results told."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        """Up to ``n`` valid candidates never proposed, told or excluded before, best first; none
+        when the space is exhausted."""
+
+    def tell(self, results: Sequence[Result]) -> None:
+        """Learn from trials, asked for or not."""
+
+    def exclude(self, digests: Iterable[str]) -> None:
+        """Never propose candidates whose concrete trace has one of these digests."""
+
+
+class Known:
+    """What was proposed, told or excluded: decision rows by sketch, and digests of concrete traces
+    (two rows, even of two sketches, can make the same schedule)."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._rows: list[set[bytes]] = [set() for _ in space.sketches]
+        self._digests: set[str] = set()
+        self._exhausted: set[int] = set()
+
+    def count(self, sketch: int) -> int:
+        """How many rows of a sketch are known."""
+        return len(self._rows[sketch])
+
+    def exclude(self, digests: Iterable[str]) -> None:
+        self._digests.update(digests)
+
+    def add(self, candidate: Candidate) -> None:
+        self._rows[candidate.sketch].add(_key(candidate))
+
+    def admit(self, candidate: Candidate) -> bool:
+        """Add a candidate; False where it or its trace was known."""
+        key = _key(candidate)
+        if key in self._rows[candidate.sketch]:
+            return False
+        self._rows[candidate.sketch].add(key)
+        digest = self._space.trace(candidate.sketch, np.asarray(candidate.row, dtype=np.int64)).digest
+        if digest in self._digests:
+            return False
+        self._digests.add(digest)
+        return True
+
+    def live(self) -> list[int]:
+        """Sketches that may still have rows to propose."""
+        return [
+            s
+            for s in range(len(self._space.sketches))
+            if s not in self._exhausted and self.count(s) < self._space.size(s)
+        ]
+
+    def fresh(self, sketch: int, rows: Rows) -> Rows:
+        """The valid rows that are not known, each once, in order."""
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        known, keep, seen = self._rows[sketch], np.zeros(len(rows), dtype=bool), set()
+        for i in np.flatnonzero(self._space.valid(sketch, rows)) if len(rows) else ():
+            key = rows[i].tobytes()
+            if key not in known and key not in seen:
+                seen.add(key)
+                keep[i] = True
+        return rows[keep]
+
+    def draw(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
+        """Up to ``n`` fresh random rows; a sketch that gives none after many draws is exhausted."""
+        found = np.zeros((0, len(self._space.holes(sketch))), dtype=np.int64)
+        if sketch in self._exhausted or self.count(sketch) >= self._space.size(sketch):
+            return found
+        for _ in range(DRAWS):
+            more = self.fresh(sketch, self._space.sample(sketch, 2 * n + 64, rng))
+            if len(more):
+                found = unique(np.concatenate([found, more]))
+                if len(found) >= n:
+                    break
+            elif len(found):
+                break
+        if not len(found):
+            self._exhausted.add(sketch)
+        return found[:n]
+
+
+def unique(rows: Rows) -> Rows:
+    """Each row once, in the order of their first occurrence."""
+    if len(rows) < 2 or not rows.shape[1]:
+        return rows[:1]
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return rows[np.sort(first)]
+
+
+def candidates(sketch: int, rows: Rows) -> list[Candidate]:
+    """One candidate a row."""
+    return [Candidate(sketch, tuple(row)) for row in rows.tolist()]
+
+
+def _key(candidate: Candidate) -> bytes:
+    row: npt.NDArray[np.int64] = np.asarray(candidate.row, dtype=np.int64)
+    return row.tobytes()

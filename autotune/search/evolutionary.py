@@ -1,0 +1,295 @@
+"""Evolutionary search guided by a cost model.
+
+Each round evolves a population in every sketch that competes, scores whole matrices of candidates
+with the model, and proposes a mix: the best predicted, neighbours of the best measured, and a
+random part (ε-greedy) that keeps the model honest. Until the model has data, candidates are
+drafted by the analytic estimate, if the features carry one, and at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.search.base import Known, Result, candidates, unique
+from cost_model.analytic import ESTIMATE, AnalyticModel
+from cost_model.base import CostModel
+from schedules.space.base import Candidate, Rows, Space
+
+Matrix = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EvolutionOptions:
+    """Sizes count candidates; shares are of the trials of a round."""
+
+    population: int = 1024  # over all sketches that compete
+    generations: int = 4
+    competing: int = 6  # sketches that evolve in a round
+    elites: int = 32  # measured candidates that a sketch's population starts from
+    crossover: float = 0.3
+    mutation: float = 0.85
+    epsilon: float = 0.1  # random share
+    draft_epsilon: float = 0.3  # the same before the model has data
+    refine: float = 0.25  # share of neighbours of the best measured...
+    refine_after: int = 32  # ...from this many trials on
+    rivals: float = 0.5  # share that sketches get by promise, whatever the model prefers
+    least: int = 3  # trials that every sketch gets before it may be neglected
+    training_rows: int = 1000  # fitting a model takes time in proportion
+
+
+class EvolutionarySearch:
+    """Policy over ``space`` with ``model``, whose features are `model_features(space)`."""
+
+    def __init__(
+        self, space: Space, model: CostModel, seed: int = 0, options: EvolutionOptions | None = None
+    ) -> None:
+        self._space, self._model = space, model
+        self._options = options or EvolutionOptions()
+        self._draft = AnalyticModel(model.feature_names) if ESTIMATE in model.feature_names else None
+        self._rng = np.random.default_rng(seed)
+        self._known = Known(space)
+        self._measured: list[Result] = []
+        self._features: list[Matrix] = []  # of the measured, in the same order
+        self._stale = False  # told since the model was fitted
+        self._best = np.zeros(len(space.sketches))  # throughput by sketch
+
+    # -- the contract ------------------------------------------------------------------------
+
+    def exclude(self, digests: Iterable[str]) -> None:
+        self._known.exclude(digests)
+
+    def tell(self, results: Sequence[Result]) -> None:
+        by_sketch: dict[int, list[Result]] = {}
+        for result in results:
+            by_sketch.setdefault(result.candidate.sketch, []).append(result)
+        for sketch, group in by_sketch.items():
+            for result in group:
+                self._known.add(result.candidate)
+                self._best[sketch] = max(self._best[sketch], result.throughput)
+            rows = np.array([r.candidate.row for r in group], dtype=np.int64).reshape(len(group), -1)
+            self._measured += group
+            self._features.append(self._matrix(sketch, rows))
+            self._stale = True
+
+    def ask(self, n: int) -> list[Candidate]:
+        if self._stale:
+            self._fit()
+        scorer, epsilon = self._scorer()
+        chosen: list[Candidate] = []
+        self._explore(chosen, n, scorer)
+        left = n - len(chosen)
+        if scorer is not None and left:
+            drawn = min(left, max(1, round(epsilon * n))) if n > 1 else 0
+            self._exploit(chosen, n - drawn, scorer)
+        self._random(chosen, n)
+        return chosen
+
+    # -- the model ---------------------------------------------------------------------------
+
+    def _fit(self) -> None:
+        features = np.concatenate(self._features)
+        throughput = np.array([r.throughput for r in self._measured])
+        limit = self._options.training_rows
+        if len(throughput) > limit:
+            order = np.argsort(-throughput, kind="stable")
+            others = self._rng.choice(order[limit // 2 :], limit - limit // 2, replace=False)
+            rows = np.sort(np.concatenate([order[: limit // 2], others]))
+            features, throughput = features[rows], throughput[rows]
+        self._model.fit(features, throughput)
+        self._stale = False
+
+    def _scorer(self) -> tuple[CostModel | None, float]:
+        if self._model.ready:
+            return self._model, self._options.epsilon
+        return self._draft, self._options.draft_epsilon
+
+    def _matrix(self, sketch: int, rows: Rows) -> Matrix:
+        """Features of rows for the model: those of the space, and the number of the sketch."""
+        features = np.asarray(self._space.features(sketch, rows), dtype=np.float32)
+        return np.column_stack([features, np.full(len(rows), sketch, np.float32)])
+
+    # -- choosing ----------------------------------------------------------------------------
+
+    def _explore(self, chosen: list[Candidate], n: int, scorer: CostModel | None) -> None:
+        """First a trial in every sketch that has none; then, in a quarter of the round, more where
+        there are few. One sample scores all of them."""
+        live = self._known.live()
+        untried = [s for s in live if not self._known.count(s)]
+        few = [s for s in live if 0 < self._known.count(s) < self._options.least]
+        few.sort(key=lambda s: (self._known.count(s), -self._best[s], s))
+        wanted = untried + few[: max(0, n // 4 - len(untried))]
+        if not wanted:
+            return
+        pools = [self._known.draw(s, 64, self._rng) for s in wanted]
+        scores = self._score(wanted, pools, scorer)
+        order = sorted(range(len(wanted)), key=lambda i: -float(scores[i].max(initial=-np.inf)))
+        for i in order if len(wanted) > n else range(len(wanted)):
+            if len(chosen) >= n:
+                break
+            best_first = pools[i][np.argsort(-scores[i], kind="stable")]
+            next((c for c in candidates(wanted[i], best_first) if self._take(chosen, c)), None)
+
+    def _exploit(self, chosen: list[Candidate], n: int, scorer: CostModel) -> None:
+        """Fill up to ``n`` with the best predicted, part of it near the best measured."""
+        sketches = self._competitors(scorer)
+        if not sketches or len(chosen) >= n:
+            return
+        if len(self._measured) >= self._options.refine_after:
+            near = self._neighbours()
+            share = min(n, len(chosen) + round(self._options.refine * n))
+            self._take_best(chosen, share, [s for s, _ in near], [r for _, r in near], scorer)
+        pools = self._evolve(sketches, scorer)
+        for i, slots in self._rivals(sketches, round(self._options.rivals * (n - len(chosen)))):
+            self._take_best(chosen, len(chosen) + slots, sketches[i : i + 1], pools[i : i + 1], scorer)
+        self._take_best(chosen, n, sketches, pools, scorer)
+
+    def _random(self, chosen: list[Candidate], n: int) -> None:
+        """Fill up to ``n`` at random, a sketch after the other."""
+        while len(chosen) < n and (live := self._known.live()):
+            for sketch in self._rng.permutation(live).tolist():
+                if len(chosen) < n:
+                    drawn = candidates(sketch, self._known.draw(sketch, 4, self._rng))
+                    next((c for c in drawn if self._take(chosen, c)), None)
+
+    def _take(self, chosen: list[Candidate], candidate: Candidate) -> bool:
+        if not self._known.admit(candidate):
+            return False
+        chosen.append(candidate)
+        return True
+
+    def _take_best(
+        self, chosen: list[Candidate], n: int, sketches: list[int], pools: list[Rows], scorer: CostModel
+    ) -> None:
+        """Take the best scored of all pools; first those that differ from every taken one of their
+        sketch in two decisions or more, so that one wrong hope doesn't fill the round."""
+        scores = self._score(sketches, pools, scorer)
+        where = [(float(s), p, i) for p, each in enumerate(scores) for i, s in enumerate(each)]
+        where.sort(key=lambda x: (-x[0], x[1], x[2]))
+        where = where[: 16 * n + 64]
+        taken: dict[int, list[npt.NDArray[np.int64]]] = {}
+        for candidate in chosen:
+            taken.setdefault(candidate.sketch, []).append(np.array(candidate.row, dtype=np.int64))
+        for least in (2, 0):
+            for _, p, i in where:
+                if len(chosen) >= n:
+                    return
+                sketch, row = sketches[p], pools[p][i]
+                others = taken.setdefault(sketch, [])
+                if least and others and (np.stack(others) != row).sum(axis=1).min() < least:
+                    continue
+                if self._take(chosen, Candidate(sketch, tuple(row.tolist()))):
+                    others.append(row)
+
+    # -- evolving ----------------------------------------------------------------------------
+
+    def _competitors(self, scorer: CostModel) -> list[int]:
+        """The sketches to evolve: by best measured; before there is any, by the best of a sample."""
+        live = self._known.live()
+        if len(live) <= self._options.competing:
+            return live
+        strength = self._best
+        if not strength.any():
+            pools = [self._known.draw(s, 64, self._rng) for s in live]
+            strength = strength.copy()
+            for sketch, scores in zip(live, self._score(live, pools, scorer), strict=True):
+                strength[sketch] = scores.max(initial=0.0)
+        return sorted(live, key=lambda s: (-strength[s], s))[: self._options.competing]
+
+    def _rivals(self, sketches: list[int], n: int) -> list[tuple[int, int]]:
+        """Divide ``n`` trials over sketches: (position in ``sketches``, trials). A model fitted on
+        the sketch that leads knows the others badly, so each gets trials in proportion to its
+        best, and fewer the more it has had."""
+        if len(sketches) < 2 or n < 1 or not self._best.any():
+            return []
+        had = np.array([self._known.count(s) for s in sketches])
+        weight = (self._best[sketches] / self._best.max()) ** 8 / np.sqrt(1 + had)
+        drawn = self._rng.multinomial(n, weight / weight.sum())
+        return [(i, int(k)) for i, k in enumerate(drawn) if k]
+
+    def _shares(self, sketches: list[int]) -> list[int]:
+        """Population of each sketch: more for the better, and never too few to evolve."""
+        best = self._best[sketches]
+        weight = (best / best.max()) ** 4 + 0.1 if best.any() else np.ones(len(sketches))
+        return [max(64, round(x)) for x in self._options.population * weight / weight.sum()]
+
+    def _evolve(self, sketches: list[int], scorer: CostModel) -> list[Rows]:
+        """Generations in all sketches at once, so that the model is asked once a generation.
+        Returns everything fresh that was met, by sketch."""
+        options, rng, space = self._options, self._rng, self._space
+        shares = self._shares(sketches)
+        pools = []
+        for sketch, share in zip(sketches, shares, strict=True):
+            drawn = space.sample(sketch, share, rng)
+            rows = np.concatenate([self._elites(sketch), drawn])
+            pools.append(unique(rows[space.valid(sketch, rows)]))
+        scores = self._score(sketches, pools, scorer)
+        met: list[list[Rows]] = [[p] for p in pools]
+        for _ in range(options.generations):
+            children = [self._offspring(s, pools[i], scores[i], shares[i]) for i, s in enumerate(sketches)]
+            child_scores = self._score(sketches, children, scorer)
+            for i in range(len(sketches)):
+                met[i].append(children[i])
+                rows = np.concatenate([pools[i], children[i]])
+                both = np.concatenate([scores[i], child_scores[i]])
+                if len(rows) and rows.shape[1]:
+                    _, first = np.unique(rows, axis=0, return_index=True)
+                    keep = first[np.argsort(-both[first], kind="stable")][: shares[i]]
+                    pools[i], scores[i] = rows[keep], both[keep]
+        return [self._known.fresh(s, np.concatenate(met[i])) for i, s in enumerate(sketches)]
+
+    def _offspring(self, sketch: int, rows: Rows, scores: Scores, n: int) -> Rows:
+        """``n`` children, fewer where they are not valid; parents are drawn by rank."""
+        if not len(rows):
+            return rows
+        rank = np.empty(len(rows))
+        rank[np.argsort(-scores, kind="stable")] = np.arange(len(rows))
+        weight = np.exp(-4.0 * rank / len(rows))
+        weight /= weight.sum()
+        a, b = (rows[self._rng.choice(len(rows), n, p=weight)] for _ in range(2))
+        crossed = self._rng.random(n) < self._options.crossover
+        children = a.copy()
+        if crossed.any():
+            children[crossed] = self._space.crossover(sketch, a[crossed], b[crossed], self._rng)
+        mutated = ~crossed | (self._rng.random(n) < self._options.mutation)
+        children[mutated] = self._space.mutate(sketch, children[mutated], self._rng)
+        return children[self._space.valid(sketch, children)]
+
+    def _elites(self, sketch: int) -> Rows:
+        """The best measured rows of a sketch."""
+        rows = [
+            r.candidate.row
+            for r in sorted(self._measured, key=lambda r: -r.throughput)
+            if r.candidate.sketch == sketch and r.throughput > 0
+        ][: self._options.elites]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.holes(sketch)))
+
+    def _neighbours(self) -> list[tuple[int, Rows]]:
+        """Mutations of the eight best measured, by sketch."""
+        top = sorted(self._measured, key=lambda r: -r.throughput)[:8]
+        found = []
+        for sketch in sorted({r.candidate.sketch for r in top}):
+            rows = np.array([r.candidate.row for r in top if r.candidate.sketch == sketch], dtype=np.int64)
+            mutants = self._space.mutate(sketch, np.repeat(rows, 32, axis=0), self._rng)
+            found.append((sketch, self._known.fresh(sketch, mutants)))
+        return found
+
+    def _score(self, sketches: list[int], pools: list[Rows], scorer: CostModel | None) -> list[Scores]:
+        """Scores by pool; random without a scorer."""
+        ends = np.cumsum([len(p) for p in pools])[:-1]
+        if scorer is None:
+            flat = self._rng.random(sum(len(p) for p in pools))
+        else:
+            flat = scorer.predict(
+                np.concatenate([self._matrix(s, p) for s, p in zip(sketches, pools, strict=True)])
+            )
+        return np.split(flat, ends)
+
+
+def model_features(space: Space) -> tuple[str, ...]:
+    """Columns that a model of this search sees."""
+    return (*space.feature_names, "sketch")

@@ -1,0 +1,217 @@
+"""Search policies against spaces whose truth is a formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.search.base import Known, Result
+from autotune.search.evolutionary import EvolutionarySearch, model_features
+from autotune.search.policies import POLICIES, create
+from cost_model.base import CostModelError
+from cost_model.models import MODELS
+from schedules.errors import AutotuneError
+from schedules.space.base import Candidate
+from tests.search_table import FormulaSpace
+
+
+def truth(space: FormulaSpace, candidate: Candidate) -> float:
+    return float(space.throughput(candidate.sketch, np.array([candidate.row]))[0])
+
+
+def simulate(policy, space: FormulaSpace, trials: int, batch: int = 16, fail=lambda c: False):
+    """Ask and tell until ``trials`` or exhaustion; the results in order."""
+    results: list[Result] = []
+    while len(results) < trials:
+        asked = policy.ask(min(batch, trials - len(results)))
+        assert len(asked) <= batch
+        if not asked:
+            break
+        told = [Result(c, 0.0 if fail(c) else truth(space, c)) for c in asked]
+        policy.tell(told)
+        results += told
+    return results
+
+
+def best(results: list[Result]) -> float:
+    return max(r.throughput for r in results)
+
+
+CASES = [("random", "xgb"), *(("evolutionary", m) for m in sorted(MODELS))]
+
+
+@pytest.mark.parametrize(("search", "model"), CASES)
+def test_contract(search: str, model: str) -> None:
+    space = FormulaSpace()
+    results = simulate(create(search, space, model, seed=1), space, 80)
+    assert len(results) == 80
+    asked = [r.candidate for r in results]
+    assert len(set(asked)) == 80
+    assert {c.sketch for c in asked[:16]} == {0, 1, 2}
+    for c in asked:
+        assert space.valid(c.sketch, np.array([c.row])).all()
+    again = simulate(create(search, space, model, seed=1), space, 80)
+    assert again == results
+    other = simulate(create(search, space, model, seed=2), space, 80)
+    assert other != results
+
+
+@pytest.mark.parametrize(("search", "model"), CASES)
+def test_tiny_spaces_are_measured_whole_and_then_exhausted(search: str, model: str) -> None:
+    space = FormulaSpace(choices=((2, 2), (3,), (1,)), peaks=(1.0, 0.5, 0.7))
+    expected = 0
+    for s, c in enumerate(space.choices):
+        rows = np.stack(np.meshgrid(*map(np.arange, c), indexing="ij"), -1).reshape(-1, len(c))
+        expected += int(space.valid(s, rows).sum())
+    policy = create(search, space, model)
+    results = simulate(policy, space, 1000, batch=5)
+    assert len(results) == expected
+    assert policy.ask(5) == []
+
+
+@pytest.mark.parametrize(("search", "model"), CASES)
+def test_equal_traces_of_different_rows_are_proposed_once(search: str, model: str) -> None:
+    space = FormulaSpace(choices=((3, 3), (3, 3)), peaks=(1.0, 1.0), twins=True)
+    policy = create(search, space, model)
+    policy.exclude([space.trace(0, np.array([0, 0])).digest])
+    results = simulate(policy, space, 100, batch=4)
+    digests = [space.trace(r.candidate.sketch, np.array(r.candidate.row)).digest for r in results]
+    rows = np.stack(np.meshgrid(np.arange(3), np.arange(3), indexing="ij"), -1).reshape(-1, 2)
+    assert len(set(digests)) == len(digests) == int(space.valid(0, rows).sum()) - 1
+
+
+@pytest.mark.parametrize(("search", "model"), CASES)
+def test_resume_continues_without_repeating(search: str, model: str) -> None:
+    space = FormulaSpace()
+    first = simulate(create(search, space, model, seed=4), space, 48)
+    policy = create(search, space, model, seed=4)
+    policy.tell(first)
+    second = simulate(policy, space, 48)
+    assert not {r.candidate for r in first} & {r.candidate for r in second}
+    if (search, model) == ("evolutionary", "xgb"):
+        assert best(second[:16]) > 0.9 * best(first)  # it starts from what was learnt
+
+
+def test_evolution_with_a_model_beats_random_with_paired_seeds() -> None:
+    ratios = []
+    for seed in range(6):
+        space = FormulaSpace(choices=((12, 12, 10, 10, 8), (16, 12, 12), (10, 8, 8, 4)), seed=seed)
+        optimum = space.optimum()
+        evolved = best(simulate(create("evolutionary", space, "xgb", seed), space, 64)) / optimum
+        drawn = best(simulate(create("random", space, "xgb", seed), space, 64)) / optimum
+        assert evolved > 0.85
+        ratios.append(evolved / drawn)
+    assert np.exp(np.mean(np.log(ratios))) > 1.02
+    assert sum(r >= 1 for r in ratios) >= 5
+
+
+def test_estimate_helps_before_there_is_data() -> None:
+    first = {}
+    for estimate in (True, False):
+        shares = []
+        for seed in range(8):
+            space = FormulaSpace(estimate=estimate, seed=seed)
+            asked = create("evolutionary", space, "xgb", seed).ask(16)
+            shares.append(max(truth(space, c) for c in asked) / space.optimum())
+        first[estimate] = float(np.mean(shares))
+    assert first[True] > first[False]
+
+
+def test_failures_teach_to_avoid() -> None:
+    space = FormulaSpace(seed=3)
+    policy = create("evolutionary", space, "xgb", seed=0)
+
+    def fail(c: Candidate) -> bool:
+        return c.sketch == 0 and c.row[0] >= 3
+
+    results = simulate(policy, space, 160, fail=fail)
+    early = np.mean([r.throughput == 0 for r in results[:32]])
+    late = np.mean([r.throughput == 0 for r in results[-32:]])
+    assert late <= early and late < 0.25
+    assert best(results) > 0
+
+
+def test_all_failing_does_not_stop_a_search() -> None:
+    space = FormulaSpace()
+    results = simulate(create("evolutionary", space, "xgb"), space, 64, fail=lambda c: True)
+    assert len(results) == 64
+
+
+def test_every_sketch_is_tried_before_any_is_neglected() -> None:
+    space = FormulaSpace(choices=((9, 9, 9),) * 20, peaks=tuple(np.linspace(0.2, 1, 20)))
+    policy = create("evolutionary", space, "xgb")
+    results = simulate(policy, space, 16)
+    assert len({r.candidate.sketch for r in results}) == 16
+    results += simulate(policy, space, 150)
+    tried = np.bincount([r.candidate.sketch for r in results], minlength=20)
+    assert tried.min() >= 3
+    assert tried[-3:].sum() > tried[:3].sum()
+
+
+def test_proposals_of_a_round_differ() -> None:
+    space = FormulaSpace(choices=((16,) * 6,), peaks=(1.0,))
+    policy = create("evolutionary", space, "analytic")
+    rows = np.array([c.row for c in policy.ask(16)[:12]])
+    apart = (rows[:, None] != rows[None]).sum(axis=2) + 9 * np.eye(len(rows), dtype=int)
+    assert apart.min() >= 2
+
+
+def test_scoring_is_batched() -> None:
+    space = FormulaSpace()
+    calls = 0
+    inner = space.features
+
+    def counted(sketch: int, rows: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return inner(sketch, rows)
+
+    space.features = counted  # type: ignore[method-assign]
+    policy = create("evolutionary", space, "analytic")
+    policy.ask(16)
+    assert space.scored > 1000 and calls < 60
+
+
+def test_training_rows_are_bounded() -> None:
+    space = FormulaSpace()
+    seen: list[int] = []
+
+    class Recorder:
+        feature_names = model_features(space)
+        ready = True
+
+        def fit(self, features: np.ndarray, throughput: np.ndarray, groups: None = None) -> None:
+            assert len(features) == len(throughput)
+            seen.append(len(throughput))
+
+        def predict(self, features: np.ndarray) -> np.ndarray:
+            return features[:, 0].astype(float)
+
+    policy = EvolutionarySearch(space, Recorder())  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    rows = np.unique(space.sample(0, 1500, rng), axis=0)
+    policy.tell([Result(Candidate(0, tuple(r)), 1.0 + i) for i, r in enumerate(rows.tolist())])
+    assert len(rows) > 1000
+    assert len(policy.ask(4)) == 4
+    assert seen == [1000]
+
+
+def test_known_rows() -> None:
+    space = FormulaSpace()
+    known = Known(space)
+    rows = np.array([[0, 0, 0], [1, 2, 3], [0, 0, 0], [7, 7, 5]])
+    assert known.fresh(1, rows).tolist() == [[0, 0, 0], [1, 2, 3]]  # once, and the last is not valid
+    known.add(Candidate(1, (1, 2, 3)))
+    assert known.fresh(1, rows).tolist() == [[0, 0, 0]]
+    assert not known.admit(Candidate(1, (1, 2, 3)))
+    assert known.admit(Candidate(1, (0, 0, 0))) and not known.admit(Candidate(1, (0, 0, 0)))
+    drawn = known.draw(1, 50, np.random.default_rng(0))
+    assert len(np.unique(drawn, axis=0)) == 50 == len(known.fresh(1, drawn))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AutotuneError, match="unknown search 'magic'.*evolutionary"):
+        create("magic", FormulaSpace())
+    with pytest.raises(CostModelError, match="unknown cost model"):
+        create("evolutionary", FormulaSpace(), "magic")
+    assert set(POLICIES) == {"evolutionary", "random"}
