@@ -64,17 +64,20 @@ class Reference:
         return self._loop.seconds(self.runs, self.cpu_clock)
 
 
-@cache
 def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:
     """FLOP/s of the FMA loop on ``target.threads`` threads at once, best of ``rounds`` rounds of about 2
     ms."""
+    return _peak_flops(target, dtype, rounds)
+
+
+@cache
+def _peak_flops(target: Target, dtype: str, rounds: int) -> float:
     loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
     runs = max(1, round(2e-3 / (loops[0].seconds(200) / 200)))
     best = min(_together([partial(x.seconds, runs) for x in loops]) for _ in range(rounds))
     return sum(x.flops for x in loops) * runs / best
 
 
-@cache
 def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5) -> float:
     """Bytes/s moved by ordinary loads and stores over a working set of this many bytes in all, on
     ``target.threads`` threads, best of ``rounds``.
@@ -84,6 +87,11 @@ def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, ro
     """
     if mode not in MODES:
         raise ValueError(f"no bandwidth loop {mode!r}; one of {', '.join(MODES)}")
+    return _bandwidth(target, mode, working_set, rounds)
+
+
+@cache
+def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> float:
     arrays = MODES.index(mode) + 1
     lanes = _lanes(target, "float32")
     unit = 8 * lanes

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from autotune.codegen.compile import pool
 from autotune.devices.cpu import Reference
 from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, Param
@@ -81,6 +82,8 @@ class Prepared:
         self.dag = Workload.from_json(setup["workload"]).dag
         self.options = Options(**setup["options"])
         self.build = builder.find(setup["build"])
+        if self.target.threads > 1:
+            pool()  # compiled here once; its threads start in each worker
         params = [Param(t.name, t.shape, t.dtype) for t in self.dag.params]
         arrays = _arrays(data, params)
         count = len(self.dag.inputs)

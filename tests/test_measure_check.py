@@ -1,0 +1,133 @@
+"""Comparing outputs: what is refused, what is let pass, and what the reason says."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from autotune.measure.arena import GUARD, POISON, Arena, Param, locate
+from autotune.measure.check import Checker, reduction_length
+from schedules import te
+
+
+def checker(ref: np.ndarray, k: int = 1) -> Checker:
+    return Checker(["C"], [ref], k)
+
+
+@pytest.mark.parametrize("k", [8, 512, 4096])
+def test_any_order_of_summation_passes_and_a_lost_term_does_not(k: int) -> None:
+    rng = np.random.default_rng(k)
+    a, b = rng.standard_normal((64, k)).astype("float32"), rng.standard_normal((k, 48)).astype("float32")
+    ref = (a.astype("float64") @ b.astype("float64")).astype("float32")
+    check = checker(ref, k)
+    orders = [np.arange(k), np.arange(k)[::-1], rng.permutation(k)]
+    for order in orders:  # one rounding a term, the worst that a kernel does
+        out = np.zeros_like(ref)
+        for t in order:
+            out += a[:, t : t + 1] * b[t]
+        verdict = check.check([out], 0)
+        assert verdict.reason == "" and 0 < verdict.error < 1e-4
+    lost = ref.copy()
+    lost[5] -= a[5, 3] * b[3]
+    assert f"of {ref.size} elements wrong, first at [5, " in check.check([lost], 0).reason
+
+
+def test_the_tolerance_follows_the_scale_of_the_output() -> None:
+    for scale in (1e-20, 1.0, 1e20):
+        ref = (np.linspace(-1, 1, 100) * scale).astype("float32")
+        check = checker(ref)
+        assert check.check([ref * np.float32(1 + 1e-6)], 0).reason == ""
+        assert "wrong" in check.check([ref * np.float32(1.001)], 0).reason
+        assert "wrong" in check.check([ref + np.float32(1e-3 * scale)], 0).reason
+
+
+def test_large_elements_have_a_relative_tolerance_of_their_own() -> None:
+    ref = np.ones(1000, "float32")
+    ref[7] = 1e6
+    out = ref.copy()
+    out[7] *= np.float32(1 + 1e-6)
+    assert checker(ref).check([out], 0).reason == ""
+    out[8] = 1.5
+    assert "first at [8]" in checker(ref).check([out], 0).reason
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_must_match(value: float) -> None:
+    ref = np.ones((3, 4), "float32")
+    out = ref.copy()
+    out[1, 2] = value
+    assert "first at [1, 2]" in checker(ref).check([out], 0).reason
+    assert checker(out).check([out.copy()], 0).reason == ""
+    assert "first at [1, 2]" in checker(out).check([ref], 0).reason
+    if np.isinf(value):
+        assert "first at [1, 2]" in checker(out).check([np.where(np.isinf(out), -out, out)], 0).reason
+
+
+@pytest.mark.parametrize("dtype", sorted(POISON))
+def test_unwritten_elements_are_counted(dtype: str) -> None:
+    ref = np.arange(1024).reshape(16, 64).astype(dtype)
+    kind, value = POISON[dtype]
+    for number in (0, 1, 2):
+        out = ref.copy()
+        out[3, 5] = out[3, 9:25] = 0
+        out.view(kind)[3, 5] = out.view(kind)[3, 9:25] = value + number
+        verdict = checker(ref).check([out], number)
+        assert verdict.reason == "C: 17 of 1024 elements never written, first at [3, 5]"
+
+
+def test_integers_are_exact_and_zero_references_work() -> None:
+    ref = np.array([1, 2, 3], "int64")
+    assert checker(ref).check([ref.copy()], 0).reason == ""
+    assert "3 instead of 2" in checker(ref).check([np.array([1, 3, 3], "int64")], 0).reason
+    zero = np.zeros(5, "float64")
+    assert checker(zero).check([zero.copy()], 0).error == 0
+    assert "wrong" in checker(zero).check([zero + 1e-30], 0).reason
+
+
+def test_reduction_length_adds_up_stages() -> None:
+    a = te.placeholder((4, 30), "float32", name="A")
+    k, r = te.reduce_axis(30, name="k"), te.reduce_axis(4, name="r")
+    b = te.compute((4,), lambda i: te.sum(a[i, k], axis=k), name="B")
+    c = te.compute((1,), lambda i: te.sum(b[r], axis=r), name="C")
+    assert reduction_length(te.dag([a, c])) == 34
+    assert reduction_length(te.dag([a, te.compute((4, 30), lambda i, j: a[i, j] * 2.0, name="D")])) == 1
+
+
+@pytest.mark.parametrize("shape", [(1,), (1000,), (1024,), (16,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_placements_touch_their_guards_and_hold_the_inputs(shape: tuple[int, ...], dtype: str) -> None:
+    a = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    arena = Arena([Param("A", shape, dtype), Param("C", shape, dtype)], [a])
+    page, size = mmap.PAGESIZE, a.nbytes
+    where = {p.name: [int(x or 0) for x in p.pointers] for p in arena.placements}
+    assert all(x % page == 0 for x in where["begin"])
+    if "end" in where:
+        assert all((x + size) % page == 0 for x in where["end"])
+    else:
+        assert size % page == 0
+    assert any(x % 64 for name in where for x in where[name])  # some check misaligns every array
+    if "shifted" in where:
+        assert all(x % 64 == a.itemsize for x in where["shifted"])
+    for p in arena.placements:
+        arena.poison(p, 1)
+        assert not np.array_equal(p.outputs[0], a)
+        p.outputs[0][...] = a
+        span = next(s for s in arena.spans if s.name == "A" and s.first == p.pointers[0])
+        assert locate(arena.spans, span.first) is not None and span.low <= span.first - 1
+        assert locate(arena.spans, span.high + 100 * GUARD) is None
+    del p
+    arena.close()
+
+
+def test_scratch_ends_or_begins_at_its_guards() -> None:
+    arena = Arena([Param("C", (4,), "float32")], [])
+    for size in (0, 1, 64, 100, 5000, 4096, 300):
+        begin, end = arena.scratch(size, "begin"), arena.scratch(size, "end")
+        assert begin % 4096 == 0 and end % 64 == 0
+        assert 0 <= -(end + size) % mmap.PAGESIZE < 64
+        assert not arena.scratch_overrun(size, "end")
+    with pytest.raises(MemoryError, match="scratch"):
+        arena.scratch(1 << 40, "end")
+    arena.close()

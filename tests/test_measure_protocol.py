@@ -1,0 +1,154 @@
+"""Timing: what drifts divides out, what is slow is given up, close candidates are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+
+import measure_fakes as fakes
+import numpy as np
+import pytest
+
+from autotune import targets
+from autotune.devices import cpu
+from autotune.measure import Measurer, Options, protocol
+from schedules import te
+
+OPTIONS = Options()
+
+
+class Machine:
+    """A simulated machine: its speed changes with every call, and everything slows down alike."""
+
+    def __init__(self, speeds: Callable[[int], float]) -> None:
+        self.speeds, self.calls = speeds, 0
+
+    def takes(self, seconds: float) -> float:
+        self.calls += 1
+        return seconds / self.speeds(self.calls)
+
+    def kernel(self, seconds: float) -> protocol.Run:
+        return lambda number: self.takes(seconds * number)
+
+    def clock(self) -> protocol.Clock:
+        return protocol.Clock(lambda: self.takes(3e-4), 3e-4)
+
+
+def test_a_slow_clock_divides_out() -> None:
+    for speed in (1.0, 0.7, 1.2):
+        machine = Machine(lambda _, s=speed: s)
+        timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3 / speed, None, OPTIONS)
+        assert timing.time_s == pytest.approx(3e-3)
+        assert timing.rate == pytest.approx(speed)
+
+
+def test_drift_does_not_change_a_ranking() -> None:
+    rng = np.random.default_rng(0)
+    walk = np.exp(np.cumsum(rng.normal(0, 0.002, 5000)))
+    machine = Machine(lambda i: float(walk[i % 5000]))
+    clock, wrong = machine.clock(), 0
+    for _ in range(40):
+        a, b = (
+            protocol.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for s in (1.00e-3, 1.03e-3)
+        )
+        wrong += a >= b
+    assert wrong == 0
+
+
+def test_a_disturbed_reference_does_not_make_a_candidate_fast() -> None:
+    machine = Machine(
+        lambda i: 0.1 if i == 4 else 1.0
+    )  # one reference run of the screen takes ten times as long
+    timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3, None, OPTIONS)
+    assert timing.time_s >= 3e-3 * 0.999
+
+
+def test_repeats_are_sized_by_the_kernel() -> None:
+    for seconds in (1e-7, 1e-5, 4e-4, 5e-3):
+        machine, sizes = Machine(lambda _: 1.0), []
+
+        def run(number: int, s: float = seconds, sizes: list[int] = sizes, m: Machine = machine) -> float:
+            sizes.append(number)
+            return m.takes(s * number)
+
+        timing = protocol.screen(run, machine.clock(), seconds, None, OPTIONS)
+        assert timing.time_s == pytest.approx(seconds)
+        assert sizes[-1] * seconds >= 0.5 * OPTIONS.min_repeat_s
+        assert sum(sizes) * seconds < 20 * max(seconds, OPTIONS.min_repeat_s)
+
+
+def test_slow_candidates_cost_one_repeat() -> None:
+    for factor, repeats, slow in ((5.0, 1, True), (2.0, 1, False), (1.1, 3, False)):
+        machine = Machine(lambda _: 1.0)
+        timing = protocol.screen(machine.kernel(factor * 3e-3), machine.clock(), factor * 3e-3, 3e-3, OPTIONS)
+        assert (len(timing.times_s), timing.slow) == (repeats, slow)
+
+
+def test_finalists_are_interleaved() -> None:
+    order: list[int] = []
+    machine = Machine(lambda i: 1 + 0.3 * np.sin(i / 40))
+
+    def kernel(i: int, s: float) -> protocol.Run:
+        def run(number: int) -> float:
+            order.append(i)
+            return machine.takes(s * number)
+
+        return run
+
+    runs = [kernel(0, 1.03e-3), kernel(1, 1.0e-3)]
+    times = protocol.final(runs, machine.clock(), [1e-3, 1e-3], 3, 5, OPTIONS)
+    assert [len(t) for t in times] == [15, 15]
+    assert np.median(times[1]) < np.median(times[0])
+    turns = [i for i, _ in groupby(order)]
+    assert turns == [0, 1, 0, 1]  # rounds go back and forth
+
+
+def test_the_peaks_of_this_machine() -> None:
+    target = targets.detect(1)
+    single, double = cpu.peak_flops(target, "float32", 3), cpu.peak_flops(target, "float64", 3)
+    assert 1e9 < double < single < 1e12
+    assert cpu.peak_flops(target, "float32", 3) == single  # kept
+    for mode in cpu.MODES:
+        assert 1e8 < cpu.bandwidth(target, mode, 1 << 14, 2) < 1e13
+    with pytest.raises(ValueError, match="read, copy, triad"):
+        cpu.bandwidth(target, "write")
+    with pytest.raises(ValueError, match="float32 or float64"):
+        cpu.peak_flops(target, "int32")
+    assert cpu.level_bytes(target, 1) < cpu.level_bytes(target, 1 << 40) == 1 << 28
+    assert cpu.roofline_seconds(target, 2e9, 1, 1) == pytest.approx(2e9 / cpu.peak_flops(target))
+
+
+def test_the_bandwidth_loops_compute_what_they_say() -> None:
+    target = targets.detect(1)
+    n = 4 * 8 * cpu._lanes(target, "float32")
+    rng = np.random.default_rng(0)
+    for mode, shapes in (("read", (n, n // 4)), ("copy", (n, n)), ("triad", (n, n, n))):
+        params = [(f"P{i}", (s,), "float32") for i, s in enumerate(shapes)]
+        loaded = cpu._load(cpu._stream_text(mode, n, cpu._lanes(target, "float32")), params, target)
+        arrays = [rng.standard_normal(s).astype("f4") for s in shapes]
+        loaded.bench([a.ctypes.data for a in arrays], 1)
+        if mode == "read":
+            np.testing.assert_allclose(arrays[1], arrays[0].reshape(4, -1).sum(0), rtol=1e-4, atol=1e-5)
+        elif mode == "copy":
+            np.testing.assert_array_equal(arrays[1], arrays[0])
+        else:
+            np.testing.assert_allclose(arrays[2], arrays[0] + 3 * arrays[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_candidates_three_percent_apart_are_ranked_rightly() -> None:
+    """Kernels of 32 to 40 equal sweeps: neighbours are about 3 % apart."""
+    shape = (64, 64)
+    a, b = (te.placeholder(shape, "float32", name=n) for n in "AB")
+    dag = te.dag([a, b, te.compute(shape, lambda i, j: a[i, j] + b[i, j], name="C")])
+    turns = [32, 34, 33, 36, 35, 38, 37, 40, 39]
+    right = total = 0
+    with Measurer(dag, targets.detect(1), build=fakes.NAME) as m:
+        for _ in range(5):
+            got = m.finalists([fakes.trace("steady", t - 1) for t in turns])
+            times = dict(zip(turns, (x.time_s for x in got)))
+            assert all(x.ok for x in got)
+            pairs = [(t, t + 1) for t in range(32, 40)]
+            right += sum(times[s] < times[f] for s, f in pairs)  # type: ignore[operator]
+            total += len(pairs)
+    assert right >= 0.9 * total, (right, total)
