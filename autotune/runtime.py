@@ -87,7 +87,8 @@ class Kernel:
         self._loaded = loaded
         self._ins = params[: len(params) - len(outputs)]
         self._outs = params[len(self._ins) :]
-        self._single = (shape_of(self._outs[0]), self._outs[0].dtype) if len(outputs) == 1 else None
+        # (shape, dtype) of the only output, ready for np.empty.
+        self._single = (shape_of(self._outs[0]), np.dtype(self._outs[0].dtype)) if len(outputs) == 1 else None
         self._fast = loaded.python_function() or _refuse
         self._source = source
         self.workload = workload

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 
 import numpy as np
@@ -172,6 +174,48 @@ def test_scratch_is_aligned_and_kept(scratch_bytes):
         seen.add(int(c[0]))
     assert len(seen) == 1, "one block serves every way to run"
     assert seen.pop() % (2 << 20 if scratch_bytes >= 2 << 20 else 64) == 0
+
+
+WAITING_TEXT = """define void @kernel(ptr %args, ptr %scratch, i32 %n) nounwind {
+entry:
+  %c = load ptr, ptr %args
+  %go.at = getelementptr i64, ptr %c, i64 1
+  store volatile ptr %scratch, ptr %c
+  br label %wait
+wait:
+  %go = load volatile i64, ptr %go.at
+  %stop = icmp ne i64 %go, 0
+  br i1 %stop, label %done, label %wait
+done:
+  ret void
+}"""
+"""c[0] = address of the scratch block; returns once c[1] is set."""
+
+
+@pytest.mark.parametrize("way", ["call", "run", "bench"])
+def test_a_caller_that_finds_the_scratch_taken_gets_its_own(way):
+    params = (buffer("c", (2,), "int64"),)
+    loaded = load_object(compile_module(WAITING_TEXT + entry.entry(params, ("c",), 4096, 1), target()))
+    f = fast(loaded)
+
+    def call(c):
+        here = [c.ctypes.data]
+        {"call": lambda: f(c), "run": lambda: loaded.run(here), "bench": lambda: loaded.bench(here, 1)}[way]()
+
+    first, second, third = np.zeros((3, 2), np.int64)
+    second[1] = third[1] = 1
+    holder = threading.Thread(target=call, args=(first,))
+    holder.start()
+    try:
+        while not first[0]:
+            time.sleep(1e-4)
+        call(second)
+    finally:
+        first[1] = 1
+        holder.join()
+    call(third)
+    assert second[0] not in (0, first[0]), "two at once must not share a block"
+    assert third[0] == first[0], "the kept block is free again"
 
 
 def test_the_function_keeps_the_code_and_lets_go_of_it():

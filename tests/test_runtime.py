@@ -212,9 +212,9 @@ def test_no_memory_for_scratch():
 
 
 def test_threads_at_once_do_not_share_scratch():
-    """Each thread's sum goes through the scratch block 20 times; a shared block would mix them."""
+    """Each thread's sum goes through the scratch block; a shared block would mix them."""
     n = 1 << 14
-    k = add_kernel((n,), through_scratch=20)
+    k = add_kernel((n,), through_scratch=2)
     wrong: list[int] = []
     start = threading.Barrier(4)
 
@@ -222,7 +222,7 @@ def test_threads_at_once_do_not_share_scratch():
         a, b, c = np.full(n, t, np.float32), np.full(n, 0.5, np.float32), np.zeros(n, np.float32)
         first = a.view(Sub) if t % 2 else a
         start.wait()
-        for _ in range(15):
+        for _ in range(50):
             c[:] = -1
             k(first, DLPack(b) if t % 2 else b, out=c)
             if (c != t + 0.5).any():

@@ -238,6 +238,12 @@ def _support() -> _Support:
     return _Support()
 
 
+def prepare() -> None:
+    """Compile and load what all kernels share, but no threads: a process that forks workers does this
+    first, so that they need not."""
+    _support()
+
+
 @cache
 def _python_table() -> dict[str, int] | None:
     """``table`` of `entry.descriptor` for this process, or None where array heads may not be read:
