@@ -11,6 +11,7 @@ from types import TracebackType
 import numpy as np
 
 from autotune.measure.process import Death, MeasureError, Zygote
+from autotune.measure.protocol import settled
 from autotune.measure.results import Measurement, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
@@ -104,8 +105,9 @@ class Measurer:
                     slot.drop()
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each; ``time_s`` is the median
-        of the normalised times. What is not kept from an earlier `measure` is built and checked first."""
+        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, up to twice the rounds on an
+        unsteady machine; ``time_s`` is the 10th percentile. What is not kept from an earlier `measure` is
+        built and checked first."""
         found: dict[int, Measurement] = {}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
         for i, m in zip(missing, self.measure([traces[i] for i in missing])):
@@ -143,7 +145,7 @@ class Measurer:
             return [m for x in objects for m in self._final([x], rounds, repeats)]
         took = (time.monotonic() - start) / len(objects)
         return [
-            Measurement("ok", "", tuple(t), float(np.median(t)), reference_rate=answer[0]["rate"], run_s=took)
+            Measurement("ok", "", tuple(t), settled(t), reference_rate=answer[0]["rate"], run_s=took)
             for t in answer[0]["times_s"]
         ]
 

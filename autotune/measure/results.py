@@ -22,7 +22,7 @@ class Measurement:
     """One trial. Only "ok" and "slow" carry a time; only "ok" was checked at every placement.
 
     ``times_s``: seconds a run, one entry a repeat, normalised to the reference loop's nominal rate;
-    ``time_s``: their 25th percentile (after `Measurer.finalists`: their median). ``error``: the largest
+    ``time_s``: their 25th percentile (after `Measurer.finalists`: their 10th). ``error``: the largest
     |output - reference| over the RMS of the reference, None if nothing was compared.
     ``reference_rate``: rate of the reference loop beside the timings over its nominal rate (1.0: the machine
     runs as it did when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
