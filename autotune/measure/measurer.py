@@ -105,8 +105,8 @@ class Measurer:
                     slot.drop()
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, up to twice the rounds on an
-        unsteady machine; ``time_s`` is the 10th percentile. What is not kept from an earlier `measure` is
+        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, up to twice the rounds on
+        an unsteady machine; ``time_s`` is the 10th percentile. What is not kept from an earlier `measure` is
         built and checked first."""
         found: dict[int, Measurement] = {}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]

@@ -6,10 +6,10 @@ slows both and divides out. The smaller, because a disturbed reference would mak
 disturbed candidate only costs it a repeat. Of the repeats the 25th percentile counts, since noise only adds.
 With one thread all clocks are thread CPU time, which a neighbour on the same core does not lengthen.
 
-Final: several candidates in turns over several rounds, so that whatever the machine does in between meets all
-of them; twice the rounds where times spread by more than 5 %. A neighbour on the same physical core slows some
-code by half and the reference loop not at all, so what counts is a low percentile, not the median: with four busy
-processes on two cores the 10th ranked 92 % of the pairs 3 % apart rightly, the median 75 %.
+Final: several candidates in turns over several rounds, so that whatever the machine does in between meets
+all of them; twice the rounds where times spread by more than 5 %. A neighbour on the same physical core slows
+some code by half and the reference loop not at all, so a low percentile counts, not the median: with four
+busy processes on two cores the 10th ranked 92 % of the pairs 3 % apart rightly, the median 75 %.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options
 def final(
     runs: Sequence[Run], clock: Clock, seconds: Sequence[float], rounds: int, repeats: int, options: Options
 ) -> list[tuple[float, ...]]:
-    """Normalised times of several candidates, interleaved: ``rounds`` × ``repeats`` each, or up to twice as many
-    rounds on an unsteady machine. ``seconds``: how long each takes, about."""
+    """Normalised times of several candidates, interleaved: ``rounds`` × ``repeats`` each, or up to twice
+    as many rounds on an unsteady machine. ``seconds``: how long each takes, about."""
     times: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))
     for number in range(2 * rounds):
