@@ -210,7 +210,7 @@ def test_known_rows() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(AutotuneError, match="unknown search 'magic'.*evolutionary"):
+    with pytest.raises(AutotuneError, match=r"unknown search 'magic'.*evolutionary"):
         create("magic", FormulaSpace())
     with pytest.raises(CostModelError, match="unknown cost model"):
         create("evolutionary", FormulaSpace(), "magic")

@@ -1,0 +1,476 @@
+"""The tuning loop: ask the search, measure, log, tell; then time the finalists against each other.
+
+`tune` reads top to bottom. What it waits for is passed in or made on demand: the space that the
+expression gives, a measurer with its worker processes, and the machine's limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from autotune import resume
+from autotune.search import policies
+from autotune.search.base import Result, SearchPolicy
+from autotune.settings import SettingsError
+from cost_model.models import MODELS
+from kernels_db.records import NewRecord, Record
+from schedules.model import Target, Trace, TraceError, Workload
+from schedules.space.base import Candidate, Space
+
+if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
+    from kernels_db.store import Log
+
+FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
+SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
+ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
+RESERVE_SHARE = 0.1  # of the budget, for the finalists
+FINALISTS = 8
+PASSES = 3  # over finalists, until the best of the log is one of them
+NEAR = 1.1  # a trial slower than this times the best will not win
+MARGIN_S = 0.25  # before the deadline
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What the user chooses. ``trials``: new trials at most (None: no limit); ``budget_s``: seconds
+    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration).
+    Raises `SettingsError` for what cannot be."""
+
+    trials: int | None = None
+    budget_s: float = 60.0
+    search: str = "evolutionary"
+    model: str = "xgb"
+    seed: int = 0
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("trials", self.trials), ("batch", self.batch)):
+            if value is not None and value < 1:
+                raise SettingsError(f"{name} is {value}; it must be at least 1")
+        if not (self.budget_s > 0 and math.isfinite(self.budget_s)):
+            raise SettingsError(f"the budget is {self.budget_s} s; it must be positive and finite")
+        if self.seed < 0:
+            raise SettingsError(f"the seed is {self.seed}; it must not be negative")
+        for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
+            if name not in known:
+                raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; given to the caller after every trial. ``failed`` counts by status."""
+
+    phase: str  # "preparing", "searching", "measuring", "finalists"
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    best_time_s: float | None
+    best_gflops: float | None
+    share_of_peak: float | None
+    elapsed_s: float
+    budget_s: float
+    trials: int | None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best record of the task; ``share_of_peak`` is None where the peak is not known."""
+
+    time_s: float
+    gflops: float
+    share_of_peak: float | None
+    trace: Trace
+    record_id: str
+
+
+@dataclass(frozen=True)
+class Trials:
+    """New trials, those of them that failed by status, and trials of earlier runs."""
+
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
+    "budget", "interrupted" or "exhausted". ``spent_s`` splits the time: prepare, search, measure
+    (of which build, check and run, which overlap), finalists."""
+
+    workload: Workload
+    target: Target
+    best: Best | None
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    elapsed_s: float
+    seed: int
+    stopped: str
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> Trials:
+        return Trials(self.measured, self.failed, self.resumed)
+
+
+class Measuring(Protocol):
+    """What `tune` needs of a measurer: see `autotune.measure.Measurer`."""
+
+    def measure(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Iterator[Measurement]:
+        """Measurements in order, each as it stands; none for what the deadline cut off."""
+
+    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+        """Interleaved measurements, one a trace."""
+
+
+def tune(
+    workload: Workload,
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    space: Space | None = None,
+    measurer: Measuring | None = None,
+    peak: Callable[[], float] | None = None,
+) -> TuneResult:
+    """Tune a workload for a target until the trials, the budget or the space are used up.
+
+    Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
+    not repeated. Ctrl-C ends the run, keeps everything and returns "interrupted". ``peak`` measures
+    the least seconds that the machine needs for the workload.
+
+    Raises `MeasureError` where measuring itself does not work, `LogError`, or `ScheduleError` where
+    the expression gives no space.
+    """
+    started = time.monotonic()
+    options = options or TuneOptions()
+    from autotune import targets
+
+    with contextlib.ExitStack() as stack:
+        run = log.start_run(
+            workload, target, targets.machine(), seed=options.seed, options=_run_options(options)
+        )
+        tuning = _Tuning(workload, target, log, run.uid, options, progress, started)
+        try:
+            with tuning.timed("prepare"):
+                tuning.report("preparing")
+                if (options.search, options.model) == ("evolutionary", "xgb"):
+                    stack.callback(_prefetch_xgboost().join)
+                if space is None:
+                    from schedules.space import derive
+
+                    space = derive(workload.dag, target)
+                if measurer is None:
+                    measurer = stack.enter_context(_measurer(workload, target, options))
+                if peak is None:
+                    from autotune.limits import limit_of
+
+                    peak = limit_of(workload, target)
+                tuning.peak_s = min(peak() for _ in range(5))
+                policy = policies.create(options.search, space, options.model, options.seed)
+                tuning.resume(space, policy)
+            stopped = tuning.search(space, policy, measurer)
+            with tuning.timed("finalists"):
+                tuning.finalists(measurer)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        except BaseException:
+            log.finish_run(run, "failed")
+            raise
+        log.finish_run(run, "interrupted" if stopped == "interrupted" else "done")
+        return tuning.result(stopped)
+
+
+class _Tuning:
+    """The state of one run, and its phases."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        target: Target,
+        log: Log,
+        run: str,
+        options: TuneOptions,
+        progress: Callable[[Progress], None] | None,
+        started: float,
+    ) -> None:
+        self.workload, self.target, self.log, self.run = workload, target, log, run
+        self.options, self.progress = options, progress
+        self.started, self.deadline = started, started + options.budget_s
+        self.peak_s: float | None = None
+        self.best_s: float | None = None
+        self.measured, self.resumed = 0, 0
+        self.failed: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.here: set[str] = set()  # digests of the traces that this run found ok
+        self.finals: set[str] = set()  # uids of this run's finals
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def resume(self, space: Space, policy: SearchPolicy) -> None:
+        """Tell the search what earlier runs of this task found."""
+        earlier = resume.read(self.log.seen(self.workload, self.target), space)
+        policy.exclude(earlier.digests)
+        policy.tell(earlier.results)
+        self.resumed = earlier.trials
+        best = self.log.best(self.workload, self.target)
+        self.best_s = None if best is None else best.time_s
+
+    def search(self, space: Space, policy: SearchPolicy, measurer: Measuring) -> str:
+        """Rounds of trials until something is used up; says what."""
+        batch = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
+        while True:
+            n = self._batch(batch)
+            if n < 1:
+                return "trials"
+            if time.monotonic() >= self._search_until():
+                return "budget"
+            self.report("searching")
+            with self.timed("search") as search:
+                asked = policy.ask(n)
+            if not asked:
+                return "exhausted"
+            with self.timed("measure") as measure:
+                results = self._measure(space, measurer, asked)
+            with self.timed("search"):
+                policy.tell(results)
+            if search.seconds > SEARCH_SHARE * measure.seconds:
+                batch = min(LARGEST_BATCH, batch + batch // 2)
+
+    def _measure(self, space: Space, measurer: Measuring, asked: list[Candidate]) -> list[Result]:
+        import numpy as np
+
+        traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
+        results = []
+        measurements = measurer.measure(traces, self.best_s, self._search_until())
+        for candidate, trace, m in zip(asked, traces, measurements):
+            name, decisions = space.sketches[candidate.sketch], list(candidate.row)
+            self._add(self.measured, name, trace, m, {resume.DECISIONS: decisions})
+            self.measured += 1
+            for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
+                self.spent[phase] += seconds
+            if m.status == "ok" and m.time_s is not None:
+                self.here.add(trace.digest)
+                self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
+            else:
+                self.failed[m.status] += 1
+            results.append(Result(candidate, resume.throughput(m.status, m.time_s)))
+            self.report("measuring")
+        return results
+
+    def finalists(self, measurer: Measuring) -> None:
+        """Time the best of the log again in turns, until the best is one of these: of thousands of
+        trials the luckiest leads, and its time is too good."""
+        for _ in range(PASSES):
+            top = [r for r in self.log.top_k(self.workload, self.target, FINALISTS) if _trace(r)]
+            if not top or top[0].uid in self.finals or (not self.measured and top[0].kind == "final"):
+                return
+            fastest = top[0].time_s or 0.0
+            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or r.uid in self.finals]
+            plan = self._plan(near)
+            if plan is None:
+                return
+            chosen, rounds, repeats = plan
+            self.report("finalists")
+            traces = [r.trace for r in chosen]
+            for r, trace, m in zip(chosen, traces, measurer.finalists(traces, rounds, repeats)):
+                if m.status != "error":  # nothing was found out
+                    kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
+                    self.finals.add(self._add(r.trial, r.sketch, trace, m, kept, "final").uid)
+            self.report("finalists")
+
+    # -- how much ----------------------------------------------------------------------------
+
+    def _batch(self, batch: int) -> int:
+        """Trials of the next round; 0 when all are done."""
+        if self.options.batch is not None:
+            batch = self.options.batch
+        elif self.measured:
+            each = self.spent["measure"] / self.measured
+            fitting = ROUND_SHARE * self.options.budget_s / max(each, 1e-9)
+            batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
+        if self.options.trials is not None:
+            batch = min(batch, self.options.trials - self.measured)
+        return batch
+
+    def _search_until(self) -> float:
+        """When the last trial may begin: it takes its time, and the finalists take theirs."""
+        needed = _finals_s(self.best_s or 0.0, FINALISTS, 3, 5)
+        budget = self.options.budget_s
+        reserve = max(RESERVE_SHARE * budget, min(needed, 2.5 * RESERVE_SHARE * budget))
+        each = self.spent["measure"] / self.measured if self.measured else 0.0
+        return self.deadline - reserve - min(each, RESERVE_SHARE * budget)
+
+    def _plan(self, records: list[Record]) -> tuple[list[Record], int, int] | None:
+        """Which finalists, rounds and repeats fit into what is left of the budget."""
+        left = self.deadline - MARGIN_S - time.monotonic()
+        each = self.spent["measure"] / self.measured if self.measured else 1.0
+        for k, rounds, repeats in ((FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)):
+            chosen = records[:k]
+            missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
+            slowest = max(r.time_s or 0.0 for r in chosen)
+            if _finals_s(slowest, len(chosen), rounds, repeats) + missing * each <= left:
+                return chosen, rounds, repeats
+        return None
+
+    # -- keeping account ---------------------------------------------------------------------
+
+    def _add(
+        self,
+        trial: int,
+        sketch: str,
+        trace: Trace,
+        m: Measurement,
+        environment: Mapping[str, object],
+        kind: str = "trial",
+    ) -> Record:
+        seconds = {"build": m.build_s, "check": m.check_s, "run": m.run_s}
+        return self.log.add(
+            NewRecord(
+                run=self.run,
+                trial=trial,
+                sketch=sketch,
+                trace=trace,
+                status=m.status,
+                reason=m.reason,
+                times_s=m.times_s,
+                time_s=m.time_s,
+                error=m.error,
+                environment={
+                    **environment,
+                    "reference_rate": m.reference_rate,
+                    "seconds": {k: round(v, 6) for k, v in seconds.items()},
+                },
+                kind=kind,
+            )
+        )
+
+    def timed(self, phase: str) -> _Timer:
+        return _Timer(self.spent, phase)
+
+    def report(self, phase: str) -> None:
+        if self.progress is None:
+            return
+        self.progress(
+            Progress(
+                phase=phase,
+                measured=self.measured,
+                failed=dict(self.failed),
+                resumed=self.resumed,
+                best_time_s=self.best_s,
+                best_gflops=None if self.best_s is None else self._gflops(self.best_s),
+                share_of_peak=self._share(self.best_s),
+                elapsed_s=time.monotonic() - self.started,
+                budget_s=self.options.budget_s,
+                trials=self.options.trials,
+            )
+        )
+
+    def result(self, stopped: str) -> TuneResult:
+        top = self.log.top_k(self.workload, self.target, FINALISTS)
+        record = next((r for r in top if r.time_s is not None and _trace(r)), None)
+        best = None
+        if record is not None and record.time_s is not None:
+            share = self._share(record.time_s)
+            best = Best(record.time_s, self._gflops(record.time_s), share, record.trace, record.uid)
+        return TuneResult(
+            workload=self.workload,
+            target=self.target,
+            best=best,
+            measured=self.measured,
+            failed=dict(sorted(self.failed.items())),
+            resumed=self.resumed,
+            elapsed_s=time.monotonic() - self.started,
+            seed=self.options.seed,
+            stopped=stopped,
+            spent_s=dict(self.spent),
+        )
+
+    def _gflops(self, time_s: float) -> float:
+        return self.workload.flops / time_s / 1e9
+
+    def _share(self, time_s: float | None) -> float | None:
+        return None if time_s is None or self.peak_s is None else self.peak_s / time_s
+
+
+class _Timer:
+    """Adds the wall time of a ``with`` block to a phase; ``seconds`` afterwards is this block's."""
+
+    def __init__(self, spent: defaultdict[str, float], phase: str) -> None:
+        self._spent, self._phase = spent, phase
+        self.seconds = 0.0
+
+    def __enter__(self) -> _Timer:
+        self._begin = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.monotonic() - self._begin
+        self._spent[self._phase] += self.seconds
+
+
+def _finals_s(time_s: float, k: int, rounds: int, repeats: int) -> float:
+    """Seconds that finalists take: repeats last a millisecond at least, a reference loop between."""
+    return 0.2 + 1.3 * k * rounds * repeats * (max(time_s, 1e-3) + 1.5e-3)
+
+
+def _trace(record: Record) -> Trace | None:
+    """The schedule of a record, None where this version cannot read it."""
+    try:
+        return record.trace
+    except TraceError:
+        return None
+
+
+def _run_options(options: TuneOptions) -> dict[str, object]:
+    return {
+        "trials": options.trials,
+        "budget_s": options.budget_s,
+        "search": options.search,
+        "model": options.model,
+        "batch": options.batch,
+    }
+
+
+def _prefetch_xgboost() -> threading.Thread:
+    """Import xgboost while the measurer starts and the first trials run: it takes a second or two."""
+
+    def work() -> None:
+        from cost_model.xgb import prefetch
+
+        with contextlib.suppress(ImportError):  # the search will say so
+            prefetch()
+
+    thread = threading.Thread(target=work, name="import xgboost")
+    thread.start()
+    return thread
+
+
+def _measurer(
+    workload: Workload, target: Target, options: TuneOptions
+) -> contextlib.AbstractContextManager[Measuring]:
+    """A measurer whose limits suit the budget; the reference is the library's where there is one."""
+    from autotune.measure import Measurer, Options, random_inputs
+    from schedules import ops
+
+    inputs = random_inputs(workload.dag)
+    reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
+    budget = options.budget_s
+    limits = Options(
+        timeout_s=min(10.0, max(1.0, budget / 5)),
+        build_timeout_s=min(20.0, max(2.0, budget / 5)),
+        patience_s=min(1.5, max(0.5, budget / 20)),
+    )
+    return Measurer(workload, target, inputs=inputs, reference=reference, options=limits)

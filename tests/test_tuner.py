@@ -1,0 +1,313 @@
+"""The tuning loop with a made-up space and measurer, and a real log."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from log_cases import TARGETS, copy_of
+
+from autotune import resume
+from autotune.measure.results import Measurement
+from autotune.settings import SettingsError
+from autotune.tuner import Progress, TuneOptions, TuneResult, tune
+from kernels_db import Log, NewRecord
+from schedules.model import Trace
+from tests.search_table import FormulaSpace
+
+WORKLOAD, TARGET = copy_of(64), TARGETS[0]
+PEAK_S = 1e-4
+
+
+class FakeMeasurer:
+    """Times by the formula of the space, with seeded noise; ``status`` may make a trial fail."""
+
+    def __init__(
+        self,
+        space: FormulaSpace,
+        status: Callable[[Trace, int], str] = lambda trace, i: "ok",
+        noise: float = 0.0,
+        sleep_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.space, self.status, self.noise, self.sleep_s = space, status, noise, sleep_s
+        self.rng = np.random.default_rng(seed)
+        self.measured: list[str] = []
+        self.finals: list[tuple[str, ...]] = []
+        self.best_s: list[float | None] = []
+
+    def true_s(self, trace: Trace) -> float:
+        (step,) = trace.steps
+        row = np.array([[v for _, v in step.args]])
+        return 1 / float(self.space.throughput(self.space.sketches.index(step.primitive), row)[0])
+
+    def measure(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Iterator[Measurement]:
+        self.best_s.append(best_s)
+        for trace in traces:
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            time.sleep(self.sleep_s)
+            status = self.status(trace, len(self.measured))
+            self.measured.append(trace.digest)
+            if status in ("ok", "slow"):
+                t = self.true_s(trace) * float(np.exp(self.noise * self.rng.standard_normal()))
+                yield Measurement(status, "", (t, t), t, 0.0, 1.0, 0.01, 0.002, 0.003)
+            else:
+                yield Measurement(status, f"a made-up {status}")
+
+    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+        self.finals.append(tuple(t.digest for t in traces))
+        times = [self.true_s(t) for t in traces]
+        return [Measurement("ok", "", (t,) * rounds * repeats, t, reference_rate=1.0) for t in times]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "t.db") as opened:
+        yield opened
+
+
+def run(log: Log, measurer: FakeMeasurer, progress: Any = None, **options: Any) -> TuneResult:
+    chosen = {"trials": 40, "model": "analytic", "budget_s": 60.0} | options
+    return tune(
+        *(WORKLOAD, TARGET, log, TuneOptions(**chosen), progress),
+        space=measurer.space,
+        measurer=measurer,
+        peak=lambda: PEAK_S,
+    )
+
+
+def test_trials_are_logged_as_they_happen_and_the_best_is_returned(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace())
+    seen: list[Progress] = []
+    logged: list[int] = []
+
+    def progress(p: Progress) -> None:
+        seen.append(p)
+        logged.append(sum(1 for _ in log.records(kind="trial")))
+
+    result = run(log, measurer, progress)
+    assert (result.stopped, result.measured, result.failed, result.resumed) == ("trials", 40, {}, 0)
+    assert result.trials.measured == 40 and result.seed == 0
+    assert len(set(measurer.measured)) == 40
+    assert result.best is not None
+    record = log.get(result.best.record_id)
+    assert record is not None and record.kind == "final" and record == log.best(WORKLOAD, TARGET)
+    fastest = min(r.time_s for r in log.records(kind="trial") if r.time_s)
+    assert result.best.time_s == fastest == measurer.true_s(result.best.trace)
+    assert result.best.gflops == pytest.approx(WORKLOAD.flops / fastest / 1e9)
+    assert result.best.share_of_peak == pytest.approx(PEAK_S / fastest)
+    for p, n in zip(seen, logged, strict=True):
+        assert p.measured == n  # what was reported is on file
+    assert {p.phase for p in seen} == {"preparing", "searching", "measuring", "finalists"}
+    assert seen[-1].best_time_s == fastest and seen[-1].trials == 40
+    assert {"prepare", "search", "measure", "build", "check", "run", "finalists"} <= set(result.spent_s)
+    (stored,) = log.runs()
+    assert stored.state == "done" and stored.options["search"] == "evolutionary"
+    assert [r.trial for r in log.records(kind="trial")] == list(range(40))
+    best_s = measurer.best_s
+    assert best_s[0] is None and best_s[1] is not None  # later rounds know what is slow
+
+
+def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
+    order = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        measurer = FakeMeasurer(FormulaSpace())
+        with Log(tmp_path / f"{name}.db") as log:
+            run(log, measurer, seed=seed, batch=16)
+        order.append(measurer.measured)
+    assert order[0] == order[1] != order[2]
+
+
+def test_failures_are_results(log: Log) -> None:
+    failures = ("crash", "wrong_result", "timeout", "illegal", "compile_error", "out_of_bounds", "error")
+    measurer = FakeMeasurer(FormulaSpace(), lambda trace, i: failures[i % 14] if i % 14 < 7 else "ok")
+    result = run(log, measurer, trials=56, model="xgb")
+    assert result.measured == 56 and result.failed == dict.fromkeys(sorted(failures), 4)
+    assert result.best is not None
+    assert Counter(r.status for r in log.records(kind="trial")) == {"ok": 28} | dict.fromkeys(failures, 4)
+    assert all(r.reason == "a made-up crash" for r in log.records(status="crash"))
+
+
+def test_all_failing_gives_no_best(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace(), lambda trace, i: "crash")
+    result = run(log, measurer, trials=30)
+    assert result.best is None and result.failed == {"crash": 30} and measurer.finals == []
+
+
+def test_slow_candidates_never_win(log: Log) -> None:
+    space = FormulaSpace()
+    half = FakeMeasurer(space).true_s(space.trace(0, np.array([0, 0, 0, 0, 0])))
+    measurer = FakeMeasurer(space)
+    measurer.status = lambda trace, i: "slow" if measurer.true_s(trace) < half else "ok"
+    result = run(log, measurer)
+    assert result.failed["slow"] > 0
+    assert result.best is None or result.best.time_s >= half
+
+
+def test_tiny_space_is_exhausted(log: Log) -> None:
+    space = FormulaSpace(choices=((3, 2), (2,)), peaks=(1.0, 0.5))
+    result = run(log, FakeMeasurer(space), trials=None)
+    assert result.stopped == "exhausted" and 0 < result.measured < 8
+    again = run(log, FakeMeasurer(space), trials=None)
+    assert (again.stopped, again.measured, again.resumed) == ("exhausted", 0, result.measured)
+    assert again.best == result.best
+
+
+@pytest.mark.parametrize("search", ["evolutionary", "random"])
+def test_resume_learns_and_does_not_repeat(log: Log, search: str) -> None:
+    first, second = FakeMeasurer(FormulaSpace()), FakeMeasurer(FormulaSpace())
+    one = run(log, first, search=search)
+    seen: list[Progress] = []
+    two = run(log, second, seen.append, search=search)
+    assert two.resumed == 40 and two.measured == 40
+    assert not set(first.measured) & set(second.measured)
+    assert one.best is not None and two.best is not None and two.best.time_s <= one.best.time_s
+    assert seen[1].best_time_s == one.best.time_s  # known before the first trial
+    assert second.best_s[0] == one.best.time_s
+
+
+def test_another_task_is_not_resumed(log: Log) -> None:
+    run(log, FakeMeasurer(FormulaSpace()), trials=16)
+    other = tune(
+        *(copy_of(65), TARGET, log, TuneOptions(trials=16, model="random")),
+        space=FormulaSpace(),
+        measurer=FakeMeasurer(FormulaSpace()),
+        peak=lambda: PEAK_S,
+    )
+    assert other.resumed == 0 and other.measured == 16
+
+
+def test_finalists_correct_the_luck_of_screening(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace(), noise=0.05)
+    result = run(log, measurer, trials=64)
+    assert result.best is not None
+    record = log.get(result.best.record_id)
+    assert record is not None and record.kind == "final"
+    assert 1 <= len(measurer.finals) <= 3
+    assert result.best.time_s == measurer.true_s(result.best.trace)
+    again = {r.trace_digest: r.time_s for r in log.records(kind="final")}
+    assert result.best.time_s == min(again.values())
+
+
+def test_a_finalist_that_fails_is_not_the_best(log: Log) -> None:
+    class Failing(FakeMeasurer):
+        def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+            found = super().finalists(traces, rounds, repeats)
+            return [Measurement("wrong_result", "differs at 3"), *found[1:]]
+
+    measurer = Failing(FormulaSpace())
+    result = run(log, measurer)
+    refused = {digests[0] for digests in measurer.finals}
+    assert result.best is not None and result.best.trace.digest not in refused
+
+
+def test_the_budget_is_kept(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
+    begin = time.monotonic()
+    result = run(log, measurer, trials=None, budget_s=2.0)
+    took = time.monotonic() - begin
+    assert result.stopped == "budget" and 0 < result.measured <= 100
+    assert took < 4.0 and result.elapsed_s <= took
+    assert result.best is not None
+
+
+def test_nothing_fits_into_a_tiny_budget(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
+    result = run(log, measurer, trials=None, budget_s=1e-6)
+    assert (result.stopped, result.measured, result.best) == ("budget", 0, None)
+    assert measurer.finals == []
+
+
+def test_slow_trials_make_small_rounds(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.1)
+    run(log, measurer, trials=None, budget_s=4.0)
+    assert len(measurer.best_s) >= 3  # rounds: 16 first, then as many as a tenth of the budget allows
+
+
+@pytest.mark.parametrize("when", ["measuring", "progress", "finalists"])
+def test_an_interrupt_keeps_everything(log: Log, when: str) -> None:
+    def status(trace: Trace, i: int) -> str:
+        if when == "measuring" and i == 20:
+            raise KeyboardInterrupt
+        return "ok"
+
+    def progress(p: Progress) -> None:
+        if (when == "progress" and p.measured == 20) or (when == "finalists" and p.phase == "finalists"):
+            raise KeyboardInterrupt
+
+    measurer = FakeMeasurer(FormulaSpace(), status)
+    result = run(log, measurer, progress)
+    assert result.stopped == "interrupted" and measurer.finals == []
+    assert result.measured == sum(1 for _ in log.records()) == (40 if when == "finalists" else 20)
+    best = log.best(WORKLOAD, TARGET)
+    assert result.best is not None and best is not None and result.best.record_id == best.uid
+    assert [r.state for r in log.runs()] == ["interrupted"]
+    assert run(log, FakeMeasurer(FormulaSpace())).resumed == result.measured
+
+
+def test_an_error_of_measuring_ends_the_run_as_failed(log: Log) -> None:
+    def status(trace: Trace, i: int) -> str:
+        if i == 5:
+            raise RuntimeError("no worker starts")
+        return "ok"
+
+    with pytest.raises(RuntimeError, match="no worker"):
+        run(log, FakeMeasurer(FormulaSpace(), status))
+    assert [r.state for r in log.runs()] == ["failed"]
+    assert sum(1 for _ in log.records()) == 5
+
+
+def test_records_of_another_space_only_exclude(log: Log) -> None:
+    space = FormulaSpace()
+    run(log, FakeMeasurer(space), trials=16, search="random")
+    other = log.start_run(WORKLOAD, TARGET, {}, seed=0)
+    odd: list[Any] = [[1], [99, 0, 0, 0, 0], [0, 0, 0, 0, 10**30], ["a"] * 5, None, [True] * 5, {"x": 1}]
+    for i, row in enumerate(odd):
+        trace = space.trace(0, np.array([7, 7, 7, i % 6, 0]))
+        environment = {resume.DECISIONS: row}
+        log.add(NewRecord(other.uid, i, "sketch0", trace, "ok", times_s=(1.0,), environment=environment))
+    wrong = space.trace(0, np.array([6, 6, 6, 5, 1]))  # claims decisions that make another trace
+    log.add(
+        NewRecord(other.uid, 9, "sketch0", wrong, "ok", times_s=(1.0,), environment={"decisions": [0] * 5})
+    )
+    log.add(NewRecord(other.uid, 10, "by hand", wrong, "ok", times_s=(1.0,)))
+    records = log.seen(WORKLOAD, TARGET)
+    earlier = resume.read(records, space)
+    assert {r.trace_digest for r in records} == earlier.digests
+    trials = {r.trace_digest: r for r in records if r.kind == "trial" and r.run != other.uid}
+    assert len(earlier.results) == 16
+    for r in earlier.results:
+        digest = space.trace(r.candidate.sketch, np.array(r.candidate.row)).digest
+        assert r.throughput == pytest.approx(1 / (trials[digest].time_s or 0))
+
+
+def test_resumed_throughput() -> None:
+    assert resume.throughput("ok", 0.5) == 2
+    assert resume.throughput("slow", 0.5) == 2
+    assert resume.throughput("slow", None) == resume.throughput("crash", 0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "trials is 0"),
+        ({"budget_s": 0.0}, "budget"),
+        ({"budget_s": float("nan")}, "budget"),
+        ({"budget_s": float("inf")}, "budget"),
+        ({"search": "magic"}, "unknown search 'magic'; choose from evolutionary"),
+        ({"model": "gnn"}, "unknown model 'gnn'; choose from xgb"),
+        ({"seed": -1}, "seed"),
+        ({"batch": 0}, "batch is 0"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TuneOptions(**options)
