@@ -201,3 +201,11 @@ def test_the_python_api_calls_the_same_tuner(tuner: Callable[..., Calls], tmp_pa
     assert [c[0].op for c in calls] == ["matmul", "custom"]
     assert calls[0][3] == TuneOptions(4, 1.0, "evolutionary", "xgb", 0)
     assert calls[1][0].flops == 7
+
+
+def test_the_choices_offered_are_those_that_exist() -> None:
+    from autotune.cli.tune import MODELS, SEARCHES
+    from autotune.search.policies import POLICIES
+    from cost_model.models import MODELS as known
+
+    assert set(SEARCHES) == set(POLICIES) and set(MODELS) == set(known)
