@@ -32,7 +32,7 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     name = key(trace.to_json(), workload.digest, target.digest, generator_version())
     loaded = _cached(objects, name)
     if loaded is None:
-        from autotune.build import build_object
+        from autotune.building import build_object
         from autotune.codegen.compile import load_object
 
         obj = build_object(workload.dag, trace, target)
@@ -53,7 +53,7 @@ def default_kernel(workload: Workload, target: Target) -> Kernel:
 
 def source_of(workload: Workload, target: Target, trace: Trace) -> str:
     """The LLVM IR text of a schedule."""
-    from autotune.build import emit_module
+    from autotune.building import emit_module
 
     return emit_module(workload.dag, trace, target).text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules.ir import LoweredFunc, Nest, Stmt
+from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, walk
 from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partition import partition
@@ -48,11 +48,21 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
 
 
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
-    """The program after each pass, for people and for tests."""
+    """The program after each pass, for people and for tests: until `compact` places them, intermediate
+    buffers are allocated whole around it."""
     params = tuple(nest.buffer(n) for n in nest.params)
+    intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
+
+    def func(s: Stmt) -> LoweredFunc:
+        placed = {x.buffer.name for x in walk(s) if isinstance(x, Alloc)}
+        for b in intermediate:
+            if b.name not in placed:
+                s = Alloc(b, s)
+        return LoweredFunc("kernel", params, nest.outputs, s)
+
     s = expand_blocks(nest)
-    out = []
+    out = [("expand_blocks", func(s))]
     for title, run in pipeline(nest):
         s = run(s)
-        out.append((title, LoweredFunc("kernel", params, nest.outputs, s)))
+        out.append((title, func(s)))
     return out

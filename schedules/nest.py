@@ -229,6 +229,12 @@ def subtree_of(nest: Nest, name: str) -> Stmt:
     raise AssertionError(name)
 
 
+def root_child(nest: Nest, name: str) -> Stmt:
+    """The statement at the root that holds block ``name``."""
+    path = block_path(nest, name)
+    return path[1] if isinstance(path[0], Seq) else path[0]
+
+
 def insert(nest: Nest, loop: str | None, new: Stmt, *, before: Stmt | None = None) -> Nest:
     """Put ``new`` into the body of ``loop`` (None: at the root), just before the child that holds
     ``before``, or last."""

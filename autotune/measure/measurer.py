@@ -38,7 +38,7 @@ class Measurer:
         workload: Workload | ComputeDAG,
         target: Target,
         *,
-        build: str = "autotune.build:build_object",
+        build: str = "autotune.building:build_object",
         inputs: Sequence[np.ndarray] | None = None,
         reference: Sequence[np.ndarray] | None = None,
         options: Options | None = None,

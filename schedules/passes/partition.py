@@ -43,6 +43,8 @@ def _middle(loop: Loop, n: int) -> tuple[int, int]:
     for c in _conditions(loop.body):
         if not isinstance(c, Compare) or c.op not in ("<", "<=") or loop.var not in E.variables(c):
             continue
+        if E.dtype_of(c.a) != E.INDEX:  # a comparison of values
+            continue
         terms, k = affine.linear(affine.simplify(c.a - c.b, inner | {loop.var: (0, n - 1)}))
         step = terms.pop(Var(loop.var), None)
         rest = affine.bounds(affine.from_linear(terms, k), inner)

@@ -7,9 +7,20 @@ from typing import ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
-from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest
+from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
 from schedules.model import Target
-from schedules.nest import add_buffer, block_names, find_block, insert, map_blocks, reads, redirect, wrap_loops
+from schedules.nest import (
+    add_buffer,
+    block_names,
+    find_block,
+    insert,
+    map_blocks,
+    reads,
+    redirect,
+    root_child,
+    wrap_loops,
+    writers,
+)
 from schedules.primitives.base import Primitive
 
 
@@ -19,7 +30,8 @@ class CacheRead(Primitive):
 
     Before: ``C[i] = A[i] * 2``. After: ``A_shared[x] = A[x]; C[i] = A_shared[i] * 2``. The copy is whole and
     stands at the root; `ComputeAt` moves it inside and shrinks it, `Pack` changes its layout.
-    Always legal for a buffer that the block only reads. Cost: one more pass over the data.
+    Legal for a buffer that the block only reads, and that is
+    complete before the outermost loop around the block. Cost: one more pass over the data.
     """
 
     name: ClassVar[str] = "cache_read"
@@ -41,6 +53,13 @@ class CacheRead(Primitive):
             )
         if any(w.buffer == self.buffer for w in b.writes):
             raise ScheduleError(f"cache_read {self.buffer}: block {self.block} writes it; use cache_write")
+        here = root_child(nest, self.block)
+        for w in writers(nest, self.buffer):
+            if any(w is x for x in blocks(here)):
+                raise ScheduleError(
+                    f"cache_read {self.buffer}: {w.name} computes it inside a loop that block {self.block} shares, and "
+                    "the copy would come before that; use cache_read before compute_at"
+                )
         if self.result() in block_names(nest) or any(x.name == self.result() for x in nest.buffers):
             raise ScheduleError(f"cache_read {self.buffer}: {self.result()} exists already")
 

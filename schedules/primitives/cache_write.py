@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
-from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest
+from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
 from schedules.model import Target
 from schedules.nest import (
     add_buffer,
@@ -17,7 +17,9 @@ from schedules.nest import (
     map_blocks,
     readers,
     redirect,
+    root_child,
     wrap_loops,
+    writers,
 )
 from schedules.primitives.base import Primitive
 
@@ -47,6 +49,19 @@ class CacheWrite(Primitive):
             raise ScheduleError(f"cache_write {self.block}: it has {len(b.writes)} outputs; only one can be cached")
         if b.reducer is not None and not b.init:
             raise ScheduleError(f"cache_write {self.block}: use it before decompose_reduction")
+        buffer = b.writes[0].buffer
+        others = [x.name for x in writers(nest, buffer) if x is not b]
+        if others:
+            raise ScheduleError(
+                f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before decompose_reduction"
+            )
+        here = root_child(nest, self.block)
+        users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in blocks(here))]
+        if users:
+            raise ScheduleError(
+                f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop that both share, and the copy would "
+                "come after that; use cache_write before compute_at"
+            )
         for n in (self.result(), f"{b.writes[0].buffer}_{self.scope}"):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):
                 raise ScheduleError(f"cache_write {self.block}: {n} exists already")

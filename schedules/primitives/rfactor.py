@@ -8,12 +8,13 @@ from typing import ClassVar
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt
+from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, walk
 from schedules.model import Target
 from schedules.nest import (
     add_buffer,
     block_names,
     find_block,
+    find_loop,
     loops_of,
     only_block,
     replace_stmt,
@@ -54,8 +55,10 @@ class Rfactor(Primitive):
             raise ScheduleError(f"rfactor {self.block}: {self.loop} is not around it; its loops are {', '.join(around)}")
         if self.loop not in vars_bound(b, "reduce") or self.loop in vars_bound(b, "spatial"):
             raise ScheduleError(f"rfactor {self.block}: {self.loop} is not a reduction loop; choose a loop of a reduction axis")
-        for x in loops_of(nest, self.block):
-            only_block(x, self.block, "rfactor")
+        only_block(find_loop(nest, self.loop), self.block, "rfactor")
+        for x in walk(subtree_of(nest, self.block)):
+            if not isinstance(x, Loop):
+                continue
             if x.var in vars_bound(b, "reduce") and x.var in vars_bound(b, "spatial"):
                 raise ScheduleError(f"rfactor {self.block}: {x.var} mixes spatial and reduction axes; do not fuse those")
         if self.result() in block_names(nest):
@@ -72,14 +75,15 @@ class Rfactor(Primitive):
         # every remaining reduction loop becomes a reduction axis of the partial block, and the
         # old axes become expressions of those; their domain moves into `where`
         rest = [v for v in loops if v != self.loop and any(v in E.variables(e) for _, e in reduce)]
-        env: dict[str, Expr] = {self.loop: Var("rf")} | {v: Var(f"r_{v}") for v in rest}
+        rf = fresh_iter(b, "rf")  # a partial block may be factored again
+        env: dict[str, Expr] = {self.loop: Var(rf)} | {v: Var(f"r_{v}") for v in rest}
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
         names = [f"{w.buffer}_rf" for w in b.writes]
         iters = (
             *(i for i, _ in spatial),
-            Iter("rf", rf_extent, "spatial"),
+            Iter(rf, rf_extent, "spatial"),
             *(Iter(f"r_{v}", loops[v].extent, "reduce") for v in rest),
         )
         partial = replace(
@@ -87,22 +91,29 @@ class Rfactor(Primitive):
             name=self.result(),
             iters=iters,
             binds=(*(e for _, e in spatial), Var(self.loop), *(Var(v) for v in rest)),
-            writes=tuple(Access(n, (*w.indices, Var("rf"))) for n, w in zip(names, b.writes, strict=True)),
+            writes=tuple(Access(n, (*w.indices, Var(rf))) for n, w in zip(names, b.writes, strict=True)),
             values=tuple(E.substitute(v, old) for v in b.values),
             where=tuple(w for w in where if w != E.TRUE),
         )
         if not rest:  # nothing left to reduce: each partial result is one value
             partial = replace(partial, iters=(*iters, Iter("r_1", E.Const(1), "reduce")), binds=(*partial.binds, E.Const(0)))
-        final_iters = (*(i for i, _ in spatial), Iter("rf_k", rf_extent, "reduce"))
-        loop_names = [f"{b.name}_ax{n}" for n in range(len(spatial))] + [f"{b.name}_rf_k"]
+        # the final block walks the same spatial points: what the loops of the whole subtree cover
+        whole = subtree_of(nest, b.name)
+        used = vars_bound(b, "spatial")
+        walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]
+        names_of = {x.var: f"{b.name}_ax{n}" for n, x in enumerate(walked)}
+        rename: dict[str, Expr] = {old_var: Var(new) for old_var, new in names_of.items()}
+        rf_k = fresh_iter(b, "rf_k")
+        final_iters = (*(i for i, _ in spatial), Iter(rf_k, rf_extent, "reduce"))
+        final_loops = [(names_of[x.var], x.extent) for x in walked] + [(f"{b.name}_rf_k", rf_extent)]
         buffers = [nest.buffer(w.buffer) for w in b.writes]
         final = Block(
             b.name,
             final_iters,
-            tuple(Var(n) for n in loop_names),
+            (*(E.substitute(e, rename) for _, e in spatial), Var(f"{b.name}_rf_k")),
             b.writes,
             tuple(
-                Load(n, (*w.indices, Var("rf_k")), x.dtype)
+                Load(n, (*w.indices, Var(rf_k)), x.dtype)
                 for n, w, x in zip(names, b.writes, buffers, strict=True)
             ),
             b.reducer,
@@ -110,9 +121,16 @@ class Rfactor(Primitive):
         )
         for n, x in zip(names, buffers, strict=True):
             nest = add_buffer(nest, Buffer(n, (*x.shape, rf_extent), x.dtype))
-        whole = subtree_of(nest, b.name)
         stmt: Stmt = final
-        for n, it in zip(reversed(loop_names), reversed(final_iters), strict=True):
-            stmt = Loop(n, it.extent, stmt)
+        for n, extent in reversed(final_loops):
+            stmt = Loop(n, extent, stmt)
         swap = replace_stmt(replace(nest, body=whole), b, partial).body
         return replace_stmt(nest, whole, Seq((swap, stmt)))
+
+
+def fresh_iter(b: Block, name: str) -> str:
+    """``name``, numbered if an iteration of the block has it already."""
+    taken, out, n = {i.var for i in b.iters}, name, 1
+    while out in taken:
+        out, n = f"{name}{n}", n + 1
+    return out

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Loop, Nest, Stmt, blocks
-from schedules.nest import bind_loops, find_loop, replace_stmt
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
+from schedules.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.primitives.base import Primitive, as_expr, extent_of, require_new, require_serial
 from schedules.model import Target
 
@@ -35,7 +36,8 @@ class Split(Primitive):
           for i_1 in range(4):
             S(min(i_0 * 4, n - 4) + i_1)
 
-    Legal for any serial loop; ``shift`` only around blocks that reduce nothing, with an innermost factor of at
+    Legal for any serial loop; factors that do not divide only where the loop ends with its axis (not on one that
+    an earlier split made inside), or around the copy of a region into a buffer of its own; ``shift`` only around blocks that reduce nothing, with an innermost factor of at
     most ``n``. Cost: ``guard`` tails that are neither partitioned nor provably absent cost a
     comparison; ``shift`` costs the elements computed twice.
     """
@@ -72,6 +74,8 @@ class Split(Primitive):
             raise ScheduleError(f"split {self.loop}: tail {self.tail!r} is not one of {', '.join(TAILS)}")
         if self.tail == "shift":
             self._check_shift(loop)
+        elif whole or not any(isinstance(f, E.Hole) for f in self.factors):
+            self._check_tail(nest, loop, product)
         require_new(nest, tuple(self.result()), f"split {self.loop}")
 
     def _check_shift(self, loop: Loop) -> None:
@@ -88,6 +92,26 @@ class Split(Primitive):
             raise ScheduleError(
                 f"split {self.loop}: the innermost factor {last} exceeds the extent {n}; a shifted tile must fit"
             )
+
+    def _check_tail(self, nest: Nest, loop: Loop, product: int) -> None:
+        """A tail is cut off where an axis of the block ends. A loop over a part of an axis has more of the
+        axis behind its end, so there the factors must divide the extent."""
+        n = extent_of(loop)
+        if n is None or (product == n if None not in self.factors else n % product == 0):
+            return
+        loops = [s for s in walk(nest.body) if isinstance(s, Loop)]
+        ranges = {s.var: (0, m - 1) for s in loops if (m := extent_of(s)) is not None} | {loop.var: (n, n + product)}
+        for b in blocks(loop.body):
+            ends = (affine.bounds(e, ranges) for e in b.binds)
+            if not any(
+                at is not None and isinstance(i.extent, Const) and at[0] >= int(i.extent.value)
+                for at, i in zip(ends, b.iters, strict=True)
+            ) and not _private(nest, loop, b):
+                raise ScheduleError(
+                    f"split {self.loop}: the factors {list(self.factors)} do not divide its {n} iterations, and what "
+                    f"follows those is other work of block {b.name}; choose factors that divide {n}, or split the "
+                    "loop that this one came from in one step"
+                )
 
     def extents(self, n: Expr) -> list[Expr]:
         """Extents of the new loops, the inferred one filled in."""
@@ -111,5 +135,21 @@ class Split(Primitive):
         for var, n in zip(reversed(names), reversed(extents), strict=True):
             body = Loop(var, n, body)
         return replace_stmt(nest, loop, replace(body, annotations=loop.annotations))
+
+
+def _private(nest: Nest, loop: Loop, b: Block) -> bool:
+    """Whether running ``b`` outside its region is harmless: it reduces nothing, and writes a buffer that each
+    iteration of the loop around it computes anew and only reads within the region."""
+    own = subtree_of(nest, b.name)
+    around = [s for s in loops_of(nest, b.name) if not any(s is x for x in walk(own))]
+    if b.reducer is not None or not around or not any(loop is x for x in walk(own)):
+        return False
+    inside = blocks(around[-1].body)
+    return all(
+        w.buffer not in nest.params
+        and all(any(u is x for x in inside) for u in readers(nest, w.buffer))
+        and writers(nest, w.buffer) == [b]
+        for w in b.writes
+    )
 
 

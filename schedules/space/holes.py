@@ -1,0 +1,119 @@
+"""Holes: the numeric unknowns of a sketch, and how a decision matrix fills them.
+
+A decision matrix has one row a candidate and one column a hole, in the order of the sketch's holes; a hole
+may depend on those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.expr import Expr
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few numbers."""
+
+    name: str
+    options: tuple[int, ...]
+
+    def size(self) -> float:
+        return float(len(self.options))
+
+    def sample(self, known: Columns, n: int, rng: np.random.Generator) -> np.ndarray:
+        return np.asarray(self.options, dtype=np.int64)[rng.integers(len(self.options), size=n)]
+
+    def allowed(self, known: Columns, column: np.ndarray) -> np.ndarray:
+        return np.isin(column, self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class PerfectTile:
+    """A divisor of ``of``, an expression over earlier holes, at most ``cap``."""
+
+    name: str
+    of: Expr
+    cap: int = 1 << 40
+
+    def size(self) -> float:
+        return 8.0
+
+    def sample(self, known: Columns, n: int, rng: np.random.Generator) -> np.ndarray:
+        total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
+        out = np.ones(n, dtype=np.int64)
+        u = rng.random(n)
+        for t in np.unique(total):
+            rows = total == t
+            d = divisors(int(t), self.cap)
+            out[rows] = d[(u[rows] * len(d)).astype(np.int64)]
+        return out
+
+    def allowed(self, known: Columns, column: np.ndarray) -> np.ndarray:
+        total = np.asarray(E.evaluate(self.of, known), dtype=np.int64)
+        return (column >= 1) & (column <= self.cap) & (total % np.maximum(column, 1) == 0)
+
+
+HoleSpec = Choice | PerfectTile
+
+
+def divisors(n: int, cap: int) -> np.ndarray:
+    """Divisors of ``n`` up to ``cap``, ascending."""
+    k = np.arange(1, int(n**0.5) + 1, dtype=np.int64)
+    small = k[n % k == 0]
+    both = np.unique(np.concatenate([small, n // small]))
+    return both[both <= cap]
+
+
+def columns(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of a decision matrix by hole name."""
+    return {h.name: rows[:, n] for n, h in enumerate(holes)}
+
+
+def sample(holes: tuple[HoleSpec, ...], n: int, rng: np.random.Generator) -> np.ndarray:
+    """``n`` rows, each hole uniform over what the earlier ones allow."""
+    known: dict[str, np.ndarray] = {}
+    for h in holes:
+        known[h.name] = h.sample(known, n, rng)
+    return np.stack(list(known.values()), axis=1) if holes else np.zeros((n, 0), dtype=np.int64)
+
+
+def mutate(holes: tuple[HoleSpec, ...], rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each row with one hole drawn again, and the later ones that no longer fit with it."""
+    n = len(rows)
+    if not holes:
+        return rows.copy()
+    pick = rng.integers(len(holes), size=n)
+    known: dict[str, np.ndarray] = {}
+    for k, h in enumerate(holes):
+        old = rows[:, k]
+        fresh = h.sample(known, n, rng)
+        known[h.name] = np.where((pick == k) | ~h.allowed(known, old), fresh, old)
+    return np.stack(list(known.values()), axis=1)
+
+
+def crossover(holes: tuple[HoleSpec, ...], a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Uniform crossover: each hole from either parent; what doesn't fit is drawn again."""
+    n = len(a)
+    take = rng.random(a.shape) < 0.5
+    known: dict[str, np.ndarray] = {}
+    for k, h in enumerate(holes):
+        old = np.where(take[:, k], a[:, k], b[:, k])
+        known[h.name] = np.where(h.allowed(known, old), old, h.sample(known, n, rng))
+    return np.stack(list(known.values()), axis=1) if holes else a.copy()
+
+
+def allowed(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> np.ndarray:
+    """Which rows lie in the space."""
+    ok = np.ones(len(rows), dtype=bool)
+    known: dict[str, np.ndarray] = {}
+    for k, h in enumerate(holes):
+        ok &= h.allowed(known, rows[:, k])
+        known[h.name] = rows[:, k]
+    return ok

@@ -1,0 +1,276 @@
+"""Quantities of a scheduled nest, for one candidate or for every row of a decision matrix.
+
+`analyse` reads a nest once and keeps expressions over its holes; `measure` evaluates them, on integers or on
+columns. One definition feeds the static limits, the features and the analytic model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
+from schedules.model import Target
+from schedules.nest import bound, reads
+from schedules.regions import footprint
+
+ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
+Number = Any  # a float, or a column of them
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFacts:
+    """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by the whole
+    nest; the step from lane to lane."""
+
+    buffer: str
+    item: int
+    write: bool
+    stride: Expr | None  # None: not linear in the lane
+    tile: Expr
+    inner: Expr
+    panel: Expr
+    whole: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFacts:
+    """One block: how often it runs and in what shape."""
+
+    name: str
+    instances: Expr
+    lanes: Expr
+    unrolled: Expr
+    reduction: Expr  # length of the reduction loops around the register tile
+    outer: Expr  # iterations of the loops outside those
+    parallel: Expr
+    flops: int
+    special: int  # special functions a point
+    item: int
+    reduces: bool
+    accesses: tuple[AccessFacts, ...]
+
+
+def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
+    """Facts of every block, as expressions over the holes that the nest still has."""
+    return tuple(_block(nest, b) for b in blocks(nest.body))
+
+
+def _product(xs: list[Expr]) -> Expr:
+    out: Expr = Const(1)
+    for x in xs:
+        out = out * x
+    return out
+
+
+def _block(nest: Nest, b: Block) -> BlockFacts:
+    path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
+    loops = [s for s in path if isinstance(s, Loop)]
+    tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
+    rest = [x for x in loops if x.kind not in ("vectorize", "unroll")]
+    red = frozenset().union(
+        *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
+    )
+    inner = [x for x in rest if x.var in red]
+    first = rest.index(inner[0]) if inner else len(rest)
+    deep, outer = rest[first:], rest[:first]
+    panel = deep + outer[-1:]
+    lane = next((x for x in tile if x.kind == "vectorize"), None)
+    dtype = nest.buffer(b.writes[0].buffer).dtype
+    ops = [x for v in b.values for x in E.walk(v)]
+    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops) + len(b.writes) * (b.reducer is not None)
+    facts: list[AccessFacts] = []
+    own = {w.buffer for w in b.writes}
+    places: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
+    places += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
+    for name, ix, write in places:
+        at = tuple(bound(b, i) for i in ix)
+        buf = nest.buffer(name)
+
+        def size(over: list[Loop], at: tuple[Expr, ...] = at, shape: tuple[Expr, ...] = buf.shape) -> Expr:
+            spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=True)
+            return _product([n for _, n in spans])
+
+        facts.append(
+            AccessFacts(
+                name, ITEM[buf.dtype], write, _stride(at, buf.shape, lane), size(tile), size(tile + deep),
+                size(tile + panel), size(tile + rest),
+            )
+        )
+    return BlockFacts(
+        b.name,
+        _product([x.extent for x in loops]),
+        lane.extent if lane is not None else Const(1),
+        _product([x.extent for x in tile if x.kind == "unroll"]),
+        _product([x.extent for x in deep]),
+        _product([x.extent for x in outer]),
+        _product([x.extent for x in loops if x.kind == "parallel"]),
+        flops,
+        sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops),
+        ITEM[dtype],
+        b.reducer is not None,
+        tuple(facts),
+    )
+
+
+def _stride(at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None) -> Expr | None:
+    """Elements between neighbouring lanes, by the row-major strides of the buffer; packed digits (``// %``)
+    of the lane count as unit steps of their dimension."""
+    if lane is None:
+        return Const(0)
+    out: Expr = Const(0)
+    step: Expr = Const(1)
+    for i, n in zip(reversed(at), reversed(shape), strict=True):
+        if lane.var in E.variables(i):
+            terms, _ = affine.linear(i)
+            c = terms.get(Var(lane.var))
+            if c is not None:
+                out = out + c * step
+            elif isinstance(i, E.Binary) and i.op == "%":
+                out = out + step
+            elif not (isinstance(i, E.Binary) and i.op == "//"):
+                return None
+        step = step * n
+    return out
+
+
+def number(e: Expr, env: Mapping[str, Any]) -> Number:
+    """An expression's value as floating point."""
+    return np.asarray(E.evaluate(e, env), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates of a target that the estimates need, in cycles of one core: from `Target.limits`."""
+
+    vector: float
+    registers: float
+    l1: float
+    l2: float
+    l3: float
+    threads: float
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        return Machine(
+            float(target.limit("vector_bytes", 16)),
+            float(target.limit("vector_registers", 16)),
+            float(target.limit("l1_bytes", 32 << 10)),
+            float(target.limit("l2_bytes", 512 << 10)),
+            float(target.limit("l3_bytes", 8 << 20)),
+            float(target.threads),
+        )
+
+
+FEATURES_PER_BLOCK = (
+    "instances",
+    "vectors",
+    "registers",
+    "spills",
+    "lanes",
+    "lane_use",
+    "unrolled",
+    "reduction",
+    "outer",
+    "parallel",
+    "balance",
+    "tail_waste",
+    "loads",
+    "gathers",
+    "issue_cycles",
+    "inner_bytes",
+    "panel_bytes",
+    "inner_in_l1",
+    "panel_in_l2",
+    "l1_traffic",
+    "l2_traffic",
+    "memory_bytes",
+    "cycles",
+)
+
+
+def measure(b: BlockFacts, env: Mapping[str, Any], m: Machine) -> dict[str, Number]:
+    """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
+    lanes, unrolled = number(b.lanes, env), number(b.unrolled, env)
+    per = m.vector / b.item
+    regs_wide = np.ceil(lanes / per)
+    tile_vectors = unrolled * regs_wide
+    instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
+    steps = instances / (lanes * unrolled)  # executions of the register tile
+    loads = gathers = np.zeros_like(lanes)
+    inner_bytes = panel_bytes = memory = l2_traffic = np.zeros_like(lanes)
+    acc = np.zeros_like(lanes)
+    streams = np.zeros_like(lanes)
+    for a in b.accesses:
+        tile, inner, panel = number(a.tile, env), number(a.inner, env), number(a.panel, env)
+        stride = None if a.stride is None else number(a.stride, env)
+        wide = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 1
+        same = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 0
+        ops = np.where(wide, np.ceil(tile / np.maximum(per, 1)), tile)
+        if a.write:
+            if b.reduces:
+                acc = acc + ops
+            else:
+                loads = loads + ops
+        else:
+            loads = loads + ops
+            streams = streams + np.where(wide, regs_wide, np.where(same, 1.0, regs_wide))
+            gathers = gathers + np.where(wide | same, 0.0, tile)
+        inner_bytes = inner_bytes + inner * a.item
+        panel_bytes = panel_bytes + panel * a.item
+        memory = memory + number(a.whole, env) * a.item
+        l2_traffic = l2_traffic + inner * a.item * outer
+    registers = acc + streams
+    spills = np.maximum(registers - m.registers, 0.0)
+    flops = max(b.flops, 1)
+    math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special)
+    chains = np.maximum(4.0 * (tile_vectors < 8) * b.reduces, 0.0)
+    issue = np.maximum(np.maximum(math / 2, (loads + 2 * gathers) / 2), chains) + 2 * spills + 1.0
+    par = np.maximum(number(b.parallel, env), 1.0)
+    share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
+    l1_in = inner_bytes <= m.l1
+    l2_in = panel_bytes <= m.l2
+    traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
+    memory_cycles = np.where(memory <= m.l3, memory / 16.0, memory / 6.0)
+    compute = steps * issue + outer * 6.0
+    cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
+    whole = np.ceil(lanes / per) * per
+    return {
+        "instances": instances,
+        "vectors": tile_vectors,
+        "registers": registers,
+        "spills": spills,
+        "lanes": lanes,
+        "lane_use": lanes / np.maximum(whole, 1.0),
+        "unrolled": unrolled,
+        "reduction": reduction,
+        "outer": outer,
+        "parallel": par,
+        "balance": 1.0 / (share * m.threads),
+        "tail_waste": instances / np.maximum(_useful(b, env), 1.0),
+        "loads": loads,
+        "gathers": gathers,
+        "issue_cycles": issue,
+        "inner_bytes": inner_bytes,
+        "panel_bytes": panel_bytes,
+        "inner_in_l1": inner_bytes / m.l1,
+        "panel_in_l2": panel_bytes / m.l2,
+        "l1_traffic": steps * (loads + gathers) * m.vector,
+        "l2_traffic": l2_traffic,
+        "memory_bytes": memory,
+        "cycles": cycles,
+    }
+
+
+def _useful(b: BlockFacts, env: Mapping[str, Any]) -> Number:
+    """Points of the written buffers, times the reduction: instances without tails or recomputation."""
+    written = [number(a.whole, env) for a in b.accesses if a.write]
+    return written[0] * number(b.reduction, env) if written else np.ones(())
+
+

@@ -1,0 +1,79 @@
+"""Elementwise stages: fused, vectorized, shared among threads."""
+
+from __future__ import annotations
+
+from schedules.expr import Var
+from schedules.ir import Block
+from schedules.nest import reads
+from schedules.space.rules.patterns import extents, spatial, unit_stride_vars
+from schedules.space.sketching import Draft, extent
+
+
+def schedule_elementwise(d: Draft, name: str) -> None:
+    """A stage that nothing else is fused with. Where every access walks memory in order, its loops become
+    one; else each output row keeps its loop, and the axis that the input is contiguous in gets a tile."""
+    b = d.block(name)
+    loops = [x.var for x in d.loops(name)]
+    if not loops:
+        return
+    if _walks_in_order(b):
+        flat = d.s.fuse(*loops) if len(loops) > 1 else loops[0]
+        _tile_flat(d, name, flat)
+    else:
+        _tile_axes(d, name, loops)
+
+
+def _walks_in_order(b: Block) -> bool:
+    at = tuple(Var(v) for v in spatial(b))
+    return all(x.indices == at for x in reads(b)) and all(w.indices == at for w in b.writes)
+
+
+def _tile_flat(d: Draft, name: str, flat: str) -> None:
+    n = extent(next(x for x in d.loops(name) if x.var == flat))
+    w = d.lanes_of(d.dtype(d.block(name)))
+    lanes = [w * k for k in (1, 2, 4) if w * k <= n] or [n]
+    vec = d.choice(f"{name}.vec", lanes)
+    body = d.choice(f"{name}.body", [k for k in (1, 8, 64, 256, 1024) if k * min(lanes) <= n] or [1])
+    outer, _, inner = d.s.split(flat, (None, body, vec), "shift")
+    d.s.vectorize(inner)
+    if d.threads > 1:
+        d.s.parallel(outer)
+
+
+def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
+    b = d.block(name)
+    n = extents(b)
+    axes = spatial(b)
+    w = d.lanes_of(d.dtype(b))
+    last = len(axes) - 1
+    along = {v for x in reads(b) for v in unit_stride_vars(x)} - {axes[last]}
+    outer: list[str] = []
+    inner: list[str] = []
+    for k, (axis, loop) in enumerate(zip(axes, loops, strict=True)):
+        if k == last:
+            lanes = [w * m for m in (1, 2, 4) if w * m <= n[axis]] or [n[axis]]
+            o, i = d.s.split(loop, (None, d.choice(f"{name}.vec", lanes)), "shift")
+        elif axis in along and n[axis] > 1:
+            rows = [r for r in (1, 2, 4, 8, 16) if r <= n[axis]]
+            o, i = d.s.split(loop, (None, d.choice(f"{name}.rows", rows)), "shift")
+        else:
+            outer.append(loop)
+            continue
+        outer.append(o)
+        inner.append(i)
+    d.s.reorder(*outer, *inner)
+    for i in inner[:-1]:
+        d.s.unroll(i)
+    d.s.vectorize(inner[-1])
+    if d.threads > 1:
+        # the outermost loops until there is enough to share
+        count, take = 1, 0
+        by_name = {x.var: x for x in d.loops(name)}
+        for v in outer:
+            take += 1
+            count *= max(1, extent(by_name[v]))
+            if count >= 16 * d.threads:
+                break
+        d.s.parallel(d.s.fuse(*outer[:take]) if take > 1 else outer[0])
+
+

@@ -1,0 +1,66 @@
+"""Which stages are scheduled together, and by which rule: from the outputs back to the inputs."""
+
+from __future__ import annotations
+
+from schedules.ir import Block
+from schedules.nest import loops_of, reads, writers
+from schedules.space.rules.elementwise import schedule_elementwise
+from schedules.space.rules.inline import inline_stages
+from schedules.space.rules.patterns import is_map, is_row_reduction, reads_identity, sole_reader
+from schedules.space.rules.rows import schedule_rows, split_long_reduction
+from schedules.space.rules.tiling import schedule_tiled
+from schedules.space.sketching import Draft
+
+
+def apply_rules(d: Draft) -> None:
+    """Draw a whole sketch."""
+    inline_stages(d)
+    for name in list(d.s.blocks()):
+        if is_row_reduction(d.block(name)):
+            split_long_reduction(d, name)
+    while (name := _last_unscheduled(d)) is not None:
+        _schedule_group(d, name)
+
+
+def _schedule_group(d: Draft, name: str) -> None:
+    before = set(d.s.blocks())
+    _apply_one(d, name)
+    d.done |= {name} | (set(d.s.blocks()) - before)
+
+
+def _apply_one(d: Draft, name: str) -> None:
+    b = d.block(name)
+    if b.reducer is not None:
+        if is_row_reduction(b) or len(b.writes) > 1:
+            schedule_rows(d, name)
+        else:
+            schedule_tiled(d, name, d.s.cache_write(name, "local"))
+        return
+    tiled, rows = _reductions_behind(d, b)
+    if rows is not None:
+        schedule_rows(d, name)
+    elif tiled is not None and loops_of(d.s.nest, name):
+        schedule_tiled(d, tiled.name, name)
+    else:
+        schedule_elementwise(d, name)
+
+
+def _reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:
+    """Unscheduled reductions that ``b`` reads: one to tile with ``b`` as its epilogue, and one over rows."""
+    tiled = rows = None
+    for x in reads(b):
+        for p in writers(d.s.nest, x.buffer):
+            if p.name in d.done:
+                continue
+            if is_row_reduction(p):
+                rows = p
+            elif is_map(p):
+                rows = rows or _reductions_behind(d, p)[1]
+            elif len(p.writes) == 1 and reads_identity(b, x.buffer) and sole_reader(d.s.nest, p) is b:
+                tiled = p
+    return tiled, rows
+
+
+def _last_unscheduled(d: Draft) -> str | None:
+    left = [name for name in d.s.blocks() if name not in d.done]
+    return left[-1] if left else None

@@ -1,0 +1,103 @@
+"""What rules recognise in a block, from its accesses alone."""
+
+from __future__ import annotations
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Load, Select, Var
+from schedules.ir import Block, Nest
+from schedules.nest import readers, reads
+
+
+def is_map(b: Block) -> bool:
+    """One element from others, no reduction."""
+    return b.reducer is None
+
+
+def spatial(b: Block) -> list[str]:
+    return [i.var for i in b.iters if i.kind == "spatial"]
+
+
+def extents(b: Block) -> dict[str, int]:
+    return {i.var: int(i.extent.value) if isinstance(i.extent, Const) else 0 for i in b.iters}
+
+
+def is_guarded_copy(b: Block) -> bool:
+    """A padding stage: a load where a condition holds, else a constant."""
+    return (
+        is_map(b)
+        and len(b.values) == 1
+        and isinstance(b.values[0], Select)
+        and isinstance(b.values[0].a, Load)
+        and isinstance(b.values[0].b, Const)
+    )
+
+
+def is_costly(b: Block) -> bool:
+    """Worth keeping rather than computing again at every read: special functions, divisions."""
+    return any(
+        (isinstance(x, E.Call) and x.fn not in ("abs", "floor")) or (isinstance(x, E.Binary) and x.op == "/")
+        for v in b.values
+        for x in E.walk(v)
+    )
+
+
+def unit_stride_vars(x: Load) -> set[str]:
+    """Iterations along which consecutive points read consecutive elements."""
+    if not x.indices:
+        return set()
+    terms, _ = affine.linear(x.indices[-1])
+    return {a.name for a, c in terms.items() if isinstance(a, Var) and c == Const(1)}
+
+
+def vector_axis(b: Block) -> str | None:
+    """The spatial axis along which the output is contiguous: the last one longer than 1."""
+    n = extents(b)
+    axes = spatial(b)
+    long = [v for v in axes if n[v] > 1]
+    return long[-1] if long else (axes[-1] if axes else None)
+
+
+def reads_along(b: Block, var: str) -> list[Load]:
+    return [x for x in reads(b) if x.buffer not in {w.buffer for w in b.writes} and var in _vars(x)]
+
+
+def _vars(x: Load) -> frozenset[str]:
+    return frozenset().union(*(E.variables(i) for i in x.indices)) if x.indices else frozenset()
+
+
+def depends(x: Load, var: str) -> bool:
+    return var in _vars(x)
+
+
+def is_row_reduction(b: Block) -> bool:
+    """A reduction along memory: lanes belong on the reduction, since along the output nothing
+    is contiguous (row sums, norms, matrix times vector)."""
+    if b.reducer is None:
+        return False
+    v = vector_axis(b)
+    n = extents(b)
+    own = [x for x in reads(b) if x.buffer not in {w.buffer for w in b.writes}]
+    if v is None or not own:
+        return True
+    reduce = {i.var for i in b.iters if i.kind == "reduce"}
+    along = [x for x in own if v in unit_stride_vars(x)]
+    reused = len(own) > 1 and any(not depends(x, v) for x in own) and any(depends(x, v) for x in own)
+    if n[v] == 1:
+        return any(unit_stride_vars(x) & reduce for x in own)
+    return not along and not reused
+
+
+def reads_identity(consumer: Block, buffer: str) -> bool:
+    """The consumer reads the buffer only at its own iteration variables, in order."""
+    places = [x.indices for x in reads(consumer) if x.buffer == buffer]
+    at = tuple(Var(v) for v in spatial(consumer))
+    return bool(places) and all(p == at for p in places)
+
+
+def sole_reader(nest: Nest, b: Block) -> Block | None:
+    """The only block that reads what ``b`` writes, if ``b`` has one output and that isn't returned."""
+    if len(b.writes) != 1 or b.writes[0].buffer in nest.params:
+        return None
+    users = [u for u in readers(nest, b.writes[0].buffer) if u is not b]
+    return users[0] if len(users) == 1 else None

@@ -1,0 +1,147 @@
+"""Row reductions: stages that reduce along memory, fused row by row.
+
+Softmax, norms and row sums: all stages of a row run while it is in the cache; each reduction keeps several
+vectors of partial results (rfactor over lanes), which a horizontal reduction combines.
+"""
+
+from __future__ import annotations
+
+from schedules.errors import ScheduleError
+from schedules.ir import Block, blocks
+from schedules.nest import vars_bound
+from schedules.space.rules.patterns import is_map, is_row_reduction
+from schedules.space.sketching import Draft, extent
+
+LONG_REDUCTION = 1 << 15
+
+
+def split_long_reduction(d: Draft, name: str) -> bool:
+    """A reduction with too few rows for the threads: partial results in parallel (rfactor), as a stage of their
+    own. Returns whether it was split."""
+    b = d.block(name)
+    if d.threads == 1 or b.reducer is None:
+        return False
+    rows = total = 1
+    red = []
+    for it, loop in zip(b.iters, d.loops(name), strict=True):
+        if it.kind == "spatial":
+            rows *= max(1, extent(loop))
+        else:
+            total *= max(1, extent(loop))
+            red.append(loop)
+    if rows >= 4 * d.threads or total < LONG_REDUCTION or not red:
+        return False
+    first = red[0]
+    parts = d.choice(f"{name}.parts", [p for p in (d.threads, 4 * d.threads, 16 * d.threads) if p <= extent(first)] or [1])
+    outer, _ = d.s.split(first.var, (parts, None))
+    d.s.rfactor(name, outer)
+    return True
+
+
+def schedule_rows(d: Draft, root: str) -> None:
+    """Schedule ``root`` and all it reads that can be computed row by row."""
+    b = d.block(root)
+    rank = _row_rank(d, b)
+    if b.reducer is not None:
+        _lanes_of_reduction(d, root)
+        partial = f"{root}_rf"
+    else:
+        partial = ""
+    loops = [x.var for x in d.loops(root)]
+    rows = loops[:rank]
+    row = None
+    if rows:
+        row = d.s.fuse(*rows) if len(rows) > 1 else rows[0]
+    if row is not None:
+        for name in reversed(d.s.blocks()):
+            if name == root or name in d.done or row in {x.var for x in d.loops(name)}:
+                continue
+            try:
+                d.s.compute_at(name, row)
+                d.done.add(name)
+            except ScheduleError:
+                continue  # read elsewhere too: it stays a stage of its own
+        for name in list(d.s.blocks()):
+            if name in (root, partial, f"{root}_init") or row not in {x.var for x in d.loops(name)}:
+                continue
+            if d.block(name).reducer is not None:
+                _lanes_of_reduction(d, name)
+                _vectorize_partial(d, f"{name}_rf")
+            else:
+                _vectorize_last(d, name)
+    if b.reducer is None:
+        _vectorize_last(d, root, skip=1 if row is not None else 0)
+    else:
+        _vectorize_partial(d, partial)
+    if row is not None and d.threads > 1:
+        d.s.parallel(row)
+
+
+def _row_rank(d: Draft, b: Block) -> int:
+    """How many leading axes of the root are rows: those of the reductions behind it."""
+    n_spatial = len([i for i in b.iters if i.kind == "spatial"])
+    if b.reducer is not None:
+        return n_spatial
+    ranks = [
+        len([i for i in x.iters if i.kind == "spatial"])
+        for x in blocks(d.s.nest.body)
+        if is_row_reduction(x) and x.name not in d.done
+    ]
+    return min([n_spatial, *ranks])
+
+
+def _lanes_of_reduction(d: Draft, name: str) -> None:
+    """rfactor over lanes of the last reduction axis: vectors of partial results."""
+    b = d.block(name)
+    last = d.loops(name)[-1]
+    n = extent(last)
+    w = d.lanes_of(d.dtype(b))
+    options = [w * k for k in (1, 2, 4, 8) if w * k <= n]
+    if not options:
+        return
+    lanes = d.choice(f"{name}.lanes", options)
+    outer, inner = d.s.split(last.var, (None, lanes))
+    d.s.rfactor(name, inner)
+    if len(b.writes) == 1:
+        d.s.vectorize(d.loops(name)[-1].var)
+
+
+def _vectorize_partial(d: Draft, name: str) -> None:
+    """The partial results of a reduction: initialised in vectors, whole vectors until the tail."""
+    if name not in d.s.blocks():
+        return
+    b = d.block(name)
+    loops = d.loops(name)
+    spatial_rank = len([i for i in b.iters if i.kind == "spatial"])
+    lane = loops[-1].var
+    own = [x for x in loops if x.var.startswith((f"{name}_", name.removesuffix("_rf")))]
+    reduce = [x for x in own if x.var in vars_bound(b, "reduce")]
+    if f"{name}_ax0" in {x.var for x in own}:  # moved into a row: loops are ax*, then r*
+        lane = f"{name}_ax{spatial_rank - 1}"
+        order = [x.var for x in reduce]
+        rest = [x.var for x in own if x.var not in order and x.var != lane]
+        d.s.reorder(*rest, *order, lane) if rest else d.s.reorder(*order, lane)
+    if len(b.writes) == 1:
+        d.s.vectorize(lane)
+    if reduce:
+        d.s.decompose_reduction(name, reduce[0].var)
+        d.s.partition(reduce[-1].var)
+
+
+def _vectorize_last(d: Draft, name: str, skip: int = 0) -> None:
+    """The last loop of an elementwise stage, in vectors with a shifted tail."""
+    b = d.block(name)
+    own = d.loops(name)[skip:] if skip else [x for x in d.loops(name) if x.var.startswith(f"{name}_")]
+    if not own or not is_map(b):
+        return
+    last = own[-1]
+    n = extent(last)
+    if n <= 1:
+        return
+    w = d.lanes_of(d.dtype(b))
+    options = [w * k for k in (1, 2, 4) if w * k <= n] or [n]
+    if n > max(options) or len(options) > 1:
+        _, last_var = d.s.split(last.var, (None, d.choice(f"{name}.vec", options)), "shift")
+        d.s.vectorize(last_var)
+    else:
+        d.s.vectorize(last.var)

@@ -1,0 +1,226 @@
+"""Multi-level tiling of a reduction inside its consumer, accumulators in registers.
+
+``for outer tiles (parallel): for inner tiles: { acc = identity; for reduction: acc += ...; out = epilogue(acc) }``:
+Ansor's multi-level tiling with fused consumer; the register tile follows Goto & van de Geijn (2008).
+"""
+
+from __future__ import annotations
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Hole, Load, Var
+from schedules.ir import Block
+from schedules.nest import reads, writers
+from schedules.primitives.base import as_expr
+from schedules.space.rules.patterns import (
+    depends,
+    extents,
+    is_guarded_copy,
+    spatial,
+    unit_stride_vars,
+    vector_axis,
+)
+from schedules.space.sketching import Draft, extent
+
+MAX_ROWS = 16
+UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
+
+
+def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
+    """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its register
+    tile. ``consumer`` reads ``producer`` at its own iterations."""
+    p, c = d.block(producer), d.block(consumer)
+    axes, n = spatial(c), extents(c)
+    d.done.add(producer)
+    names = dict(zip(axes, spatial(p), strict=True))  # consumer axis -> producer axis
+    v = vector_axis(c)
+    assert v is not None
+    packed = _packed_read(d, p, names[v])
+    mode = d.choose(f"{producer}.pack", _pack_options(p, packed, names[v])) if packed is not None else "none"
+    loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
+
+    outer, middle, inner = [], [], []
+    w = d.lanes_of(d.dtype(p))
+    lanes = _lanes(n[v], w)
+    vec = d.choice(f"{producer}.vec", lanes)
+    rows_on = _row_axes(p, names, axes, v, n)
+    pack_name = ""
+    if mode != "none":
+        assert packed is not None
+        pack_name = _pack(d, producer, packed, names[v], vec)
+    for axis in axes:
+        loop = loops[axis]
+        if n[axis] == 1:
+            outer.append(loop)
+            continue
+        if axis == v:
+            tile: int | Hole = vec
+        elif axis in rows_on:
+            tile = d.choice(f"{producer}.{axis}", range(1, min(MAX_ROWS, n[axis]) + 1))
+        else:
+            tile = 1
+        count = E.ceildiv(n[axis], as_expr(tile))
+        mid = d.divisor(f"{producer}.{axis}.mid", count)
+        guard = axis == v and (mode != "none" or n[axis] < max(lanes))
+        o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
+        outer.append(o)
+        middle.append(m)
+        inner.append((i, axis))
+    d.s.reorder(*outer, *middle, *(i for i, _ in inner))
+    for i, axis in inner:
+        if axis == v:
+            d.s.vectorize(i)
+        elif axis in rows_on:
+            d.s.unroll(i)
+
+    d.s.compute_at(producer, middle[-1] if middle else outer[-1])
+    _schedule_accumulators(d, producer, names[v], w)
+    tiles = d.s.fuse(*outer) if len(outer) > 1 else outer[0]
+    _place_producers(d, producer, pack_name, tiles)
+    if mode == "at":
+        d.s.compute_at(pack_name, tiles)
+    if pack_name:
+        _schedule_copy(d, pack_name, parallel=mode == "root")
+    if d.threads > 1:
+        d.s.parallel(tiles)
+
+
+def _lanes(n: int, w: int) -> list[int]:
+    """Widths of the register tile along the vector axis."""
+    out = [w * k for k in (1, 2, 3, 4, 6, 8) if w * k <= n]
+    if not out or (n < 4 * w and n not in out):
+        out.append(n)
+    return out
+
+
+def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[str, int]) -> list[str]:
+    """Up to two axes next to the vector axis along which some input is reused."""
+    out: list[str] = []
+    for axis in reversed(axes):
+        if axis == v or n[axis] == 1:
+            continue
+        if any(not depends(x, names[axis]) for x in _inputs(p)) or _slides(p, names[axis]):
+            out.append(axis)
+        if len(out) == 2:
+            break
+    return out
+
+
+def _slides(p: Block, var: str) -> bool:
+    """A window moves along the axis: neighbouring points read overlapping elements."""
+    return any(
+        var in E.variables(i) and len(E.variables(i)) > 1 for x in _inputs(p) for i in x.indices
+    )
+
+
+def _inputs(p: Block) -> list[Load]:
+    own = {w.buffer for w in p.writes}
+    return [x for x in reads(p) if x.buffer not in own]
+
+
+def _packed_read(d: Draft, p: Block, v: str) -> Load | None:
+    """The input to pack: indexed by the vector axis alone in one dimension, reused along another axis."""
+    n = extents(p)
+    for x in _inputs(p):
+        if x.buffer not in d.s.nest.params or len([y for y in _inputs(p) if y.buffer == x.buffer]) > 1:
+            continue
+        if any(i == Var(v) for i in x.indices) and sum(v in E.variables(i) for i in x.indices) == 1:
+            if any(n[a] > 1 and not depends(x, a) for a in spatial(p) if a != v) and n[v] > 1:
+                return x
+    return None
+
+
+def _pack_options(p: Block, x: Load | None, v: str) -> tuple[str, ...]:
+    if x is None:
+        return ("none",)
+    return ("root", "at", "none") if v in unit_stride_vars(x) else ("root", "at")
+
+
+def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> str:
+    """A copy of the input in panels as wide as the register tile, the other dimensions in the order in which the
+    reduction walks them."""
+    name = d.s.cache_read(producer, x.buffer, "global")
+    at = next(k for k, i in enumerate(x.indices) if i == Var(v))
+    rank = len(x.indices)
+    p = d.block(producer)
+    reduce = [i.var for i in p.iters if i.kind == "reduce"]
+
+    def depth(k: int) -> int:
+        used = [reduce.index(r) for r in reduce if r in E.variables(x.indices[k])]
+        return max(used) if used else -1
+
+    others = sorted((k for k in range(rank) if k != at), key=depth)
+    batch = [k for k in others if depth(k) < 0]
+    walked = [k for k in others if depth(k) >= 0]
+    d.s.pack(name, [vec if k == at else 0 for k in range(rank)], [*batch, at, *walked, rank])
+    return name
+
+
+def _schedule_accumulators(d: Draft, producer: str, v: str, w: int) -> None:
+    """Reduction loops outside the register tile, which is unrolled and vectorized."""
+    p = d.block(producer)
+    loops = d.loops(producer)
+    bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
+    own = [x for x in loops if x.var.startswith((f"{producer}_ax", f"{producer}_r"))]
+    ax = [x for x in own if x.var.startswith(f"{producer}_ax")]
+    red = [x for x in own if x.var.startswith(f"{producer}_r")]
+    vec = next(x.var for x in ax if x.var in E.variables(bound[v]))
+    rows = [x.var for x in ax if x.var != vec]
+    d.s.reorder(*(x.var for x in red), *rows, vec)
+    total = 1
+    for x in red:
+        total *= max(1, extent(x))
+    if 1 < total <= UNROLL_REDUCTION and all(extent(x) for x in red):
+        for x in red:
+            if d_unroll(d, producer, len(red)):
+                d.s.unroll(x.var)
+    for r in rows:
+        if not (isinstance(next(x for x in ax if x.var == r).extent, Const) and extent(next(x for x in ax if x.var == r)) > MAX_ROWS):
+            d.s.unroll(r)
+    d.s.vectorize(vec)
+    d.s.decompose_reduction(producer, red[0].var)
+
+
+def d_unroll(d: Draft, producer: str, n: int) -> bool:
+    """Asked once for all reduction loops of a stage."""
+    word = f"{producer}.unroll"
+    for w in d.words:
+        if w.startswith(word):
+            return w.endswith("yes")
+    return d.choose(word, ("yes", "no")) == "yes"
+
+
+def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> None:
+    """Padded copies: whole before the loops, or a tile's part inside them."""
+    for x in _inputs(d.block(producer)):
+        if x.buffer in d.s.nest.params:
+            continue
+        for b in writers(d.s.nest, x.buffer):
+            if not is_guarded_copy(b) or b.name == pack_name:
+                continue
+            d.done.add(b.name)
+            if d.choose(f"{b.name}.at", ("root", "tile")) == "tile":
+                d.s.compute_at(b.name, tiles)
+                _schedule_copy(d, b.name, parallel=False)
+            else:
+                _schedule_copy(d, b.name, parallel=True)
+
+
+def _schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
+    """A copy: its innermost loop in vectors, its outer loops shared."""
+    b = d.block(name)
+    own = [x for x in d.loops(name) if x.var.startswith(f"{name}_")]
+    if not own:
+        raise ScheduleError(f"{name} has no loops of its own")
+    last = own[-1]
+    w = d.lanes_of(d.dtype(b))
+    n = extent(last)
+    if not n or n <= 8 * w:
+        d.s.vectorize(last.var)
+    else:
+        _, i = d.s.split(last.var, (None, 4 * w), "shift")
+        d.s.vectorize(i)
+    if parallel and d.threads > 1:
+        outer = [x.var for x in own[:-1]]
+        if outer:
+            d.s.parallel(d.s.fuse(*outer[:2]) if len(outer) > 1 else outer[0])

@@ -1,0 +1,114 @@
+"""What a sketch rule works on: a schedule under construction, its holes, and structural choices.
+
+Rules are ordinary functions that call primitives. Where the structure could go either way they ask
+`Draft.choose`; `enumerate_drafts` runs the rules once for every combination of answers, so that each combination
+becomes a sketch. Combinations that a legality check refuses are no sketches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from schedules.dag import ComputeDAG
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Hole
+from schedules.ir import Block, Loop
+from schedules.model import Target
+from schedules.nest import find_block, loops_of
+from schedules.schedule import Schedule
+from schedules.space.holes import Choice, HoleSpec, PerfectTile
+
+MAX_SKETCHES = 24
+
+
+class Draft:
+    """A sketch being drawn."""
+
+    def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
+        self.s = Schedule(dag, target)
+        self.target = target
+        self.holes: list[HoleSpec] = []
+        self.asked: list[int] = []  # number of options of each question
+        self.words: list[str] = []
+        self.done: set[str] = set()  # blocks that a rule has scheduled
+        self._answers = tuple(answers)
+
+    def choose(self, what: str, options: Sequence[str]) -> str:
+        """One of ``options``: a structural choice."""
+        n = len(self.asked)
+        self.asked.append(len(options))
+        picked = options[self._answers[n] if n < len(self._answers) else 0]
+        if len(options) > 1:
+            self.words.append(f"{what}={picked}")
+        return picked
+
+    def choice(self, name: str, options: Sequence[int]) -> int | Hole:
+        """A hole with a few options; a single option is no hole."""
+        options = tuple(sorted(set(options)))
+        if len(options) == 1:
+            return options[0]
+        self.holes.append(Choice(name, options))
+        return Hole(name)
+
+    def divisor(self, name: str, of: Expr, cap: int = 1 << 40) -> int | Hole:
+        """A hole that divides ``of``."""
+        if isinstance(of, Const) and int(of.value) == 1:
+            return 1
+        self.holes.append(PerfectTile(name, of, cap))
+        return Hole(name)
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.words) or "plain"
+
+    # -- facts that rules ask for ---------------------------------------------------------------
+
+    @property
+    def threads(self) -> int:
+        return self.target.threads
+
+    def lanes_of(self, dtype: str) -> int:
+        """Elements of ``dtype`` in a vector register."""
+        width = int("".join(c for c in dtype if c.isdigit())) // 8
+        return max(1, self.target.limit("vector_bytes", 16) // width)
+
+    @property
+    def registers(self) -> int:
+        return self.target.limit("vector_registers", 16)
+
+    def block(self, name: str) -> Block:
+        return find_block(self.s.nest, name)
+
+    def loops(self, name: str) -> list[Loop]:
+        return loops_of(self.s.nest, name)
+
+    def dtype(self, block: Block) -> str:
+        return self.s.nest.buffer(block.writes[0].buffer).dtype
+
+
+def extent(loop: Loop) -> int:
+    """The loop's extent where it is known, else 0."""
+    return int(loop.extent.value) if isinstance(loop.extent, Const) else 0
+
+
+def enumerate_drafts(
+    dag: ComputeDAG, target: Target, rules: Callable[[Draft], None], limit: int = MAX_SKETCHES
+) -> list[Draft]:
+    """Every combination of structural choices, depth first, that the primitives accept."""
+    out: list[Draft] = []
+    answers: list[int] = []
+    while len(out) < limit:
+        d = Draft(dag, target, answers)
+        try:
+            rules(d)
+            out.append(d)
+        except ScheduleError:
+            pass  # this combination is not legal
+        path = (answers + [0] * len(d.asked))[: len(d.asked)]
+        while path and path[-1] + 1 >= d.asked[len(path) - 1]:
+            path.pop()
+        if not path:
+            break
+        path[-1] += 1
+        answers = path
+    return out
