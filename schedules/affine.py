@@ -13,52 +13,84 @@ from schedules.expr import INDEX, Binary, Compare, Const, Expr, Hole, Load, Logi
 
 Range = tuple[int, int]  # both ends included
 Ranges = Mapping[str, Range]
-ZERO = Const(0)
+ZERO, ONE, MINUS = Const(0), Const(1), Const(-1)
 
 
 def is_scalar(e: Expr) -> bool:
     """No variables and no loads: an integer once the holes are filled."""
-    return not any(isinstance(x, (Var, Load)) for x in E.walk(e))
+    t = E.kind(e)
+    if t is Const or t is Hole:
+        return True
+    if t is Var or t is Load:
+        return False
+    return all(is_scalar(k) for k in E.children(e))
 
 
 def linear(e: Expr) -> tuple[dict[Expr, Expr], Expr]:
     """``e`` as a sum of ``coefficient * atom`` plus a constant; atoms are variables or opaque
     sub-expressions (``//``, ``%``, ``min``, loads), coefficients integers or scalars over holes."""
-    match e:
-        case Const() | Hole():
-            return {}, e
-        case Binary(op="+" | "-" as op, a=a, b=b):
-            (ta, ca), (tb, cb) = linear(a), linear(b)
-            out = dict(ta)
-            for atom, c in tb.items():
-                new = E.binary(op, out.get(atom, ZERO), c)
-                if new == ZERO:
-                    out.pop(atom, None)
-                else:
-                    out[atom] = new
-            return out, E.binary(op, ca, cb)
-        case Binary(op="*", a=a, b=b):
-            if is_scalar(a):
-                a, b = b, a
+    terms: dict[Expr, Expr] = {}
+    const = _collect(e, ONE, terms)
+    return {a: c for a, c in terms.items() if c != ZERO}, const
+
+
+def _collect(e: Expr, times: Expr, terms: dict[Expr, Expr]) -> Expr:
+    """Add ``times * e`` to ``terms``; returns the constant part."""
+    t = E.kind(e)
+    if t is Const or t is Hole:
+        return _mul(e, times)
+    if t is Binary:
+        op, a, b = e.op, e.a, e.b  # type: ignore[attr-defined]
+        if op == "+":
+            return _add(_collect(a, times, terms), _collect(b, times, terms))
+        if op == "-":
+            return _add(_collect(a, times, terms), _collect(b, _mul(MINUS, times), terms))
+        if op == "*":
             if is_scalar(b):
-                ta, ca = linear(a)
-                return {atom: c * b for atom, c in ta.items()}, ca * b
-    if is_scalar(e):
-        return {}, e
-    return {e: Const(1)}, ZERO
+                return _collect(a, _mul(b, times), terms)
+            if is_scalar(a):
+                return _collect(b, _mul(a, times), terms)
+    if t is not Var and is_scalar(e):
+        return _mul(e, times)
+    old = terms.get(e)
+    terms[e] = times if old is None else _add(old, times)
+    return ZERO
+
+
+def _add(a: Expr, b: Expr) -> Expr:
+    if type(a) is Const and type(b) is Const:
+        return Const(a.value + b.value)
+    return E.binary("+", a, b)
+
+
+def _mul(a: Expr, b: Expr) -> Expr:
+    if type(a) is Const and type(b) is Const:
+        return Const(a.value * b.value)
+    return E.binary("*", a, b)
 
 
 def from_linear(terms: Mapping[Expr, Expr], const: Expr) -> Expr:
     """Inverse of `linear`, terms in their order."""
-    out: Expr = ZERO
+    out: Expr | None = None
     for atom, c in terms.items():
-        if isinstance(c, Const) and isinstance(c.value, int) and c.value < 0:
-            out = out - atom * (-c.value)
+        if type(c) is Const and type(c.value) is int:
+            k = c.value
+            if k == 0:
+                continue
+            if k < 0 and out is not None:
+                out = Binary("-", out, atom if k == -1 else Binary("*", atom, Const(-k)))
+                continue
+            term = atom if k == 1 else Binary("*", atom, c)
         else:
-            out = out + atom * c
-    if isinstance(const, Const) and isinstance(const.value, int) and const.value < 0:
-        return out - (-const.value) if out != ZERO else const
-    return out + const
+            term = E.binary("*", atom, c)
+        out = term if out is None else Binary("+", out, term)
+    if out is None:
+        return const
+    if type(const) is Const and type(const.value) is int:
+        if const.value == 0:
+            return out
+        return Binary("+", out, const) if const.value > 0 else Binary("-", out, Const(-const.value))
+    return E.binary("+", out, const)
 
 
 def bounds(e: Expr, ranges: Ranges) -> Range | None:
@@ -159,6 +191,15 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
             if isinstance(c, Const):
                 return simplify(a if c.value else b, ranges)
             return Select(c, simplify(a, ranges), simplify(b, ranges))
+        case Binary(op="+" | "-" | "*") if E.dtype_of(e) == INDEX:
+            terms, const = linear(e)
+            atoms = {a: simplify(a, ranges) for a in terms if a != e}
+            if any(new is not a for a, new in atoms.items()):
+                whole: Expr = const
+                for a, c in terms.items():
+                    whole = whole + atoms.get(a, a) * c
+                terms, const = linear(whole)
+            return from_linear(terms, const)
         case Binary(op=op, a=a, b=b) if E.dtype_of(e) == INDEX:
             x, y = simplify(a, ranges), simplify(b, ranges)
             if op in ("min", "max"):

@@ -204,22 +204,34 @@ TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
 
 
+def kind(e: Expr) -> type:
+    """The node class of an expression; tensor expressions have subclasses of their own."""
+    t = type(e)
+    if t in _KINDS:
+        return t
+    return next((k for k in t.__mro__ if k in _KINDS), t)
+
+
+_KINDS = frozenset((Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Load))
+
+
 def dtype_of(e: Expr) -> str:
     """The dtype of an expression."""
-    match e:
-        case Const(dtype=d) | Load(dtype=d) | Cast(dtype=d):
-            return d
-        case Var() | Hole():
+    # by class and in a loop: this is the hottest function of lowering
+    while True:
+        t = kind(e)
+        if t is Binary or t is Select:
+            e = e.a  # type: ignore[attr-defined]
+        elif t is Var or t is Hole:
             return INDEX
-        case Binary(a=a):
-            return dtype_of(a)
-        case Compare() | Logic():
+        elif t is Const or t is Load or t is Cast:
+            return e.dtype  # type: ignore[attr-defined, no-any-return]
+        elif t is Compare or t is Logic:
             return "bool"
-        case Call(arg=a):
-            return dtype_of(a)
-        case Select(a=a):
-            return dtype_of(a)
-    raise TypeError(f"not an expression: {e!r}")
+        elif t is Call:
+            e = e.arg  # type: ignore[attr-defined]
+        else:
+            raise TypeError(f"not an expression: {e!r}")
 
 
 def is_float(dtype: str) -> bool:
@@ -246,11 +258,15 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
 
 def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     if isinstance(a, Expr):
-        ea, eb = a, wrap(b, dtype_of(a))
+        da = dtype_of(a)
+        if type(b) is int and da == INDEX:
+            return a, Const(b)
+        ea, eb = a, wrap(b, da)
     else:
         eb = wrap(b)
         ea = wrap(a, dtype_of(eb))
-    da, db = dtype_of(ea), dtype_of(eb)
+        da = dtype_of(ea)
+    db = dtype_of(eb)
     if da != db:
         raise TypeError(
             f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})"
@@ -271,8 +287,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         return Binary(op, ea, eb)
     if op == "/":
         raise TypeError(f"true division needs floating point, got {d}; use // or te.cast")
-    ca = ea.value if isinstance(ea, Const) else None
-    cb = eb.value if isinstance(eb, Const) else None
+    ca = ea.value if type(ea) is Const else None
+    cb = eb.value if type(eb) is Const else None
     if op in ("//", "%", "ceildiv") and cb == 0:
         raise ZeroDivisionError(f"{op} by zero in an expression")
     if ca is not None and cb is not None and d == INDEX:
@@ -362,17 +378,21 @@ def maximum(a: ExprLike, b: ExprLike) -> Expr:
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct sub-expressions, left to right."""
-    match e:
-        case Binary(a=a, b=b) | Compare(a=a, b=b):
-            return (a, b)
-        case Logic(args=args):
-            return args
-        case Call(arg=a) | Cast(a=a):
-            return (a,)
-        case Select(cond=c, a=a, b=b):
-            return (c, a, b)
-        case Load(indices=ix):
-            return ix
+    t = kind(e)
+    if t is Var or t is Const or t is Hole:
+        return ()
+    if t is Binary or t is Compare:
+        return (e.a, e.b)  # type: ignore[attr-defined]
+    if t is Load:
+        return e.indices  # type: ignore[attr-defined, no-any-return]
+    if t is Logic:
+        return e.args  # type: ignore[attr-defined, no-any-return]
+    if t is Call:
+        return (e.arg,)  # type: ignore[attr-defined]
+    if t is Cast:
+        return (e.a,)  # type: ignore[attr-defined]
+    if t is Select:
+        return (e.cond, e.a, e.b)  # type: ignore[attr-defined]
     return ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from dataclasses import dataclass
@@ -42,14 +43,19 @@ class Primitive:
     @classmethod
     def from_step(cls, step: Step) -> Primitive:
         """Inverse of `step`. Raises ScheduleError when the arguments do not fit."""
-        hints = typing.get_type_hints(cls)
-        fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+        fields = _field_types(cls)
         given = dict(step.args)
         if given.keys() != fields.keys():
             raise ScheduleError(
                 f"step {step.primitive} takes {', '.join(fields)}, the trace gives {', '.join(given)}"
             )
         return cls(**{k: _decode(v, fields[k], f"{step.primitive}.{k}") for k, v in given.items()})
+
+
+@functools.cache
+def _field_types(cls: type[Primitive]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _encode(v: Any) -> Any:
