@@ -14,7 +14,7 @@ from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Sto
 from schedules.model import Target
 from schedules.passes.simplify import substitute
 
-CODEGEN_VERSION = 1
+CODEGEN_VERSION = 2
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
 ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
@@ -35,6 +35,7 @@ class _Shared:
 
     func: LoweredFunc
     threads: int
+    vector_bytes: int
     declares: dict[str, None] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
     root_bytes: int = 0
@@ -45,18 +46,19 @@ class _Shared:
 def emit(func: LoweredFunc, target: Target) -> Module:
     """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
     pool, or serially for a target of one thread."""
-    shared = _Shared(func, target.threads)
-    params = ", ".join(f"ptr noalias nocapture %{b.name}" for b in func.params)
+    shared = _Shared(func, target.threads, target.limit("vector_bytes", 16))
+    params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
     body = _Function(shared, (), in_parallel=False)
     text = body.build(func.body)
     shared.functions.append(
-        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind {{\n{text}\n  ret void\n}}"
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind {{\n"
+        f"{text}\n  ret void\n}}"
     )
     loads = "\n".join(
-        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %{b.name} = load ptr, ptr %s{n}"
+        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
         for n, b in enumerate(func.params)
     )
-    call = ", ".join(f"ptr %{b.name}" for b in func.params)
+    call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
         f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
@@ -70,6 +72,10 @@ def _stores(s: Stmt) -> frozenset[str]:
     """Buffers written in ``s``, or allocated there (their contents do not outlast an iteration)."""
     out = {x.buffer for x in walk(s) if isinstance(x, Store)}
     return frozenset(out | {x.buffer.name for x in walk(s) if isinstance(x, Alloc)})
+
+
+def _variables(indices: tuple[Expr, ...]) -> frozenset[str]:
+    return frozenset().union(*(E.variables(i) for i in indices))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,7 +109,7 @@ class _Function:
         self.s = Scopes(_stores(s))
         self.x = Expressions(self.s, lambda d: self.shared.declares.setdefault(d))
         for b in self.shared.func.params:
-            self.x.places[b.name] = Place(f"%{b.name}", 0, b.dtype, _strides(_shape(b)))
+            self.x.places[b.name] = Place(f"%arg.{b.name}", 0, b.dtype, _strides(_shape(b)))
         for v in self.captured:
             self.x.env[v] = (f"%in_{v}", 0)
         self.roots: dict[str, tuple[Buffer, int]] = dict(inherited or {})
@@ -246,11 +252,34 @@ class _Function:
                 self.stmt(s.body)
             self.x.env.pop(s.var, None)
             return
-        self.x.lane_var, self.x.lanes = s.var, n
         try:
-            self.stmt(s.body)
+            for base, width in self.registers(s, n):
+                if width == 1:
+                    self.x.lane_var, self.x.lanes = None, 1
+                    self.x.env[s.var] = base
+                    self.stmt(s.body)
+                    del self.x.env[s.var]
+                    continue
+                self.x.lane_var, self.x.lane_base, self.x.lanes = s.var, base, width
+                self.stmt(s.body)
         finally:
-            self.x.lane_var, self.x.lanes = None, 1
+            self.x.lane_var, self.x.lane_base, self.x.lanes = None, 0, 1
+
+    def registers(self, s: Loop, n: int) -> list[tuple[int, int]]:
+        """The lanes in pieces that fill one register, the rest in powers of two: LLVM splits wide vectors of
+        other lengths badly. A horizontal reduction stays whole: it folds vertically first."""
+        stores = [x for x in walk(s.body) if isinstance(x, Store)]
+        if n & (n - 1) == 0 and any(s.var not in _variables(x.indices) for x in stores):
+            return [(0, n)]
+        widest = max(ITEMSIZE[self.x.places[x.buffer].dtype] for x in stores)
+        full = max(1, self.shared.vector_bytes // widest)
+        out: list[tuple[int, int]] = []
+        at = 0
+        while at < n:
+            width = full if n - at >= full else 1 << ((n - at).bit_length() - 1)
+            out.append((at, width))
+            at += width
+        return out
 
     def fits_lanes(self, s: Store, var: str) -> bool:
         """Lanes write different elements, or reduce into one."""
@@ -295,7 +324,9 @@ class _Function:
             return
         if x.mask is not None:
             name = f"@llvm.masked.scatter.{mangle(LLVM_TYPE[dtype], x.lanes)}.v{x.lanes}p0"
-            self.shared.declares.setdefault(f"declare void {name}({value.type}, <{x.lanes} x ptr>, <{x.lanes} x i1>)")
+            self.shared.declares.setdefault(
+                f"declare void {name}({value.type}, <{x.lanes} x ptr>, <{x.lanes} x i1>)"
+            )
             to = x.pointers(s.buffer, flat)
             self.s.do(f"call void {name}({value}, <{x.lanes} x ptr> align {align} {to}, {x.mask})")
             return
@@ -343,11 +374,11 @@ class _Function:
         fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
         inner = _Function(sh, (*outer, s.var), in_parallel=True)
         text = inner.build(substitute(s.body, dict(fixed)), self.roots)
-        params = ", ".join(f"ptr noalias nocapture %{b.name}" for b in sh.func.params)
+        params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in sh.func.params)
         ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
         sh.functions.append(
-            f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind {{\n"
-            f"{text}\n  ret void\n}}"
+            f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
+            f" {{\n{text}\n  ret void\n}}"
         )
         sh.functions.append(self._driver(name, n, outer, s))
         slots = 3 + len(outer)
@@ -377,7 +408,10 @@ class _Function:
                 f"  {what} = load {t}, ptr %c{k}, align 8",
             ]
         for k, b in enumerate(ps):
-            lines += [f"  %s{k} = getelementptr ptr, ptr %args, i64 {k}", f"  %{b.name} = load ptr, ptr %s{k}"]
+            lines += [
+                f"  %s{k} = getelementptr ptr, ptr %args, i64 {k}",
+                f"  %arg.{b.name} = load ptr, ptr %s{k}",
+            ]
         lines += [
             "  %t = zext i32 %tid to i64",
             f"  %t1 = mul i64 %t, {THREAD_TOKEN}",
@@ -397,7 +431,7 @@ class _Function:
             "next:",
             f"  %in_{s.var} = phi i64 [ %first, %run ], [ %after, %next ]",
         ]
-        args = ", ".join(f"ptr %{b.name}" for b in ps)
+        args = ", ".join(f"ptr %arg.{b.name}" for b in ps)
         ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
         lines += [
             f"  call void @{name}_body({args}, ptr %scratch, ptr %thread{ints})",

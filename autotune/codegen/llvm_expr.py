@@ -47,6 +47,7 @@ class Expressions:
         self.env: dict[str, int | tuple[str, int]] = {}
         self.places: dict[str, Place] = {}
         self.lane_var: str | None = None
+        self.lane_base = 0  # the lane variable's value in the first lane
         self.lanes = 1
         self.mask: Value | None = None
         self._flat: dict[tuple[str, tuple[Expr, ...]], Flat] = {}
@@ -106,6 +107,7 @@ class Expressions:
         parts: list[tuple[int, str, int]] = []
         for a, c in flat.terms:
             if isinstance(a, Var) and a.name == self.lane_var:
+                const += c * self.lane_base
                 continue
             v = self.atom(a)
             if isinstance(v, int):
@@ -123,11 +125,13 @@ class Expressions:
                 self.s.stack[depth].memo[key] = new
             ptr = new
         if const:
-            key = ("gep", ptr, const)
-            new = self.s.recall(key)
+            last = ("gep", ptr, const)
+            new = self.s.recall(last)
             if new is None:
-                new = self.s.emit(f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}", at=depth, hint="p")
-                self.s.stack[depth].memo[key] = new
+                new = self.s.emit(
+                    f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}", at=depth, hint="p"
+                )
+                self.s.stack[depth].memo[last] = new
             ptr = new
         return ptr, depth
 
@@ -168,8 +172,8 @@ class Expressions:
     def value(self, e: Expr) -> Value:
         """Emit an expression."""
         match e:
-            case Const(value=v, dtype=d):
-                return Value(literal(v, d), d)
+            case Const(value=number, dtype=d):
+                return Value(literal(number, d), d)
             case Var(name=n):
                 return self._variable(n)
             case Load(buffer=b, indices=ix, dtype=d):
@@ -181,13 +185,11 @@ class Expressions:
             case Binary(op="+", a=Binary(op="*", a=x, b=y), b=b) if is_float(E.dtype_of(e)):
                 return self._fma(x, y, b)
             case Binary(op=op, a=a, b=b):
-                x, y = self.same_lanes(self.value(a), self.value(b))
-                return self.binary(op, x, y)
+                return self.binary(op, *self.same_lanes(self.value(a), self.value(b)))
             case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
                 return m
             case Compare(op=op, a=a, b=b):
-                x, y = self.same_lanes(self.value(a), self.value(b))
-                return self._compare(op, x, y)
+                return self._compare(op, *self.same_lanes(self.value(a), self.value(b)))
             case Logic(op="not", args=args):
                 v = self.value(args[0])
                 one = self.splat(Value("true", "bool"), v.lanes) if v.lanes > 1 else Value("true", "bool")
@@ -206,7 +208,7 @@ class Expressions:
 
     def _variable(self, name: str) -> Value:
         if name == self.lane_var:
-            iota = ", ".join(f"i64 {n}" for n in range(self.lanes))
+            iota = ", ".join(f"i64 {self.lane_base + n}" for n in range(self.lanes))
             return Value(f"<{iota}>", INDEX, self.lanes)
         v = self.env[name]
         return Value(str(v) if isinstance(v, int) else v[0], INDEX)
@@ -295,15 +297,15 @@ class Expressions:
         else:  # lane >= -rest + 1, or lane >= -rest
             n = Const(0) - rest if e.op == "<=" else 1 - rest
         ints = tuple(sorted((v, x) for v in E.variables(n) if isinstance(x := self.env[v], int)))
-        key = ("lanes", below, n, ints, self.lanes)
+        key = ("lanes", below, n, ints, self.lane_base, self.lanes)
         ref = self.s.recall(key)
         if ref is None:
-            clamped = E.maximum(E.minimum(n, self.lanes), 0)
+            clamped = E.maximum(E.minimum(n, self.lane_base + self.lanes), 0)
             short = self.s.emit(f"trunc {self.uniform(clamped)} to i32")
             t = f"<{self.lanes} x i32>"
             one = self.s.emit(f"insertelement {t} poison, i32 {short}, i64 0")
             all_ = self.s.emit(f"shufflevector {t} {one}, {t} poison, {t} zeroinitializer")
-            iota = ", ".join(f"i32 {k}" for k in range(self.lanes))
+            iota = ", ".join(f"i32 {self.lane_base + k}" for k in range(self.lanes))
             ref = self.s.emit(f"icmp {'slt' if below else 'sge'} {t} <{iota}>, {all_}")
             self.s.top.memo[key] = ref
         return Value(ref, "bool", self.lanes)
@@ -322,7 +324,11 @@ class Expressions:
             if fn == "floor":
                 return x
             if fn == "abs":
-                return self.binary("max", x, self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x))
+                return self.binary(
+                    "max",
+                    x,
+                    self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x),
+                )
             raise CodegenError(f"{fn} of {x.dtype}")
         m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, self.s.label("m"))
         for d in m.declares:
@@ -387,6 +393,7 @@ class Expressions:
         first = flat.const
         for a, c in flat.terms:
             if isinstance(a, Var) and a.name == self.lane_var:
+                first += c * self.lane_base
                 continue
             v = self.env.get(a.name) if isinstance(a, Var) else None
             if not isinstance(v, int):
@@ -418,7 +425,7 @@ class Expressions:
         """Run ``f`` with the lane variable fixed."""
         var, lanes, mask = self.lane_var, self.lanes, self.mask
         assert var is not None
-        self.env[var] = lane
+        self.env[var] = self.lane_base + lane
         self.lane_var, self.lanes, self.mask = None, 1, None
         try:
             return f()
@@ -487,11 +494,15 @@ class Expressions:
 
     def _branch(self, e: Select, cond: Value) -> Value:
         then, other, join = (self.s.label(h) for h in ("then", "else", "join"))
-        lanes = self.lanes if self.lane_var is not None and (self.lane_dependent(e.a) or self.lane_dependent(e.b)) else 1
+        lanes = (
+            self.lanes
+            if self.lane_var is not None and (self.lane_dependent(e.a) or self.lane_dependent(e.b))
+            else 1
+        )
         sides: list[tuple[Value, Scope]] = []
-        for label, x in ((then, e.a), (other, e.b)):
+        for label, side in ((then, e.a), (other, e.b)):
             self.s.stack.append(Scope(label, False, frozenset()))
-            v = self.value(x)
+            v = self.value(side)
             v = self.splat(v, lanes) if lanes > 1 else v
             sides.append((v, self.s.stack.pop()))
         self.s.do(f"br {cond}, label %{then}, label %{other}")
