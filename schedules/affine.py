@@ -203,9 +203,9 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
         case Binary(op=op, a=a, b=b) if E.dtype_of(e) == INDEX:
             x, y = simplify(a, ranges), simplify(b, ranges)
             if op in ("min", "max"):
-                d = bounds(x - y, ranges)
-                if d is not None and (d[1] <= 0 or d[0] >= 0):
-                    return x if (d[1] <= 0) == (op == "min") else y
+                gap = bounds(x - y, ranges)
+                if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
+                    return x if (gap[1] <= 0) == (op == "min") else y
                 return E.binary(op, x, y)
             if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
                 return _divide(op, x, int(y.value), ranges)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
+import numpy as np
+
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
 
@@ -225,7 +227,7 @@ def dtype_of(e: Expr) -> str:
         elif t is Var or t is Hole:
             return INDEX
         elif t is Const or t is Load or t is Cast:
-            return e.dtype  # type: ignore[attr-defined, no-any-return]
+            return e.dtype  # type: ignore[attr-defined]
         elif t is Compare or t is Logic:
             return "bool"
         elif t is Call:
@@ -244,7 +246,8 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         return x
     if isinstance(x, bool):
         return Const(x, "bool")
-    if isinstance(x, (int, float)) or hasattr(x, "__index__") or hasattr(x, "__float__"):
+    number = isinstance(x, (int, float))
+    if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
         if is_float(like):
             return Const(float(x), like)
         if isinstance(x, float) and not float(x).is_integer():
@@ -384,9 +387,9 @@ def children(e: Expr) -> tuple[Expr, ...]:
     if t is Binary or t is Compare:
         return (e.a, e.b)  # type: ignore[attr-defined]
     if t is Load:
-        return e.indices  # type: ignore[attr-defined, no-any-return]
+        return e.indices  # type: ignore[attr-defined]
     if t is Logic:
-        return e.args  # type: ignore[attr-defined, no-any-return]
+        return e.args  # type: ignore[attr-defined]
     if t is Call:
         return (e.arg,)  # type: ignore[attr-defined]
     if t is Cast:
@@ -480,8 +483,6 @@ def evaluate(e: Expr, env: Mapping[str, Any]) -> Any:
         case Binary(op=op, a=a, b=b):
             x, y = evaluate(a, env), evaluate(b, env)
             if op in ("min", "max") and (hasattr(x, "shape") or hasattr(y, "shape")):
-                import numpy as np
-
                 return np.minimum(x, y) if op == "min" else np.maximum(x, y)
             return _FOLD[op](x, y)
         case Compare(op=op, a=a, b=b):
@@ -497,8 +498,6 @@ def evaluate(e: Expr, env: Mapping[str, Any]) -> Any:
         case Select(cond=c, a=a, b=b):
             x = evaluate(c, env)
             if hasattr(x, "shape"):
-                import numpy as np
-
                 return np.where(x, evaluate(a, env), evaluate(b, env))
             return evaluate(a, env) if x else evaluate(b, env)
     raise TypeError(f"not an index expression: {e!r}")

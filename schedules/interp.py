@@ -37,7 +37,9 @@ class _Memory:
         self.written[name] = np.full(array.shape, known)
 
 
-def run(program: Nest | LoweredFunc, arrays: Mapping[str, np.ndarray], *, counts: dict[str, int] | None = None) -> None:
+def run(
+    program: Nest | LoweredFunc, arrays: Mapping[str, np.ndarray], *, counts: dict[str, int] | None = None
+) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place.
 
     ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts.
@@ -62,7 +64,9 @@ def run(program: Nest | LoweredFunc, arrays: Mapping[str, np.ndarray], *, counts
         missing = int((~mem.written[n]).sum())
         if missing:
             first = tuple(int(i) for i in np.argwhere(~mem.written[n])[0])
-            raise InterpError(f"{n}: {missing} of {mem.written[n].size} elements never written, first at {list(first)}")
+            raise InterpError(
+                f"{n}: {missing} of {mem.written[n].size} elements never written, first at {list(first)}"
+            )
 
 
 def _new(b: Buffer) -> np.ndarray:
@@ -172,14 +176,14 @@ class _Compiler:
                         p(env)
 
                 return run_all
-            case Loop(var=v, extent=n, body=b):
+            case Loop(var=var, extent=n, body=b):
                 extent, body = self.expr(n), self.stmt(b)
 
                 def loop(env: Env) -> None:
                     for i in range(extent(env)):
-                        env[v] = i
+                        env[var] = i
                         body(env)
-                    env.pop(v, None)
+                    env.pop(var, None)
 
                 return loop
             case Guard(cond=c, body=b):

@@ -50,7 +50,9 @@ class Workload:
         return digest(self.json)
 
     @staticmethod
-    def from_json(text: str, op: str = "custom", params: Mapping[str, Any] | None = None, flops: int = 0) -> Workload:
+    def from_json(
+        text: str, op: str = "custom", params: Mapping[str, Any] | None = None, flops: int = 0
+    ) -> Workload:
         """Inverse of `json`. Raises ValueError on malformed text or an unknown version."""
         v = _object(text, "workload")
         if v.get("version") != WORKLOAD_VERSION:
@@ -63,8 +65,8 @@ class Target:
     """The machine a kernel is for. ``features`` are the instruction-set extensions that code may
     use, ``limits`` integers such as ``vector_bytes``, ``vector_registers``, ``l1_bytes``,
     ``l2_bytes``, ``l3_bytes`` (per core what a core has to itself), ``cores``. ``threads`` is
-    what a kernel runs with and part of the identity; cache sizes and the like are too, since a schedule depends
-    on them."""
+    what a kernel runs with and part of the identity; cache sizes and the like are too, since a
+    schedule depends on them."""
 
     kind: str  # "cpu", "cuda", "opencl"
     arch: str  # LLVM CPU name or sm_XX
@@ -154,7 +156,8 @@ class Trace:
                 f"trace version {v.get('version')!r} is not {TRACE_VERSION}; update autotune to read it"
             )
         steps = []
-        for s in v.get("steps") if isinstance(v.get("steps"), list) else [None]:
+        listed = v.get("steps")
+        for s in listed if isinstance(listed, list) else [None]:
             if not (isinstance(s, list) and len(s) == 2 and isinstance(s[0], str) and isinstance(s[1], dict)):
                 raise TraceError(f"malformed trace step {str(s)[:80]!r}")
             steps.append(Step(s[0], tuple((k, _freeze(x)) for k, x in sorted(s[1].items()))))

@@ -9,7 +9,21 @@ from schedules import expr as E
 from schedules.dag import ComputeDAG, Stage
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, blocks, path_to, seq, walk, with_body
+from schedules.ir import (
+    Access,
+    Block,
+    Buffer,
+    Iter,
+    Loop,
+    Nest,
+    Seq,
+    Stmt,
+    blocks,
+    path_to,
+    seq,
+    walk,
+    with_body,
+)
 
 
 def initial(dag: ComputeDAG) -> Nest:

@@ -31,6 +31,7 @@ from schedules.primitives.split import Split
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
+from schedules.tensors import dag as dag_of
 
 Factor = int | Hole
 
@@ -44,9 +45,7 @@ class Schedule:
 
     def __init__(self, program: ComputeDAG | Sequence[Any], target: Target | None = None) -> None:
         if not isinstance(program, ComputeDAG):
-            from schedules import te
-
-            program = te.dag(program)
+            program = dag_of(program)
         self.dag = program
         self.target = target
         self.nest = initial(program)
@@ -71,7 +70,8 @@ class Schedule:
             cls = PRIMITIVES.get(step.primitive)
             if cls is None:
                 raise ScheduleError(
-                    f"step {n}: unknown primitive {step.primitive!r}; this version knows {', '.join(PRIMITIVES)}"
+                    f"step {n}: unknown primitive {step.primitive!r}; this version knows "
+                    f"{', '.join(PRIMITIVES)}"
                 )
             if decisions is not None:
                 step = fill(step, decisions)
@@ -101,16 +101,16 @@ class Schedule:
 
     # one line a primitive: the documentation is the primitive's own
     def split(self, loop: str, factors: Sequence[Factor | None], tail: str = "guard") -> list[str]:
-        return self.apply(Split(loop, tuple(factors), tail))  # type: ignore[no-any-return]
+        return self.apply(Split(loop, tuple(factors), tail))
 
     def fuse(self, *loops: str) -> str:
-        return self.apply(Fuse(loops))  # type: ignore[no-any-return]
+        return self.apply(Fuse(loops))
 
     def reorder(self, *loops: str) -> None:
         self.apply(Reorder(loops))
 
     def tile(self, loops: Sequence[str], factors: Sequence[Factor]) -> list[str]:
-        return self.apply(Tile(tuple(loops), tuple(factors)))  # type: ignore[no-any-return]
+        return self.apply(Tile(tuple(loops), tuple(factors)))
 
     def vectorize(self, loop: str) -> None:
         self.apply(Vectorize(loop))
@@ -140,19 +140,19 @@ class Schedule:
         self.apply(ReverseComputeAt(block, loop))
 
     def cache_read(self, block: str, buffer: str, scope: str = "global") -> str:
-        return self.apply(CacheRead(block, buffer, scope))  # type: ignore[no-any-return]
+        return self.apply(CacheRead(block, buffer, scope))
 
     def cache_write(self, block: str, scope: str = "local") -> str:
-        return self.apply(CacheWrite(block, scope))  # type: ignore[no-any-return]
+        return self.apply(CacheWrite(block, scope))
 
     def pack(self, buffer: str, tiles: Sequence[Factor], order: Sequence[int]) -> list[str]:
-        return self.apply(Pack(buffer, tuple(tiles), tuple(order)))  # type: ignore[no-any-return]
+        return self.apply(Pack(buffer, tuple(tiles), tuple(order)))
 
     def rfactor(self, block: str, loop: str) -> str:
-        return self.apply(Rfactor(block, loop))  # type: ignore[no-any-return]
+        return self.apply(Rfactor(block, loop))
 
     def decompose_reduction(self, block: str, loop: str) -> str:
-        return self.apply(DecomposeReduction(block, loop))  # type: ignore[no-any-return]
+        return self.apply(DecomposeReduction(block, loop))
 
 
 def fill(step: Step, decisions: Mapping[str, int]) -> Step:

@@ -36,7 +36,7 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
             body = _go(b, inner)
             return None if body is None else replace(s, extent=n, body=body)
         case Guard(cond=c, body=b):
-            parts = [p for p in map(lambda x: affine.simplify(x, ranges), E.conjuncts(c)) if p != E.TRUE]
+            parts = [p for x in E.conjuncts(c) if (p := affine.simplify(x, ranges)) != E.TRUE]
             if E.FALSE in parts:
                 return None
             body = _go(b, ranges)

@@ -47,7 +47,9 @@ def _go(s: Stmt, ranges: Ranges, shapes: Shapes, params: frozenset[str]) -> Stmt
     return with_body(s, lambda k: _go(k, ranges, shapes, params))
 
 
-def _harmless(s: Stmt, ranges: Ranges, shapes: Shapes, params: frozenset[str], conds: tuple[Expr, ...]) -> bool:
+def _harmless(
+    s: Stmt, ranges: Ranges, shapes: Shapes, params: frozenset[str], conds: tuple[Expr, ...]
+) -> bool:
     match s:
         case Store(buffer=name, indices=ix, value=v):
             if name in params:

@@ -29,7 +29,9 @@ class Annotate(Primitive):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:
-            raise ScheduleError(f"annotate {self.where}: unknown hint {self.key!r}; known: {', '.join(HINTS)}")
+            raise ScheduleError(
+                f"annotate {self.where}: unknown hint {self.key!r}; known: {', '.join(HINTS)}"
+            )
         if self.where not in block_names(nest):
             find_loop(nest, self.where)
 

@@ -43,7 +43,7 @@ class Primitive:
     @classmethod
     def from_step(cls, step: Step) -> Primitive:
         """Inverse of `step`. Raises ScheduleError when the arguments do not fit."""
-        fields = _field_types(cls)
+        fields = _field_types(cls)  # type: ignore[arg-type]  # classes hash; mypy looks at their instances
         given = dict(step.args)
         if given.keys() != fields.keys():
             raise ScheduleError(
@@ -103,4 +103,6 @@ def require_new(nest: Nest, names: tuple[str, ...], what: str) -> None:
     taken = {s.var for s in walk(nest.body) if isinstance(s, Loop)}
     for n in names:
         if n in taken:
-            raise ScheduleError(f"{what}: a loop named {n!r} exists already; fuse or split the other one differently")
+            raise ScheduleError(
+                f"{what}: a loop named {n!r} exists already; fuse or split the other one differently"
+            )

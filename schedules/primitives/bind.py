@@ -18,8 +18,8 @@ class Bind(Primitive):
     """Bind a loop to ``blockIdx.x`` ... ``threadIdx.z`` or ``vthread``: its iterations are then
     blocks, threads or virtual threads of a grid.
 
-    Legal when iterations are independent, as for `Parallel`; an axis is bound once on the way from the root to
-    a block, and no thread axis stands around a block axis.
+    Legal when iterations are independent, as for `Parallel`; an axis is bound once on the way from the
+    root to a block, and no thread axis stands around a block axis.
     """
 
     name: ClassVar[str] = "bind"
@@ -35,9 +35,13 @@ class Bind(Primitive):
         require_serial(loop, "bind")
         for s in loop_path(nest, self.loop)[:-1]:
             if isinstance(s, Loop) and s.kind == self.axis and self.axis != "vthread":
-                raise ScheduleError(f"bind {self.loop}: {s.var} around it is {self.axis} already; use another axis")
+                raise ScheduleError(
+                    f"bind {self.loop}: {s.var} around it is {self.axis} already; use another axis"
+                )
             if isinstance(s, Loop) and s.kind.startswith("thread") and self.axis.startswith("block"):
-                raise ScheduleError(f"bind {self.loop}: {s.var} around it is {s.kind}; bind blocks outside threads")
+                raise ScheduleError(
+                    f"bind {self.loop}: {s.var} around it is {s.kind}; bind blocks outside threads"
+                )
         check_races(nest, loop, "bind")
 
     def apply(self, nest: Nest) -> Nest:

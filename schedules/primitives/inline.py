@@ -10,7 +10,15 @@ from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Block, Nest
 from schedules.model import Target
-from schedules.nest import drop_unused_buffers, find_block, map_blocks, readers, replace_stmt, subtree_of, writers
+from schedules.nest import (
+    drop_unused_buffers,
+    find_block,
+    map_blocks,
+    readers,
+    replace_stmt,
+    subtree_of,
+    writers,
+)
 from schedules.primitives.base import Primitive
 
 
@@ -31,15 +39,21 @@ class Inline(Primitive):
         if b.reducer is not None:
             raise ScheduleError(f"inline {self.block}: it is a reduction; use compute_at instead")
         if len(b.writes) != 1:
-            raise ScheduleError(f"inline {self.block}: it has {len(b.writes)} outputs; only one can be inlined")
+            raise ScheduleError(
+                f"inline {self.block}: it has {len(b.writes)} outputs; only one can be inlined"
+            )
         w = b.writes[0]
         if w.buffer in nest.params:
-            raise ScheduleError(f"inline {self.block}: {w.buffer} is an output of the kernel; inline its producers instead")
+            raise ScheduleError(
+                f"inline {self.block}: {w.buffer} is an output of the kernel; inline its producers instead"
+            )
         if w.indices != tuple(Var(i.var) for i in b.iters) or b.where:
             raise ScheduleError(f"inline {self.block}: its writes are not one element per iteration in order")
         others = [x.name for x in writers(nest, w.buffer) if x is not b]
         if others:
-            raise ScheduleError(f"inline {self.block}: {others[0]} writes {w.buffer} too; only a whole stage can be inlined")
+            raise ScheduleError(
+                f"inline {self.block}: {others[0]} writes {w.buffer} too; only a whole stage can be inlined"
+            )
         if not readers(nest, w.buffer):
             raise ScheduleError(f"inline {self.block}: nothing reads {w.buffer}")
 

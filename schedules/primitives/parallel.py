@@ -28,10 +28,15 @@ class Parallel(Primitive):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         require_serial(loop, "parallel")
-        nested = [s.var for s in (*loop_path(nest, self.loop), *walk(loop.body)) if isinstance(s, Loop) and s.kind == "parallel"]
+        nested = [
+            s.var
+            for s in (*loop_path(nest, self.loop), *walk(loop.body))
+            if isinstance(s, Loop) and s.kind == "parallel"
+        ]
         if nested:
             raise ScheduleError(
-                f"parallel {self.loop}: {nested[0]} is parallel already; fuse the two loops instead of nesting them"
+                f"parallel {self.loop}: {nested[0]} is parallel already; fuse the two loops instead "
+                "of nesting them"
             )
         check_races(nest, loop, "parallel")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import affine
@@ -10,9 +10,9 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
+from schedules.model import Target
 from schedules.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.primitives.base import Primitive, as_expr, extent_of, require_new, require_serial
-from schedules.model import Target
 
 TAILS = ("guard", "shift")
 
@@ -36,10 +36,11 @@ class Split(Primitive):
           for i_1 in range(4):
             S(min(i_0 * 4, n - 4) + i_1)
 
-    Legal for any serial loop; factors that do not divide only where the loop ends with its axis (not on one that
-    an earlier split made inside), or around the copy of a region into a buffer of its own; ``shift`` only around blocks that reduce nothing, with an innermost factor of at
-    most ``n``. Cost: ``guard`` tails that are neither partitioned nor provably absent cost a
-    comparison; ``shift`` costs the elements computed twice.
+    Legal for any serial loop; factors that do not divide only where the loop ends with its axis (not on
+    one that an earlier split made inside), or around the copy of a region into a buffer of its own;
+    ``shift`` only around blocks that reduce nothing, with an innermost factor of at most ``n``.
+    Cost: ``guard`` tails that are neither partitioned nor provably absent cost a comparison;
+    ``shift`` costs the elements computed twice.
     """
 
     name: ClassVar[str] = "split"
@@ -61,7 +62,9 @@ class Split(Primitive):
         for f in self.factors:
             if isinstance(f, int):
                 if f < 1:
-                    raise ScheduleError(f"split {self.loop}: factor {f} is below 1; every factor must be >= 1")
+                    raise ScheduleError(
+                        f"split {self.loop}: factor {f} is below 1; every factor must be >= 1"
+                    )
                 product *= f
         n = extent_of(loop)
         whole = not any(f is None or isinstance(f, E.Hole) for f in self.factors)
@@ -87,10 +90,13 @@ class Split(Primitive):
             )
         last, n = self.factors[-1], extent_of(loop)
         if last is None:
-            raise ScheduleError(f"split {self.loop}: a shifted tail needs a known innermost factor; infer an outer one")
+            raise ScheduleError(
+                f"split {self.loop}: a shifted tail needs a known innermost factor; infer an outer one"
+            )
         if isinstance(last, int) and n is not None and last > n:
             raise ScheduleError(
-                f"split {self.loop}: the innermost factor {last} exceeds the extent {n}; a shifted tile must fit"
+                f"split {self.loop}: the innermost factor {last} exceeds the extent {n}; "
+                "a shifted tile must fit"
             )
 
     def _check_tail(self, nest: Nest, loop: Loop, product: int) -> None:
@@ -100,7 +106,9 @@ class Split(Primitive):
         if n is None or (product == n if None not in self.factors else n % product == 0):
             return
         loops = [s for s in walk(nest.body) if isinstance(s, Loop)]
-        ranges = {s.var: (0, m - 1) for s in loops if (m := extent_of(s)) is not None} | {loop.var: (n, n + product)}
+        ranges = {s.var: (0, m - 1) for s in loops if (m := extent_of(s)) is not None} | {
+            loop.var: (n, n + product)
+        }
         for b in blocks(loop.body):
             ends = (affine.bounds(e, ranges) for e in b.binds)
             if not any(
@@ -108,9 +116,9 @@ class Split(Primitive):
                 for at, i in zip(ends, b.iters, strict=True)
             ) and not _private(nest, loop, b):
                 raise ScheduleError(
-                    f"split {self.loop}: the factors {list(self.factors)} do not divide its {n} iterations, and what "
-                    f"follows those is other work of block {b.name}; choose factors that divide {n}, or split the "
-                    "loop that this one came from in one step"
+                    f"split {self.loop}: the factors {list(self.factors)} do not divide its {n} iterations, "
+                    f"and what follows those is other work of block {b.name}; choose factors that divide {n}, "
+                    "or split the loop that this one came from in one step"
                 )
 
     def extents(self, n: Expr) -> list[Expr]:
@@ -132,9 +140,9 @@ class Split(Primitive):
             index = E.minimum(index, loop.extent - extents[-1])
         index = index + Var(names[-1])
         body: Stmt = bind_loops(loop.body, {loop.var: index})
-        for var, n in zip(reversed(names), reversed(extents), strict=True):
+        for var, n in zip(reversed(names[1:]), reversed(extents[1:]), strict=True):
             body = Loop(var, n, body)
-        return replace_stmt(nest, loop, replace(body, annotations=loop.annotations))
+        return replace_stmt(nest, loop, Loop(names[0], extents[0], body, annotations=loop.annotations))
 
 
 def _private(nest: Nest, loop: Loop, b: Block) -> bool:

@@ -31,7 +31,8 @@ class Unroll(Primitive):
         n = extent_of(loop)
         if n is not None and n > MAX_UNROLL:
             raise ScheduleError(
-                f"unroll {self.loop}: {n} copies are more than {MAX_UNROLL}; split the loop and unroll the inner part"
+                f"unroll {self.loop}: {n} copies are more than {MAX_UNROLL}; split the loop "
+                "and unroll the inner part"
             )
 
     def apply(self, nest: Nest) -> Nest:

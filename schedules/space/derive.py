@@ -9,8 +9,8 @@ import numpy as np
 
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
+from schedules.ir import Nest
 from schedules.model import Target, Trace
-from schedules.nest import Nest
 from schedules.schedule import fill
 from schedules.space import holes as H
 from schedules.space.base import Rows

@@ -98,7 +98,9 @@ def mutate(holes: tuple[HoleSpec, ...], rows: np.ndarray, rng: np.random.Generat
     return np.stack(list(known.values()), axis=1)
 
 
-def crossover(holes: tuple[HoleSpec, ...], a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def crossover(
+    holes: tuple[HoleSpec, ...], a: np.ndarray, b: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Uniform crossover: each hole from either parent; what doesn't fit is drawn again."""
     n = len(a)
     take = rng.random(a.shape) < 0.5

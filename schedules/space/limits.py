@@ -22,7 +22,9 @@ class Limits:
     scratch_bytes: int = 1 << 30
 
 
-def within(facts: tuple[BlockFacts, ...], env: Mapping[str, Any], rows: int, m: Machine, limits: Limits | None = None) -> np.ndarray:
+def within(
+    facts: tuple[BlockFacts, ...], env: Mapping[str, Any], rows: int, m: Machine, limits: Limits | None = None
+) -> np.ndarray:
     """Which rows keep the limits, [rows] of bool."""
     limits = limits or Limits()
     ok = np.ones(rows, dtype=bool)

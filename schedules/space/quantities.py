@@ -26,8 +26,8 @@ Number = Any  # a float, or a column of them
 
 @dataclass(frozen=True, slots=True)
 class AccessFacts:
-    """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by the whole
-    nest; the step from lane to lane."""
+    """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
+    the whole nest; the step from lane to lane."""
 
     buffer: str
     item: int
@@ -84,7 +84,9 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
     lane = next((x for x in tile if x.kind == "vectorize"), None)
     dtype = nest.buffer(b.writes[0].buffer).dtype
     ops = [x for v in b.values for x in E.walk(v)]
-    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops) + len(b.writes) * (b.reducer is not None)
+    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops) + len(b.writes) * (
+        b.reducer is not None
+    )
     facts: list[AccessFacts] = []
     own = {w.buffer for w in b.writes}
     places: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]

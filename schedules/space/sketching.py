@@ -1,8 +1,8 @@
 """What a sketch rule works on: a schedule under construction, its holes, and structural choices.
 
 Rules are ordinary functions that call primitives. Where the structure could go either way they ask
-`Draft.choose`; `enumerate_drafts` runs the rules once for every combination of answers, so that each combination
-becomes a sketch. Combinations that a legality check refuses are no sketches.
+`Draft.choose`; `enumerate_drafts` runs the rules once for every combination of answers, so that each
+combination becomes a sketch. Combinations that a legality check refuses are no sketches.
 """
 
 from __future__ import annotations

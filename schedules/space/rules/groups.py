@@ -18,8 +18,8 @@ def apply_rules(d: Draft) -> None:
     for name in list(d.s.blocks()):
         if is_row_reduction(d.block(name)):
             split_long_reduction(d, name)
-    while (name := _last_unscheduled(d)) is not None:
-        _schedule_group(d, name)
+    while (last := _last_unscheduled(d)) is not None:
+        _schedule_group(d, last)
 
 
 def _schedule_group(d: Draft, name: str) -> None:

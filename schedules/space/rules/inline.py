@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from schedules.nest import readers
 from schedules.space.rules.patterns import is_costly, is_guarded_copy, is_map, is_row_reduction
 from schedules.space.sketching import Draft
