@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
@@ -65,8 +67,7 @@ def _disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
                 return True
         elif E.holes(s[1]) or E.holes(step):
             return True  # numeric: decided when the holes are filled and the trace is replayed
-    # a fused loop: i = v // c, j = v % c recover v, if both move with it alone
-    return _recovers(parts, loop)
+    return loop.var in recovered(parts, inner | {loop.var: loop.extent})
 
 
 def _unshift(e: Expr) -> Expr:
@@ -81,31 +82,49 @@ def _unshift(e: Expr) -> Expr:
     return E.rewrite(e, f)
 
 
-def _recovers(parts: list[Expr], loop: Loop) -> bool:
-    """Whether the digits ``v // c`` and ``v % c`` of the loop variable ``v`` all appear, so that it
-    can be told from the indices. Digits are found inside linear forms as atoms."""
-    v = Var(loop.var)
-    atoms = [a for e in parts for a in affine.linear(e)[0] if loop.var in E.variables(a)]
+def recovered(parts: list[Expr], inner: Mapping[str, Expr]) -> frozenset[str]:
+    """The variables of ``inner`` whose values the indices tell: for no others can two points have the same
+    indices. Each dimension is read as a number in mixed radix, whose digits are variables ``v`` or, of a
+    fused loop, ``v // c`` and ``v % c``. What depends on holes counts as told: it is checked once they are filled."""
+    atoms: set[Expr] = set()
+    for e in parts:
+        digits = [(a, c) for a, c in affine.linear(e)[0].items() if E.variables(a) & inner.keys()]
+        if _radix([(c, _count(a, inner)) for a, c in digits]):
+            atoms |= {a for a, _ in digits}
+    return frozenset(v for v in inner if _covered(Var(v), atoms))
 
-    def covered(x: Expr) -> bool:
-        if x in atoms:
-            return True
-        for a in atoms:
-            if isinstance(a, E.Binary) and a.op in ("//", "%") and a.a == x:
-                c = a.b
-                if (E.binary("//", x, c) in atoms or covered(E.binary("//", x, c))) and (
-                    E.binary("%", x, c) in atoms or covered(E.binary("%", x, c))
-                ):
-                    return True
-        # x // c where only its own digits appear
-        for a in atoms:
-            if isinstance(a, E.Binary) and isinstance(a.a, E.Binary) and a.a.a == x and a.a.op == "//":
-                q = a.a
-                if covered(q) and E.binary("%", x, q.b) in atoms:
-                    return True
+
+def _radix(digits: list[tuple[Expr, Expr | None]]) -> bool:
+    """Whether no two values of the digits give the same sum of ``coefficient * digit``."""
+    if any(n is None for _, n in digits):
         return False
+    if not all(isinstance(x, Const) for pair in digits for x in pair):
+        return True
+    reach = 0
+    for c, n in sorted((abs(int(c.value)), int(n.value)) for c, n in digits if isinstance(c, Const) and isinstance(n, Const)):
+        if n > 1 and c <= reach:
+            return False
+        reach += (n - 1) * c
+    return True
 
-    return covered(v)
+
+def _count(atom: Expr, inner: Mapping[str, Expr]) -> Expr | None:
+    """How many values, from 0, a variable or digit of one takes; None for anything else."""
+    match atom:
+        case Var(name=v):
+            return inner.get(v)
+        case E.Binary(op="//" | "%" as op, a=a, b=b) if affine.is_scalar(b):
+            n = _count(a, inner)
+            return None if n is None else E.ceildiv(n, b) if op == "//" else E.minimum(n, b)
+    return None
+
+
+def _covered(x: Expr, atoms: set[Expr]) -> bool:
+    """Whether ``x``, or all of its digits, are among the atoms."""
+    if x in atoms:
+        return True
+    bases = {a.b for y in atoms for a in E.walk(y) if isinstance(a, E.Binary) and a.op in ("//", "%") and a.a == x}
+    return any(_covered(E.binary("//", x, c), atoms) and _covered(E.binary("%", x, c), atoms) for c in bases)
 
 
 def _loops_inside(loop: Loop) -> list[Loop]:

@@ -75,6 +75,42 @@ def _multiple(c: Expr, of: Expr) -> bool:
     return isinstance(c, Binary) and c.op == "*" and (_multiple(c.a, of) or _multiple(c.b, of))
 
 
+def dense(indices: tuple[Expr, ...], inner: Mapping[str, Expr]) -> bool:
+    """Whether an access touches every point of the box of its spans while ``inner`` runs, as far as integers
+    tell: what depends on holes is taken to be dense, and checked again once they are filled."""
+    seen: set[str] = set()
+    for e in indices:
+        steps: list[tuple[Expr, Expr]] = []
+        mine: set[str] = set()
+        for atom, coef in affine.linear(e)[0].items():
+            used = E.variables(atom) & inner.keys()
+            if not used:
+                continue
+            if isinstance(atom, E.Var):
+                steps.append((coef, inner[atom.name]))
+                mine |= used
+            elif not _digit(atom, inner) or coef != ONE or len(affine.linear(e)[0]) > 1:
+                return False
+        if mine & seen:
+            return False
+        seen |= mine
+        if all(isinstance(x, Const) for pair in steps for x in pair):
+            covered = 1
+            for c, n in sorted((int(c.value), int(n.value)) for c, n in steps if isinstance(c, Const)
+                               and isinstance(n, Const)):  # fmt: skip
+                if n > 1 and not 0 < c <= covered:
+                    return False
+                covered += (n - 1) * c
+    return True
+
+
+def _digit(e: Expr, inner: Mapping[str, Expr]) -> bool:
+    """``v // c``, ``v % c`` or digits of these: what `Fuse` makes of the loops of a fused loop ``v``."""
+    while isinstance(e, Binary) and e.op in ("//", "%") and affine.is_scalar(e.b):
+        e = e.a
+    return isinstance(e, E.Var) and e.name in inner
+
+
 def union(a: Span, b: Span) -> Span | None:
     """A span that covers both; None when the bases are not a constant apart."""
     if a[0] == b[0]:

@@ -284,9 +284,19 @@ class _Function:
     def fits_lanes(self, s: Store, var: str) -> bool:
         """Lanes write different elements, or reduce into one."""
         if any(var in E.variables(i) for i in s.indices):
-            # lanes read what lanes write only at their own element
-            return all(x.indices == s.indices for x in E.loads(s.value) if x.buffer == s.buffer)
+            # lanes read what lanes write only at their own element, and no two at the same
+            own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
+            if own and not self.steps(s, var):
+                return False
+            return all(x.indices == s.indices for x in own)
         return self._reduction(s) is not None
+
+    def steps(self, s: Store, var: str) -> bool:
+        """Whether the store's address moves by the same distance, not 0, from lane to lane."""
+        terms = self.x.flat(s.buffer, s.indices).terms
+        if any(var in E.variables(a) and a != E.Var(var) for a, _ in terms):
+            return False
+        return sum(c for a, c in terms if a == E.Var(var)) != 0
 
     def _reduction(self, s: Store) -> tuple[str, Expr] | None:
         """Operator and operand of ``C[i] = C[i] op x``."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Var
-from schedules.ir import Guard, Loop, Seq, Stmt, const, walk, with_body
+from schedules.ir import Guard, Loop, Seq, Stmt, Store, const, seq, walk, with_body
 
 
 def trim(s: Stmt) -> Stmt:
     """``for i in range(8): if j * 8 + i < n: S`` becomes ``for i in range(min(8, n - j * 8)): S``. The
-    extents of unrolled and vectorized loops stay constants: there a guard that does not fold remains, as a mask."""
+    extents of all but serial loops stay constants: there a guard that does not fold remains, in lanes as a mask."""
     s = with_body(s, trim)
     match s:
         case Guard(cond=c, body=Guard(cond=d, body=b)):
@@ -23,7 +23,7 @@ def trim(s: Stmt) -> Stmt:
             first = xs[0]
             assert isinstance(first, Guard)
             bodies = tuple(x.body for x in xs if isinstance(x, Guard))
-            return trim(replace(s, body=Guard(first.cond, Seq(bodies))))
+            return trim(replace(s, body=Guard(first.cond, seq(*bodies))))
         case Loop(body=Guard() as g):
             return _trim_loop(s, g)
     return s
@@ -36,7 +36,7 @@ def _same_guard(xs: tuple[Stmt, ...]) -> bool:
 
 def _trim_loop(loop: Loop, g: Guard) -> Stmt:
     extent, keep, out = loop.extent, [], []
-    stored = {x.buffer for x in walk(loop.body) if hasattr(x, "indices")}
+    stored = {x.buffer for x in walk(loop.body) if isinstance(x, Store)}
     for c in E.conjuncts(g.cond):
         if any(x.buffer in stored for x in E.loads(c)):
             keep.append(c)
@@ -45,7 +45,7 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
         else:
             bound = _bound(c, loop.var)
             new = affine.simplify(E.minimum(extent, bound), {}) if bound is not None else None
-            if new is None or (loop.kind in ("unroll", "vectorize") and const(new) is None):
+            if new is None or (loop.kind != "serial" and const(new) is None):
                 keep.append(c)
             else:
                 extent = new

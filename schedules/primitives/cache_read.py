@@ -13,6 +13,7 @@ from schedules.nest import (
     add_buffer,
     block_names,
     find_block,
+    fresh,
     insert,
     map_blocks,
     reads,
@@ -77,5 +78,5 @@ class CacheRead(Primitive):
         )
         nest = map_blocks(nest, lambda b: redirect(b, self.buffer, new, writing=False) if b.name == self.block else b)
         nest = add_buffer(nest, Buffer(new, src.shape, src.dtype, self.scope))
-        stmt = wrap_loops(copy, [f"{new}_{i.var}" for i in iters])
+        stmt = wrap_loops(copy, [fresh(nest, f"{new}_{i.var}") for i in iters])
         return insert(nest, None, stmt, before=find_block(nest, self.block))

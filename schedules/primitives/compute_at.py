@@ -14,6 +14,7 @@ from schedules.nest import (
     block_path,
     find_block,
     find_loop,
+    fresh,
     insert,
     loop_path,
     loop_vars,
@@ -52,6 +53,7 @@ class ComputeAt(Primitive):
         loop = find_loop(nest, self.loop)
         if any(x.name == self.block for x in blocks(loop.body)):
             raise ScheduleError(f"compute_at {self.block}: it is inside {self.loop} already")
+        require_loops_allowed(nest, self.loop, f"compute_at {self.block}")
         for w in b.writes:
             if w.buffer in nest.params:
                 raise ScheduleError(
@@ -81,22 +83,26 @@ class ComputeAt(Primitive):
         loop = find_loop(nest, self.loop)
         inside = blocks(loop.body)
         inner = {s.var: s.extent for s in walk(loop.body) if isinstance(s, Loop)}
-        first = None
+        first = next(x for x in inside if any(accesses(x, w.buffer) for w in b.writes))
         places: list[tuple[Expr, ...]] = []
         shape = nest.buffer(b.writes[0].buffer).shape
         for w in b.writes:
             for x in inside:
-                found = accesses(x, w.buffer)
-                if found and first is None:
-                    first = x
-                places += found
+                places += accesses(x, w.buffer)
         spans = footprint(places, inner, shape, clip=True)
         nest = replace_stmt(nest, subtree_of(nest, self.block), None)
-        stmt = region_loops(b, spans)
+        stmt = region_loops(nest, b, spans)
         return insert(nest, self.loop, stmt, before=first)
 
 
-def region_loops(b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
+def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:
+    """Raise where ``loop`` is, or is inside, a vectorized loop: lanes hold no loops."""
+    for s in loop_path(nest, loop):
+        if isinstance(s, Loop) and s.kind == "vectorize":
+            raise ScheduleError(f"{what}: {s.var} is vectorized and can hold no loops; vectorize after moving blocks")
+
+
+def region_loops(nest: Nest, b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
     """``b`` in fresh loops over a region of its spatial iterations and all of its reductions."""
     names: list[tuple[str, Expr]] = []
     binds: list[Expr] = []
@@ -105,11 +111,11 @@ def region_loops(b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
     for it in b.iters:
         if it.kind == "spatial":
             base, extent = next(spatial)
-            var = f"{b.name}_ax{len(names) - n_red}"
+            var = fresh(nest, f"{b.name}_ax{len(names) - n_red}")
             binds.append(base + Var(var))
             names.append((var, extent))
         else:
-            var = f"{b.name}_r{n_red}"
+            var = fresh(nest, f"{b.name}_r{n_red}")
             n_red += 1
             binds.append(Var(var))
             names.append((var, it.extent))

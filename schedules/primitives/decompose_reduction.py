@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
+from schedules.deps import recovered
 from schedules.errors import ScheduleError
-from schedules.expr import Expr, Var
+from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, path_to
 from schedules.model import Target
 from schedules.nest import (
     block_names,
+    block_path,
+    bound,
     find_block,
     find_loop,
+    fresh,
     insert,
     loop_path,
     loop_vars,
@@ -66,8 +70,23 @@ class DecomposeReduction(Primitive):
         both = [v for v in around[around.index(self.loop) :] if v in red and v in spa]
         if both:
             raise ScheduleError(f"decompose_reduction {self.block}: {both[0]} mixes spatial and reduction axes; do not fuse those")
+        self._check_once(nest, b)
         if self.result() in block_names(nest):
             raise ScheduleError(f"decompose_reduction {self.block}: {self.result()} exists already")
+
+    def _check_once(self, nest: Nest, b: Block) -> None:
+        """What one run of ``loop`` accumulates must be computed once: an element that is computed again, for an
+        overlapping region or by a loop the block does not use, needs a new start there."""
+        path = block_path(nest, self.block)
+        inner = [s for s in path[next(n for n, s in enumerate(path) if isinstance(s, Loop) and s.var == self.loop) :] if isinstance(s, Loop)]
+        spatial = {s.var: s.extent for s in inner if s.var not in vars_bound(b, "reduce")}
+        told = recovered([bound(b, i) for i in b.writes[0].indices], spatial)
+        again = [v for v, n in spatial.items() if v not in told and n != Const(1)]
+        if again:
+            raise ScheduleError(
+                f"decompose_reduction {self.block}: {again[0]} computes the same elements of it again; "
+                f"choose a loop inside {again[0]}"
+            )
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
@@ -78,7 +97,8 @@ class DecomposeReduction(Primitive):
         path = path_to(loop, lambda s: s is b)
         assert path is not None
         inner = [s for s in path if isinstance(s, Loop) and s.var in used]
-        rename: dict[str, Expr] = {s.var: Var(f"{s.var}_init") for s in inner}
+        names = {s.var: fresh(nest, f"{s.var}_init") for s in inner}
+        rename: dict[str, Expr] = {old: Var(new) for old, new in names.items()}
         init: Stmt = Block(
             self.result(),
             tuple(i for i, _ in spatial),
@@ -87,7 +107,7 @@ class DecomposeReduction(Primitive):
             b.reducer.identity,
         )
         for s in reversed(inner):
-            init = Loop(f"{s.var}_init", s.extent, init, s.kind)
+            init = Loop(names[s.var], s.extent, init, s.kind)
         nest = replace_stmt(nest, b, replace(b, init=False))
         parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
         return insert(nest, parent[-1].var if parent else None, init, before=find_loop(nest, self.loop))

@@ -11,7 +11,7 @@ from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.model import Target
 from schedules.nest import loops_of, map_blocks, replace_stmt, set_buffer, subtree_of, wrap_loops, writers
-from schedules.primitives.base import Primitive, as_expr
+from schedules.primitives.base import Primitive, as_expr, require_new
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Pack(Primitive):
             raise ScheduleError(f"pack {self.buffer}: {len(self.tiles)} tile sizes for {rank} dimensions; use 0 for a dimension left whole")
         if any(isinstance(t, int) and t < 0 for t in self.tiles):
             raise ScheduleError(f"pack {self.buffer}: tile sizes {list(self.tiles)} must be >= 0")
+        require_new(nest, tuple(self.result()), f"pack {self.buffer}")
         n = rank + sum(t != 0 for t in self.tiles)
         if sorted(self.order) != list(range(n)):
             raise ScheduleError(f"pack {self.buffer}: order {list(self.order)} is not a permutation of 0..{n - 1}")

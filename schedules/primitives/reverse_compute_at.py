@@ -24,8 +24,8 @@ from schedules.nest import (
     writers,
 )
 from schedules.primitives.base import Primitive
-from schedules.primitives.compute_at import check_available, region_loops
-from schedules.regions import footprint
+from schedules.primitives.compute_at import check_available, region_loops, require_loops_allowed
+from schedules.regions import dense, footprint
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,17 @@ class ReverseComputeAt(Primitive):
         inner = {s.var: s.extent for s in walk(loop.body) if isinstance(s, Loop)}
         region: dict[str, tuple[Expr, Expr]] = {}
         for w in p.writes:
-            spans = footprint([ix for ix in accesses(p, w.buffer)], inner, nest.buffer(w.buffer).shape, clip=True)
+            shape = nest.buffer(w.buffer).shape
+            # no more than what is produced here: other elements may not be computed yet
+            spans = [(at, E.minimum(n, size)) for (at, n), size in
+                     zip(footprint(accesses(p, w.buffer), inner, shape, clip=False), shape, strict=True)]  # fmt: skip
+            if any(x.buffer == w.buffer for x in reads(b)) and not all(
+                dense(ix, inner) for ix in accesses(p, w.buffer)
+            ):
+                raise ScheduleError(
+                    f"reverse_compute_at {self.block}: one iteration of {self.loop} produces a part of {w.buffer} with "
+                    "gaps; choose a loop further out, or reorder the loops of a split back into their order"
+                )
             for x in reads(b):
                 if x.buffer != w.buffer:
                     continue
@@ -89,6 +99,7 @@ class ReverseComputeAt(Primitive):
         loop = find_loop(nest, self.loop)
         if any(x is b for x in blocks(loop.body)):
             raise ScheduleError(f"reverse_compute_at {self.block}: it is inside {self.loop} already")
+        require_loops_allowed(nest, self.loop, f"reverse_compute_at {self.block}")
         around = loop_vars(loop_path(nest, self.loop))
         for q in blocks(loop.body):
             late = [v for v in around if v in vars_bound(q, "reduce")]
@@ -96,6 +107,14 @@ class ReverseComputeAt(Primitive):
                 raise ScheduleError(
                     f"reverse_compute_at {self.block}: {q.name} still reduces over {late[0]} there; "
                     f"choose a loop outside {late[0]}"
+                )
+        for x in reads(b):
+            ws = writers(nest, x.buffer)
+            apart = [q.name for q in ws if not any(q is y for y in blocks(loop.body))]
+            if apart and len(apart) < len(ws):
+                raise ScheduleError(
+                    f"reverse_compute_at {self.block}: {apart[0]} writes {x.buffer} too, outside {self.loop}; "
+                    "choose a loop around both"
                 )
         for w in b.writes:
             if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
@@ -110,4 +129,4 @@ class ReverseComputeAt(Primitive):
         spans = self._spans(nest, b)
         spatial = [s for s, it in zip(spans, b.iters, strict=True) if it.kind == "spatial"]
         nest = replace_stmt(nest, subtree_of(nest, self.block), None)
-        return insert(nest, self.loop, region_loops(b, spatial))
+        return insert(nest, self.loop, region_loops(nest, b, spatial))

@@ -15,6 +15,7 @@ from schedules.nest import (
     block_names,
     find_block,
     find_loop,
+    fresh,
     loops_of,
     only_block,
     replace_stmt,
@@ -101,16 +102,17 @@ class Rfactor(Primitive):
         whole = subtree_of(nest, b.name)
         used = vars_bound(b, "spatial")
         walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]
-        names_of = {x.var: f"{b.name}_ax{n}" for n, x in enumerate(walked)}
+        names_of = {x.var: fresh(nest, f"{b.name}_ax{n}") for n, x in enumerate(walked)}
         rename: dict[str, Expr] = {old_var: Var(new) for old_var, new in names_of.items()}
         rf_k = fresh_iter(b, "rf_k")
         final_iters = (*(i for i, _ in spatial), Iter(rf_k, rf_extent, "reduce"))
-        final_loops = [(names_of[x.var], x.extent) for x in walked] + [(f"{b.name}_rf_k", rf_extent)]
+        last = fresh(nest, f"{b.name}_rf_k")
+        final_loops = [(names_of[x.var], x.extent) for x in walked] + [(last, rf_extent)]
         buffers = [nest.buffer(w.buffer) for w in b.writes]
         final = Block(
             b.name,
             final_iters,
-            (*(E.substitute(e, rename) for _, e in spatial), Var(f"{b.name}_rf_k")),
+            (*(E.substitute(e, rename) for _, e in spatial), Var(last)),
             b.writes,
             tuple(
                 Load(n, (*w.indices, Var(rf_k)), x.dtype)

@@ -1,0 +1,142 @@
+"""What the tests of schedules and code generation share: inputs, the interpreter, compiled runs on guarded memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.building import build_object
+from autotune.codegen.compile import host_arch, load_object
+from autotune.measure.arena import Arena, Param
+from schedules import expr as E
+from schedules.dag import ComputeDAG
+from schedules.expr import Const, Var
+from schedules.interp import run
+from schedules.ir import Loop, LoweredFunc, Nest, Stmt, with_body
+from schedules.lower import stages
+from schedules.model import Target, Trace
+from schedules.nest import bind_loops, initial
+
+Arrays = dict[str, np.ndarray]
+
+
+def host(threads: int = 1) -> Target:
+    """This machine as a target."""
+    arch, features, triple = host_arch()
+    return Target("cpu", arch, triple, features, threads)
+
+
+def inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
+    """Small integers in the dtype of each input."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-4, 5, t.shape).astype(t.dtype) for t in dag.inputs]
+
+
+def interpret(program: Nest | LoweredFunc, dag: ComputeDAG, data: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a nest or lowered function by the interpreter, poisoned before."""
+    arrays: Arrays = {t.name: x.copy() for t, x in zip(dag.inputs, data, strict=True)}
+    for name in dag.outputs:
+        t = dag.tensors[name]
+        arrays[name] = np.full(t.shape, np.nan if E.is_float(t.dtype) else -77, t.dtype)
+    run(program, arrays)
+    for t, x in zip(dag.inputs, data, strict=True):
+        assert np.array_equal(arrays[t.name], x), f"the program wrote its input {t.name}"
+    return [arrays[n] for n in dag.outputs]
+
+
+def expected(dag: ComputeDAG, data: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of the unscheduled program."""
+    return interpret(initial(dag), dag, data)
+
+
+def same(got: Sequence[np.ndarray], want: Sequence[np.ndarray], what: str) -> None:
+    """Raise AssertionError unless the arrays are equal bit for bit (any NaN equals any NaN)."""
+    for n, (g, w) in enumerate(zip(got, want, strict=True)):
+        if not np.array_equal(g, w, equal_nan=g.dtype.kind == "f"):
+            bad = np.argwhere(~((g == w) | ((g != g) & (w != w))))
+            at = tuple(int(i) for i in bad[0])
+            raise AssertionError(
+                f"{what}: output {n}: {len(bad)} of {w.size} elements differ, first {list(at)}: {g[at]} != {w[at]}"
+            )
+
+
+def backwards(nest: Nest) -> Nest:
+    """The nest with the iterations of its parallel loops run from last to first: a race shows."""
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Loop) and s.kind == "parallel":
+            body = bind_loops(s.body, {s.var: s.extent - Const(1) - Var(s.var)})
+            return replace(s, body=go(body))
+        return with_body(s, go)
+
+    return replace(nest, body=go(nest.body))
+
+
+def check_interpreted(
+    nest: Nest, dag: ComputeDAG, data: Sequence[np.ndarray], want: Sequence[np.ndarray]
+) -> None:
+    """The nest and every stage of its lowering mean what the unscheduled program does."""
+    same(interpret(nest, dag, data), want, "scheduled nest")
+    turned = backwards(nest)
+    if turned != nest:
+        same(interpret(turned, dag, data), want, "parallel loops run backwards")
+    for n, (title, func) in enumerate(stages(nest)):
+        same(interpret(func, dag, data), want, f"after pass {n} ({title})")
+
+
+def execute(
+    dag: ComputeDAG, trace: Trace, target: Target, data: Sequence[np.ndarray]
+) -> dict[str, list[np.ndarray]]:
+    """The outputs of the compiled kernel by placement: its arrays, and its scratch memory, end (then begin)
+    at inaccessible pages, and its outputs and scratch start as NaN."""
+    loaded = load_object(build_object(dag, trace, target))
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(loaded.address)
+    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], data)
+    out: dict[str, list[np.ndarray]] = {}
+    try:
+        for n, place in enumerate(arena.placements):
+            arena.poison(place, n)
+            where = "end" if place.name != "begin" else "begin"
+            scratch = arena.scratch(loaded.scratch_bytes, where) if loaded.scratch_bytes else 0
+            kernel(ctypes.addressof(place.pointers), scratch, target.threads)
+            if arena.scratch_overrun(loaded.scratch_bytes, where):
+                raise AssertionError(f"{place.name}: the kernel wrote past its scratch memory")
+            out[place.name] = [x.copy() for x in place.outputs]
+    finally:
+        arena.close()
+    return out
+
+
+def check_compiled(
+    dag: ComputeDAG, trace: Trace, target: Target, data: Sequence[np.ndarray], want: Sequence[np.ndarray]
+) -> None:
+    """The compiled kernel gives what the unscheduled program does, wherever its arrays lie."""
+    for name, got in execute(dag, trace, target, data).items():
+        same(got, want, f"compiled for {target.threads} threads, arrays at {name}")
+
+
+def decided(nest: Nest, decisions: Mapping[str, int]) -> Nest:
+    """A nest with its holes filled."""
+
+    def fill(e: E.Expr) -> E.Expr:
+        return E.fill(e, decisions)
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Loop):
+            return replace(s, extent=fill(s.extent), body=go(s.body))
+        if hasattr(s, "binds"):
+            return replace(
+                s,
+                iters=tuple(replace(i, extent=fill(i.extent)) for i in s.iters),
+                binds=tuple(map(fill, s.binds)),
+                values=tuple(map(fill, s.values)),
+                where=tuple(map(fill, s.where)),
+                writes=tuple(replace(w, indices=tuple(map(fill, w.indices))) for w in s.writes),
+            )
+        return with_body(s, go)
+
+    buffers = tuple(replace(b, shape=tuple(map(fill, b.shape))) for b in nest.buffers)
+    return replace(nest, buffers=buffers, body=go(nest.body))

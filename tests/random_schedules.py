@@ -1,0 +1,208 @@
+"""Random schedules: sequences of primitives with random arguments, and the smallest part of one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from schedules.dag import ComputeDAG
+from schedules.errors import ScheduleError
+from schedules.ir import Loop, blocks, walk
+from schedules.model import Target, Trace
+from schedules.nest import find_block, reads
+from schedules.primitives import PRIMITIVES
+from schedules.primitives.annotate import Annotate
+from schedules.primitives.base import Primitive
+from schedules.primitives.bind import Bind
+from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_write import CacheWrite
+from schedules.primitives.compute_at import ComputeAt
+from schedules.primitives.decompose_reduction import DecomposeReduction
+from schedules.primitives.fuse import Fuse
+from schedules.primitives.inline import Inline
+from schedules.primitives.pack import Pack
+from schedules.primitives.parallel import Parallel
+from schedules.primitives.partition import Partition
+from schedules.primitives.reorder import Reorder
+from schedules.primitives.reverse_compute_at import ReverseComputeAt
+from schedules.primitives.rfactor import Rfactor
+from schedules.primitives.split import Split
+from schedules.primitives.tile import Tile
+from schedules.primitives.unroll import Unroll
+from schedules.primitives.vectorize import Vectorize
+from schedules.schedule import Schedule
+
+FACTORS = (1, 2, 2, 3, 4, 4, 5, 8, 16)
+SCOPES = ("global", "local")
+
+
+def _loops(s: Schedule) -> list[Loop]:
+    return [x for x in walk(s.nest.body) if isinstance(x, Loop)]
+
+
+def _loop(s: Schedule, rng: Random) -> str:
+    names = [x.var for x in _loops(s)]
+    return rng.choice(names) if names else "none"
+
+
+def _split(s: Schedule, rng: Random) -> Primitive:
+    n = rng.choice((2, 2, 2, 3))
+    factors: list[int | None] = [rng.choice(FACTORS) for _ in range(n)]
+    if rng.random() < 0.9:
+        factors[0 if rng.random() < 0.8 else rng.randrange(n)] = None
+    return Split(_loop(s, rng), tuple(factors), rng.choice(("guard", "guard", "guard", "shift")))
+
+
+def _chain(s: Schedule, rng: Random) -> list[str]:
+    """A loop and those directly inside it."""
+    start = rng.choice(_loops(s)) if _loops(s) else None
+    names: list[str] = []
+    x: object = start
+    while isinstance(x, Loop):
+        names.append(x.var)
+        x = x.body
+    return names
+
+
+def _fuse(s: Schedule, rng: Random) -> Primitive:
+    return Fuse(tuple(_chain(s, rng)[: rng.choice((2, 2, 3))]))
+
+
+def _reorder(s: Schedule, rng: Random) -> Primitive:
+    names = _chain(s, rng)
+    some = rng.sample(names, rng.randint(1, len(names))) if names else []
+    return Reorder(tuple(some))
+
+
+def _tile(s: Schedule, rng: Random) -> Primitive:
+    names = _chain(s, rng)[: rng.choice((1, 2, 2, 3))]
+    return Tile(tuple(names), tuple(rng.choice(FACTORS) for _ in names))
+
+
+def _block(s: Schedule, rng: Random) -> str:
+    return rng.choice(s.blocks())
+
+
+def _innermost(s: Schedule, rng: Random) -> str:
+    names = [x.var for x in _loops(s) if not any(isinstance(y, Loop) for y in walk(x.body))]
+    return rng.choice(names) if names and rng.random() < 0.9 else _loop(s, rng)
+
+
+def _cache_read(s: Schedule, rng: Random) -> Primitive:
+    block = _block(s, rng)
+    have = sorted({x.buffer for x in reads(find_block(s.nest, block))}) or ["none"]
+    return CacheRead(block, rng.choice(have), rng.choice(SCOPES))
+
+
+def _pack(s: Schedule, rng: Random) -> Primitive:
+    made = [b for b in s.nest.buffers if b.name not in s.nest.params]
+    copies = [b for b in made if b.name.endswith(SCOPES)] or made or list(s.nest.buffers)
+    b = rng.choice(copies)
+    tiles = tuple(rng.choice((0, 2, 3, 4)) for _ in b.shape)
+    order = list(range(len(tiles) + sum(t > 0 for t in tiles)))
+    rng.shuffle(order)
+    return Pack(b.name, tiles, tuple(order))
+
+
+def _reducing(s: Schedule, rng: Random) -> str:
+    names = [b.name for b in blocks(s.nest.body) if b.reducer is not None]
+    return rng.choice(names) if names else _block(s, rng)
+
+
+def _around(s: Schedule, rng: Random, block: str) -> str:
+    return rng.choice(s.loops(block) or ["none"])
+
+
+def _rfactor(s: Schedule, rng: Random) -> Primitive:
+    block = _reducing(s, rng)
+    return Rfactor(block, _around(s, rng, block))
+
+
+def _decompose(s: Schedule, rng: Random) -> Primitive:
+    block = _reducing(s, rng)
+    return DecomposeReduction(block, _around(s, rng, block))
+
+
+def _annotate(s: Schedule, rng: Random) -> Primitive:
+    if rng.random() < 0.5:
+        return Annotate(_loop(s, rng), "chunk", rng.choice((1, 2, 3)))
+    return Annotate(_block(s, rng), "nontemporal", 1)
+
+
+CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
+    "annotate": _annotate,
+    "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
+    "cache_read": _cache_read,
+    "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
+    "compute_at": lambda s, rng: ComputeAt(_block(s, rng), _loop(s, rng)),
+    "decompose_reduction": _decompose,
+    "fuse": _fuse,
+    "inline": lambda s, rng: Inline(_block(s, rng)),
+    "pack": _pack,
+    "parallel": lambda s, rng: Parallel(_loop(s, rng)),
+    "partition": lambda s, rng: Partition(_loop(s, rng)),
+    "reorder": _reorder,
+    "reverse_compute_at": lambda s, rng: ReverseComputeAt(_block(s, rng), _loop(s, rng)),
+    "rfactor": _rfactor,
+    "split": _split,
+    "tile": _tile,
+    "unroll": lambda s, rng: Unroll(_loop(s, rng)),
+    "vectorize": lambda s, rng: Vectorize(_innermost(s, rng)),
+}
+WEIGHTS = {
+    "split": 5,
+    "tile": 2,
+    "vectorize": 3,
+    "compute_at": 3,
+    "reverse_compute_at": 3,
+    "partition": 3,
+    "bind": 0,
+}
+
+
+def random_step(s: Schedule, rng: Random, only: str | None = None, tries: int = 20) -> bool:
+    """Apply one random primitive (of one kind, if named) that is legal; False where none was found."""
+    kinds = [only] if only else list(CHOICES)
+    weights = [WEIGHTS.get(k, 2) if not only else 1 for k in kinds]
+    for _ in range(tries):
+        kind = rng.choices(kinds, weights)[0]
+        try:
+            s.apply(CHOICES[kind](s, rng))
+            return True
+        except ScheduleError:
+            continue
+    return False
+
+
+def random_schedule(dag: ComputeDAG, rng: Random, steps: int) -> Schedule:
+    """``steps`` random legal primitives, one after another."""
+    s = Schedule(dag)
+    for _ in range(steps):
+        random_step(s, rng)
+    return s
+
+
+def minimise(
+    dag: ComputeDAG, trace: Trace, fails: Callable[[Schedule], bool], target: Target | None = None
+) -> Trace:
+    """A trace of which no single step can be left out so that the schedule still fails."""
+    steps = list(trace.steps)
+    shrunk = True
+    while shrunk:
+        shrunk = False
+        for n in reversed(range(len(steps))):
+            fewer = _legal(dag, steps[:n] + steps[n + 1 :], target)
+            if len(fewer.trace.steps) < len(steps) and fails(fewer):
+                steps, shrunk = list(fewer.trace.steps), True
+                break
+    return Trace(tuple(steps))
+
+
+def _legal(dag: ComputeDAG, steps: list[object], target: Target | None) -> Schedule:
+    s = Schedule(dag, target)
+    for step in steps:
+        try:
+            s.apply(PRIMITIVES[step.primitive].from_step(step))  # type: ignore[attr-defined]
+        except ScheduleError:
+            continue
+    return s
