@@ -1,4 +1,4 @@
-"""What the tests of schedules and code generation share: inputs, the interpreter, compiled runs on guarded memory."""
+"""What tests of schedules share: inputs, the interpreter, compiled runs on guarded memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def same(got: Sequence[np.ndarray], want: Sequence[np.ndarray], what: str) -> No
             bad = np.argwhere(~((g == w) | ((g != g) & (w != w))))
             at = tuple(int(i) for i in bad[0])
             raise AssertionError(
-                f"{what}: output {n}: {len(bad)} of {w.size} elements differ, first {list(at)}: {g[at]} != {w[at]}"
+                f"{what}: output {n}: {len(bad)} of {w.size} elements differ, "
+                f"first {list(at)}: {g[at]} != {w[at]}"
             )
 
 

@@ -1,5 +1,5 @@
-"""Small compute DAGs whose results are exact: with integer-valued inputs any order of their reductions gives
-the same bits, so that schedules are compared with ``==``. Extents are odd on purpose: most splits leave tails."""
+"""Small compute DAGs whose results are exact: with integer-valued inputs any order of their reductions
+gives the same bits, so that schedules are compared with ``==``. Extents are odd: most splits leave tails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random schedules: sequences of primitives with random arguments, and the smallest part of one that fails."""
+"""Random schedules: random primitives one after another, and the smallest part of them that fails."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""Linear forms, bounds and simplification against evaluation on all points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Compare, Const, Expr, Hole, Load, Var
+
+RANGES = {"i": (0, 3), "j": (-2, 2), "k": (1, 4)}
+leaves = st.one_of(st.integers(-6, 6).map(Const), st.sampled_from([Var(v) for v in RANGES]))
+
+
+def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return st.one_of(
+        st.builds(lambda op, a, b: E.binary(op, a, b), st.sampled_from(["+", "-", "min", "max"]), inner, inner),
+        st.builds(lambda a, c: E.binary("*", a, c), inner, st.integers(-4, 4)),
+        st.builds(
+            lambda op, a, c: E.binary(op, a, c), st.sampled_from(["//", "%", "ceildiv"]), inner, st.integers(1, 5)
+        ),
+        st.builds(
+            lambda op, a, b, x, y: E.select(E.compare(op, a, b), x, y),
+            st.sampled_from(["<", "<=", "==", "!="]), inner, inner, inner, inner,
+        ),
+    )  # fmt: skip
+
+
+indices = st.recursive(leaves, grow, max_leaves=6)
+
+
+def points() -> Iterator[dict[str, int]]:
+    for at in itertools.product(*(range(lo, hi + 1) for lo, hi in RANGES.values())):
+        yield dict(zip(RANGES, at, strict=True))
+
+
+@given(indices)
+def test_simplified_equals(e: Expr) -> None:
+    s = affine.simplify(e, RANGES)
+    assert all(E.evaluate(s, p) == E.evaluate(e, p) for p in points())
+
+
+@given(indices)
+def test_linear_form_equals(e: Expr) -> None:
+    back = affine.from_linear(*affine.linear(e))
+    assert all(E.evaluate(back, p) == E.evaluate(e, p) for p in points())
+
+
+@given(indices)
+def test_bounds_hold(e: Expr) -> None:
+    r = affine.bounds(e, RANGES)
+    if r is not None:
+        values = [E.evaluate(e, p) for p in points()]
+        assert r[0] <= min(values) and max(values) <= r[1]
+
+
+@given(st.tuples(*(st.integers(-5, 5) for _ in range(4))))
+def test_bounds_of_linear_forms_are_exact(c: tuple[int, int, int, int]) -> None:
+    e = Var("i") * c[0] + Var("j") * c[1] + Var("k") * c[2] + c[3]
+    values = [E.evaluate(e, p) for p in points()]
+    assert affine.bounds(e, RANGES) == (min(values), max(values))
+
+
+@given(st.sampled_from(["<", "<=", "==", "!="]), indices, indices)
+def test_decided_conditions_hold_or_fail_everywhere(op: str, a: Expr, b: Expr) -> None:
+    cond = E.compare(op, a, b)
+    known = affine.decide(cond, RANGES)
+    if known is not None:
+        assert all(E.evaluate(cond, p) == known for p in points())
+
+
+@given(indices, st.lists(st.tuples(st.sampled_from(["<", "<="]), indices, indices), max_size=3))
+def test_refined_bounds_hold_where_the_conditions_do(e: Expr, conds: list[tuple[str, Expr, Expr]]) -> None:
+    cs = tuple(E.compare(op, a, b) for op, a, b in conds)
+    r = affine.refine(cs, e, affine.bounds(e, RANGES), RANGES)
+    if r is not None:
+        for p in points():
+            if all(E.evaluate(c, p) for c in cs):
+                assert r[0] <= E.evaluate(e, p) <= r[1]
+
+
+def test_refine_uses_a_guard_on_a_multiple_of_the_index() -> None:
+    i, j = Var("i"), Var("j")
+    e = i * 4 + j
+    assert affine.refine((Compare("<", e, Const(10)),), e, (0, 15), {}) == (0, 9)
+    assert affine.refine((Compare("<=", Const(1), e),), e - 1, (-1, 14), {}) == (0, 14)
+
+
+def test_division_takes_out_multiples() -> None:
+    i, j = Var("i"), Var("j")
+    ranges = {"i": (0, 9), "j": (0, 3)}
+    assert affine.simplify((i * 4 + j) // 4, ranges) == i
+    assert affine.simplify((i * 4 + j) % 4, ranges) == j
+    assert affine.simplify((i * 4 + j + 4) // 4, ranges) == i + 1
+
+
+def test_holes_are_coefficients() -> None:
+    h = Hole("h")
+    terms, const = affine.linear((Var("i") * h + Var("j")) * h + h)
+    assert terms == {Var("i"): h * h, Var("j"): h} and const == h
+
+
+def test_floating_point_keeps_its_order() -> None:
+    x = Load("X", (Var("i") * 2 // 2,), "float32")
+    one = Const(1.0, "float32")
+    assert affine.simplify(x + one - one, {"i": (0, 3)}) == Load("X", (Var("i"),), "float32") + one - one
