@@ -8,6 +8,7 @@ from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, walk
 from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partition import partition
+from schedules.passes.promote import promote
 from schedules.passes.simplify import simplify
 from schedules.passes.speculate import speculate
 from schedules.passes.trim import trim
@@ -19,6 +20,7 @@ Pass = Callable[[Stmt], Stmt]
 def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
     """The passes after `expand_blocks`, in order, by name."""
     params = tuple(nest.buffer(n) for n in nest.params)
+    dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
     return [
         # sizes and guards are read off simplified indices
@@ -32,6 +34,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         # last, because it makes extents depend on outer loops
         ("trim", trim),
         ("simplify", simplify),
+        # needs the final loops: guards would be in its way
+        ("promote", lambda s: promote(s, dtypes)),
     ]
 
 
@@ -51,6 +55,7 @@ def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
     """The program after each pass, for people and for tests: until `compact` places them, intermediate
     buffers are allocated whole around it."""
     params = tuple(nest.buffer(n) for n in nest.params)
+    dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 
     def func(s: Stmt) -> LoweredFunc:

@@ -1,0 +1,76 @@
+"""Keep what a reduction accumulates in registers while its innermost loops run (scalar replacement).
+
+``for k: for i (unroll): for j (lanes): C[i, j] += ...`` becomes loads of the tile before the loop over k, accumulation in
+a local buffer, and stores after it. Schedules that write their accumulators to a small local buffer already have this; it
+matters where a reduction is split and its outer part returns to the same tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Alloc, Buffer, Loop, Stmt, Store, const, seq, with_body
+
+MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
+
+
+def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
+    """``s`` with every outermost serial loop over a single accumulating store promoted."""
+    if isinstance(s, Loop) and s.kind == "serial":
+        new = _promoted(s, dtypes)
+        if new is not None:
+            return new
+    return with_body(s, lambda k: promote(k, dtypes))
+
+
+def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
+    chain: list[Loop] = []
+    tile: list[Loop] = []
+    s: Stmt = outer
+    while isinstance(s, Loop):
+        if s.kind == "serial":
+            if tile:
+                return None
+            chain.append(s)
+        elif s.kind in ("unroll", "vectorize"):
+            tile.append(s)
+        else:
+            return None
+        s = s.body
+    if not isinstance(s, Store):
+        return None
+    place = Load(s.buffer, s.indices, dtypes[s.buffer])
+    own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
+    used = frozenset().union(*(E.variables(i) for i in s.indices)) if s.indices else frozenset()
+    if not own or any(x != place for x in own):
+        return None
+    if used <= {x.var for x in tile}:
+        return None  # a whole local buffer: the code generator keeps it in registers as it is
+    if any(x.var not in used for x in tile) or any(chain[0].var in E.variables(x.extent) for x in tile):
+        return None
+    extents = [const(x.extent) for x in tile]
+    elements = 1
+    for n in extents:
+        if n is None:
+            return None
+        elements *= n
+    if elements > MAX_ELEMENTS or any(x.var in used for x in chain):
+        return None
+    reg = Buffer(f"{s.buffer}_reg", tuple(Const(n) for n in extents if n is not None), place.dtype, "local")
+    at: tuple[Expr, ...] = tuple(Var(x.var) for x in tile)
+    here = Load(reg.name, at, reg.dtype)
+    value = E.rewrite(s.value, lambda e: here if e == place else None)
+    body = _wrap(tile, Store(reg.name, at, value))
+    for x in reversed(chain):
+        body = replace(x, body=body)
+    before = _wrap(tile, Store(reg.name, at, place))
+    after = _wrap(tile, Store(s.buffer, s.indices, here))
+    return Alloc(reg, seq(before, body, after))
+
+
+def _wrap(loops: list[Loop], s: Stmt) -> Stmt:
+    for x in reversed(loops):
+        s = replace(x, body=s)
+    return s
