@@ -29,8 +29,8 @@ def check_races(nest: Nest, loop: Loop, what: str) -> None:
                 continue  # allocated inside the iteration: every thread has its own
             if loop.var in vars_bound(b, "reduce"):
                 raise ScheduleError(
-                    f"{what} {loop.var}: block {b.name} reduces over it, so iterations would race on {w.buffer}; "
-                    f"rfactor the loop first and {what} the spatial axis it makes"
+                    f"{what} {loop.var}: block {b.name} reduces over it, so iterations would race on "
+                    f"{w.buffer}; rfactor the loop first and {what} the spatial axis it makes"
                 )
             if not _disjoint(b, w.indices, loop):
                 raise ScheduleError(
@@ -91,6 +91,13 @@ def recovered(parts: list[Expr], inner: Mapping[str, Expr]) -> frozenset[str]:
         digits = [(a, c) for a, c in affine.linear(e)[0].items() if E.variables(a) & inner.keys()]
         if _radix([(c, _count(a, inner)) for a, c in digits]):
             atoms |= {a for a, _ in digits}
+    # a fused loop that was split again: digits of a sum, whose own digits are the variables
+    sums = {a.a for y in atoms for a in E.walk(y) if isinstance(a, E.Binary) and a.op in ("//", "%")}
+    for x in sums:
+        if not isinstance(x, Var) and _covered(x, atoms):
+            digits = [(a, c) for a, c in affine.linear(x)[0].items() if E.variables(a) & inner.keys()]
+            if _radix([(c, _count(a, inner)) for a, c in digits]):
+                atoms |= {a for a, _ in digits}
     return frozenset(v for v in inner if _covered(Var(v), atoms))
 
 
@@ -109,13 +116,29 @@ def _radix(digits: list[tuple[Expr, Expr | None]]) -> bool:
 
 
 def _count(atom: Expr, inner: Mapping[str, Expr]) -> Expr | None:
-    """How many values, from 0, a variable or digit of one takes; None for anything else."""
+    """How many consecutive values a variable, a digit or a sum of such takes at most, all outside standing
+    still; None where nothing is known."""
     match atom:
-        case Var(name=v):
-            return inner.get(v)
+        case Var(name=v) if v in inner:
+            return inner[v]
         case E.Binary(op="//" | "%" as op, a=a, b=b) if affine.is_scalar(b):
             n = _count(a, inner)
-            return None if n is None else E.ceildiv(n, b) if op == "//" else E.minimum(n, b)
+            if n is None:
+                return None
+            plain = not isinstance(a, E.Binary) or a.op in ("//", "%")  # starts at 0
+            if op == "//":
+                return E.ceildiv(n, b) if plain else E.ceildiv(n - 1, b) + 1
+            return E.minimum(n, b) if plain else b
+        case E.Binary(op="+" | "-" | "*"):
+            total: Expr = Const(1)
+            for a, c in affine.linear(atom)[0].items():
+                if not E.variables(a) & inner.keys():
+                    continue
+                n = None if a == atom else _count(a, inner)
+                if n is None or not isinstance(c, Const):
+                    return None
+                total = total + (n - 1) * abs(int(c.value))
+            return total
     return None
 
 

@@ -18,10 +18,10 @@ leaves = st.one_of(st.integers(-6, 6).map(Const), st.sampled_from([Var(v) for v 
 
 def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return st.one_of(
-        st.builds(lambda op, a, b: E.binary(op, a, b), st.sampled_from(["+", "-", "min", "max"]), inner, inner),
+        st.builds(E.binary, st.sampled_from(["+", "-", "min", "max"]), inner, inner),
         st.builds(lambda a, c: E.binary("*", a, c), inner, st.integers(-4, 4)),
         st.builds(
-            lambda op, a, c: E.binary(op, a, c), st.sampled_from(["//", "%", "ceildiv"]), inner, st.integers(1, 5)
+            E.binary, st.sampled_from(["//", "%", "ceildiv"]), inner, st.integers(1, 5)
         ),
         st.builds(
             lambda op, a, b, x, y: E.select(E.compare(op, a, b), x, y),

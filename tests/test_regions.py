@@ -22,8 +22,12 @@ def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return st.one_of(
         st.builds(lambda op, a, b: E.binary(op, a, b), st.sampled_from("+-"), inner, inner),
         st.builds(lambda a, c: E.binary("*", a, c), inner, st.integers(-3, 4)),
-        st.builds(lambda op, a, c: E.binary(op, a, c), st.sampled_from(["//", "%"]), inner, st.integers(1, 5)),
-        st.builds(lambda op, a, c: E.binary(op, a, c), st.sampled_from(["min", "max"]), inner, st.integers(0, 9)),
+        st.builds(
+            lambda op, a, c: E.binary(op, a, c), st.sampled_from(["//", "%"]), inner, st.integers(1, 5)
+        ),
+        st.builds(
+            lambda op, a, c: E.binary(op, a, c), st.sampled_from(["min", "max"]), inner, st.integers(0, 9)
+        ),
     )
 
 
@@ -103,7 +107,7 @@ def test_recovered_variables_are_told_by_the_indices(es: list[Expr], x: int) -> 
         (Var("b") // 2 * 2 + Var("b") % 2, {"b"}),
     ],
 )
-def test_recovered_examples(index: Expr, told: set[str]) -> None:
+def test_recovered_one_index(index: Expr, told: set[str]) -> None:
     assert recovered([index], EXTENTS) == told
 
 
@@ -118,3 +122,11 @@ def test_extents_are_expressions_over_holes() -> None:
     s = span(Var("x") * 8 + Var("a") * 2 + Var("b"), inner)
     assert s is not None
     assert E.evaluate(s[1], {"h": 5}) == 2 * 4 + 3
+
+
+@pytest.mark.parametrize(("step", "told"), [(4, {"a", "b"}), (3, set())])
+def test_a_fused_loop_that_was_split_again_is_recovered(step: int, told: set[str]) -> None:
+    v = Var("a") * step + Var("b")
+    assert recovered([v // 5, v % 5], EXTENTS) == told
+    assert recovered([Var("x") + v // 5, v % 5], EXTENTS) == told
+    assert recovered([v // 5], EXTENTS) == set()
