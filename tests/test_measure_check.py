@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 
 import numpy as np
@@ -117,6 +118,19 @@ def test_placements_touch_their_guards_and_hold_the_inputs(shape: tuple[int, ...
         span = next(s for s in arena.spans if s.name == "A" and s.first == p.pointers[0])
         assert locate(arena.spans, span.first) is not None and span.low <= span.first - 1
         assert locate(arena.spans, span.high + 100 * GUARD) is None
+    del p
+    arena.close()
+
+
+def test_inputs_of_whole_pages_beside_others_hold_their_values_at_every_placement() -> None:
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(n).astype("float32") for n in (2048, 1000)]  # two pages, and a part of one
+    params = [Param("A", (2048,), "float32"), Param("B", (1000,), "float32"), Param("C", (7,), "float32")]
+    arena = Arena(params, inputs)
+    assert {p.name for p in arena.placements} == {"end", "begin", "shifted"}
+    for p in arena.placements:
+        for at, want in zip(p.pointers, inputs, strict=False):
+            assert ctypes.string_at(at or 0, want.nbytes) == want.tobytes()
     del p
     arena.close()
 

@@ -92,6 +92,7 @@ class Arena:
             names.append("shifted")
         tight = [self._region(_pages(n)) for n in sizes]
         self.placements: list[Placement] = []
+        filled: set[int] = set()  # regions of inputs, read-only from then on
         for name in names:
             pointers = []
             for i, (p, n) in enumerate(zip(params, sizes)):
@@ -110,12 +111,15 @@ class Arena:
                     Span(p.name, "input" if is_input else "output", p.dtype, base - GUARD, at, at + n,
                          base + room + GUARD)
                 )  # fmt: skip
+                pointers.append(at)
+                if base in filled:  # an input of whole pages begins and ends at a guard page at once
+                    continue
                 ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
                 if is_input:
+                    filled.add(base)
                     a = np.ascontiguousarray(inputs[i], dtype=p.dtype)
                     ctypes.memmove(at, a.ctypes.data, n)
                     _protect(base, room, _READ)
-                pointers.append(at)
             outputs = tuple(
                 _view(at, p) for at, p in zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
             )
