@@ -103,7 +103,9 @@ class RecordRow(Base):
             name="fk_record_run",
         ),
         CheckConstraint("kind IN ('trial', 'final')", name="ck_record_kind"),
-        CheckConstraint("status <> 'ok' OR time_s > 0", name="ck_record_ok_has_time"),
+        CheckConstraint(
+            "status <> 'ok' OR (time_s IS NOT NULL AND time_s > 0)", name="ck_record_ok_has_time"
+        ),
         Index("ix_record_best", "workload", "target", "status", "time_s", "created", "uid"),
         Index("ix_record_trace", "workload", "target", "trace_digest", "kind", "created"),
         Index("ix_record_run", "run"),

@@ -63,7 +63,9 @@ def upgrade() -> None:
             name="fk_record_run",
         ),
         sa.CheckConstraint("kind IN ('trial', 'final')", name="ck_record_kind"),
-        sa.CheckConstraint("status <> 'ok' OR time_s > 0", name="ck_record_ok_has_time"),
+        sa.CheckConstraint(
+            "status <> 'ok' OR (time_s IS NOT NULL AND time_s > 0)", name="ck_record_ok_has_time"
+        ),
     )
     op.create_index("ix_record_best", "record", ["workload", "target", "status", "time_s", "created", "uid"])
     op.create_index("ix_record_trace", "record", ["workload", "target", "trace_digest", "kind", "created"])
