@@ -10,7 +10,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole, Load, Var
 from schedules.ir import Block
-from schedules.nest import reads, writers
+from schedules.nest import reads, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.patterns import (
     depends,
@@ -23,6 +23,7 @@ from schedules.space.rules.patterns import (
 from schedules.space.sketching import Draft, extent
 
 MAX_ROWS = 16
+PANELS = 4  # panels copied together
 UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
 
 
@@ -44,10 +45,10 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     lanes = _lanes(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
     rows_on = _row_axes(p, names, axes, v, n)
-    pack_name = ""
+    pack_name, panel = "", 0
     if mode != "none":
         assert packed is not None
-        pack_name = _pack(d, producer, packed, names[v], vec)
+        pack_name, panel = _pack(d, producer, packed, names[v], vec)
     for axis in axes:
         loop = loops[axis]
         if n[axis] == 1:
@@ -66,7 +67,8 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    d.s.reorder(*outer, *middle, *(i for i, _ in inner))
+    if len(outer) + len(middle) + len(inner) > 1:
+        d.s.reorder(*outer, *middle, *(i for i, _ in inner))
     for i, axis in inner:
         if axis == v:
             d.s.vectorize(i)
@@ -80,6 +82,8 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     if mode == "at":
         d.s.compute_at(pack_name, tiles)
     if pack_name:
+        if mode == "root":
+            _group_panels(d, pack_name, panel)
         _schedule_copy(d, pack_name, parallel=mode == "root")
     if d.threads > 1:
         d.s.parallel(tiles)
@@ -136,7 +140,7 @@ def _pack_options(p: Block, x: Load | None, v: str) -> tuple[str, ...]:
     return ("root", "at", "none") if v in unit_stride_vars(x) else ("root", "at")
 
 
-def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> str:
+def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
     """A copy of the input in panels as wide as the register tile, the other dimensions in the order in which the
     reduction walks them."""
     name = d.s.cache_read(producer, x.buffer, "global")
@@ -153,17 +157,16 @@ def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> str:
     batch = [k for k in others if depth(k) < 0]
     walked = [k for k in others if depth(k) >= 0]
     d.s.pack(name, [vec if k == at else 0 for k in range(rank)], [*batch, at, *walked, rank])
-    return name
+    return name, len(batch)
 
 
 def _schedule_accumulators(d: Draft, producer: str, v: str, w: int) -> None:
     """Reduction loops outside the register tile, which is unrolled and vectorized."""
     p = d.block(producer)
-    loops = d.loops(producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
-    own = [x for x in loops if x.var.startswith((f"{producer}_ax", f"{producer}_r"))]
-    ax = [x for x in own if x.var.startswith(f"{producer}_ax")]
-    red = [x for x in own if x.var.startswith(f"{producer}_r")]
+    own = d.own_loops(producer)
+    red = [x for x in own if x.var in vars_bound(p, "reduce")]
+    ax = [x for x in own if x not in red]
     vec = next(x.var for x in ax if x.var in E.variables(bound[v]))
     rows = [x.var for x in ax if x.var != vec]
     d.s.reorder(*(x.var for x in red), *rows, vec)
@@ -206,10 +209,19 @@ def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> Non
                 _schedule_copy(d, b.name, parallel=True)
 
 
+def _group_panels(d: Draft, name: str, panel: int) -> None:
+    """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel`` is the
+    position of the loop over panels."""
+    loops = [x.var for x in d.loops(name)]
+    outer, inner = d.s.split(loops[panel], (None, PANELS))
+    d.s.reorder(outer, *loops[panel + 1 : -1], inner, loops[-1])
+    d.s.unroll(inner)
+
+
 def _schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
     """A copy: its innermost loop in vectors, its outer loops shared."""
     b = d.block(name)
-    own = [x for x in d.loops(name) if x.var.startswith(f"{name}_")]
+    own = d.own_loops(name)
     if not own:
         raise ScheduleError(f"{name} has no loops of its own")
     last = own[-1]
