@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
-from schedules.ir import Block, Loop
+from schedules.ir import Block, Loop, walk
 from schedules.model import Target
-from schedules.nest import find_block, loops_of
+from schedules.nest import find_block, loops_of, subtree_of
 from schedules.schedule import Schedule
 from schedules.space.holes import Choice, HoleSpec, PerfectTile
 
@@ -81,6 +81,11 @@ class Draft:
 
     def loops(self, name: str) -> list[Loop]:
         return loops_of(self.s.nest, name)
+
+    def own_loops(self, name: str) -> list[Loop]:
+        """The loops that the block shares with no other, outermost first."""
+        own = {id(x) for x in walk(subtree_of(self.s.nest, name))}
+        return [x for x in self.loops(name) if id(x) in own]
 
     def dtype(self, block: Block) -> str:
         return self.s.nest.buffer(block.writes[0].buffer).dtype

@@ -114,7 +114,7 @@ def _vectorize_partial(d: Draft, name: str) -> None:
     loops = d.loops(name)
     spatial_rank = len([i for i in b.iters if i.kind == "spatial"])
     lane = loops[-1].var
-    own = [x for x in loops if x.var.startswith((f"{name}_", name.removesuffix("_rf")))]
+    own = d.own_loops(name)
     reduce = [x for x in own if x.var in vars_bound(b, "reduce")]
     if f"{name}_ax0" in {x.var for x in own}:  # moved into a row: loops are ax*, then r*
         lane = f"{name}_ax{spatial_rank - 1}"
@@ -131,7 +131,7 @@ def _vectorize_partial(d: Draft, name: str) -> None:
 def _vectorize_last(d: Draft, name: str, skip: int = 0) -> None:
     """The last loop of an elementwise stage, in vectors with a shifted tail."""
     b = d.block(name)
-    own = d.loops(name)[skip:] if skip else [x for x in d.loops(name) if x.var.startswith(f"{name}_")]
+    own = d.loops(name)[skip:] if skip else d.own_loops(name)
     if not own or not is_map(b):
         return
     last = own[-1]
