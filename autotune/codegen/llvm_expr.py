@@ -247,7 +247,8 @@ class Expressions:
         return Value(self.s.emit(f"select {i1} {nan}, {x}, {x.type} {m}"), x.dtype, x.lanes)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
-        """Division that rounds towards minus infinity, its remainder, or ceildiv."""
+        """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as numpy's
+        are, and the smallest integer by -1 is itself: the processor would trap."""
 
         def out(code: str) -> Value:
             return Value(self.s.emit(code), x.dtype, x.lanes)
@@ -262,6 +263,12 @@ class Expressions:
                 return out(f"ashr {x}, {c.bit_length() - 1}")
             return out(f"and {x}, {c - 1}")
         i1 = vector("i1", x.lanes)
+        special, divisor = "", y
+        if c == 0:  # by 0 or -1 it is the product
+            one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
+            two = self.splat(Value("2", x.dtype), x.lanes) if x.lanes > 1 else Value("2", x.dtype)
+            special = self.s.emit(f"icmp ult {out(f'add {y}, {one.ref}')}, {two.ref}")
+            y = out(f"select {i1} {special}, {one}, {y}")
         r = out(f"srem {x}, {y.ref}")
         zero = "zeroinitializer" if x.lanes > 1 else "0"
         nonzero = self.s.emit(f"icmp ne {r}, {zero}")
@@ -273,7 +280,8 @@ class Expressions:
         q = out(f"sdiv {x}, {y.ref}")
         one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
         less = out(f"sub {q}, {one.ref}")
-        return out(f"select {i1} {fix}, {less}, {q}")
+        floor = out(f"select {i1} {fix}, {less}, {q}")
+        return out(f"select {i1} {special}, {out(f'mul {x}, {divisor.ref}')}, {floor}") if special else floor
 
     def _compare(self, op: str, x: Value, y: Value) -> Value:
         if is_float(x.dtype):
