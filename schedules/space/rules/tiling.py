@@ -68,7 +68,6 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         middle.append(m)
         inner.append((i, axis))
     if len(outer) + len(middle) + len(inner) > 1:
-        if len(outer) + len(middle) + len(inner) > 1:
         d.s.reorder(*outer, *middle, *(i for i, _ in inner))
     for i, axis in inner:
         if axis == v:
