@@ -135,9 +135,9 @@ def _count(atom: Expr, inner: Mapping[str, Expr]) -> Expr | None:
                 if not E.variables(a) & inner.keys():
                     continue
                 n = None if a == atom else _count(a, inner)
-                if n is None or not isinstance(c, Const):
+                if n is None:
                     return None
-                total = total + (n - 1) * abs(int(c.value))
+                total = total + (n - 1) * (abs(int(c.value)) if isinstance(c, Const) else c)
             return total
     return None
 
