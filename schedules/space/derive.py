@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from schedules.dag import ComputeDAG
-from schedules.errors import ScheduleError
 from schedules.ir import Nest
 from schedules.model import Target, Trace
 from schedules.schedule import fill
@@ -16,7 +15,7 @@ from schedules.space import holes as H
 from schedules.space.base import Rows
 from schedules.space.limits import within
 from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, analyse, measure
-from schedules.space.rules import apply_rules
+from schedules.space.rules import apply_rules, schedule_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
@@ -41,8 +40,6 @@ class DerivedSpace:
     """A `Space` whose sketches were derived from the DAG by the rules."""
 
     def __init__(self, dag: ComputeDAG, target: Target, drafts: list[Draft]) -> None:
-        if not drafts:
-            raise ScheduleError("no sketch rule applies to this workload")
         self.dag, self.target = dag, target
         self.machine = Machine.of(target)
         self._sketches = tuple(Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest) for d in drafts)
@@ -107,5 +104,6 @@ class DerivedSpace:
 
 
 def derive(dag: ComputeDAG, target: Target) -> DerivedSpace:
-    """Run the sketch rules. Raises ScheduleError when none applies."""
-    return DerivedSpace(dag, target, enumerate_drafts(dag, target, apply_rules))
+    """Run the sketch rules; what none of them can schedule is scheduled plainly."""
+    drafts = enumerate_drafts(dag, target, apply_rules) or enumerate_drafts(dag, target, schedule_plainly)
+    return DerivedSpace(dag, target, drafts)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from schedules.space.rules.groups import apply_rules
+from schedules.space.rules.plain import schedule_plainly
 
-__all__ = ["apply_rules"]
+__all__ = ["apply_rules", "schedule_plainly"]

@@ -1,0 +1,176 @@
+"""Random cases for the tests of spaces: operators of the library and expressions of users' own, at odd
+shapes, with inputs and the result by numpy. A case follows from its seed and number alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from space_expressions import OWN, REAL, Arrays, Draw
+
+from autotune.codegen.compile import host_arch
+from autotune.measure.check import Checker, reduction_length
+from schedules import ops, te
+from schedules.dag import ComputeDAG
+from schedules.model import Target
+from schedules.space import DerivedSpace, derive
+
+Rng = np.random.Generator
+
+LIMITS = {
+    "cores": 2,
+    "l1_bytes": 32 << 10,
+    "l2_bytes": 512 << 10,
+    "l3_bytes": 16 << 20,
+    "vector_registers": 16,
+}
+
+# One workload of each library operator at a size worth tuning.
+BIG = {
+    "matmul": {"m": 1024, "n": 1024, "k": 1024},
+    "batch_matmul": {"b": 12, "m": 384, "n": 384, "k": 64},
+    "matmul_bias_relu": {"m": 1024, "n": 4096, "k": 1024},
+    "conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1},
+    "conv2d_bias_relu": {"h": 14, "w": 14, "ci": 256, "co": 256, "k": 3, "padding": 1},
+    "depthwise_conv2d": {"h": 112, "w": 112, "c": 96, "k": 3, "padding": 1, "stride": 2},
+    "max_pool2d": {"h": 112, "w": 112, "c": 64, "k": 3, "padding": 1, "stride": 2},
+    "softmax": {"m": 4096, "n": 1024},
+    "layer_norm": {"m": 4096, "n": 1024},
+    "norm2": {"b": 16, "m": 512, "n": 512},
+    "reduce_sum": {"m": 4096, "n": 4096},
+    "permute": {"shape": (64, 256, 512), "axes": (2, 0, 1)},
+    "add": {"n": 1 << 24},
+    "fused_multiply_add": {"n": 1 << 24},
+}
+
+
+def target(threads: int = 1, vector_bytes: int = 32) -> Target:
+    """This machine's code generator with fixed caches, so that spaces are the same everywhere."""
+    arch, features, triple = host_arch()
+    limits = tuple(sorted({**LIMITS, "vector_bytes": vector_bytes}.items()))
+    return Target("cpu", arch, triple, features, threads, limits)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload with data. ``exact``: every order of its operations gives the same bits."""
+
+    label: str
+    dag: ComputeDAG
+    inputs: Arrays
+    want: Arrays
+    exact: bool
+
+    def compare(self, got: Sequence[np.ndarray]) -> str:
+        """What is wrong with outputs, or nothing."""
+        if not self.exact:
+            return Checker(self.dag.outputs, self.want, reduction_length(self.dag)).check(got, 0).reason
+        for name, g, w in zip(self.dag.outputs, got, self.want, strict=True):
+            if not np.array_equal(g, w):
+                at = tuple(int(i) for i in np.argwhere(g != w)[0])
+                return (
+                    f"{name}: {int((g != w).sum())} of {w.size} wrong, first {list(at)}: {g[at]} for {w[at]}"
+                )
+        return ""
+
+
+@cache
+def big_space(name: str, threads: int = 1) -> DerivedSpace:
+    """The space of a library operator at its size in `BIG`."""
+    return derive(ops.workload(name, BIG[name]).dag, target(threads))
+
+
+# -- random workloads --------------------------------------------------------------------------
+
+INEXACT = ("softmax", "layer_norm", "norm2")
+
+
+def _window(d: Draw, square: bool = False) -> dict[str, int]:
+    kh = d.one_of(1, 2, 3, 3, 5) if d.big > 12 else d.one_of(1, 2, 3)
+    kw = kh if square else d.one_of(1, 2, 3, 3)
+    stride, padding = d.one_of(1, 1, 2, 3), d.one_of(0, 1, 2)
+    dilation = 1 if square else d.one_of(1, 1, 2)
+    if square:
+        padding = min(padding, kh // 2)
+    low = max((kh - 1) * dilation + 1, (kw - 1) * dilation + 1) - 2 * padding
+    h, w = d.n(0.35, max(1, low)), d.n(0.5, max(1, low))
+    out = {"b": d.one_of(1, 1, 2, 3), "h": h, "w": w, "stride": stride, "padding": padding}
+    return out | ({"k": kh} if square else {"kh": kh, "kw": kw, "dilation": dilation})
+
+
+def _params(name: str, d: Draw) -> dict[str, object]:
+    if name in ("matmul", "matmul_bias_relu", "batch_matmul"):
+        out: dict[str, object] = {
+            "m": d.n(),
+            "n": d.n(),
+            "k": d.n(),
+            "transpose_a": d.flag(),
+            "transpose_b": d.flag(),
+        }
+        return out | ({"b": d.one_of(1, 2, 3, 5)} if name == "batch_matmul" else {})
+    if name in ("conv2d", "conv2d_bias_relu"):
+        groups = d.one_of(1, 1, 1, 2, 3)
+        return {**_window(d), "ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}
+    if name == "depthwise_conv2d":
+        return {**_window(d), "c": d.n(0.6)}
+    if name == "max_pool2d":
+        return {**_window(d, square=True), "c": d.n(0.6)}
+    if name in ("softmax", "layer_norm", "reduce_sum"):
+        return {"m": d.n(0.4), "n": d.n(3.0)}
+    if name == "norm2":
+        return {"b": d.n(0.2), "m": d.n(0.5), "n": d.n(1.5)}
+    if name == "permute":
+        rank = d.one_of(1, 2, 2, 3, 3, 4)
+        return {"shape": tuple(d.n(0.8 if rank < 3 else 0.4) for _ in range(rank)),
+                "axes": tuple(int(x) for x in d.rng.permutation(rank))}  # fmt: skip
+    return {"n": d.n(8.0)}
+
+
+def library_case(name: str, rng: Rng, big: int) -> Case:
+    """A library operator at a random shape, dtype and layout."""
+    d = Draw(rng, big)
+    op = ops.get(name)
+    dtype = str(
+        rng.choice([t for t in ("float32", "float32", "float64", "int32", "int64") if t in op.dtypes])
+    )
+    layout = str(rng.choice(op.layouts)) if op.layouts else None
+    params = _params(name, d)
+    w = ops.workload(name, params, dtype, layout)
+    exact = name not in INEXACT
+    data = values(w.dag, rng, exact)
+    shown = ",".join(f"{k}={v}" for k, v in params.items())
+    label = f"{name} {shown} {dtype} {layout or ''}".replace(" ,", ",").strip()
+    return Case(label, w.dag, data, ops.reference(w, data), exact)
+
+
+def values(dag: ComputeDAG, rng: Rng, exact: bool = True) -> Arrays:
+    """Inputs: small integers where results are exact, else standard normal."""
+    out: Arrays = []
+    for t in dag.inputs:
+        whole = exact or t.dtype.startswith("int")
+        out.append((rng.integers(-4, 5, t.shape) if whole else rng.standard_normal(t.shape)).astype(t.dtype))
+    return out
+
+
+def own_case(name: str, rng: Rng, big: int) -> Case:
+    """A user's own expression at a random shape and dtype."""
+    dtypes = ("float32", "float64") if name in REAL else ("float32", "float32", "float64", "int32", "int64")
+    dtype = str(rng.choice(dtypes))
+    tensors, reference = OWN[name](Draw(rng, big), dtype)
+    dag = te.dag(tensors)
+    exact = name not in REAL
+    data = values(dag, rng, exact)
+    found = reference(*data) if exact else reference(*(x.astype(np.float64) for x in data))
+    assert len(found) == len(dag.outputs), f"{name}: outputs are {dag.outputs}"
+    want = [np.asarray(x, dag.tensors[o].dtype) for o, x in zip(dag.outputs, found, strict=True)]
+    shapes = " ".join(f"{t.name}{list(t.shape)}" for t in dag.params)
+    return Case(f"{name} {shapes} {dtype}", dag, data, want, exact)
+
+
+def random_case(rng: Rng, big: int) -> Case:
+    """Half of them operators of the library."""
+    if rng.random() < 0.5:
+        return library_case(str(rng.choice(sorted(ops.REGISTRY))), rng, big)
+    return own_case(str(rng.choice(list(OWN))), rng, big)
