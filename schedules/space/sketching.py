@@ -31,6 +31,7 @@ class Draft:
         self.asked: list[int] = []  # number of options of each question
         self.words: list[str] = []
         self.done: set[str] = set()  # blocks that a rule has scheduled
+        self.roots: set[str] = set()  # blocks that stay stages of their own
         self._answers = tuple(answers)
 
     def choose(self, what: str, options: Sequence[str]) -> str:

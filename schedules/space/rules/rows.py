@@ -7,6 +7,7 @@ vectors of partial results (rfactor over lanes), which a horizontal reduction co
 from __future__ import annotations
 
 from schedules.errors import ScheduleError
+from schedules.expr import Binary
 from schedules.ir import Block, blocks
 from schedules.nest import vars_bound
 from schedules.space.rules.patterns import is_map, is_row_reduction
@@ -34,7 +35,7 @@ def split_long_reduction(d: Draft, name: str) -> bool:
     first = red[0]
     parts = d.choice(f"{name}.parts", [p for p in (d.threads, 4 * d.threads, 16 * d.threads) if p <= extent(first)] or [1])
     outer, _ = d.s.split(first.var, (parts, None))
-    d.s.rfactor(name, outer)
+    d.roots.add(d.s.rfactor(name, outer))
     return True
 
 
@@ -42,11 +43,7 @@ def schedule_rows(d: Draft, root: str) -> None:
     """Schedule ``root`` and all it reads that can be computed row by row."""
     b = d.block(root)
     rank = _row_rank(d, b)
-    if b.reducer is not None:
-        _lanes_of_reduction(d, root)
-        partial = f"{root}_rf"
-    else:
-        partial = ""
+    partial = _lanes_of_reduction(d, root) if b.reducer is not None else ""
     loops = [x.var for x in d.loops(root)]
     rows = loops[:rank]
     row = None
@@ -54,7 +51,7 @@ def schedule_rows(d: Draft, root: str) -> None:
         row = d.s.fuse(*rows) if len(rows) > 1 else rows[0]
     if row is not None:
         for name in reversed(d.s.blocks()):
-            if name == root or name in d.done or row in {x.var for x in d.loops(name)}:
+            if name == root or name in d.done or name in d.roots or row in {x.var for x in d.loops(name)}:
                 continue
             try:
                 d.s.compute_at(name, row)
@@ -65,8 +62,7 @@ def schedule_rows(d: Draft, root: str) -> None:
             if name in (root, partial, f"{root}_init") or row not in {x.var for x in d.loops(name)}:
                 continue
             if d.block(name).reducer is not None:
-                _lanes_of_reduction(d, name)
-                _vectorize_partial(d, f"{name}_rf")
+                _vectorize_partial(d, _lanes_of_reduction(d, name))
             else:
                 _vectorize_last(d, name)
     if b.reducer is None:
@@ -90,25 +86,28 @@ def _row_rank(d: Draft, b: Block) -> int:
     return min([n_spatial, *ranks])
 
 
-def _lanes_of_reduction(d: Draft, name: str) -> None:
-    """rfactor over lanes of the last reduction axis: vectors of partial results."""
+def _lanes_of_reduction(d: Draft, name: str) -> str:
+    """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's name, or
+    "" where the axis is shorter than a vector."""
     b = d.block(name)
     last = d.loops(name)[-1]
-    n = extent(last)
+    # the rest of a long reduction is long, whatever number of parts is chosen; the parts are few
+    n = LONG_REDUCTION if isinstance(last.extent, Binary) else extent(last)
     w = d.lanes_of(d.dtype(b))
     options = [w * k for k in (1, 2, 4, 8) if w * k <= n]
     if not options:
-        return
+        return ""
     lanes = d.choice(f"{name}.lanes", options)
-    outer, inner = d.s.split(last.var, (None, lanes))
-    d.s.rfactor(name, inner)
+    _, inner = d.s.split(last.var, (None, lanes))
+    partial = d.s.rfactor(name, inner)
     if len(b.writes) == 1:
         d.s.vectorize(d.loops(name)[-1].var)
+    return partial
 
 
 def _vectorize_partial(d: Draft, name: str) -> None:
     """The partial results of a reduction: initialised in vectors, whole vectors until the tail."""
-    if name not in d.s.blocks():
+    if not name:
         return
     b = d.block(name)
     loops = d.loops(name)
