@@ -299,8 +299,9 @@ def _code(page: Page, trace: Trace, target: Target) -> None:
     page.say(f"""
         ## 10. Machine code
 
-        LLVM only cleans up and selects instructions. The reduction loop for `{TARGET}`: 12 accumulators (6 rows
-        × 2 vectors of 8) in registers; two loads of packed `b` and six broadcasts of `a` feed 12 multiply-adds:
+        LLVM only cleans up and selects instructions. The reduction loop for `{TARGET}`: 12 accumulators
+        (6 rows × 2 vectors of 8) in registers; two loads of packed `b` and six broadcasts of `a` feed 12
+        multiply-adds:
         """)
     text = inner_loop(assembly(module.text, target))
     assert text.count("vfmadd") == 12, "the page says 12"

@@ -1,10 +1,11 @@
-"""The documents say what the code does: the walkthrough is as its script writes it, and links lead somewhere."""
+"""The documents say what the code does: the walkthrough is its script's output, and links lead somewhere."""
 
 from __future__ import annotations
 
 import importlib.util
 import platform
 import re
+import runpy
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,14 @@ def test_the_walkthrough_is_what_its_script_writes(walkthrough: ModuleType) -> N
     now = walkthrough.render()
     assert ASSEMBLY.sub("", written) == ASSEMBLY.sub("", now), f"out of date: run {walkthrough.COMMAND}"
     assert ASSEMBLY.search(written) is not None
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
+    examples = re.findall(r"<!-- runs -->\n```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    script = tmp_path / "examples.py"
+    script.write_text("\n".join(examples), encoding="utf-8")
+    assert examples and runpy.run_path(str(script))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
