@@ -8,7 +8,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, blocks
+from schedules.ir import Block, Loop, Nest, blocks, walk
 from schedules.nest import accesses, bound, vars_bound
 from schedules.regions import span
 
@@ -34,8 +34,8 @@ def check_races(nest: Nest, loop: Loop, what: str) -> None:
                 )
             if not _disjoint(b, w.indices, loop):
                 raise ScheduleError(
-                    f"{what} {loop.var}: its iterations write overlapping parts of {w.buffer} (block {b.name}); "
-                    "choose a loop that each element of the output depends on"
+                    f"{what} {loop.var}: its iterations write overlapping parts of {w.buffer} (block "
+                    f"{b.name}); choose a loop that each element of the output depends on"
                 )
 
 
@@ -71,8 +71,8 @@ def _disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
 
 
 def _unshift(e: Expr) -> Expr:
-    """``min(i * 4, n - 4)``, the base of a shifted tile, as ``i * 4``: where shifted tiles overlap, their iterations
-    write the same values, and a block that reduces is never shifted."""
+    """``min(i * 4, n - 4)``, the base of a shifted tile, as ``i * 4``: where shifted tiles overlap, their
+    iterations write the same values, and a block that reduces is never shifted."""
 
     def f(x: Expr) -> Expr | None:
         if isinstance(x, E.Binary) and x.op == "min" and affine.is_scalar(x.b):
@@ -85,7 +85,8 @@ def _unshift(e: Expr) -> Expr:
 def recovered(parts: list[Expr], inner: Mapping[str, Expr]) -> frozenset[str]:
     """The variables of ``inner`` whose values the indices tell: for no others can two points have the same
     indices. Each dimension is read as a number in mixed radix, whose digits are variables ``v`` or, of a
-    fused loop, ``v // c`` and ``v % c``. What depends on holes counts as told: it is checked once they are filled."""
+    fused loop, ``v // c`` and ``v % c``. What depends on holes counts as told: it is checked once they are
+    filled."""
     atoms: set[Expr] = set()
     for e in parts:
         digits = [(a, c) for a, c in affine.linear(e)[0].items() if E.variables(a) & inner.keys()]
@@ -108,7 +109,9 @@ def _radix(digits: list[tuple[Expr, Expr | None]]) -> bool:
     if not all(isinstance(x, Const) for pair in digits for x in pair):
         return True
     reach = 0
-    for c, n in sorted((abs(int(c.value)), int(n.value)) for c, n in digits if isinstance(c, Const) and isinstance(n, Const)):
+    for c, n in sorted(
+        (abs(int(c.value)), int(n.value)) for c, n in digits if isinstance(c, Const) and isinstance(n, Const)
+    ):
         if n > 1 and c <= reach:
             return False
         reach += (n - 1) * c
@@ -146,11 +149,11 @@ def _covered(x: Expr, atoms: set[Expr]) -> bool:
     """Whether ``x``, or all of its digits, are among the atoms."""
     if x in atoms:
         return True
-    bases = {a.b for y in atoms for a in E.walk(y) if isinstance(a, E.Binary) and a.op in ("//", "%") and a.a == x}
+    bases = {
+        a.b for y in atoms for a in E.walk(y) if isinstance(a, E.Binary) and a.op in ("//", "%") and a.a == x
+    }
     return any(_covered(E.binary("//", x, c), atoms) and _covered(E.binary("%", x, c), atoms) for c in bases)
 
 
 def _loops_inside(loop: Loop) -> list[Loop]:
-    from schedules.ir import walk
-
     return [s for s in walk(loop.body) if isinstance(s, Loop)]

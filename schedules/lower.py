@@ -55,7 +55,6 @@ def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
     """The program after each pass, for people and for tests: until `compact` places them, intermediate
     buffers are allocated whole around it."""
     params = tuple(nest.buffer(n) for n in nest.params)
-    dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 
     def func(s: Stmt) -> LoweredFunc:

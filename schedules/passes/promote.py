@@ -1,8 +1,9 @@
 """Keep what a reduction accumulates in registers while its innermost loops run (scalar replacement).
 
-``for k: for i (unroll): for j (lanes): C[i, j] += ...`` becomes loads of the tile before the loop over k, accumulation in
-a local buffer, and stores after it. Schedules that write their accumulators to a small local buffer already have this; it
-matters where a reduction is split and its outer part returns to the same tile.
+``for k: for i (unroll): for j (lanes): C[i, j] += ...`` becomes loads of the tile before the loop over k,
+accumulation in a local buffer, and stores after it. Schedules that write their accumulators to a small
+local buffer already have this; it matters where a reduction is split and its outer part returns to the same
+tile.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from schedules.ir import Guard, Loop, Seq, Stmt, Store, const, seq, walk, with_b
 
 def trim(s: Stmt) -> Stmt:
     """``for i in range(8): if j * 8 + i < n: S`` becomes ``for i in range(min(8, n - j * 8)): S``. The
-    extents of all but serial loops stay constants: there a guard that does not fold remains, in lanes as a mask."""
+    extents of all but serial loops stay constants: there a guard that does not fold remains, in lanes as a
+    mask."""
     s = with_body(s, trim)
     match s:
         case Guard(cond=c, body=Guard(cond=d, body=b)):

@@ -46,11 +46,14 @@ class CacheRead(Primitive):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if self.scope not in SCOPES:
-            raise ScheduleError(f"cache_read {self.buffer}: scope {self.scope!r} is not one of {', '.join(SCOPES)}")
+            raise ScheduleError(
+                f"cache_read {self.buffer}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
+            )
         have = sorted({x.buffer for x in reads(b)})
         if self.buffer not in have:
             raise ScheduleError(
-                f"cache_read {self.buffer}: block {self.block} does not read it; it reads {', '.join(have) or 'nothing'}"
+                f"cache_read {self.buffer}: block {self.block} does not read it; it reads "
+                f"{', '.join(have) or 'nothing'}"
             )
         if any(w.buffer == self.buffer for w in b.writes):
             raise ScheduleError(f"cache_read {self.buffer}: block {self.block} writes it; use cache_write")
@@ -58,8 +61,8 @@ class CacheRead(Primitive):
         for w in writers(nest, self.buffer):
             if any(w is x for x in blocks(here)):
                 raise ScheduleError(
-                    f"cache_read {self.buffer}: {w.name} computes it inside a loop that block {self.block} shares, and "
-                    "the copy would come before that; use cache_read before compute_at"
+                    f"cache_read {self.buffer}: {w.name} computes it inside a loop that block {self.block} "
+                    "shares, and the copy would come before that; use cache_read before compute_at"
                 )
         if self.result() in block_names(nest) or any(x.name == self.result() for x in nest.buffers):
             raise ScheduleError(f"cache_read {self.buffer}: {self.result()} exists already")
@@ -76,7 +79,9 @@ class CacheRead(Primitive):
             (Access(new, at),),
             (Load(self.buffer, at, src.dtype),),
         )
-        nest = map_blocks(nest, lambda b: redirect(b, self.buffer, new, writing=False) if b.name == self.block else b)
+        nest = map_blocks(
+            nest, lambda b: redirect(b, self.buffer, new, writing=False) if b.name == self.block else b
+        )
         nest = add_buffer(nest, Buffer(new, src.shape, src.dtype, self.scope))
         stmt = wrap_loops(copy, [fresh(nest, f"{new}_{i.var}") for i in iters])
         return insert(nest, None, stmt, before=find_block(nest, self.block))

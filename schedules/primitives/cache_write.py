@@ -45,23 +45,28 @@ class CacheWrite(Primitive):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if self.scope not in SCOPES:
-            raise ScheduleError(f"cache_write {self.block}: scope {self.scope!r} is not one of {', '.join(SCOPES)}")
+            raise ScheduleError(
+                f"cache_write {self.block}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
+            )
         if len(b.writes) != 1:
-            raise ScheduleError(f"cache_write {self.block}: it has {len(b.writes)} outputs; only one can be cached")
+            raise ScheduleError(
+                f"cache_write {self.block}: it has {len(b.writes)} outputs; only one can be cached"
+            )
         if b.reducer is not None and not b.init:
             raise ScheduleError(f"cache_write {self.block}: use it before decompose_reduction")
         buffer = b.writes[0].buffer
         others = [x.name for x in writers(nest, buffer) if x is not b]
         if others:
             raise ScheduleError(
-                f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before decompose_reduction"
+                f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before "
+                "decompose_reduction"
             )
         here = root_child(nest, self.block)
         users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in blocks(here))]
         if users:
             raise ScheduleError(
-                f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop that both share, and the copy would "
-                "come after that; use cache_write before compute_at"
+                f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop that both share, and "
+                "the copy would come after that; use cache_write before compute_at"
             )
         for n in (self.result(), f"{b.writes[0].buffer}_{self.scope}"):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):

@@ -57,10 +57,13 @@ class ComputeAt(Primitive):
         for w in b.writes:
             if w.buffer in nest.params:
                 raise ScheduleError(
-                    f"compute_at {self.block}: {w.buffer} is an output of the kernel; use reverse_compute_at or cache_write"
+                    f"compute_at {self.block}: {w.buffer} is an output of the kernel; use "
+                    "reverse_compute_at or cache_write"
                 )
             if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
-                raise ScheduleError(f"compute_at {self.block}: its writes are not one element per spatial iteration in order")
+                raise ScheduleError(
+                    f"compute_at {self.block}: its writes are not one element per spatial iteration in order"
+                )
             users = readers(nest, w.buffer)
             outside = [u.name for u in users if not any(u is x for x in blocks(loop.body)) and u is not b]
             if outside:
@@ -73,7 +76,8 @@ class ComputeAt(Primitive):
             others = [x.name for x in writers(nest, w.buffer) if x is not b]
             if others:
                 raise ScheduleError(
-                    f"compute_at {self.block}: {others[0]} writes {w.buffer} too; use compute_at before decompose_reduction"
+                    f"compute_at {self.block}: {others[0]} writes {w.buffer} too; use compute_at before "
+                    "decompose_reduction"
                 )
         first = next(x for x in blocks(loop.body) if any(accesses(x, w.buffer) for w in b.writes))
         check_available(nest, b, loop_vars(loop_path(nest, self.loop)), first, "compute_at")
@@ -99,7 +103,9 @@ def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:
     """Raise where ``loop`` is, or is inside, a vectorized loop: lanes hold no loops."""
     for s in loop_path(nest, loop):
         if isinstance(s, Loop) and s.kind == "vectorize":
-            raise ScheduleError(f"{what}: {s.var} is vectorized and can hold no loops; vectorize after moving blocks")
+            raise ScheduleError(
+                f"{what}: {s.var} is vectorized and can hold no loops; vectorize after moving blocks"
+            )
 
 
 def region_loops(nest: Nest, b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
@@ -138,7 +144,8 @@ def check_available(nest: Nest, b: Block, around: list[str], until: Block, what:
                 continue
             if order[p.name] > order[until.name]:
                 raise ScheduleError(
-                    f"{what} {b.name}: {x.buffer}, which it reads, is computed later, by {p.name}; move that first"
+                    f"{what} {b.name}: {x.buffer}, which it reads, is computed later, by {p.name}; move "
+                    "that first"
                 )
             extra = [v for v in loop_vars(block_path(nest, p.name)) if v not in around]
             owned = {s.var for s in walk(subtree_of(nest, p.name)) if isinstance(s, Loop)}

@@ -40,8 +40,8 @@ class DecomposeReduction(Primitive):
           for k: C[i] += A[i, k]
 
     Legal when no reduction loop of the block stands outside ``loop``. The spatial loops inside ``loop`` are
-    repeated around the new block, with their kinds, named ``<loop>_init``. Cost: one more pass over the accumulators, and a
-    branch less in the inner loop.
+    repeated around the new block, with their kinds, named ``<loop>_init``. Cost: one more pass over the
+    accumulators, and a branch less in the inner loop.
     """
 
     name: ClassVar[str] = "decompose_reduction"
@@ -60,25 +60,36 @@ class DecomposeReduction(Primitive):
         around = [x.var for x in loops_of(nest, self.block)]
         if self.loop not in around:
             find_loop(nest, self.loop)
-            raise ScheduleError(f"decompose_reduction {self.block}: {self.loop} is not around it; its loops are {', '.join(around)}")
+            raise ScheduleError(
+                f"decompose_reduction {self.block}: {self.loop} is not around it; its loops are "
+                f"{', '.join(around)}"
+            )
         red, spa = vars_bound(b, "reduce"), vars_bound(b, "spatial")
         outside = [v for v in loop_vars(loop_path(nest, self.loop))[:-1] if v in red]
         if outside:
             raise ScheduleError(
-                f"decompose_reduction {self.block}: {outside[0]} is a reduction loop outside {self.loop}; decompose at {outside[0]}"
+                f"decompose_reduction {self.block}: {outside[0]} is a reduction loop outside {self.loop}; "
+                f"decompose at {outside[0]}"
             )
         both = [v for v in around[around.index(self.loop) :] if v in red and v in spa]
         if both:
-            raise ScheduleError(f"decompose_reduction {self.block}: {both[0]} mixes spatial and reduction axes; do not fuse those")
+            raise ScheduleError(
+                f"decompose_reduction {self.block}: {both[0]} mixes spatial and reduction axes; do not "
+                "fuse those"
+            )
         self._check_once(nest, b)
         if self.result() in block_names(nest):
             raise ScheduleError(f"decompose_reduction {self.block}: {self.result()} exists already")
 
     def _check_once(self, nest: Nest, b: Block) -> None:
-        """What one run of ``loop`` accumulates must be computed once: an element that is computed again, for an
-        overlapping region or by a loop the block does not use, needs a new start there."""
+        """What one run of ``loop`` accumulates must be computed once: an element that is computed again,
+        for an overlapping region or by a loop the block does not use, needs a new start there."""
         path = block_path(nest, self.block)
-        inner = [s for s in path[next(n for n, s in enumerate(path) if isinstance(s, Loop) and s.var == self.loop) :] if isinstance(s, Loop)]
+        inner = [
+            s
+            for s in path[next(n for n, s in enumerate(path) if isinstance(s, Loop) and s.var == self.loop) :]
+            if isinstance(s, Loop)
+        ]
         spatial = {s.var: s.extent for s in inner if s.var not in vars_bound(b, "reduce")}
         told = recovered([bound(b, i) for i in b.writes[0].indices], spatial)
         again = [v for v, n in spatial.items() if v not in told and n != Const(1)]

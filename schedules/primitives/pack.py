@@ -23,8 +23,8 @@ class Pack(Primitive):
     the tile sizes in order; ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])``
     of B[k, n] gives ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
 
-    Legal for a buffer made by `CacheRead` whose copy still has its own plain loops. Cost: the copy gathers; the
-    consumer then reads with unit stride. Loops of the copy are called ``<block>_p0, ...``.
+    Legal for a buffer made by `CacheRead` whose copy still has its own plain loops. Cost: the copy gathers;
+    the consumer then reads with unit stride. Loops of the copy are called ``<block>_p0, ...``.
     """
 
     name: ClassVar[str] = "pack"
@@ -38,16 +38,23 @@ class Pack(Primitive):
     def _copy(self, nest: Nest) -> Block:
         ws = writers(nest, self.buffer)
         if self.buffer in nest.params or len(ws) != 1:
-            raise ScheduleError(f"pack {self.buffer}: only a buffer made by cache_read can be packed; cache_read it first")
+            raise ScheduleError(
+                f"pack {self.buffer}: only a buffer made by cache_read can be packed; cache_read it first"
+            )
         b = ws[0]
         copies = b.reducer is None and len(b.values) == 1 and isinstance(b.values[0], Load)
         if not copies:
-            raise ScheduleError(f"pack {self.buffer}: block {b.name} computes it; cache_read it and pack the copy")
+            raise ScheduleError(
+                f"pack {self.buffer}: block {b.name} computes it; cache_read it and pack the copy"
+            )
         return b
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if not any(b.name == self.buffer for b in nest.buffers):
-            raise ScheduleError(f"pack: there is no buffer {self.buffer!r}; the buffers are {', '.join(b.name for b in nest.buffers)}")
+            raise ScheduleError(
+                f"pack: there is no buffer {self.buffer!r}; the buffers are "
+                f"{', '.join(b.name for b in nest.buffers)}"
+            )
         b = self._copy(nest)
         if subtree_of(nest, b.name) is b or [s.var for s in loops_of(nest, b.name)] != [
             f"{b.name}_{i.var}" for i in b.iters
@@ -55,13 +62,18 @@ class Pack(Primitive):
             raise ScheduleError(f"pack {self.buffer}: block {b.name} is scheduled already; pack it first")
         rank = len(nest.buffer(self.buffer).shape)
         if len(self.tiles) != rank:
-            raise ScheduleError(f"pack {self.buffer}: {len(self.tiles)} tile sizes for {rank} dimensions; use 0 for a dimension left whole")
+            raise ScheduleError(
+                f"pack {self.buffer}: {len(self.tiles)} tile sizes for {rank} dimensions; use 0 for a "
+                "dimension left whole"
+            )
         if any(isinstance(t, int) and t < 0 for t in self.tiles):
             raise ScheduleError(f"pack {self.buffer}: tile sizes {list(self.tiles)} must be >= 0")
         require_new(nest, tuple(self.result()), f"pack {self.buffer}")
         n = rank + sum(t != 0 for t in self.tiles)
         if sorted(self.order) != list(range(n)):
-            raise ScheduleError(f"pack {self.buffer}: order {list(self.order)} is not a permutation of 0..{n - 1}")
+            raise ScheduleError(
+                f"pack {self.buffer}: order {list(self.order)} is not a permutation of 0..{n - 1}"
+            )
 
     def _index(self, at: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Packed indices of an element."""
@@ -75,7 +87,9 @@ class Pack(Primitive):
         old = nest.buffer(self.buffer)
         src = copy.values[0]
         assert isinstance(src, Load)
-        outer = [n if t == 0 else E.ceildiv(n, as_expr(t)) for n, t in zip(old.shape, self.tiles, strict=True)]
+        outer = [
+            n if t == 0 else E.ceildiv(n, as_expr(t)) for n, t in zip(old.shape, self.tiles, strict=True)
+        ]
         inner = [as_expr(t) for t in self.tiles if t != 0]
         shape = tuple((outer + inner)[o] for o in self.order)
         iters = tuple(Iter(f"p{d}", n, "spatial") for d, n in enumerate(shape))
@@ -110,7 +124,9 @@ class Pack(Primitive):
 
         nest = map_blocks(
             nest,
-            lambda b: b if b.name == new.name else replace(b, values=tuple(E.rewrite(v, f) for v in b.values)),
+            lambda b: (
+                b if b.name == new.name else replace(b, values=tuple(E.rewrite(v, f) for v in b.values))
+            ),
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))
 

@@ -30,7 +30,8 @@ from schedules.regions import dense, footprint
 
 @dataclass(frozen=True)
 class ReverseComputeAt(Primitive):
-    """Move a consumer to the end of the body of ``loop``, over just the elements which one iteration produced.
+    """Move a consumer to the end of the body of ``loop``, over just the elements which one iteration
+    produced.
 
     Before: ``for i: for j: C[i, j] = f(i, j)``, ``for x: for y: D[x, y] = C[x, y] + 1``. After
     ``reverse_compute_at(D, i)``: ``for i: (for j: C[i, j] = f(i, j)); for ax0: D[i, ax0] = C[i, ax0] + 1``.
@@ -51,7 +52,9 @@ class ReverseComputeAt(Primitive):
             for p in writers(nest, x.buffer):
                 if any(p is q for q in inside):
                     return p
-        raise ScheduleError(f"reverse_compute_at {self.block}: nothing inside {self.loop} produces what it reads")
+        raise ScheduleError(
+            f"reverse_compute_at {self.block}: nothing inside {self.loop} produces what it reads"
+        )
 
     def _spans(self, nest: Nest, b: Block) -> list[tuple[Expr, Expr]]:
         """The region of each iteration of ``b``."""
@@ -62,13 +65,14 @@ class ReverseComputeAt(Primitive):
         for w in p.writes:
             shape = nest.buffer(w.buffer).shape
             # no more than what is produced here: other elements may not be computed yet
-            spans = [(at, E.minimum(n, size)) for (at, n), size in
-                     zip(footprint(accesses(p, w.buffer), inner, shape, clip=False), shape, strict=True)]  # fmt: skip
+            touched = footprint(accesses(p, w.buffer), inner, shape, clip=False)
+            spans = [(at, E.minimum(n, size)) for (at, n), size in zip(touched, shape, strict=True)]
             if any(x.buffer == w.buffer for x in reads(b)) and not all(
                 dense(ix, inner) for ix in accesses(p, w.buffer)
             ):
                 raise ScheduleError(
-                    f"reverse_compute_at {self.block}: one iteration of {self.loop} produces a part of {w.buffer} with "
+                    f"reverse_compute_at {self.block}: one iteration of {self.loop} produces a part of "
+                    f"{w.buffer} with "
                     "gaps; choose a loop further out, or reorder the loops of a split back into their order"
                 )
             for x in reads(b):
@@ -77,19 +81,23 @@ class ReverseComputeAt(Primitive):
                 for ix, s in zip(x.indices, spans, strict=True):
                     if isinstance(ix, Var):
                         if region.get(ix.name, s) != s:
-                            raise ScheduleError(f"reverse_compute_at {self.block}: it reads {w.buffer} at two places along {ix.name}")
+                            raise ScheduleError(
+                                f"reverse_compute_at {self.block}: it reads {w.buffer} at two places along "
+                                f"{ix.name}"
+                            )
                         region[ix.name] = s
                     elif E.variables(ix) or s[1] != Const(1):
                         raise ScheduleError(
-                            f"reverse_compute_at {self.block}: it reads {w.buffer} at {E.show(ix)}, not at one of its own iterations"
+                            f"reverse_compute_at {self.block}: it reads {w.buffer} at {E.show(ix)}, not at "
+                            "one of its own iterations"
                         )
         out = []
         for it in b.iters:
             s = region.get(it.var, (Const(0), it.extent))
             if it.kind == "reduce" and s != (Const(0), it.extent):
                 raise ScheduleError(
-                    f"reverse_compute_at {self.block}: it reduces over {it.var}, of which {self.loop} has only a part; "
-                    "choose a loop further out"
+                    f"reverse_compute_at {self.block}: it reduces over {it.var}, of which {self.loop} has "
+                    "only a part; choose a loop further out"
                 )
             out.append(s)
         return out
@@ -113,12 +121,15 @@ class ReverseComputeAt(Primitive):
             apart = [q.name for q in ws if not any(q is y for y in blocks(loop.body))]
             if apart and len(apart) < len(ws):
                 raise ScheduleError(
-                    f"reverse_compute_at {self.block}: {apart[0]} writes {x.buffer} too, outside {self.loop}; "
-                    "choose a loop around both"
+                    f"reverse_compute_at {self.block}: {apart[0]} writes {x.buffer} too, outside "
+                    f"{self.loop}; choose a loop around both"
                 )
         for w in b.writes:
             if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
-                raise ScheduleError(f"reverse_compute_at {self.block}: its writes are not one element per spatial iteration in order")
+                raise ScheduleError(
+                    f"reverse_compute_at {self.block}: its writes are not one element per spatial "
+                    "iteration in order"
+                )
             if [x.name for x in writers(nest, w.buffer) if x is not b]:
                 raise ScheduleError(f"reverse_compute_at {self.block}: use it before decompose_reduction")
         self._spans(nest, b)

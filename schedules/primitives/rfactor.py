@@ -36,8 +36,9 @@ class Rfactor(Primitive):
         for i: for rf in range(8): C[i] += C_rf[i, rf]
 
     The partial sums can then be vectorized or run in parallel. Legal for any reducer, since reducers are
-    associative, in a block whose loops hold nothing else. ``C_rf`` has the new axis last. The new block is ``<block>_rf`` and keeps the
-    loops; the final one gets loops ``<block>_ax0, ..., <block>_rf_k``. Cost: memory for the partial results.
+    associative, in a block whose loops hold nothing else. ``C_rf`` has the new axis last. The new block is
+    ``<block>_rf`` and keeps the loops; the final one gets loops ``<block>_ax0, ..., <block>_rf_k``. Cost:
+    memory for the partial results.
     """
 
     name: ClassVar[str] = "rfactor"
@@ -50,18 +51,27 @@ class Rfactor(Primitive):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is None or not b.init:
-            raise ScheduleError(f"rfactor {self.block}: it is not a whole reduction; use rfactor before decompose_reduction")
+            raise ScheduleError(
+                f"rfactor {self.block}: it is not a whole reduction; use rfactor before decompose_reduction"
+            )
         around = [x.var for x in loops_of(nest, self.block)]
         if self.loop not in around:
-            raise ScheduleError(f"rfactor {self.block}: {self.loop} is not around it; its loops are {', '.join(around)}")
+            raise ScheduleError(
+                f"rfactor {self.block}: {self.loop} is not around it; its loops are {', '.join(around)}"
+            )
         if self.loop not in vars_bound(b, "reduce") or self.loop in vars_bound(b, "spatial"):
-            raise ScheduleError(f"rfactor {self.block}: {self.loop} is not a reduction loop; choose a loop of a reduction axis")
+            raise ScheduleError(
+                f"rfactor {self.block}: {self.loop} is not a reduction loop; choose a loop of a reduction "
+                "axis"
+            )
         only_block(find_loop(nest, self.loop), self.block, "rfactor")
         for x in walk(subtree_of(nest, self.block)):
             if not isinstance(x, Loop):
                 continue
             if x.var in vars_bound(b, "reduce") and x.var in vars_bound(b, "spatial"):
-                raise ScheduleError(f"rfactor {self.block}: {x.var} mixes spatial and reduction axes; do not fuse those")
+                raise ScheduleError(
+                    f"rfactor {self.block}: {x.var} mixes spatial and reduction axes; do not fuse those"
+                )
         if self.result() in block_names(nest):
             raise ScheduleError(f"rfactor {self.block}: {self.result()} exists already")
 
@@ -77,7 +87,7 @@ class Rfactor(Primitive):
         # old axes become expressions of those; their domain moves into `where`
         rest = [v for v in loops if v != self.loop and any(v in E.variables(e) for _, e in reduce)]
         rf = fresh_iter(b, "rf")  # a partial block may be factored again
-        env: dict[str, Expr] = {self.loop: Var(rf)} | {v: Var(f"r_{v}") for v in rest}
+        env: dict[str, Expr] = {self.loop: Var(rf), **{v: Var(f"r_{v}") for v in rest}}
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
@@ -97,7 +107,9 @@ class Rfactor(Primitive):
             where=tuple(w for w in where if w != E.TRUE),
         )
         if not rest:  # nothing left to reduce: each partial result is one value
-            partial = replace(partial, iters=(*iters, Iter("r_1", E.Const(1), "reduce")), binds=(*partial.binds, E.Const(0)))
+            partial = replace(
+                partial, iters=(*iters, Iter("r_1", E.Const(1), "reduce")), binds=(*partial.binds, E.Const(0))
+            )
         # the final block walks the same spatial points: what the loops of the whole subtree cover
         whole = subtree_of(nest, b.name)
         used = vars_bound(b, "spatial")
