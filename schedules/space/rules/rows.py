@@ -17,8 +17,8 @@ LONG_REDUCTION = 1 << 15
 
 
 def split_long_reduction(d: Draft, name: str) -> bool:
-    """A reduction with too few rows for the threads: partial results in parallel (rfactor), as a stage of their
-    own. Returns whether it was split."""
+    """A reduction with too few rows for the threads: partial results in parallel (rfactor), as a stage of
+    their own. Returns whether it was split."""
     b = d.block(name)
     if d.threads == 1 or b.reducer is None:
         return False
@@ -33,7 +33,9 @@ def split_long_reduction(d: Draft, name: str) -> bool:
     if rows >= 4 * d.threads or total < LONG_REDUCTION or not red:
         return False
     first = red[0]
-    parts = d.choice(f"{name}.parts", [p for p in (d.threads, 4 * d.threads, 16 * d.threads) if p <= extent(first)] or [1])
+    parts = d.choice(
+        f"{name}.parts", [p for p in (d.threads, 4 * d.threads, 16 * d.threads) if p <= extent(first)] or [1]
+    )
     outer, _ = d.s.split(first.var, (parts, None))
     d.roots.add(d.s.rfactor(name, outer))
     return True
@@ -87,8 +89,8 @@ def _row_rank(d: Draft, b: Block) -> int:
 
 
 def _lanes_of_reduction(d: Draft, name: str) -> str:
-    """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's name, or
-    "" where the axis is shorter than a vector."""
+    """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's
+    name, or "" where the axis is shorter than a vector."""
     b = d.block(name)
     last = d.loops(name)[-1]
     # the rest of a long reduction is long, whatever number of parts is chosen; the parts are few

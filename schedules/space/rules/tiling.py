@@ -1,6 +1,6 @@
 """Multi-level tiling of a reduction inside its consumer, accumulators in registers.
 
-``for outer tiles (parallel): for inner tiles: { acc = identity; for reduction: acc += ...; out = epilogue(acc) }``:
+``for outer tiles (parallel): for inner tiles: { acc = 0; for reduction: acc += ...; out = epilogue(acc) }``:
 Ansor's multi-level tiling with fused consumer; the register tile follows Goto & van de Geijn (2008).
 """
 
@@ -28,8 +28,8 @@ UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions st
 
 
 def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
-    """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its register
-    tile. ``consumer`` reads ``producer`` at its own iterations."""
+    """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
+    register tile. ``consumer`` reads ``producer`` at its own iterations."""
     p, c = d.block(producer), d.block(consumer)
     axes, n = spatial(c), extents(c)
     d.done.add(producer)
@@ -141,8 +141,8 @@ def _pack_options(p: Block, x: Load | None, v: str) -> tuple[str, ...]:
 
 
 def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
-    """A copy of the input in panels as wide as the register tile, the other dimensions in the order in which the
-    reduction walks them."""
+    """A copy of the input in panels as wide as the register tile, the other dimensions in the order in
+    which the reduction walks them."""
     name = d.s.cache_read(producer, x.buffer, "global")
     at = next(k for k, i in enumerate(x.indices) if i == Var(v))
     rank = len(x.indices)
@@ -178,7 +178,10 @@ def _schedule_accumulators(d: Draft, producer: str, v: str, w: int) -> None:
             if d_unroll(d, producer, len(red)):
                 d.s.unroll(x.var)
     for r in rows:
-        if not (isinstance(next(x for x in ax if x.var == r).extent, Const) and extent(next(x for x in ax if x.var == r)) > MAX_ROWS):
+        if not (
+            isinstance(next(x for x in ax if x.var == r).extent, Const)
+            and extent(next(x for x in ax if x.var == r)) > MAX_ROWS
+        ):
             d.s.unroll(r)
     d.s.vectorize(vec)
     d.s.decompose_reduction(producer, red[0].var)
@@ -210,8 +213,8 @@ def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> Non
 
 
 def _group_panels(d: Draft, name: str, panel: int) -> None:
-    """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel`` is the
-    position of the loop over panels."""
+    """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel``
+    is the position of the loop over panels."""
     loops = [x.var for x in d.loops(name)]
     outer, inner = d.s.split(loops[panel], (None, PANELS))
     d.s.reorder(outer, *loops[panel + 1 : -1], inner, loops[-1])
