@@ -9,7 +9,6 @@ import typing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.ir import Loop, Nest, walk
@@ -93,10 +92,6 @@ def require_serial(loop: Loop, what: str) -> None:
 def extent_of(loop: Loop) -> int | None:
     """The loop's extent, None while it depends on holes."""
     return int(loop.extent.value) if isinstance(loop.extent, Const) else None
-
-
-def show_extent(loop: Loop) -> str:
-    return E.show(loop.extent)
 
 
 def require_new(nest: Nest, names: tuple[str, ...], what: str) -> None:

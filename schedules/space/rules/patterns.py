@@ -58,10 +58,6 @@ def vector_axis(b: Block) -> str | None:
     return long[-1] if long else (axes[-1] if axes else None)
 
 
-def reads_along(b: Block, var: str) -> list[Load]:
-    return [x for x in reads(b) if x.buffer not in {w.buffer for w in b.writes} and var in _vars(x)]
-
-
 def _vars(x: Load) -> frozenset[str]:
     return frozenset().union(*(E.variables(i) for i in x.indices)) if x.indices else frozenset()
 
