@@ -25,7 +25,8 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
         return e, ONE
     terms, const = affine.linear(e)
     if e not in terms:
-        base, extent = const, ONE
+        base: Expr = const
+        extent: Expr = ONE
         for atom, coef in terms.items():
             s = span(atom, inner)
             if s is None:
@@ -39,17 +40,14 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
                 extent = extent + (n - 1) * coef
         return base, extent
     match e:
-        case E.Var(name=n):
-            return Const(0), inner[n]
+        case E.Var(name=name):
+            return Const(0), inner[name]
         case Binary(op="//", a=a, b=b) if affine.is_scalar(b):
             s = span(a, inner)
             if s is None:
                 return None
             base, n = s
-            aligned = affine.linear(base)
-            if all(_multiple(c, b) for c in (*aligned[0].values(), aligned[1])):
-                return base // b, (n - 1) // b + 1
-            return base // b, (n + b - 2) // b + 1
+            return base // b, (n - 1 + (b - 1) * _misaligned(base, b)) // b + 1
         case Binary(op="min" | "max" as op, a=a, b=b) if affine.is_scalar(b):
             # min(x, c) moves no faster than x: it stays within x's extent from its own start
             s = span(a, inner)
@@ -59,11 +57,22 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
             if s is None:
                 return None
             base, n = s
-            aligned = affine.linear(base)
-            if all(_multiple(c, b) for c in (*aligned[0].values(), aligned[1])):
-                return Const(0), E.minimum(n, b)
-            return Const(0), b
+            return Const(0), E.maximum(E.minimum(n, b), b * _misaligned(base, b))
     return None
+
+
+def _misaligned(e: Expr, of: Expr) -> Expr:
+    """1 where ``e`` may be no multiple of ``of``, else 0: over holes, decided when they are filled."""
+    terms, const = affine.linear(e)
+    rest: Expr = Const(0)
+    for atom, c in (*terms.items(), (None, const)):
+        if _multiple(c, of):
+            continue
+        odd = c % of
+        if isinstance(atom, Binary) and atom.op in ("min", "max"):
+            odd = E.minimum(odd, _misaligned(atom.a, of) + _misaligned(atom.b, of))
+        rest = rest + odd
+    return E.minimum(rest, ONE)
 
 
 def _multiple(c: Expr, of: Expr) -> bool:

@@ -13,13 +13,11 @@ from schedules.model import Target, Trace
 from schedules.schedule import fill
 from schedules.space import holes as H
 from schedules.space.base import Rows
+from schedules.space.features import FEATURE_NAMES, features
 from schedules.space.limits import within
-from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, analyse, measure
+from schedules.space.quantities import BlockFacts, Machine, analyse
 from schedules.space.rules import apply_rules, schedule_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
-
-GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
-HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class DerivedSpace:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        hot = tuple(f"block{n}.{f}" for n in range(HOT_BLOCKS) for f in FEATURES_PER_BLOCK)
-        return (*hot, "blocks", "total.cycles", "total.memory_bytes", "total.special", "est_time_s")
+        return FEATURE_NAMES
 
     def sketch(self, sketch: int) -> Sketch:
         return self._sketches[sketch]
@@ -78,24 +75,7 @@ class DerivedSpace:
 
     def features(self, sketch: int, rows: Rows) -> np.ndarray:
         s = self._sketches[sketch]
-        env = H.columns(s.holes, rows)
-        found = [measure(b, env, self.machine) for b in s.facts]
-        n = len(rows)
-        cycles = np.stack([np.broadcast_to(q["cycles"], (n,)) for q in found])
-        # hottest first, by the mean over the rows: which block is hot hardly depends on the holes
-        order = np.argsort(-cycles.mean(axis=1), kind="stable")
-        out = np.zeros((n, len(self.feature_names)), dtype=np.float32)
-        width = len(FEATURES_PER_BLOCK)
-        for k, b in enumerate(order[:HOT_BLOCKS]):
-            for j, name in enumerate(FEATURES_PER_BLOCK):
-                out[:, k * width + j] = found[b][name]
-        tail = HOT_BLOCKS * width
-        out[:, tail] = len(found)
-        out[:, tail + 1] = cycles.sum(axis=0)
-        out[:, tail + 2] = sum(q["memory_bytes"] for q in found)
-        out[:, tail + 3] = sum(b.special for b in s.facts)
-        out[:, tail + 4] = cycles.sum(axis=0) / (GIGAHERTZ * 1e9)
-        return out
+        return features(s.facts, H.columns(s.holes, rows), len(rows), self.machine)
 
     def trace(self, sketch: int, row: Rows) -> Trace:
         s = self._sketches[sketch]

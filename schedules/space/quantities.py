@@ -96,8 +96,9 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
         buf = nest.buffer(name)
 
         def size(over: list[Loop], at: tuple[Expr, ...] = at, shape: tuple[Expr, ...] = buf.shape) -> Expr:
-            spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=True)
-            return _product([n for _, n in spans])
+            spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
+            # tails and guards may reach beyond the buffer, but touch nothing there
+            return _product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
 
         facts.append(
             AccessFacts(

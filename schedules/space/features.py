@@ -1,0 +1,48 @@
+"""Features of candidates: the quantities of their hottest blocks one by one, and sums over all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, measure
+
+GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
+HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
+
+FEATURE_NAMES = (
+    *(f"block{n}.{f}" for n in range(HOT_BLOCKS) for f in FEATURES_PER_BLOCK),
+    "blocks",
+    "total.cycles",
+    "total.memory_bytes",
+    "total.special",
+    "est_time_s",
+)
+
+
+def features(
+    facts: tuple[BlockFacts, ...], env: Mapping[str, Any], rows: int, machine: Machine
+) -> npt.NDArray[np.float32]:
+    """The features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]; ``env`` has its columns
+    by the names of the holes. A row's features depend on no other row."""
+    found = [measure(b, env, machine) for b in facts]
+    width = len(FEATURES_PER_BLOCK)
+    table = np.empty((rows, len(found), width), dtype=np.float64)
+    for k, q in enumerate(found):
+        for j, name in enumerate(FEATURES_PER_BLOCK):
+            table[:, k, j] = q[name]
+    cycles = table[:, :, FEATURES_PER_BLOCK.index("cycles")]
+    order = np.argsort(-cycles, axis=1, kind="stable")[:, :HOT_BLOCKS]
+    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
+    out[:, : hot.shape[1] * width] = hot.reshape(rows, -1)
+    total = cycles.sum(axis=1)
+    memory = table[:, :, FEATURES_PER_BLOCK.index("memory_bytes")].sum(axis=1)
+    special = sum(b.special for b in facts)
+    out[:, HOT_BLOCKS * width :] = np.stack(
+        [np.full(rows, len(found)), total, memory, np.full(rows, special), total / (GIGAHERTZ * 1e9)], axis=1
+    )
+    return out
