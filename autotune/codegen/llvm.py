@@ -3,6 +3,7 @@ beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.codegen.llvm_expr import CodegenError, Expressions, Place
@@ -14,7 +15,7 @@ from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Sto
 from schedules.model import Target
 from schedules.passes.simplify import substitute
 
-CODEGEN_VERSION = 2
+CODEGEN_VERSION = 3
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
 ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
@@ -187,24 +188,52 @@ class _Function:
             cond = self.x.scalar(E.all_of(*plain))
             self.under(cond, E.TRUE if not lanes else E.all_of(*lanes), s.body)
             return
-        mask = self.x.value(E.all_of(*lanes))
-        self.x.mask = self.x.and_mask(mask)
-        # a load that all lanes share may be out of bounds when none of them is active
-        name = f"@llvm.vector.reduce.or.v{self.x.lanes}i1"
-        self.shared.declares.setdefault(f"declare i1 {name}(<{self.x.lanes} x i1>)")
-        some = Value(self.s.emit(f"call i1 {name}({self.x.mask})"), "bool")
-        self.under(some, E.TRUE, s.body)
-        self.x.mask = outer
+        mask = self.x.and_mask(self.x.value(E.all_of(*lanes)))
+        stores = _stores(s.body)
+
+        def masked() -> None:
+            # a load that all lanes share may be out of bounds when none of them is active
+            self.x.mask = mask
+            self.branch(self.fold("or", mask), stores, lambda: self.stmt(s.body))
+            self.x.mask = outer
+
+        if outer is None:
+            # whole vectors go unmasked: a masked store costs tens of cycles on some CPUs
+            self.branch(self.fold("and", mask), stores, lambda: self.stmt(s.body), masked)
+        else:
+            masked()
+
+    def fold(self, op: str, mask: Value) -> Value:
+        """Whether any ("or") or every ("and") lane is active."""
+        name = f"@llvm.vector.reduce.{op}.v{mask.lanes}i1"
+        self.shared.declares.setdefault(f"declare i1 {name}(<{mask.lanes} x i1>)")
+        return Value(self.s.emit(f"call i1 {name}({mask})"), "bool")
 
     def under(self, cond: Value, rest: Expr, body: Stmt) -> None:
-        then, done = self.s.label("then"), self.s.label("done")
-        self.s.stack.append(Scope(then, False, _stores(body)))
-        self.stmt(body if rest == E.TRUE else Guard(rest, body))
-        scope = self.s.stack.pop()
-        self.s.do(f"br {cond}, label %{then}, label %{done}")
-        self.s.top.lines.append(f"{then}:")
-        self.s.top.lines.extend(scope.lines)
-        self.s.do(f"br label %{done}")
+        self.branch(cond, _stores(body), lambda: self.stmt(body if rest == E.TRUE else Guard(rest, body)))
+
+    def branch(
+        self,
+        cond: Value,
+        stores: frozenset[str],
+        then: Callable[[], None],
+        other: Callable[[], None] | None = None,
+    ) -> None:
+        """``if cond: then() else: other()``, each side in a scope of its own."""
+        done = self.s.label("done")
+        sides: list[tuple[str, Scope]] = []
+        for side in (then, other):
+            if side is None:
+                continue
+            label = self.s.label("side")
+            self.s.stack.append(Scope(label, False, stores))
+            side()
+            sides.append((label, self.s.stack.pop()))
+        self.s.do(f"br {cond}, label %{sides[0][0]}, label %{sides[1][0] if len(sides) > 1 else done}")
+        for label, scope in sides:
+            self.s.top.lines.append(f"{label}:")
+            self.s.top.lines.extend(scope.lines)
+            self.s.do(f"br label %{done}")
         self.s.start(done)
 
     def alloc(self, s: Alloc) -> None:
