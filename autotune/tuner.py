@@ -36,6 +36,7 @@ FINALISTS = 8
 PASSES = 3  # over finalists, until the best of the log is one of them
 NEAR = 1.1  # a trial slower than this times the best will not win
 MARGIN_S = 0.25  # before the deadline
+REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class TuneOptions:
                 raise SettingsError(f"{name} is {value}; it must be at least 1")
         if not (self.budget_s > 0 and math.isfinite(self.budget_s)):
             raise SettingsError(f"the budget is {self.budget_s} s; it must be positive and finite")
-        if self.seed < 0:
-            raise SettingsError(f"the seed is {self.seed}; it must not be negative")
+        if not 0 <= self.seed < 2**63:
+            raise SettingsError(f"the seed is {self.seed}; it must be from 0 to 2^63 - 1")
         for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
             if name not in known:
                 raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
@@ -465,8 +466,15 @@ def _measurer(
 ) -> contextlib.AbstractContextManager[Measuring]:
     """A measurer whose limits suit the budget; the reference is the library's where there is one."""
     from autotune.measure import Measurer, Options, random_inputs
+    from autotune.measure.memory import check_fits
     from schedules import ops
 
+    check_fits(workload.dag)
+    if workload.flops > REFERENCE_RATE * options.budget_s:
+        raise SettingsError(
+            f"one run takes {workload.flops / 1e9:.3g} GFLOP, so that the result to check against alone would "
+            f"use up a budget of {options.budget_s:g} s; give more time, or use smaller sizes"
+        )
     inputs = random_inputs(workload.dag)
     reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
     budget = options.budget_s

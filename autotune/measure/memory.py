@@ -1,0 +1,45 @@
+"""Whether a workload's arrays fit into the memory that is free: asked before any of them is made, since
+on Linux a process that takes too much is not told so but killed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from schedules.dag import ComputeDAG
+from schedules.errors import WorkloadError
+
+COPIES = 6  # of every input and output: here, shared, and at up to three places in the worker
+WIDE_BYTES = 16  # an element of any tensor while the reference computes: it and a temporary in float64
+RESERVE = 0.1  # of the free memory is left to others
+
+
+def needed_bytes(dag: ComputeDAG) -> int:
+    """What measuring a DAG takes at most, about, in all its processes together."""
+    params = sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in dag.params)
+    elements = sum(math.prod(t.shape) for t in dag.tensors.values())
+    return COPIES * params + WIDE_BYTES * elements
+
+
+def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that can still be taken: the machine's, or less where a container's limit is nearer."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = (root / "memory.max").read_text(encoding="ascii").strip()
+        used = int((root / "memory.current").read_text(encoding="ascii"))
+        return min(free, max(0, int(limit) - used))
+    except (OSError, ValueError):  # no such limit ("max"), or no cgroup at all
+        return free
+
+
+def check_fits(dag: ComputeDAG, free: int | None = None) -> None:
+    """Raises `WorkloadError` unless a DAG can be measured within ``free`` bytes (default: `free_bytes`)."""
+    needed, free = needed_bytes(dag), free_bytes() if free is None else free
+    if needed > (1 - RESERVE) * free:
+        raise WorkloadError(
+            f"measuring {', '.join(f'{n}{list(dag.tensors[n].shape)}' for n in dag.outputs)} takes about "
+            f"{needed / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free; use smaller sizes"
+        )
