@@ -20,6 +20,8 @@ from schedules.model import Target, Trace, Workload
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
 AHEAD = 8  # objects per builder that may wait for the worker
+PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
+LATE_S = 1.0  # after the deadline a candidate that runs may still end
 FINAL_TIMEOUT_S = 120.0
 
 
@@ -166,17 +168,23 @@ class _Batch:
         self.built: dict[int, tuple[bytes, float]] = {}  # object, seconds it took to build
         self.next = 0  # the first trace that no builder has got
         self.building = True  # whose turn it is, where building and running take turns
+        self.turn = time.monotonic()  # when it began
 
     def step(self) -> bool:
         """Hand out work, wait for something to happen, take it in. False when nothing is under way and
         nothing may begin."""
         self._hand_out()
         owner = self.owner
-        busy = [s for s in (owner._runner, *owner._builders) if s.busy]
-        if not busy:
-            return False
         now = time.monotonic()
-        wait = max(0.0, min(s.deadline for s in busy) - now)
+        until = float("inf") if self.deadline is None else self.deadline
+        if now >= until:  # what is being built would not be run any more
+            for b in owner._builders:
+                b.drop()
+            until += LATE_S
+        busy = [s for s in (owner._runner, *owner._builders) if s.busy]
+        if not busy or now >= until:
+            return False
+        wait = max(0.0, min(until, *(s.deadline for s in busy)) - now)
         sockets = {s.child.sock: s for s in busy if s.child is not None}
         readable = select(list(sockets), [], [], wait)[0]
         for sock in readable:
@@ -205,10 +213,13 @@ class _Batch:
         room = AHEAD * len(builders) - len(self.built) - len(under_way)
         more = self.next < len(self.traces) and not over
         if not owner._overlap:  # the worker has the machine to itself
-            if self.building and not under_way and (room <= 0 or not more):
+            enough = room <= 0 or (bool(self.built) and time.monotonic() >= self.turn + PHASE_S)
+            if self.building and not under_way and (enough or not more):
                 self.building = False
             elif not self.building and not runner.busy and not self.built:
-                self.building = True
+                self.building, self.turn = True, time.monotonic()
+            if enough:
+                room = 0
         for b in builders:
             if more and room > 0 and not b.busy and (owner._overlap or self.building):
                 b.submit(self.next, self.traces[self.next].to_json(), owner.options)
@@ -244,9 +255,9 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     """Standard-normal floats, or integers from -8 to 7, for every input of a DAG."""
     rng = np.random.default_rng(seed)
     return [
-        rng.standard_normal(t.shape).astype(t.dtype)
+        rng.standard_normal(t.shape, np.dtype(t.dtype))
         if t.dtype.startswith("float")
-        else rng.integers(-8, 8, t.shape).astype(t.dtype)
+        else rng.integers(-8, 8, t.shape, np.dtype(t.dtype))
         for t in dag.inputs
     ]
 
