@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import keyword
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -211,10 +212,10 @@ def _witness(ix: Expr, size: int, extents: dict[str, int], guards: tuple[Expr, .
     if builtins.any(E.loads(g) for g in guards):
         return None
     order = [v for v in extents if v in names]
-    points = [np.arange(extents[v]) for v in order]
-    if np.prod([float(len(p)) for p in points]) > _WITNESS_POINTS:  # the corners, which decide linear forms
-        width = int(_WITNESS_POINTS ** (1 / len(points))) // 2 or 1
-        points = [np.unique(np.r_[p[:width], p[-width:]]) if len(p) > 2 * width else p for p in points]
+    width = MAX_EXTENT
+    if math.prod(extents[v] for v in order) > _WITNESS_POINTS:  # the corners, which decide linear forms
+        width = int(_WITNESS_POINTS ** (1 / len(order))) // 2 or 1
+    points = [_ends(extents[v], width) for v in order]
     env = dict(zip(order, np.meshgrid(*points, indexing="ij", sparse=True), strict=True)) if order else {}
     with np.errstate(all="ignore"):
         value = np.asarray(E.evaluate(ix, env))
@@ -227,6 +228,13 @@ def _witness(ix: Expr, size: int, extents: dict[str, int], guards: tuple[Expr, .
     at = tuple(int(i) for i in np.argwhere(np.broadcast_to(bad, full))[-1])
     where = ", ".join(f"{v}={points[i][at[i]]}" for i, v in enumerate(order))
     return f"{int(np.broadcast_to(value, full)[at])}" + (f" at {where}" if where else "")
+
+
+def _ends(extent: int, width: int) -> np.ndarray:
+    """0..extent-1, or of a longer range the first and the last ``width`` numbers."""
+    if extent <= 2 * width:
+        return np.arange(extent)
+    return np.r_[0:width, extent - width : extent]
 
 
 # --- reductions -------------------------------------------------------------------------------
