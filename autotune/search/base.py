@@ -98,11 +98,10 @@ class Known:
             return found
         for _ in range(DRAWS):
             more = self.fresh(sketch, self._space.sample(sketch, 2 * n + 64, rng))
+            before = len(found)
             if len(more):
                 found = unique(np.concatenate([found, more]))
-                if len(found) >= n:
-                    break
-            elif len(found):
+            if len(found) >= n or len(found) == before > 0:  # enough, or nothing new where little is left
                 break
         if not len(found):
             self._exhausted.add(sketch)
