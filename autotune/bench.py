@@ -91,10 +91,12 @@ def compare(
     *,
     seconds: float = 5.0,
     max_rounds: int = 200,
+    settle_s: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Rounds for about ``seconds``, at least `MIN_ROUNDS`. ``limit`` measures, in seconds a call, what
-    the machine allows at best."""
+    the machine allows at best. ``settle_s``: a pause before each sample, and a call that isn't timed; thread pools
+    of OpenMP and OpenBLAS spin for tens of milliseconds after their last work and would slow the next contender."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
@@ -107,6 +109,9 @@ def compare(
                 limits.append(limit())
             turn = r % len(contenders)
             for c in (*contenders[turn:], *contenders[:turn]):
+                if settle_s > 0:
+                    time.sleep(settle_s)
+                    c.call()
                 times[c.name].append(_sample(c, numbers[c.name], clock))
     return Comparison(times, limits)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from schedules.model import Workload
 
 TUNED = "autotune"
+SETTLE_S = 0.05  # after threaded peers: see autotune.bench.compare
 
 
 def bench(
@@ -74,7 +75,8 @@ def bench(
             prepared.call()
             agree(workload, name, prepared.result(), outputs)
             contenders.append(Contender(name, prepared.call))
-        result = compare(contenders, limit_of(workload, kernel.target), seconds=time_s)
+        settle = SETTLE_S if kernel.target.threads > 1 else 0.0
+        result = compare(contenders, limit_of(workload, kernel.target), seconds=time_s, settle_s=settle)
 
     rows = [
         {
