@@ -38,7 +38,7 @@ def features(
     order = np.argsort(-cycles, axis=1, kind="stable")[:, :HOT_BLOCKS]
     hot = np.take_along_axis(table, order[:, :, None], axis=1)
     out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
-    out[:, : hot.shape[1] * width] = hot.reshape(rows, -1)
+    out[:, : hot.shape[1] * width] = hot.reshape(rows, hot.shape[1] * width)
     total = cycles.sum(axis=1)
     memory = table[:, :, FEATURES_PER_BLOCK.index("memory_bytes")].sum(axis=1)
     special = sum(b.special for b in facts)

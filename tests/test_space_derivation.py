@@ -1,0 +1,144 @@
+"""Spaces as derived: legal, deterministic, quick, and drawn from the expression alone."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from space_cases import BIG, big_space, library_case, own_case, target
+from space_expressions import OWN
+
+from schedules import ops, te
+from schedules.errors import ScheduleError
+from schedules.lower import lower
+from schedules.model import Trace
+from schedules.schedule import Schedule
+from schedules.space import derive, rules
+from schedules.space.rules import schedule_plainly
+from schedules.space.sketching import Draft, enumerate_drafts
+
+
+@pytest.mark.parametrize(
+    ("name", "threads"), [*((n, t) for n in sorted(ops.REGISTRY) for t in (1, 2)), *((n, 2) for n in OWN)]
+)
+def test_valid_rows_replay_and_lower(name: str, threads: int) -> None:
+    rng = np.random.default_rng(7)
+    case = library_case(name, rng, 40) if name in ops.REGISTRY else own_case(name, rng, 40)
+    space = derive(case.dag, target(threads))
+    assert len(set(space.sketches)) == len(space.sketches)
+    usable = 0
+    for k in range(len(space.sketches)):
+        rows = space.sample(k, 48, rng)
+        rows = rows[space.valid(k, rows)][:1]
+        usable += bool(len(rows))
+        for row in rows:
+            trace = space.trace(k, row)
+            assert Trace.from_json(trace.to_json()) == trace
+            s = Schedule.replay(case.dag, trace, space.target)
+            assert s.trace == trace
+            assert lower(s.nest).outputs == case.dag.outputs  # verified after every pass
+    assert usable
+
+
+@pytest.mark.parametrize("name", sorted(BIG))
+def test_spaces_at_big_shapes(name: str) -> None:
+    dag = ops.workload(name, BIG[name]).dag
+    cost = []
+    for _ in range(2):
+        start = time.process_time()
+        space = derive(dag, target(2))
+        cost.append(time.process_time() - start)
+    assert min(cost) < 1.0
+    rng = np.random.default_rng(3)
+    good = [space.valid(k, space.sample(k, 512, rng)).mean() for k in range(len(space.sketches))]
+    assert max(good) > 0.05, "nearly every sample breaks a limit"
+
+
+def test_every_library_operator_has_a_big_shape() -> None:
+    assert set(BIG) == set(ops.REGISTRY)
+
+
+def test_a_space_is_the_same_in_another_process() -> None:
+    program = (
+        "from space_cases import BIG, big_space\n"
+        "for n in ('conv2d_bias_relu', 'softmax', 'matmul'):\n"
+        "    s = big_space(n, 2)\n"
+        "    print(s.sketches, [s.holes(k) for k in range(len(s.sketches))])\n"
+        "    print([s.sketch(k).trace.digest for k in range(len(s.sketches))])\n"
+    )
+    here = Path(__file__).parent
+    out = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": f"{here}:{here.parent}", "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    want = ""
+    for n in ("conv2d_bias_relu", "softmax", "matmul"):
+        s = big_space(n, 2)
+        want += f"{s.sketches} {[s.holes(k) for k in range(len(s.sketches))]}\n"
+        want += f"{[s.sketch(k).trace.digest for k in range(len(s.sketches))]}\n"
+    assert out == want
+
+
+def test_no_rule_knows_an_operator() -> None:
+    words = {w for name in ops.REGISTRY for w in name.split("_")} - {"add", "sum", "reduce", "max", "batch"}
+    words |= {"conv", "gemm", "pool", "relu"}
+    words -= {"layer", "multiply", "fused", "bias"}
+    for path in sorted(Path(rules.__file__).parent.parent.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        docs = {
+            id(n.body[0].value)
+            for n in ast.walk(tree)
+            if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and n.body
+            and isinstance(n.body[0], ast.Expr)
+        }  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                assert "schedules.ops" not in ast.unparse(node), path.name
+            named = [getattr(node, f, "") for f in ("id", "attr", "name", "arg")]
+            if isinstance(node, ast.Constant) and id(node) not in docs:
+                named.append(node.value)
+            for text in named:
+                if isinstance(text, str):
+                    found = words & set(text.lower().replace(".", "_").split("_"))
+                    assert not found, f"{path.name}: {text!r} names an operator"
+
+
+def test_the_last_resort_schedules_anything() -> None:
+    rng = np.random.default_rng(1)
+    for name in OWN:
+        case = own_case(name, rng, 20)
+        (draft,) = enumerate_drafts(case.dag, target(2), schedule_plainly)
+        lower(draft.s.nest)
+
+
+def test_what_no_rule_can_schedule_has_a_plain_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(d: Draft) -> None:
+        raise ScheduleError("no")
+
+    monkeypatch.setattr(sys.modules["schedules.space.derive"], "apply_rules", refuse)
+    a = te.placeholder((5, 9), name="a")
+    dag = te.dag([a, te.compute((5, 9), lambda i, j: a[i, j] * 2, "c")])
+    space = derive(dag, target(2))
+    assert space.sketches == ("plain",)
+    assert space.valid(0, space.sample(0, 3, rng=np.random.default_rng(0))).all()
+
+
+def test_names_of_stages_may_start_alike() -> None:
+    """Rules find a block's loops by structure: ``c_r`` below is no part of ``c``."""
+    a, b = te.placeholder((13, 11), name="c_local"), te.placeholder((11, 37), name="c_rf")
+    k = te.reduce_axis(11, "k")
+    c = te.compute((13, 37), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    dag = te.dag([a, b, te.compute((13, 37), lambda i, j: te.maximum(c[i, j], 0), "c_r")])
+    space = derive(dag, target(2))
+    plain = ops.workload("matmul", {"m": 13, "n": 37, "k": 11}).dag
+    assert len(space.sketches) == len(derive(plain, target(2)).sketches)
+    row = space.sample(0, 1, np.random.default_rng(0))[0]
+    lower(Schedule.replay(dag, space.trace(0, row), space.target).nest)

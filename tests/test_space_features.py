@@ -1,0 +1,156 @@
+"""Quantities of a nest: the same for a sketch's rows, for concrete nests and for the interpreter's counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from space_cases import BIG, big_space, library_case, own_case, target
+
+from schedules import interp, ops, te
+from schedules.ir import Nest
+from schedules.primitives.vectorize import MAX_LANES
+from schedules.schedule import Schedule
+from schedules.space import DerivedSpace, derive
+from schedules.space.features import FEATURE_NAMES, features
+from schedules.space.limits import Limits, within
+from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, analyse, measure
+
+
+def one(nest: Nest, machine: Machine) -> np.ndarray:
+    """The features of a concrete nest."""
+    return features(analyse(nest), {}, 1, machine)[0]
+
+
+@pytest.mark.parametrize("name", sorted(ops.REGISTRY))
+def test_features_are_those_of_the_instantiated_nest(name: str) -> None:
+    rng = np.random.default_rng(11)
+    for seed in range(3):
+        case = library_case(name, np.random.default_rng([seed, 5]), 40)
+        space = derive(case.dag, target(1 + seed % 2))
+        for k in rng.permutation(len(space.sketches))[:4]:
+            rows = space.sample(k, 64, rng)
+            rows = rows[space.valid(k, rows)][:3]
+            found = space.features(k, rows)
+            for row, got in zip(rows, found, strict=True):
+                nest = Schedule.replay(case.dag, space.trace(k, row), space.target).nest
+                want = one(nest, space.machine)
+                wrong = [n for n, g, w in zip(FEATURE_NAMES, got, want, strict=True) if g != w]
+                assert not wrong, f"{case.label} {space.sketches[k]} {row.tolist()}: {wrong}"
+
+
+@pytest.mark.parametrize("name", ["column_argmin", "contract4", "index_maps", "two_products", "reverse"])
+def test_so_they_are_for_users_own_expressions(name: str) -> None:
+    rng = np.random.default_rng(2)
+    case = own_case(name, rng, 30)
+    space = derive(case.dag, target(2))
+    rows = space.sample(0, 64, rng)
+    rows = rows[space.valid(0, rows)][:4]
+    for row, got in zip(rows, space.features(0, rows), strict=True):
+        nest = Schedule.replay(case.dag, space.trace(0, row), space.target).nest
+        assert np.array_equal(got, one(nest, space.machine))
+
+
+@pytest.mark.parametrize("name", sorted(BIG))
+def test_features_are_finite_and_independent_of_the_batch(name: str) -> None:
+    space = big_space(name)
+    rng = np.random.default_rng(0)
+    for k in range(len(space.sketches)):
+        rows = space.sample(k, 64, rng)
+        found = space.features(k, rows)
+        assert found.shape == (64, len(space.feature_names)) and found.dtype == np.float32
+        assert np.isfinite(found).all()
+        assert np.array_equal(found[7:9], space.features(k, rows[7:9]))
+        assert len(space.features(k, rows[:0])) == 0
+        assert len(space.valid(k, rows[:0])) == 0
+
+
+def _counted(nest: Nest, arrays: dict[str, np.ndarray]) -> int:
+    """Bytes that the interpreter reads and writes."""
+    counts: dict[str, int] = {}
+    interp.run(nest, arrays, counts=counts)
+    return sum(n * arrays[key.split()[1]].itemsize for key, n in counts.items())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bytes_of_an_elementwise_nest_are_those_counted(dtype: str) -> None:
+    n = 256
+    w = ops.workload("fused_multiply_add", {"n": n}, dtype)
+    space = derive(w.dag, target())
+    arrays = {t.name: np.ones(t.shape, t.dtype) for t in w.dag.params}
+    rows = space.sample(0, 20, np.random.default_rng(0))
+    tile = rows[:, space.holes(0).index("e.vec")] * rows[:, space.holes(0).index("e.body")]
+    checked = 0
+    for row in rows[n % tile == 0][:3]:
+        nest = Schedule.replay(w.dag, space.trace(0, row), space.target).nest
+        q = measure(analyse(nest)[0], {}, space.machine)
+        assert q["memory_bytes"] == 5 * n * np.dtype(dtype).itemsize == _counted(nest, arrays)
+        checked += 1
+    assert checked
+
+
+def test_bytes_of_a_copy_with_reuse_are_counted_once() -> None:
+    """What is read again counts once toward memory, as often as it is read toward the first cache."""
+    a, b = te.placeholder((8, 16), name="a"), te.placeholder((16,), name="b")
+    dag = te.dag([a, b, te.compute((8, 16), lambda i, j: a[i, j] + b[j], "c")])
+    s = Schedule(dag)
+    s.vectorize(s.loops("c")[-1])
+    q = measure(analyse(s.nest)[0], {}, Machine.of(target()))
+    assert q["memory_bytes"] == (128 + 16 + 128) * 4
+    arrays = {t.name: np.ones(t.shape, np.float32) for t in dag.params}
+    assert _counted(s.nest, arrays) == (128 + 128 + 128) * 4 == q["l1_traffic"]
+
+
+def test_a_matrix_product_in_registers() -> None:
+    """6 rows of 2 vectors: 12 accumulators, 2 vectors of b and a broadcast element of a."""
+    w = ops.workload("matmul", {"m": 12, "n": 32, "k": 10})
+    s = Schedule(w.dag)
+    i, j, k = s.loops("c")
+    i0, i1 = s.split(i, (None, 6))
+    j0, j1 = s.split(j, (None, 16))
+    s.reorder(i0, j0, k, i1, j1)
+    s.unroll(i1)
+    s.vectorize(j1)
+    (b,) = analyse(s.nest)
+    q = measure(b, {}, Machine.of(target()))
+    assert q["vectors"] == 12 and q["lanes"] == 16 and q["unrolled"] == 6
+    assert q["reduction"] == 10 and q["outer"] == 4 and q["instances"] == 12 * 32 * 10
+    assert q["registers"] == 12 + 2 + 1 and q["spills"] == 0 and q["gathers"] == 0
+    assert q["inner_bytes"] == (6 * 16 + 6 * 10 + 10 * 16) * 4
+    assert q["memory_bytes"] == (12 * 32 + 12 * 10 + 10 * 32) * 4
+    assert set(q) == set(FEATURES_PER_BLOCK)
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def _matmul() -> DerivedSpace:
+    return big_space("matmul")
+
+
+def test_limits_drop_register_tiles_that_spill() -> None:
+    space = _matmul()
+    k = next(k for k, n in enumerate(space.sketches) if "c.vec" in space.holes(k))
+    rows = space.sample(k, 512, np.random.default_rng(0))
+    facts, env = space.sketch(k).facts, dict(zip(space.holes(k), rows.T, strict=True))
+    spills = np.max(
+        [np.broadcast_to(measure(b, env, space.machine)["spills"], 512) for b in facts if b.reduces], axis=0
+    )
+    ok = space.valid(k, rows)
+    assert (spills[ok] <= Limits().spilled_registers).all()
+    assert (spills > Limits().spilled_registers).any() and ok.any()
+    wide = replace(space.machine, registers=1000.0)
+    assert within(facts, env, 512, wide).sum() > ok.sum()
+
+
+def test_limits_bound_lanes_unrolled_code_and_buffers() -> None:
+    space = _matmul()
+    rows = space.sample(0, 256, np.random.default_rng(0))
+    facts, env = space.sketch(0).facts, dict(zip(space.holes(0), rows.T, strict=True))
+    base = within(facts, env, 256, space.machine)
+    few = within(facts, env, 256, space.machine, Limits(unrolled_vectors=4))
+    assert (base & ~few).any() and not (few & ~base).any()
+    assert not within(facts, env, 256, space.machine, Limits(scratch_bytes=1 << 10)).any()
+    lanes = np.max([np.broadcast_to(measure(b, env, space.machine)["lanes"], 256) for b in facts], axis=0)
+    assert (lanes[base] <= MAX_LANES).all()

@@ -1,0 +1,82 @@
+"""Decision matrices: whatever sampling, mutation and crossover make stays in the space."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from space_cases import big_space
+
+from schedules.expr import Const, Hole, ceildiv
+from schedules.space import holes as H
+
+SPECS = st.lists(
+    st.one_of(
+        st.lists(st.integers(1, 64), min_size=1, max_size=6, unique=True).map(tuple),
+        st.tuples(st.integers(1, 400), st.integers(0, 3), st.sampled_from([3, 8, 1 << 40])),
+    ),
+    max_size=5,
+)
+
+
+def build(specs: list[tuple[int, ...]]) -> tuple[H.HoleSpec, ...]:
+    """Holes from drawn tuples: choices, and divisors of a count that an earlier hole may set."""
+    out: list[H.HoleSpec] = []
+    for n, spec in enumerate(specs):
+        if len(spec) == 3 and spec[2] in (3, 8, 1 << 40):
+            of = Const(spec[0]) if not out else ceildiv(spec[0], Hole(out[spec[1] % len(out)].name))
+            out.append(H.PerfectTile(f"h{n}", of, spec[2]))
+        else:
+            out.append(H.Choice(f"h{n}", spec))
+    return tuple(out)
+
+
+@given(SPECS, st.integers(0, 40), st.integers(0, 2**32 - 1))
+def test_all_rows_stay_allowed(specs: list[tuple[int, ...]], n: int, seed: int) -> None:
+    holes = build(specs)
+    rng = np.random.default_rng(seed)
+    a, b = H.sample(holes, n, rng), H.sample(holes, n, rng)
+    for rows in (a, b, H.mutate(holes, a, rng), H.crossover(holes, a, b, rng)):
+        assert rows.shape == (n, len(holes)) and rows.dtype == np.int64
+        assert H.allowed(holes, rows).all()
+
+
+@given(SPECS, st.integers(0, 2**32 - 1))
+def test_operators_do_what_they_say(specs: list[tuple[int, ...]], seed: int) -> None:
+    holes = build(specs)
+    rng = np.random.default_rng(seed)
+    a, b = H.sample(holes, 20, rng), H.sample(holes, 20, rng)
+    kept = a.copy(), b.copy()
+    again = H.sample(holes, 20, np.random.default_rng(seed))
+    assert np.array_equal(a, again)
+    H.mutate(holes, a, rng)
+    H.crossover(holes, a, b, rng)
+    assert np.array_equal(a, kept[0]) and np.array_equal(b, kept[1]), "parents were changed"
+    assert np.array_equal(H.crossover(holes, a, a, rng), a)
+
+
+def test_rows_outside_are_refused() -> None:
+    holes = (H.Choice("a", (4, 8)), H.PerfectTile("b", ceildiv(100, Hole("a")), 20))
+    rows = np.array([[4, 5], [4, 25], [4, 3], [8, 13], [5, 1], [8, 0], [8, -1]])
+    assert H.allowed(holes, rows).tolist() == [True, False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 97, 1024, 3 * 5 * 7 * 11, 2**20])
+def test_divisors(n: int) -> None:
+    want = [d for d in range(1, n + 1) if n % d == 0] if n < 5000 else [2**k for k in range(21)]
+    assert H.divisors(n, 1 << 40).tolist() == want
+    assert H.divisors(n, 7).tolist() == [d for d in want if d <= 7]
+
+
+def test_a_sampled_divisor_is_any_of_them() -> None:
+    rows = H.sample((H.PerfectTile("t", Const(12)),), 300, np.random.default_rng(0))
+    assert set(rows[:, 0].tolist()) == {1, 2, 3, 4, 6, 12}
+
+
+def test_mutation_changes_most_rows() -> None:
+    space = big_space("matmul")
+    rng = np.random.default_rng(0)
+    rows = space.sample(0, 200, rng)
+    assert (space.mutate(0, rows, rng) != rows).any(axis=1).mean() > 0.5
+    assert space.size(0) > 1000
