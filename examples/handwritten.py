@@ -1,0 +1,79 @@
+"""Schedules written by hand, in public primitives only, for a CPU with 16 vector registers of 8 floats.
+
+Run it to see the loop nests: ``python examples/handwritten.py``. ``benchmarks/handwritten.py`` times them.
+"""
+
+from __future__ import annotations
+
+import autotune as at
+from schedules import ops
+from schedules.schedule import Schedule
+
+
+def matmul(m: int, n: int, k: int, *, rows: int = 6, lanes: int = 16, block: int = 1) -> Schedule:
+    """C = A·B: B packed into panels as wide as the register tile, a tile of ``rows`` x ``lanes``
+    accumulators in registers over the whole of k, C written once.
+
+    ``block`` row tiles share a panel before the next panel comes (0: all of them): with one, its rows of A stay in L1.
+    """
+    s = at.Schedule(ops.workload("matmul", {"m": m, "n": n, "k": k}).dag)
+    packed = s.cache_read("c", "b")
+    panel, row, lane = s.pack(packed, [0, lanes], [1, 0, 2])
+    four, one = s.split(panel, [None, 4])  # four panels at once: longer runs of B's rows
+    s.reorder(four, row, one, lane)
+    s.unroll(one)
+    s.vectorize(lane)
+
+    store = s.cache_write("c")
+    i, j = s.loops(store)
+    i0, i1, i2 = s.split(i, [None, block or -(-m // rows), rows], tail="shift")
+    j0, j1 = s.split(j, [None, lanes])
+    s.reorder(i0, j0, i1, i2, j1)
+    s.compute_at("c", i1)
+    *_, a0, a1, r = s.loops("c")
+    s.reorder(r, a0, a1)
+    s.unroll(a0)
+    s.vectorize(a1)
+    s.decompose_reduction("c", r)
+    s.unroll(i2)
+    s.vectorize(j1)
+    return s
+
+
+def conv2d(h: int, w: int, ci: int, co: int, *, tile: tuple[int, int] = (3, 2), lanes: int = 16) -> Schedule:
+    """A 3x3 convolution with padding 1 in NHWC: a padded copy, weights packed by output channels, a
+    register tile of ``tile`` pixels x ``lanes`` channels."""
+    params = {"h": h, "w": w, "ci": ci, "co": co, "k": 3, "padding": 1}
+    s = at.Schedule(ops.workload("conv2d", params, layout="NHWC").dag)
+    packed = s.cache_read("y", "w")
+    panel, r, t, c, lane = s.pack(packed, [0, 0, 0, lanes], [3, 0, 1, 2, 4])
+    four, one = s.split(panel, [None, 4])
+    s.reorder(four, r, t, c, one, lane)
+    s.unroll(one)
+    s.vectorize(lane)
+    _, channels = s.split(s.loops("pad")[-1], [None, min(32, ci)], tail="shift")
+    s.vectorize(channels)
+
+    store = s.cache_write("y")
+    b, p, q, o = s.loops(store)
+    p0, p1 = s.split(p, [None, tile[0]], tail="shift")
+    q0, q1 = s.split(q, [None, tile[1]], tail="shift")
+    o0, o1 = s.split(o, [None, lanes])
+    s.reorder(b, p0, o0, q0, p1, q1, o1)
+    s.compute_at("y", q0)
+    own = s.loops("y")[4:]
+    spatial, reduction = own[:4], own[4:]
+    s.reorder(*reduction, *spatial)
+    for loop in spatial[:3]:
+        s.unroll(loop)
+    s.vectorize(spatial[3])
+    s.decompose_reduction("y", reduction[0])
+    s.unroll(p1)
+    s.unroll(q1)
+    s.vectorize(o1)
+    return s
+
+
+if __name__ == "__main__":
+    print(matmul(997, 991, 983))
+    print(conv2d(56, 56, 64, 64))
