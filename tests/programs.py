@@ -27,7 +27,7 @@ def matmul_relu(dtype: str = "float32") -> ComputeDAG:
 
 def conv2d(dtype: str = "float32", stride: int = 1) -> ComputeDAG:
     """A convolution over a padding stage of its own."""
-    h, w, ci, co = 5, 6, 2, 3
+    h, w, ci, co = 4, 5, 2, 3
     x, f = te.placeholder((h, w, ci), dtype, "X"), te.placeholder((3, 3, ci, co), dtype, "F")
     p = te.compute(
         (h + 2, w + 2, ci),

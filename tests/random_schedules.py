@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from schedules import expr as E
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
-from schedules.ir import Loop, blocks, walk
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, kids, walk
 from schedules.model import Target, Trace
 from schedules.nest import find_block, reads
 from schedules.primitives import PRIMITIVES
@@ -166,12 +167,35 @@ def random_step(s: Schedule, rng: Random, only: str | None = None, tries: int = 
     weights = [WEIGHTS.get(k, 2) if not only else 1 for k in kinds]
     for _ in range(tries):
         kind = rng.choices(kinds, weights)[0]
+        p = CHOICES[kind](s, rng)
         try:
-            s.apply(CHOICES[kind](s, rng))
-            return True
+            p.check(s.nest, s.target)
         except ScheduleError:
             continue
+        if small(p.apply(s.nest)):
+            s.apply(p)
+            return True
     return False
+
+
+def small(nest: Nest) -> bool:
+    """Whether a test of the nest takes no longer than a moment: few iterations are run for nothing, unrolled
+    code is short, and threads are woken seldom."""
+    work = code = wakes = 0
+
+    def go(x: Stmt, trips: int, copies: int) -> None:
+        nonlocal work, code, wakes
+        if isinstance(x, Loop):
+            n = int(E.evaluate(x.extent, {}))
+            wakes += trips if x.kind == "parallel" else 0
+            trips, copies = trips * n, copies * (n if x.kind in ("unroll", "vectorize") else 1)
+        if isinstance(x, Block):
+            work, code = work + trips, code + copies
+        for k in kids(x):
+            go(k, trips, copies)
+
+    go(nest.body, 1, 1)
+    return work <= 3000 and code <= 400 and wakes <= 50
 
 
 def random_schedule(dag: ComputeDAG, rng: Random, steps: int) -> Schedule:

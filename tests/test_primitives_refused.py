@@ -247,6 +247,11 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     ),
     (matmul, lambda s: s.rfactor("C", "C_i"), r"rfactor C: C_i is not a reduction loop; choose"),
     (matmul, lambda s: s.rfactor("C", "Q"), r"rfactor C: Q is not around it; its loops are C_i, C_j, C_k"),
+    (
+        conv2d,
+        after(lambda s: s.compute_at("P", "Y_v"), lambda s: s.rfactor("Y", "Y_c")),
+        r"rfactor Y: it reduces over Y_u too, which also holds P; rfactor before compute_at",
+    ),
     (chain, lambda s: s.rfactor("a", "a_i"), r"rfactor a: it is not a whole reduction"),
     (
         matmul,

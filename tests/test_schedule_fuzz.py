@@ -21,7 +21,7 @@ def check(s: Schedule, seed: int, *, compiled: bool) -> None:
     want = expected(s.dag, data)
     check_interpreted(s.nest, s.dag, data, want)
     if compiled:
-        check_compiled(s.dag, s.trace, host(1 + seed % 2), data, want)
+        check_compiled(s.dag, s.trace, host(1 + seed // 2 % 2), data, want)
 
 
 def try_one(seed: int, monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> None:
@@ -49,7 +49,7 @@ def try_one(seed: int, monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> No
         pytest.fail(f"seed {seed}, {name} {dtype}: {kind.__name__}: {err}\n  {steps}")
 
 
-@pytest.mark.parametrize("first", range(0, 150, 10))
+@pytest.mark.parametrize("first", range(0, 120, 10))
 def test_random_schedules(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(first, first + 10):
         try_one(seed, monkeypatch, compiled=seed % 2 == 0)

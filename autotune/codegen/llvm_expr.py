@@ -247,8 +247,8 @@ class Expressions:
         return Value(self.s.emit(f"select {i1} {nan}, {x}, {x.type} {m}"), x.dtype, x.lanes)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
-        """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as numpy's
-        are, and the smallest integer by -1 is itself: the processor would trap."""
+        """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as in
+        numpy, and the smallest integer by -1 is itself: the processor would trap."""
 
         def out(code: str) -> Value:
             return Value(self.s.emit(code), x.dtype, x.lanes)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, walk
+from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, blocks, walk
 from schedules.model import Target
 from schedules.nest import (
     add_buffer,
@@ -65,7 +65,15 @@ class Rfactor(Primitive):
                 "axis"
             )
         only_block(find_loop(nest, self.loop), self.block, "rfactor")
-        for x in walk(subtree_of(nest, self.block)):
+        own = subtree_of(nest, self.block)
+        for x in loops_of(nest, self.block):
+            if x.var in vars_bound(b, "reduce") and not any(x is y for y in walk(own)):
+                others = ", ".join(y.name for y in blocks(x.body) if y.name != self.block)
+                raise ScheduleError(
+                    f"rfactor {self.block}: it reduces over {x.var} too, which also holds {others}; "
+                    "rfactor before compute_at"
+                )
+        for x in walk(own):
             if not isinstance(x, Loop):
                 continue
             if x.var in vars_bound(b, "reduce") and x.var in vars_bound(b, "spatial"):
