@@ -99,7 +99,7 @@ class Rfactor(Primitive):
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
-        names = [f"{w.buffer}_rf" for w in b.writes]
+        names = [fresh(nest, f"{w.buffer}_rf") for w in b.writes]
         iters = (
             *(i for i, _ in spatial),
             Iter(rf, rf_extent, "spatial"),
