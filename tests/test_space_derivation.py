@@ -13,7 +13,7 @@ import pytest
 from space_cases import BIG, big_space, library_case, own_case, target
 from space_expressions import OWN
 
-from schedules import ops, te
+from schedules import interp, ops, te
 from schedules.errors import ScheduleError
 from schedules.lower import lower
 from schedules.model import Trace
@@ -127,7 +127,7 @@ def test_what_no_rule_can_schedule_has_a_plain_space(monkeypatch: pytest.MonkeyP
     a = te.placeholder((5, 9), name="a")
     dag = te.dag([a, te.compute((5, 9), lambda i, j: a[i, j] * 2, "c")])
     space = derive(dag, target(2))
-    assert space.sketches == ("plain",)
+    assert space.sketches == ("separate",)
     assert space.valid(0, space.sample(0, 3, rng=np.random.default_rng(0))).all()
 
 
@@ -142,3 +142,21 @@ def test_names_of_stages_may_start_alike() -> None:
     assert len(space.sketches) == len(derive(plain, target(2)).sketches)
     row = space.sample(0, 1, np.random.default_rng(0))[0]
     lower(Schedule.replay(dag, space.trace(0, row), space.target).nest)
+
+
+@pytest.mark.parametrize(
+    "names", [("c_rf", "x"), ("c_init", "c_local"), ("c_rf_init", "c_ax0"), ("c_k", "c_i")]
+)
+def test_inputs_may_have_the_names_that_primitives_give(names: tuple[str, str]) -> None:
+    a, b = (te.placeholder((3, 19), name=n) for n in names)
+    k = te.reduce_axis(19, "k")
+    dag = te.dag([a, b, te.compute((3,), lambda i: te.sum(a[i, k] * b[i, k], axis=k), "c")])
+    space = derive(dag, target(2))
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-4, 5, (3, 19)).astype(np.float32) for _ in names)
+    for k in range(len(space.sketches)):
+        nest = Schedule.replay(dag, space.trace(k, space.sample(k, 1, rng)[0]), space.target).nest
+        for program in (nest, lower(nest)):
+            out = np.full(3, np.nan, np.float32)
+            interp.run(program, {names[0]: x, names[1]: y, "c": out})
+            assert np.array_equal(out, (x * y).sum(1))

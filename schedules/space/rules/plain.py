@@ -13,7 +13,7 @@ from schedules.space.sketching import Draft, extent
 def schedule_plainly(d: Draft) -> None:
     """Where no combination of the other rules is legal: the outermost loop of each stage shared among
     threads, and its last spatial loop in vectors, each only if that is legal. Raises nothing."""
-    d.words.append("plain")
+    d.words.append("separate")
     for name in d.s.blocks():
         _vectorize(d, name)
         if d.threads > 1 and d.loops(name):
