@@ -1,0 +1,120 @@
+"""Each pass does what its docstring says, seen in the printed code."""
+
+from __future__ import annotations
+
+import pytest
+from programs import chain, conv2d, make, matmul, matmul_relu
+
+from schedules.dag import ComputeDAG
+from schedules.errors import AutotuneError
+from schedules.expr import Const, Load, Var
+from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
+from schedules.lower import lower, stages
+from schedules.passes.partition import partition
+from schedules.passes.simplify import simplify
+from schedules.passes.trim import trim
+from schedules.printer import show
+from schedules.schedule import Schedule
+from schedules.verify import VerifyError, verify
+
+V, J = Var("i"), Var("j")
+X = Buffer("X", (Const(10),), "float32")
+STORE = Store("X", (V,), Const(0.0, "float32"))
+
+
+def after(s: Schedule, title: str) -> LoweredFunc:
+    return next(f for t, f in reversed(stages(s.nest)) if t == title)
+
+
+def guards(f: LoweredFunc) -> int:
+    return sum(isinstance(x, Guard) for x in walk(f.body))
+
+
+@pytest.mark.parametrize("program", [matmul, matmul_relu, conv2d, chain])
+def test_an_unscheduled_nest_needs_no_guards_but_for_starts(program: type) -> None:
+    dag: ComputeDAG = program()
+    f = lower(Schedule(dag).nest)
+    starts = sum(s.reducer is not None for s in dag.stages)
+    assert guards(f) == starts
+
+
+def test_simplify_drops_what_the_ranges_prove() -> None:
+    body = Loop("i", Const(10), Guard(V < 10, Guard(J < 4, STORE)))
+    assert simplify(body, {"j": (0, 3)}) == Loop("i", Const(10), STORE)
+    assert simplify(Guard(V < 0, STORE), {"i": (0, 9)}) == Seq(())
+    assert simplify(Loop("i", Const(1), STORE)) == Store("X", (Const(0),), STORE.value)
+
+
+def test_compact_shrinks_a_buffer_to_a_tile() -> None:
+    s = Schedule(matmul(m=8, n=8))
+    s.cache_write("C", "local")
+    s.tile(["C_i", "C_j"], [2, 4])
+    s.reorder("C_i_0", "C_j_0", "C_i_1", "C_j_1", "C_k")
+    s.reverse_compute_at("C_write", "C_j_0")
+    assert "alloc C_local: float32[2, 4]  # local" in show(lower(s.nest))
+
+
+def test_speculate_keeps_only_guards_of_outputs_and_reductions() -> None:
+    s = Schedule(chain())
+    s.split("d_j", [None, 4])
+    s.compute_at("c", "d_j_0")
+    before, now = after(s, "compact"), after(s, "speculate")
+    assert guards(now) <= guards(before)
+    assert any(isinstance(x, Guard) for x in walk(now.body))  # the output's tail
+
+
+def test_partition_peels_the_tail() -> None:
+    loop = Loop(
+        "i", Const(3), Loop("j", Const(4), Guard(V * 4 + J < 10, Store("X", (V * 4 + J,), STORE.value)))
+    )
+    marked = Loop("i", loop.extent, loop.body, "serial", (("partition", 1),))
+    out = partition(marked)
+    assert isinstance(out, Seq) and len(out.stmts) == 2
+    assert not any(isinstance(x, Guard) for x in walk(out.stmts[0]))
+    assert any(isinstance(x, Guard) for x in walk(out.stmts[1]))
+    assert partition(loop) == loop
+
+
+def test_trim_turns_a_guard_into_an_extent() -> None:
+    store = Store("X", (V * 4 + J,), STORE.value)
+    out = trim(Loop("j", Const(4), Guard(V * 4 + J < 10, store)))
+    assert isinstance(out, Loop) and out.body == store
+    for kind in ("unroll", "vectorize", "parallel"):
+        kept = trim(Loop("j", Const(4), Guard(V * 4 + J < 10, store), kind))
+        assert isinstance(kept, Loop) and kept.extent == Const(4) and isinstance(kept.body, Guard)
+
+
+def test_trim_keeps_a_guard_that_reads_what_the_loop_writes() -> None:
+    own = Load("X", (Const(0),), "float32") < Const(1.0, "float32")
+    loop = Loop("i", Const(4), Guard(own, STORE))
+    assert trim(loop) == loop
+
+
+def test_trim_leaves_no_sequence_in_a_sequence() -> None:
+    two = Seq((STORE, STORE))
+    out = trim(Loop("i", Const(4), Seq((Guard(J < 3, two), Guard(J < 3, STORE)))))
+    verify(Loop("j", Const(5), out), (X,), "trim")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (Store("X", (J,), STORE.value), "after test: variable j is not defined in j"),
+        (Loop("i", Const(4), Store("Y", (V,), STORE.value)), "a store to Y has the wrong rank"),
+        (Loop("i", Const(4), Store("X", (V, V), STORE.value)), "a store to X has the wrong rank"),
+        (Loop("i", Const(4), Store("X", (V,), Load("Z", (V,), "float32"))), r"Z\[i\] reads a buffer"),
+        (Loop("j", Const(4), Loop("i", Const(4), STORE), "vectorize"), "vectorized loop j holds a loop"),
+    ],
+)  # fmt: skip
+def test_verify_names_the_fault(body: Loop, message: str) -> None:
+    with pytest.raises(VerifyError, match=message):
+        verify(body, (X,), "test")
+    assert issubclass(VerifyError, AutotuneError)
+
+
+def test_lowering_is_deterministic() -> None:
+    s = Schedule(make("conv2d"))
+    s.tile(["Y_y", "Y_z"], [2, 2])
+    s.compute_at("P", "Y_z_0")
+    assert lower(s.nest) == lower(s.nest)
+    assert show(lower(s.nest)) == show(lower(s.nest))
