@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-DEMO_SHAPE ?= m=512,n=512,k=512
+DEMO_SHAPE ?= m=512,n=32,k=512
 DEMO_BUDGET ?= 30s
 DEMO_THREADS ?= 1
 DEMO_DB := build/demo.db

@@ -12,6 +12,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
+from schedules.expr_json import from_json, to_json
 
 DTYPES = ("float32", "float64", "int32", "int64")
 
@@ -176,13 +177,13 @@ class ComputeDAG:
                     "outputs": [tensor(t) for t in s.outputs],
                     "axes": axes(s.axes),
                     "reduce_axes": axes(s.reduce_axes),
-                    "values": [E.to_json(v) for v in s.values],
+                    "values": [to_json(v) for v in s.values],
                     "reducer": None
                     if s.reducer is None
                     else {
                         "name": s.reducer.name,
-                        "identity": [E.to_json(c) for c in s.reducer.identity],
-                        "combine": [E.to_json(c) for c in s.reducer.combine],
+                        "identity": [to_json(c) for c in s.reducer.identity],
+                        "combine": [to_json(c) for c in s.reducer.combine],
                     },
                 }
                 for s in self.stages
@@ -206,20 +207,20 @@ class ComputeDAG:
                 r = s["reducer"]
                 reducer = None
                 if r is not None:
-                    identity = tuple(E.from_json(c) for c in r["identity"])
+                    identity = tuple(from_json(c) for c in r["identity"])
                     if not all(isinstance(c, Const) for c in identity):
                         raise ValueError("a reducer's identity must be constants")
                     reducer = Reducer(
                         str(r["name"]),
                         identity,  # type: ignore[arg-type]
-                        tuple(E.from_json(c) for c in r["combine"]),
+                        tuple(from_json(c) for c in r["combine"]),
                     )
                 stages.append(
                     Stage(
                         tuple(tensor(t) for t in s["outputs"]),
                         axes(s["axes"]),
                         axes(s["reduce_axes"]),
-                        tuple(E.from_json(x) for x in s["values"]),
+                        tuple(from_json(x) for x in s["values"]),
                         reducer,
                     )
                 )
