@@ -95,8 +95,9 @@ def compare(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Rounds for about ``seconds``, at least `MIN_ROUNDS`. ``limit`` measures, in seconds a call, what
-    the machine allows at best. ``settle_s``: a pause before each sample, and a call that isn't timed; thread pools
-    of OpenMP and OpenBLAS spin for tens of milliseconds after their last work and would slow the next contender."""
+    the machine allows at best. ``settle_s``: a pause before each sample, and a call that isn't timed:
+    thread pools of OpenMP and OpenBLAS spin for tens of milliseconds after their last work and would slow
+    the next contender."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []

@@ -2,9 +2,9 @@
 
     python benchmarks/operators.py --budget 40s --out benchmarks/results/operators.json
 
-Each row tunes from nothing (a log of its own), then compares interleaved in one run (``autotune bench``): median times, and
-the median over rounds of the ratio to each peer. Rows that are in the file already are kept, so that a run can be resumed;
-``--markdown`` prints the table of a file.
+Each row tunes from nothing (a log of its own), then compares interleaved in one run (``autotune bench``):
+median times, and the median over rounds of the ratio to each peer. Rows that are in the file already are
+kept, so that a run can be resumed; ``--markdown`` prints the table of a file.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--budget", default="40s", help="tuning time of each operator")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/operators.json"))
     parser.add_argument("--markdown", action="store_true", help="print the table of the file and stop")

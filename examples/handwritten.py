@@ -14,7 +14,8 @@ def matmul(m: int, n: int, k: int, *, rows: int = 6, lanes: int = 16, block: int
     """C = A·B: B packed into panels as wide as the register tile, a tile of ``rows`` x ``lanes``
     accumulators in registers over the whole of k, C written once.
 
-    ``block`` row tiles share a panel before the next panel comes (0: all of them): with one, its rows of A stay in L1.
+    ``block`` row tiles share a panel before the next panel comes (0: all of them): with one, its rows of A
+    stay in L1.
     """
     s = at.Schedule(ops.workload("matmul", {"m": m, "n": n, "k": k}).dag)
     packed = s.cache_read("c", "b")

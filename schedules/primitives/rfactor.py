@@ -73,12 +73,11 @@ class Rfactor(Primitive):
                     f"rfactor {self.block}: it reduces over {x.var} too, which also holds {others}; "
                     "rfactor before compute_at"
                 )
-        for x in walk(own):
-            if not isinstance(x, Loop):
-                continue
-            if x.var in vars_bound(b, "reduce") and x.var in vars_bound(b, "spatial"):
+        mixed = vars_bound(b, "reduce") & vars_bound(b, "spatial")
+        for y in walk(own):
+            if isinstance(y, Loop) and y.var in mixed:
                 raise ScheduleError(
-                    f"rfactor {self.block}: {x.var} mixes spatial and reduction axes; do not fuse those"
+                    f"rfactor {self.block}: {y.var} mixes spatial and reduction axes; do not fuse those"
                 )
         if self.result() in block_names(nest):
             raise ScheduleError(f"rfactor {self.block}: {self.result()} exists already")
