@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death si
 QUICK = Options(timeout_s=30.0, patience_s=2.0, repeats=1)
 
 TUNER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 sys.path[:0] = [{root!r}, {tests!r}]
 import measure_fakes as fakes
 from autotune import targets
