@@ -292,8 +292,8 @@ def loop_of_one_dropped(m: Patch) -> None:
 MUTANTS = [
     drop_reduce_guards, drop_spatial_guards, drop_start, partition_loses_its_epilogue,
     trim_too_short, trim_too_long, speculate_everything, speculate_reductions, regions_too_small,
-    allocations_too_small, decompose_without_start, split_rounds_down, pack_without_padding, rfactor_without_tail,
-    bounds_too_tight, one_store_of_a_tuple, loop_of_one_dropped,
+    allocations_too_small, decompose_without_start, split_rounds_down, pack_without_padding,
+    rfactor_without_tail, bounds_too_tight, one_store_of_a_tuple, loop_of_one_dropped,
 ]  # fmt: skip
 CODE_MUTANTS = [lanes_unmasked, no_multiply_add, lanes_overwrite, division_rounds_up]
 
