@@ -60,7 +60,6 @@ def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None 
     from autotune.workloads import count_flops
 
     goal = targets.parse(target, threads)
-    if not targets.runnable(goal):
-        raise targets.TargetError(f"this CPU cannot run code for {goal.arch}; build for target='cpu'")
+    targets.check_here(goal)
     workload = Workload(schedule.dag, flops=count_flops(schedule.dag))
     return kernel_of(workload, goal, schedule.trace, None)

@@ -12,6 +12,7 @@ from autotune.errors import CompileError
 from autotune.object_cache import ObjectCache, key
 from autotune.runtime import Kernel
 from autotune.settings import Settings
+from autotune.targets import check_here
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -47,7 +48,9 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
 
 
 def default_kernel(workload: Workload, target: Target) -> Kernel:
-    """The kernel of the untuned schedule: the loops as the expression states them."""
+    """The kernel of the untuned schedule: the loops as the expression states them. Raises `TargetError`
+    for a target that cannot run here."""
+    check_here(target)
     return kernel_of(workload, target, Trace())
 
 

@@ -138,6 +138,19 @@ def runnable(target: Target) -> bool:
     return wanted <= flags
 
 
+def check_here(target: Target) -> None:
+    """Raises `TargetError` unless code for a target can run on this host, with as many threads."""
+    if not runnable(target):
+        missing = f"{target.kind} {target.arch}" if target.kind == "cpu" else f"a {target.kind} target"
+        raise TargetError(f"this CPU cannot run code for {missing}; use target='cpu', which is this host")
+    usable = usable_cpus()
+    if target.threads > usable:
+        raise TargetError(
+            f"threads={target.threads} is more than the {usable} CPUs this process may use; "
+            f"give 1 to {usable}"
+        )
+
+
 def host_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
     """The extensions of the first CPU that the kernel lists, or None where there is no such file."""
     try:
