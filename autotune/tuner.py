@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from autotune import resume
+from autotune.interrupts import Interrupts
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.settings import SettingsError
@@ -159,16 +160,20 @@ def tune(
     options = options or TuneOptions()
     from autotune import targets
 
+    if measurer is None:
+        targets.check_here(target)
+        _check_feasible(workload, options)
     with contextlib.ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
         run = log.start_run(
             workload, target, targets.machine(), seed=options.seed, options=_run_options(options)
         )
-        tuning = _Tuning(workload, target, log, run.uid, options, progress, started)
+        tuning = _Tuning(workload, target, log, run.uid, options, progress, started, interrupts)
         try:
             with tuning.timed("prepare"):
                 tuning.report("preparing")
                 if (options.search, options.model) == ("evolutionary", "xgb"):
-                    stack.callback(_prefetch_xgboost().join)
+                    stack.enter_context(_xgboost_on_its_way())
                 if space is None:
                     from schedules.space import derive
 
@@ -208,9 +213,11 @@ class _Tuning:
         options: TuneOptions,
         progress: Callable[[Progress], None] | None,
         started: float,
+        interrupts: Interrupts,
     ) -> None:
         self.workload, self.target, self.log, self.run = workload, target, log, run
         self.options, self.progress = options, progress
+        self.interrupts = interrupts
         self.started, self.deadline = started, started + options.budget_s
         self.peak_s: float | None = None
         self.best_s: float | None = None
@@ -340,25 +347,25 @@ class _Tuning:
         kind: str = "trial",
     ) -> Record:
         seconds = {"build": m.build_s, "check": m.check_s, "run": m.run_s}
-        return self.log.add(
-            NewRecord(
-                run=self.run,
-                trial=trial,
-                sketch=sketch,
-                trace=trace,
-                status=m.status,
-                reason=m.reason,
-                times_s=m.times_s,
-                time_s=m.time_s,
-                error=m.error,
-                environment={
-                    **environment,
-                    "reference_rate": m.reference_rate,
-                    "seconds": {k: round(v, 6) for k, v in seconds.items()},
-                },
-                kind=kind,
-            )
+        record = NewRecord(
+            run=self.run,
+            trial=trial,
+            sketch=sketch,
+            trace=trace,
+            status=m.status,
+            reason=m.reason,
+            times_s=m.times_s,
+            time_s=m.time_s,
+            error=m.error,
+            environment={
+                **environment,
+                "reference_rate": m.reference_rate,
+                "seconds": {k: round(v, 6) for k, v in seconds.items()},
+            },
+            kind=kind,
         )
+        with self.interrupts.hold():
+            return self.log.add(record)
 
     def timed(self, phase: str) -> _Timer:
         return _Timer(self.spent, phase)
@@ -447,18 +454,37 @@ def _run_options(options: TuneOptions) -> dict[str, object]:
     }
 
 
-def _prefetch_xgboost() -> threading.Thread:
+@contextlib.contextmanager
+def _xgboost_on_its_way() -> Iterator[None]:
     """Import xgboost while the measurer starts and the first trials run: it takes a second or two."""
+    given_up = threading.Event()
 
     def work() -> None:
         from cost_model.xgb import prefetch
 
         with contextlib.suppress(ImportError):  # the search will say so
-            prefetch()
+            prefetch(given_up.is_set)
 
     thread = threading.Thread(target=work, name="import xgboost")
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        given_up.set()
+        thread.join()
+
+
+def _check_feasible(workload: Workload, options: TuneOptions) -> None:
+    """Raises `WorkloadError` for arrays that memory cannot hold, `SettingsError` for a budget that the
+    reference alone would use up."""
+    from autotune.measure.memory import check_fits
+
+    check_fits(workload.dag)
+    if workload.flops > REFERENCE_RATE * options.budget_s:
+        raise SettingsError(
+            f"one run takes {workload.flops / 1e9:.3g} GFLOP, and computing the result to check against "
+            f"would alone use up the budget of {options.budget_s:g} s; give more time, or use smaller sizes"
+        )
 
 
 def _measurer(
@@ -466,15 +492,8 @@ def _measurer(
 ) -> contextlib.AbstractContextManager[Measuring]:
     """A measurer whose limits suit the budget; the reference is the library's where there is one."""
     from autotune.measure import Measurer, Options, random_inputs
-    from autotune.measure.memory import check_fits
     from schedules import ops
 
-    check_fits(workload.dag)
-    if workload.flops > REFERENCE_RATE * options.budget_s:
-        raise SettingsError(
-            f"one run takes {workload.flops / 1e9:.3g} GFLOP, so that the result to check against alone would "
-            f"use up a budget of {options.budget_s:g} s; give more time, or use smaller sizes"
-        )
     inputs = random_inputs(workload.dag)
     reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
     budget = options.budget_s

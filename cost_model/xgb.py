@@ -11,6 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
+import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,20 @@ MIN_ROWS = 8  # fewer measured candidates say nothing
 BINS = 32  # quantiles a feature: as exact as 256 on a few thousand rows, and four times as fast
 
 
-def prefetch() -> None:
-    """Import xgboost, which takes one to two seconds; call it from a thread that has time."""
-    importlib.import_module("xgboost")
+def prefetch(given_up: Callable[[], bool] = lambda: False) -> None:
+    """Import xgboost, which takes one to two seconds; call it from a thread that has time.
+
+    Its library is read beforehand: an import that waits for the disk holds every other thread up, and
+    is begun only if ``given_up`` does not say meanwhile that it is not needed any more.
+    """
+    spec = importlib.util.find_spec("xgboost")
+    for place in spec.submodule_search_locations or () if spec is not None else ():
+        for library in Path(place).glob("lib/*xgboost*"):
+            with library.open("rb") as f:
+                while not given_up() and f.read(1 << 20):
+                    pass
+    if not given_up():
+        importlib.import_module("xgboost")
 
 
 class XGBModel:

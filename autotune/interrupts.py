@@ -1,0 +1,49 @@
+"""Ctrl-C, as a long run wants it: once, and never amid what must be done whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """A context manager within which the first SIGINT raises KeyboardInterrupt, after the end of a
+    `hold` block if it came in one, and further ones, by impatience, are ignored: they would cut off
+    the report of the first. Outside the main thread, and where somebody else handles the signal or
+    it is ignored, nothing is changed."""
+
+    def __init__(self) -> None:
+        self._ours = self._seen = self._holding = False
+
+    def __enter__(self) -> Interrupts:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+            self._ours = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Puts off an interrupt until the end of the block."""
+        before = self._seen
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+        if self._seen and not before:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._seen:
+            return
+        self._seen = True
+        if not self._holding:
+            raise KeyboardInterrupt
