@@ -106,13 +106,13 @@ def _module(text: str, target: Target, optimize: bool) -> Iterator[tuple[llvm.Ta
 
 def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     """Scalar clean-up only. The schedule decides vectorisation and unrolling: what LLVM would decide
-    changes with the tile sizes in ways that a search cannot learn. Value numbering goes first, since
-    what it leaves is what instcombine, the dearest pass, has to visit."""
+    changes with the tile sizes in ways that a search cannot learn. No value numbering: the text
+    has its common subexpressions out already, and NewGVN aborts the process on some inputs (an assertion,
+    LLVM 22)."""
     llvm = _llvm()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
-    passes.add_new_gvn_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
     for f in module.functions:

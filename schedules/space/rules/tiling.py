@@ -6,9 +6,11 @@ Ansor's multi-level tiling with fused consumer; the register tile follows Goto &
 
 from __future__ import annotations
 
+import math
+
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Hole, Load, Var
+from schedules.expr import Hole, Load, Var
 from schedules.ir import Block
 from schedules.nest import reads, vars_bound, writers
 from schedules.primitives.base import as_expr
@@ -76,7 +78,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
             d.s.unroll(i)
 
     d.s.compute_at(producer, middle[-1] if middle else outer[-1])
-    _schedule_accumulators(d, producer, names[v], w)
+    _schedule_accumulators(d, producer, names[v])
     tiles = d.s.fuse(*outer) if len(outer) > 1 else outer[0]
     _place_producers(d, producer, pack_name, tiles)
     if mode == "at":
@@ -160,40 +162,25 @@ def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[st
     return name, len(batch)
 
 
-def _schedule_accumulators(d: Draft, producer: str, v: str, w: int) -> None:
+def _schedule_accumulators(d: Draft, producer: str, v: str) -> None:
     """Reduction loops outside the register tile, which is unrolled and vectorized."""
     p = d.block(producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
     own = d.own_loops(producer)
     red = [x for x in own if x.var in vars_bound(p, "reduce")]
     ax = [x for x in own if x not in red]
-    vec = next(x.var for x in ax if x.var in E.variables(bound[v]))
-    rows = [x.var for x in ax if x.var != vec]
-    d.s.reorder(*(x.var for x in red), *rows, vec)
-    total = 1
-    for x in red:
-        total *= max(1, extent(x))
-    if 1 < total <= UNROLL_REDUCTION and all(extent(x) for x in red):
+    vec = next(x for x in ax if x.var in E.variables(bound[v]))
+    rows = [x for x in ax if x is not vec]
+    d.s.reorder(*(x.var for x in (*red, *rows, vec)))
+    lengths = [extent(x) for x in red]
+    if 1 < math.prod(lengths) <= UNROLL_REDUCTION and d.choose(f"{producer}.unroll", ("yes", "no")) == "yes":
         for x in red:
-            if d_unroll(d, producer, len(red)):
-                d.s.unroll(x.var)
-    for r in rows:
-        if not (
-            isinstance(next(x for x in ax if x.var == r).extent, Const)
-            and extent(next(x for x in ax if x.var == r)) > MAX_ROWS
-        ):
-            d.s.unroll(r)
-    d.s.vectorize(vec)
+            d.s.unroll(x.var)
+    for x in rows:
+        if extent(x) <= MAX_ROWS:
+            d.s.unroll(x.var)
+    d.s.vectorize(vec.var)
     d.s.decompose_reduction(producer, red[0].var)
-
-
-def d_unroll(d: Draft, producer: str, n: int) -> bool:
-    """Asked once for all reduction loops of a stage."""
-    word = f"{producer}.unroll"
-    for w in d.words:
-        if w.startswith(word):
-            return w.endswith("yes")
-    return d.choose(word, ("yes", "no")) == "yes"
 
 
 def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> None:
