@@ -90,6 +90,8 @@ def database(db: str | os.PathLike[str] | None) -> str:
     """
     if db is None:
         return _expanded(Settings.from_environment().db)
+    if not isinstance(db, (str, os.PathLike)):
+        raise SettingsError(f"the database is {db!r}; give a path or a database URL")
     text = os.fspath(db)
     if not text:
         raise SettingsError("the database name is empty; give a path or a database URL")

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from autotune import resume
+from autotune import preparation, resume
 from autotune.interrupts import Interrupts
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
@@ -37,7 +36,6 @@ FINALISTS = 8
 PASSES = 3  # over finalists, until the best of the log is one of them
 NEAR = 1.1  # a trial slower than this times the best will not win
 MARGIN_S = 0.25  # before the deadline
-REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
 
 
 @dataclass(frozen=True)
@@ -55,12 +53,13 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("trials", self.trials), ("batch", self.batch)):
-            if value is not None and value < 1:
-                raise SettingsError(f"{name} is {value}; it must be at least 1")
-        if not (self.budget_s > 0 and math.isfinite(self.budget_s)):
-            raise SettingsError(f"the budget is {self.budget_s} s; it must be positive and finite")
-        if not 0 <= self.seed < 2**63:
-            raise SettingsError(f"the seed is {self.seed}; it must be from 0 to 2^63 - 1")
+            if value is not None and (not _is(int, value) or value < 1):
+                raise SettingsError(f"{name} is {value!r}; it must be an integer of at least 1, or None")
+        budget = self.budget_s
+        if not _is((int, float), budget) or not (budget > 0 and math.isfinite(budget)):
+            raise SettingsError(f"the budget is {budget!r}; it must be a positive, finite number of seconds")
+        if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
+            raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
         for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
             if name not in known:
                 raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
@@ -146,6 +145,7 @@ def tune(
     space: Space | None = None,
     measurer: Measuring | None = None,
     peak: Callable[[], float] | None = None,
+    interrupts: Interrupts | None = None,
 ) -> TuneResult:
     """Tune a workload for a target until the trials, the budget or the space are used up.
 
@@ -162,9 +162,9 @@ def tune(
 
     if measurer is None:
         targets.check_here(target)
-        _check_feasible(workload, options)
+        preparation.check_feasible(workload, options.budget_s)
     with contextlib.ExitStack() as stack:
-        interrupts = stack.enter_context(Interrupts())
+        interrupts = interrupts or stack.enter_context(Interrupts())
         run = log.start_run(
             workload, target, targets.machine(), seed=options.seed, options=_run_options(options)
         )
@@ -173,13 +173,13 @@ def tune(
             with tuning.timed("prepare"):
                 tuning.report("preparing")
                 if (options.search, options.model) == ("evolutionary", "xgb"):
-                    stack.enter_context(_xgboost_on_its_way())
+                    stack.enter_context(preparation.xgboost_on_its_way())
                 if space is None:
                     from schedules.space import derive
 
                     space = derive(workload.dag, target)
                 if measurer is None:
-                    measurer = stack.enter_context(_measurer(workload, target, options))
+                    measurer = stack.enter_context(preparation.measurer(workload, target, options.budget_s))
                 if peak is None:
                     from autotune.limits import limit_of
 
@@ -415,6 +415,10 @@ class _Tuning:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
 
 
+def _is(kind: type | tuple[type, ...], value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 class _Timer:
     """Adds the wall time of a ``with`` block to a phase; ``seconds`` afterwards is this block's."""
 
@@ -452,54 +456,3 @@ def _run_options(options: TuneOptions) -> dict[str, object]:
         "model": options.model,
         "batch": options.batch,
     }
-
-
-@contextlib.contextmanager
-def _xgboost_on_its_way() -> Iterator[None]:
-    """Import xgboost while the measurer starts and the first trials run: it takes a second or two."""
-    given_up = threading.Event()
-
-    def work() -> None:
-        from cost_model.xgb import prefetch
-
-        with contextlib.suppress(ImportError):  # the search will say so
-            prefetch(given_up.is_set)
-
-    thread = threading.Thread(target=work, name="import xgboost")
-    thread.start()
-    try:
-        yield
-    finally:
-        given_up.set()
-        thread.join()
-
-
-def _check_feasible(workload: Workload, options: TuneOptions) -> None:
-    """Raises `WorkloadError` for arrays that memory cannot hold, `SettingsError` for a budget that the
-    reference alone would use up."""
-    from autotune.measure.memory import check_fits
-
-    check_fits(workload.dag)
-    if workload.flops > REFERENCE_RATE * options.budget_s:
-        raise SettingsError(
-            f"one run takes {workload.flops / 1e9:.3g} GFLOP, and computing the result to check against "
-            f"would alone use up the budget of {options.budget_s:g} s; give more time, or use smaller sizes"
-        )
-
-
-def _measurer(
-    workload: Workload, target: Target, options: TuneOptions
-) -> contextlib.AbstractContextManager[Measuring]:
-    """A measurer whose limits suit the budget; the reference is the library's where there is one."""
-    from autotune.measure import Measurer, Options, random_inputs
-    from schedules import ops
-
-    inputs = random_inputs(workload.dag)
-    reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
-    budget = options.budget_s
-    limits = Options(
-        timeout_s=min(10.0, max(1.0, budget / 5)),
-        build_timeout_s=min(20.0, max(2.0, budget / 5)),
-        patience_s=min(1.5, max(0.5, budget / 20)),
-    )
-    return Measurer(workload, target, inputs=inputs, reference=reference, options=limits)

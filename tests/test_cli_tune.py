@@ -73,7 +73,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
         calls: Calls = []
 
         def tune(
-            workload: Workload, target: Target, log: Log, options: TuneOptions, progress: Any
+            workload: Workload, target: Target, log: Log, options: TuneOptions, progress: Any, **_: Any
         ) -> TuneResult:
             calls.append((workload, target, str(log.path), options))
             progress(Progress())

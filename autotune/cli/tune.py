@@ -58,17 +58,19 @@ def tune(
     where = opt.db_of(db)
     goal = opt.target_of(target, threads)
 
+    from autotune.interrupts import Interrupts
     from autotune.tuner import TuneOptions
     from autotune.tuner import tune as run
     from kernels_db.store import Log
 
     chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
-    with Log(where) as log, reporter(workload, quiet=json) as report:
-        result = run(workload, goal, log, chosen, report)
-    if json:
-        print_json(document(result, dtype))
-    else:
-        _print(result, workload, where)
+    with Interrupts() as interrupts:  # to the last line printed: a second Ctrl-C cuts nothing off
+        with Log(where) as log, reporter(workload, quiet=json) as report:
+            result = run(workload, goal, log, chosen, report, interrupts=interrupts)
+        if json:
+            print_json(document(result, dtype))
+        else:
+            _print(result, workload, where)
     if result.best is None:
         raise typer.Exit(1)
 

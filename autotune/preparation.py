@@ -1,0 +1,59 @@
+"""What a tune needs before its first trial: whether it can be done at all, a measurer whose limits suit
+the budget, and xgboost."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from autotune.measure import Measurer, Options, random_inputs
+from autotune.measure.memory import check_fits
+from autotune.settings import SettingsError
+from schedules import ops
+from schedules.model import Target, Workload
+
+REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
+
+
+@contextlib.contextmanager
+def xgboost_on_its_way() -> Iterator[None]:
+    """Import xgboost while the measurer starts and the first trials run: it takes a second or two."""
+    given_up = threading.Event()
+
+    def work() -> None:
+        from cost_model.xgb import prefetch
+
+        with contextlib.suppress(ImportError):  # the search will say so
+            prefetch(given_up.is_set)
+
+    thread = threading.Thread(target=work, name="import xgboost")
+    thread.start()
+    try:
+        yield
+    finally:
+        given_up.set()
+        thread.join()
+
+
+def check_feasible(workload: Workload, budget_s: float) -> None:
+    """Raises `WorkloadError` for arrays that memory cannot hold, `SettingsError` for a budget that the
+    reference alone would use up."""
+    check_fits(workload.dag)
+    if workload.flops > REFERENCE_RATE * budget_s:
+        raise SettingsError(
+            f"one run takes {workload.flops / 1e9:.3g} GFLOP, and computing the result to check against "
+            f"would alone use up the budget of {budget_s:g} s; give more time, or use smaller sizes"
+        )
+
+
+def measurer(workload: Workload, target: Target, budget_s: float) -> Measurer:
+    """A measurer whose limits suit the budget; the reference is the library's where there is one."""
+    inputs = random_inputs(workload.dag)
+    reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
+    limits = Options(
+        timeout_s=min(10.0, max(1.0, budget_s / 5)),
+        build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
+        patience_s=min(1.5, max(0.5, budget_s / 20)),
+    )
+    return Measurer(workload, target, inputs=inputs, reference=reference, options=limits)
