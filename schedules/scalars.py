@@ -17,7 +17,7 @@ def check_dtype(dtype: Any, what: str) -> str:
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     try:
-        name = np.dtype(dtype).name if not isinstance(dtype, str) else ""
+        name = "" if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
     except TypeError:
         name = ""
     if name not in DTYPES:
