@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from schedules import expr as E
+from schedules import ir
 from schedules.dag import ComputeDAG
+from schedules.errors import ScheduleError
+from schedules.ir import LoweredFunc
 from schedules.lower import lower
 from schedules.model import Target, Trace
 from schedules.schedule import Schedule
@@ -12,13 +19,45 @@ from schedules.schedule import Schedule
 if TYPE_CHECKING:
     from autotune.codegen.llvm import Module
 
+# Operations of a kernel, loops unrolled: search stays far below, and a compiler needs seconds already.
+MAX_OPERATIONS = 1 << 16
+MAX_SCRATCH = 1 << 36  # bytes; beyond it their sum may overflow
+MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
+
+
+def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
+    """The program of a trace, lowered. Raises ScheduleError where the trace is not legal, or gives more
+    code than a compiler can take: it may come from anywhere."""
+    if len(trace.steps) > MAX_STEPS or any(_length(x) > MAX_ITEMS for s in trace.steps for _, x in s.args):
+        raise ScheduleError(
+            f"the trace is longer than any schedule: more than {MAX_STEPS} steps, or a list of more than "
+            f"{MAX_ITEMS} items"
+        )
+    try:
+        func = lower(Schedule.replay(dag, trace, target).nest)
+        count = operations(func.body)
+    except RecursionError:
+        raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
+    if count > MAX_OPERATIONS:
+        raise ScheduleError(
+            f"the schedule unrolls to {count:.3g} operations, more than {MAX_OPERATIONS}; "
+            f"unroll fewer loops, or split them first and unroll the inner part"
+        )
+    scratch = sum(_bytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
+    if scratch > MAX_SCRATCH:
+        raise ScheduleError(
+            f"the schedule's intermediate buffers take {scratch / 2**30:.3g} GiB, more than "
+            f"{MAX_SCRATCH >> 30}; use smaller tiles"
+        )
+    return func
+
 
 def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
-    """LLVM IR of a trace, with its entry points. Raises ScheduleError where the trace is not legal."""
+    """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does."""
     from autotune.codegen.entry import entry
     from autotune.codegen.llvm import Module, emit
 
-    func = lower(Schedule.replay(dag, trace, target).nest)
+    func = scheduled(dag, trace, target)
     module = emit(func, target)
     tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
     return Module(f"{module.text}\n{tail}", module.scratch_bytes)
@@ -29,3 +68,29 @@ def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
     from autotune.codegen.compile import compile_module
 
     return compile_module(emit_module(dag, trace, target).text, target)
+
+
+def operations(s: ir.Stmt) -> int:
+    """About how many operations the code of a lowered statement has: expression nodes of its stores,
+    times the copies that unrolling makes; vectors count as their pieces of 16 bytes."""
+    match s:
+        case ir.Loop(kind=("unroll" | "vectorize") as kind):
+            extent = ir.const(s.extent) or 1
+            return operations(s.body) * (extent if kind == "unroll" else -(-extent // 4))
+        case ir.Store():
+            return sum(map(_nodes, (*s.indices, s.value)))
+        case ir.Guard():
+            return _nodes(s.cond) + operations(s.body)
+    return sum(map(operations, ir.kids(s)))
+
+
+def _bytes(b: ir.Buffer) -> int:
+    return math.prod(ir.const(n) or 1 for n in b.shape) * np.dtype(b.dtype).itemsize
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def _nodes(e: E.Expr) -> int:
+    return 1 + sum(map(_nodes, E.children(e)))

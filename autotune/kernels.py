@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What decides the code that a trace gives; whatever else changes, cached objects stay good.
 _GENERATOR = ("schedules", "autotune.codegen")
+_CHECKS = "building.py"  # of the package autotune: what it refuses must not be found in the cache
 
 
 def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = None) -> Kernel:
@@ -68,10 +69,11 @@ def generator_version() -> str:
     import llvmlite
 
     state = hashlib.blake2b(llvmlite.__version__.encode(), digest_size=16)
-    for package in _GENERATOR:
-        for name, data in _sources(files(package), package):
-            state.update(f"\n{name} {len(data)}\n".encode())
-            state.update(data)
+    sources = [x for package in _GENERATOR for x in _sources(files(package), package)]
+    sources.append((_CHECKS, files("autotune").joinpath(_CHECKS).read_bytes()))
+    for name, data in sources:
+        state.update(f"\n{name} {len(data)}\n".encode())
+        state.update(data)
     return state.hexdigest()
 
 

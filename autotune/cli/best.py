@@ -33,6 +33,7 @@ def best(
     workload = opt.workload_of(op, shape, dtype, layout)
     where = opt.db_of(db)
 
+    from autotune.building import scheduled
     from autotune.loading import find
     from schedules.schedule import Schedule
 
@@ -52,6 +53,7 @@ def best(
         "trace": opt.trace_value(record.trace),
     }
     if ir:
+        scheduled(workload.dag, record.trace, hit.target)  # a log from anywhere: the checks of a build
         document["ir"] = str(Schedule.replay(workload.dag, record.trace, hit.target))
     if source:
         from autotune.kernels import source_of
