@@ -19,8 +19,9 @@ from schedules.schedule import Schedule
 if TYPE_CHECKING:
     from autotune.codegen.llvm import Module
 
-# Operations of a kernel, loops unrolled: search stays far below, and a compiler needs seconds already.
-MAX_OPERATIONS = 1 << 16
+# Operations of a kernel, loops unrolled: more take a compiler many seconds. Guards inlined into an
+# unrolled window come to 80,000.
+MAX_OPERATIONS = 1 << 18
 MAX_SCRATCH = 1 << 36  # bytes; beyond it their sum may overflow
 MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
 
