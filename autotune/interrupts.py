@@ -12,10 +12,12 @@ from types import FrameType
 class Interrupts:
     """A context manager within which the first SIGINT raises KeyboardInterrupt, after the end of a
     `hold` block if it came in one, and further ones, by impatience, are ignored: they would cut off
-    the report of the first. Outside the main thread, and where somebody else handles the signal or
-    it is ignored, nothing is changed."""
+    the report of the first. With ``to_the_end`` that holds after the ``with`` block too, for a
+    process that ends then. Outside the main thread, and where somebody else handles the signal or it
+    is ignored, nothing is changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, to_the_end: bool = False) -> None:
+        self._to_the_end = to_the_end
         self._ours = self._seen = self._holding = False
 
     def __enter__(self) -> Interrupts:
@@ -27,7 +29,8 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         if self._ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            ignore = self._seen and self._to_the_end
+            signal.signal(signal.SIGINT, signal.SIG_IGN if ignore else signal.default_int_handler)
 
     @contextmanager
     def hold(self) -> Iterator[None]:

@@ -64,7 +64,7 @@ def tune(
     from kernels_db.store import Log
 
     chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
-    with Interrupts() as interrupts:  # to the last line printed: a second Ctrl-C cuts nothing off
+    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
         with Log(where) as log, reporter(workload, quiet=json) as report:
             result = run(workload, goal, log, chosen, report, interrupts=interrupts)
         if json:
