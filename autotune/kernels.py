@@ -12,7 +12,7 @@ from autotune.errors import CompileError
 from autotune.object_cache import ObjectCache, key
 from autotune.runtime import Kernel
 from autotune.settings import Settings
-from autotune.targets import check_here
+from autotune.targets import check_here, confined
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -31,13 +31,14 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     Raises `ScheduleError` where the trace is not legal for the workload, and `CompileError`.
     """
     objects = ObjectCache(Settings.from_environment().cache_dir)
-    name = key(trace.to_json(), workload.digest, target.digest, generator_version())
+    code = confined(target)
+    name = key(trace.to_json(), workload.digest, code.digest, generator_version())
     loaded = _cached(objects, name)
     if loaded is None:
         from autotune.building import build_object
         from autotune.codegen.compile import load_object
 
-        obj = build_object(workload.dag, trace, target)
+        obj = build_object(workload.dag, trace, code)
         objects.put(name, obj)
         loaded = load_object(obj)
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
@@ -59,7 +60,7 @@ def source_of(workload: Workload, target: Target, trace: Trace) -> str:
     """The LLVM IR text of a schedule."""
     from autotune.building import emit_module
 
-    return emit_module(workload.dag, trace, target).text
+    return emit_module(workload.dag, trace, confined(target)).text
 
 
 @cache

@@ -129,6 +129,9 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
             {f"{t.kind} {t.arch}, {t.threads} thread{'s' if t.threads > 1 else ''}" for t in others}
         )
         lines.append(f"stored there: {'; '.join(shown[:5])}" + (" ..." if len(shown) > 5 else ""))
+        missing = sorted({f for t in others if t.kind == "cpu" for f in targets.lacking(t)})
+        if missing:
+            lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
     lines.append(f"tune it first: {tune_command(workload, where, threads)}")
     return "\n".join(lines)
 

@@ -121,21 +121,31 @@ def usable_cpus() -> int:
 
 def runnable(target: Target) -> bool:
     """Whether this host is of the target's family and has every extension that its code may use."""
-    if target.kind != "cpu":
-        return False
-    family = _family(target.triple.split("-")[0])
-    if family != _family(platform.machine()) or not _same_system(target.triple):
-        return False
+    return target.kind == "cpu" and _same_family(target) and not lacking(target)
+
+
+def lacking(target: Target) -> tuple[str, ...]:
+    """The extensions of a target of this host's family that this host lacks, sorted."""
     flags = host_flags()
     if flags is None:  # no /proc/cpuinfo: ask LLVM
         import llvmlite.binding as llvm
 
-        return set(target.features) <= {name for name, on in llvm.get_host_cpu_features().items() if on}
-    if family == "x86":
-        wanted = {X86_NAMES.get(f, f) for f in target.features if f in X86_NAMES or f in X86_SAME}
-    else:
-        wanted = {ARM_NAMES[f] for f in target.features if f in ARM_NAMES}
-    return wanted <= flags
+        has = {name for name, on in llvm.get_host_cpu_features().items() if on}
+        return tuple(sorted(set(target.features) - has))
+    names = _names()
+    return tuple(sorted(f for f in target.features if f in names and names[f] not in flags))
+
+
+def confined(target: Target) -> Target:
+    """The target to generate code for when a runnable target comes from elsewhere: this host's processor
+    as it is, any other by its extensions alone. The name of a processor implies more of them, and names
+    and extensions that LLVM does not know end the process."""
+    here = detect(1)
+    if (target.arch, target.features) == (here.arch, here.features):
+        return target
+    x86 = _family(target.triple.split("-")[0]) == "x86"
+    known = tuple(f for f in target.features if f in _names())
+    return replace(target, arch="x86-64" if x86 else "generic", triple=here.triple, features=known)
 
 
 def check_here(target: Target) -> None:
@@ -207,6 +217,17 @@ def machine() -> dict[str, str | int]:
         "numpy": numpy.__version__,
         "llvmlite": llvmlite.__version__,
     }
+
+
+def _names() -> dict[str, str]:
+    """LLVM's name of every extension of this host's family that code may use -> the kernel's name."""
+    if _family(platform.machine()) == "x86":
+        return X86_NAMES | {name: name for name in X86_SAME}
+    return ARM_NAMES
+
+
+def _same_family(target: Target) -> bool:
+    return _family(target.triple.split("-")[0]) == _family(platform.machine()) and _same_system(target.triple)
 
 
 def _family(architecture: str) -> str:
