@@ -64,8 +64,9 @@ def load_workload(
     except KernelNotFound as err:
         if not fallback:
             raise
+        kernel = default_kernel(workload, targets.parse(target, threads))
         warnings.warn(f"{err}\nUsing the default schedule, which is not tuned.", stacklevel=3)
-        return default_kernel(workload, targets.parse(target, threads))
+        return kernel
     return kernel_of(workload, hit.target, hit.record.trace, hit.record)
 
 
