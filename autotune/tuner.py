@@ -436,8 +436,9 @@ class _Timer:
 
 
 def _finals_s(time_s: float, k: int, rounds: int, repeats: int) -> float:
-    """Seconds that finalists take: repeats last a millisecond at least, a reference loop between."""
-    return 0.2 + 1.3 * k * rounds * repeats * (max(time_s, 1e-3) + 1.5e-3)
+    """Seconds that finalists take at most: on an unsteady machine twice the rounds, of a warm-up and
+    repeats, which last a millisecond at least, with a reference loop between."""
+    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * (max(time_s, 1e-3) + 1.5e-3)
 
 
 def _trace(record: Record) -> Trace | None:
