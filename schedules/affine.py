@@ -7,6 +7,8 @@ simplification want concrete integers; linear forms allow holes in coefficients.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from schedules import expr as E
 from schedules.expr import INDEX, Binary, Compare, Const, Expr, Hole, Load, Logic, Select, Var
@@ -26,12 +28,13 @@ def is_scalar(e: Expr) -> bool:
     return all(is_scalar(k) for k in E.children(e))
 
 
-def linear(e: Expr) -> tuple[dict[Expr, Expr], Expr]:
+@lru_cache(maxsize=1 << 14)
+def linear(e: Expr) -> tuple[Mapping[Expr, Expr], Expr]:
     """``e`` as a sum of ``coefficient * atom`` plus a constant; atoms are variables or opaque
     sub-expressions (``//``, ``%``, ``min``, loads), coefficients integers or scalars over holes."""
     terms: dict[Expr, Expr] = {}
     const = _collect(e, ONE, terms)
-    return {a: c for a, c in terms.items() if c != ZERO}, const
+    return MappingProxyType({a: c for a, c in terms.items() if c != ZERO}), const
 
 
 def _collect(e: Expr, times: Expr, terms: dict[Expr, Expr]) -> Expr:
@@ -91,6 +94,14 @@ def from_linear(terms: Mapping[Expr, Expr], const: Expr) -> Expr:
             return out
         return Binary("+", out, const) if const.value > 0 else Binary("-", out, Const(-const.value))
     return E.binary("+", out, const)
+
+
+def isolate(e: Expr, var: str) -> tuple[Expr | None, Expr]:
+    """``e`` as ``step * var + rest``: (step, rest); step is None where ``e`` has no such term. ``rest`` may
+    still hold ``var`` inside an opaque atom."""
+    terms, const = linear(e)
+    v = Var(var)
+    return terms.get(v), from_linear({a: c for a, c in terms.items() if a != v}, const)
 
 
 def bounds(e: Expr, ranges: Ranges) -> Range | None:
@@ -165,6 +176,21 @@ def decide(cond: Expr, ranges: Ranges) -> bool | None:
 
 def simplify(e: Expr, ranges: Ranges) -> Expr:
     """An equal expression, simpler where the ranges prove it."""
+    if type(e) is Const:
+        return e
+    if E.dtype_of(e) == INDEX:
+        return _simplify_index(e, tuple((v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges))
+    return _simplify(e, ranges)
+
+
+@lru_cache(maxsize=1 << 14)
+def _simplify_index(e: Expr, ranges: tuple[tuple[str, Range], ...]) -> Expr:
+    """Remembered: passes, and candidates, meet the same indices again and again. (Not for floating
+    point, where what is equal need not be the same: 0.0 and -0.0.)"""
+    return _simplify(e, dict(ranges))
+
+
+def _simplify(e: Expr, ranges: Ranges) -> Expr:
     match e:
         case Const() | Hole():
             return e
@@ -194,7 +220,7 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
         case Binary(op="+" | "-" | "*") if E.dtype_of(e) == INDEX:
             terms, const = linear(e)
             atoms = {a: simplify(a, ranges) for a in terms if a != e}
-            if any(new is not a for a, new in atoms.items()):
+            if any(new != a for a, new in atoms.items()):
                 whole: Expr = const
                 for a, c in terms.items():
                     whole = whole + atoms.get(a, a) * c

@@ -46,7 +46,7 @@ def scalar(e: E.Expr, env: dict[str, int], arrays: dict[str, Any]) -> Any:
         case E.Binary(op="/", a=a, b=b):
             return scalar(a, env, arrays) / scalar(b, env, arrays)
         case E.Binary(op=op, a=a, b=b) | E.Compare(op=op, a=a, b=b):
-            return E._FOLD[op](scalar(a, env, arrays), scalar(b, env, arrays))
+            return E.FOLD[op](scalar(a, env, arrays), scalar(b, env, arrays))
     raise AssertionError(e)
 
 

@@ -24,6 +24,7 @@ from schedules.lower import lower
 from schedules.model import Trace
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.holes import Columns
 from schedules.space.quantities import number
 
 SEED = 1
@@ -57,7 +58,7 @@ def candidates(
         rows = space.sample(k, 64, rng)
         ok = space.valid(k, rows)
         if most is not None:
-            env = dict(zip(space.holes(k), rows.T, strict=True))
+            env = Columns(zip(space.holes(k), rows.T, strict=True))
             ok &= sum(number(b.instances, env) for b in space.sketch(k).facts) <= most
         if not np.isfinite(space.features(k, rows)).all():
             raise Wrong(f"{case.label}: sketch {space.sketches[k]!r} has features that are not finite")

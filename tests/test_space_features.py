@@ -14,6 +14,7 @@ from schedules.primitives.vectorize import MAX_LANES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.features import FEATURE_NAMES, features
+from schedules.space.holes import Columns
 from schedules.space.limits import Limits, within
 from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, analyse, measure
 
@@ -84,7 +85,7 @@ def test_bytes_of_an_elementwise_nest_are_those_counted(dtype: str) -> None:
     checked = 0
     for row in rows[n % tile == 0][:3]:
         nest = Schedule.replay(w.dag, space.trace(0, row), space.target).nest
-        q = measure(analyse(nest)[0], {}, space.machine)
+        q = measure(analyse(nest)[0], Columns(), space.machine)
         assert q["memory_bytes"] == 5 * n * np.dtype(dtype).itemsize == _counted(nest, arrays)
         checked += 1
     assert checked
@@ -96,7 +97,7 @@ def test_bytes_of_a_copy_with_reuse_are_counted_once() -> None:
     dag = te.dag([a, b, te.compute((8, 16), lambda i, j: a[i, j] + b[j], "c")])
     s = Schedule(dag)
     s.vectorize(s.loops("c")[-1])
-    q = measure(analyse(s.nest)[0], {}, Machine.of(target()))
+    q = measure(analyse(s.nest)[0], Columns(), Machine.of(target()))
     assert q["memory_bytes"] == (128 + 16 + 128) * 4
     arrays = {t.name: np.ones(t.shape, np.float32) for t in dag.params}
     assert _counted(s.nest, arrays) == (128 + 128 + 128) * 4 == q["l1_traffic"]
@@ -113,7 +114,7 @@ def test_a_matrix_product_in_registers() -> None:
     s.unroll(i1)
     s.vectorize(j1)
     (b,) = analyse(s.nest)
-    q = measure(b, {}, Machine.of(target()))
+    q = measure(b, Columns(), Machine.of(target()))
     assert q["vectors"] == 12 and q["lanes"] == 16 and q["unrolled"] == 6
     assert q["reduction"] == 10 and q["outer"] == 4 and q["instances"] == 12 * 32 * 10
     assert q["registers"] == 12 + 2 + 1 and q["spills"] == 0 and q["gathers"] == 0
@@ -133,7 +134,7 @@ def test_limits_drop_register_tiles_that_spill() -> None:
     space = _matmul()
     k = next(k for k, n in enumerate(space.sketches) if "c.vec" in space.holes(k))
     rows = space.sample(k, 512, np.random.default_rng(0))
-    facts, env = space.sketch(k).facts, dict(zip(space.holes(k), rows.T, strict=True))
+    facts, env = space.sketch(k).facts, Columns(zip(space.holes(k), rows.T, strict=True))
     spills = np.max(
         [np.broadcast_to(measure(b, env, space.machine)["spills"], 512) for b in facts if b.reduces], axis=0
     )
@@ -147,7 +148,7 @@ def test_limits_drop_register_tiles_that_spill() -> None:
 def test_limits_bound_lanes_unrolled_code_and_buffers() -> None:
     space = _matmul()
     rows = space.sample(0, 256, np.random.default_rng(0))
-    facts, env = space.sketch(0).facts, dict(zip(space.holes(0), rows.T, strict=True))
+    facts, env = space.sketch(0).facts, Columns(zip(space.holes(0), rows.T, strict=True))
     base = within(facts, env, 256, space.machine)
     few = within(facts, env, 256, space.machine, Limits(unrolled_vectors=4))
     assert (base & ~few).any() and not (few & ~base).any()

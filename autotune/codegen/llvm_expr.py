@@ -294,9 +294,7 @@ class Expressions:
         """``lane < n`` or ``lane >= n`` with one n for all lanes, compared in 32 bits."""
         if E.dtype_of(e.a) != INDEX or E.loads(e):
             return None
-        terms, const = affine.linear(e.b - e.a)  # > 0, or >= 0
-        step = terms.pop(Var(self.lane_var or ""), None)
-        rest = affine.from_linear(terms, const)
+        step, rest = affine.isolate(e.b - e.a, self.lane_var or "")  # > 0, or >= 0
         if step not in (Const(1), Const(-1)) or self.lane_dependent(rest):
             return None
         below = step == Const(-1)

@@ -11,6 +11,7 @@ killed as a whole.
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import resource
@@ -47,6 +48,7 @@ def main(fd: int, parent: int) -> None:
         header, _, fds = wire.receive(control, max_fds=1)
         state = Prepared(header, fds[0])
         wire.send(control, state.answer())
+        gc.freeze()  # no collection in a child looks at what all of them share
         while True:
             header, _, fds = wire.receive(control, max_fds=3)
             if header["do"] == "fork":

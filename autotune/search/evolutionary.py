@@ -168,14 +168,15 @@ class EvolutionarySearch:
         """Take the best scored of all pools; first those that differ from every taken one of their
         sketch in two decisions or more, so that one wrong hope doesn't fill the round."""
         scores = self._score(sketches, pools, scorer)
-        where = [(float(s), p, i) for p, each in enumerate(scores) for i, s in enumerate(each)]
-        where.sort(key=lambda x: (-x[0], x[1], x[2]))
-        where = where[: 16 * n + 64]
+        pool = np.concatenate([np.full(len(each), p) for p, each in enumerate(scores)])
+        place = np.concatenate([np.arange(len(each)) for each in scores])
+        best = np.argsort(-np.concatenate(scores), kind="stable")[: 16 * n + 64]
+        where = list(zip(pool[best].tolist(), place[best].tolist(), strict=True))
         taken: dict[int, list[npt.NDArray[np.int64]]] = {}
         for candidate in chosen:
             taken.setdefault(candidate.sketch, []).append(np.array(candidate.row, dtype=np.int64))
         for least in (2, 0):
-            for _, p, i in where:
+            for p, i in where:
                 if len(chosen) >= n:
                     return
                 sketch, row = sketches[p], pools[p][i]

@@ -45,9 +45,9 @@ def _middle(loop: Loop, n: int) -> tuple[int, int]:
             continue
         if E.dtype_of(c.a) != E.INDEX:  # a comparison of values
             continue
-        terms, k = affine.linear(affine.simplify(c.a - c.b, inner | {loop.var: (0, n - 1)}))
-        step = terms.pop(Var(loop.var), None)
-        rest = affine.bounds(affine.from_linear(terms, k), inner)
+        gap = affine.simplify(c.a - c.b, inner | {loop.var: (0, n - 1)})
+        step, others = affine.isolate(gap, loop.var)
+        rest = affine.bounds(others, inner)
         if step is None or rest is None or not isinstance(step, Const):
             continue
         # step * v + rest < 0 (or <= 0) for the largest rest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Compare, Const, Expr, Var
+from schedules.expr import Compare, Const, Expr
 from schedules.ir import Guard, Loop, Seq, Stmt, Store, const, seq, walk, with_body
 
 
@@ -59,14 +59,10 @@ def _bound(c: Expr, var: str) -> Expr | None:
     """The exclusive upper bound on ``var`` that ``c`` says, if that is what it says."""
     if not isinstance(c, Compare) or c.op not in ("<", "<="):
         return None
-    terms, k = affine.linear(c.b - c.a)  # > 0, or >= 0
-    step = terms.pop(Var(var), None)
-    rest = affine.from_linear(terms, k)
+    step, rest = affine.isolate(c.b - c.a, var)  # > 0, or >= 0
     if not isinstance(step, Const) or int(step.value) >= 0 or var in E.variables(rest):
         return None
     if c.op == "<=":
         rest = rest + 1
     a = -int(step.value)  # a * var < rest
     return rest if a == 1 else (rest + (a - 1)) // a
-
-

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from schedules.space.holes import Columns
 from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, measure
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
@@ -24,7 +22,7 @@ FEATURE_NAMES = (
 
 
 def features(
-    facts: tuple[BlockFacts, ...], env: Mapping[str, Any], rows: int, machine: Machine
+    facts: tuple[BlockFacts, ...], env: Columns, rows: int, machine: Machine
 ) -> npt.NDArray[np.float32]:
     """The features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]; ``env`` has its columns
     by the names of the holes. A row's features depend on no other row."""

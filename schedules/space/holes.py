@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Expr
 
-Columns = Mapping[str, np.ndarray]
+
+class Columns(dict[str, Any]):
+    """Decisions by hole name: the columns of a decision matrix, or integers of one candidate. ``known``
+    remembers what expressions over them came to: those of a nest have much in common."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.known: dict[Expr, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +35,10 @@ class Choice:
     def size(self) -> float:
         return float(len(self.options))
 
-    def sample(self, known: Columns, n: int, rng: np.random.Generator) -> np.ndarray:
+    def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(self.options, dtype=np.int64)[rng.integers(len(self.options), size=n)]
 
-    def allowed(self, known: Columns, column: np.ndarray) -> np.ndarray:
+    def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
         return np.isin(column, self.options)
 
 
@@ -45,7 +53,7 @@ class PerfectTile:
     def size(self) -> float:
         return 8.0
 
-    def sample(self, known: Columns, n: int, rng: np.random.Generator) -> np.ndarray:
+    def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
         out = np.ones(n, dtype=np.int64)
         u = rng.random(n)
@@ -55,7 +63,7 @@ class PerfectTile:
             out[rows] = d[(u[rows] * len(d)).astype(np.int64)]
         return out
 
-    def allowed(self, known: Columns, column: np.ndarray) -> np.ndarray:
+    def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
         total = np.asarray(E.evaluate(self.of, known), dtype=np.int64)
         return (column >= 1) & (column <= self.cap) & (total % np.maximum(column, 1) == 0)
 
@@ -71,9 +79,9 @@ def divisors(n: int, cap: int) -> np.ndarray:
     return both[both <= cap]
 
 
-def columns(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> dict[str, np.ndarray]:
+def columns(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> Columns:
     """The columns of a decision matrix by hole name."""
-    return {h.name: rows[:, n] for n, h in enumerate(holes)}
+    return Columns((h.name, np.ascontiguousarray(rows[:, n])) for n, h in enumerate(holes))
 
 
 def sample(holes: tuple[HoleSpec, ...], n: int, rng: np.random.Generator) -> np.ndarray:

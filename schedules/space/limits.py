@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from schedules.primitives.unroll import MAX_UNROLL
 from schedules.primitives.vectorize import MAX_LANES
-from schedules.space.quantities import BlockFacts, Machine, measure, number
+from schedules.space.holes import Columns
+from schedules.space.quantities import BlockFacts, Machine, number, register_tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +22,18 @@ class Limits:
 
 
 def within(
-    facts: tuple[BlockFacts, ...], env: Mapping[str, Any], rows: int, m: Machine, limits: Limits | None = None
+    facts: tuple[BlockFacts, ...], env: Columns, rows: int, m: Machine, limits: Limits | None = None
 ) -> np.ndarray:
     """Which rows keep the limits, [rows] of bool."""
     limits = limits or Limits()
     ok = np.ones(rows, dtype=bool)
     for b in facts:
-        q = measure(b, env, m)
-        ok &= q["lanes"] <= MAX_LANES
-        ok &= q["unrolled"] <= MAX_UNROLL
-        ok &= q["vectors"] <= limits.unrolled_vectors
+        tile = register_tile(b, env, m)
+        ok &= tile.lanes <= MAX_LANES
+        ok &= tile.unrolled <= MAX_UNROLL
+        ok &= tile.vectors <= limits.unrolled_vectors
         if b.reduces:
-            ok &= q["spills"] <= limits.spilled_registers
+            ok &= tile.spills <= limits.spilled_registers
         written = sum((number(a.whole, env) * a.item for a in b.accesses if a.write), np.zeros(()))
         ok &= written <= limits.scratch_bytes
     return ok

@@ -6,7 +6,6 @@ columns. One definition feeds the static limits, the features and the analytic m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
 from schedules.model import Target
 from schedules.nest import bound, reads
 from schedules.regions import footprint
+from schedules.space.holes import Columns
 
 ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
 Number = Any  # a float, or a column of them
@@ -102,8 +102,14 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
 
         facts.append(
             AccessFacts(
-                name, ITEM[buf.dtype], write, _stride(at, buf.shape, lane), size(tile), size(tile + deep),
-                size(tile + panel), size(tile + rest),
+                name,
+                ITEM[buf.dtype],
+                write,
+                _stride(at, buf.shape, lane),
+                size(tile),
+                size(tile + deep),
+                size(tile + panel),
+                size(tile + rest),
             )
         )
     return BlockFacts(
@@ -143,9 +149,9 @@ def _stride(at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None) ->
     return out
 
 
-def number(e: Expr, env: Mapping[str, Any]) -> Number:
+def number(e: Expr, env: Columns) -> Number:
     """An expression's value as floating point."""
-    return np.asarray(E.evaluate(e, env), dtype=np.float64)
+    return np.asarray(E.evaluate(e, env, env.known), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,39 +204,57 @@ FEATURES_PER_BLOCK = (
 )
 
 
-def measure(b: BlockFacts, env: Mapping[str, Any], m: Machine) -> dict[str, Number]:
-    """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The register tile of a block: what of it must be in registers at once, and what its body loads."""
+
+    lanes: Number
+    unrolled: Number
+    vectors: Number
+    registers: Number
+    spills: Number
+    loads: Number
+    gathers: Number
+
+
+def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
+    """Accumulators stay, the other operands stream through (Goto & van de Geijn, 2008)."""
     lanes, unrolled = number(b.lanes, env), number(b.unrolled, env)
     per = m.vector / b.item
-    regs_wide = np.ceil(lanes / per)
-    tile_vectors = unrolled * regs_wide
-    instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
-    steps = instances / (lanes * unrolled)  # executions of the register tile
-    loads = gathers = np.zeros_like(lanes)
-    inner_bytes = panel_bytes = memory = l2_traffic = np.zeros_like(lanes)
-    acc = np.zeros_like(lanes)
-    streams = np.zeros_like(lanes)
+    wide_registers = np.ceil(lanes / per)
+    loads = gathers = accumulators = streams = np.zeros_like(lanes)
     for a in b.accesses:
-        tile, inner, panel = number(a.tile, env), number(a.inner, env), number(a.panel, env)
+        tile = number(a.tile, env)
         stride = None if a.stride is None else number(a.stride, env)
         wide = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 1
         same = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 0
         ops = np.where(wide, np.ceil(tile / np.maximum(per, 1)), tile)
-        if a.write:
-            if b.reduces:
-                acc = acc + ops
-            else:
-                loads = loads + ops
+        if a.write and b.reduces:
+            accumulators = accumulators + ops
         else:
             loads = loads + ops
-            streams = streams + np.where(wide, regs_wide, np.where(same, 1.0, regs_wide))
+        if not a.write:
+            streams = streams + np.where(same & ~wide, 1.0, wide_registers)
             gathers = gathers + np.where(wide | same, 0.0, tile)
-        inner_bytes = inner_bytes + inner * a.item
-        panel_bytes = panel_bytes + panel * a.item
-        memory = memory + number(a.whole, env) * a.item
-        l2_traffic = l2_traffic + inner * a.item * outer
-    registers = acc + streams
+    registers = accumulators + streams
     spills = np.maximum(registers - m.registers, 0.0)
+    return Tile(lanes, unrolled, unrolled * wide_registers, registers, spills, loads, gathers)
+
+
+def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
+    """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
+    t = register_tile(b, env, m)
+    lanes, unrolled, tile_vectors, spills = t.lanes, t.unrolled, t.vectors, t.spills
+    loads, gathers = t.loads, t.gathers
+    per = m.vector / b.item
+    instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
+    steps = instances / (lanes * unrolled)  # executions of the register tile
+    inner_bytes = panel_bytes = memory = np.zeros_like(lanes)
+    for a in b.accesses:
+        inner_bytes = inner_bytes + number(a.inner, env) * a.item
+        panel_bytes = panel_bytes + number(a.panel, env) * a.item
+        memory = memory + number(a.whole, env) * a.item
+    l2_traffic = inner_bytes * outer
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special)
     chains = np.maximum(4.0 * (tile_vectors < 8) * b.reduces, 0.0)
@@ -247,7 +271,7 @@ def measure(b: BlockFacts, env: Mapping[str, Any], m: Machine) -> dict[str, Numb
     return {
         "instances": instances,
         "vectors": tile_vectors,
-        "registers": registers,
+        "registers": t.registers,
         "spills": spills,
         "lanes": lanes,
         "lane_use": lanes / np.maximum(whole, 1.0),
@@ -271,9 +295,7 @@ def measure(b: BlockFacts, env: Mapping[str, Any], m: Machine) -> dict[str, Numb
     }
 
 
-def _useful(b: BlockFacts, env: Mapping[str, Any]) -> Number:
+def _useful(b: BlockFacts, env: Columns) -> Number:
     """Points of the written buffers, times the reduction: instances without tails or recomputation."""
     written = [number(a.whole, env) for a in b.accesses if a.write]
     return written[0] * number(b.reduction, env) if written else np.ones(())
-
-

@@ -1,30 +1,23 @@
-"""Scalar expressions: the one language of tensor expressions, loop bounds and indices.
-
-Nodes are frozen and hashable. The operators of `Expr` build folded nodes (``x + 0`` is ``x``,
-``2 * 3`` is ``6``) and nothing more: there is no algebra here (see `affine.py` for linear forms).
-``==`` compares structure; write ``te.equal(a, b)`` for a comparison inside a tensor expression.
-
-Index arithmetic has dtype ``"index"`` (a 64-bit signed integer); ``//`` and ``%`` round towards
-minus infinity, as in Python and numpy.
-"""
+"""The nodes of expressions, and the functions that make them: folded, and nothing more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union
-
-import numpy as np
+from operator import attrgetter
+from typing import Any, TypeVar, Union
 
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
+Node = TypeVar("Node", bound="Expr")
 
 
 class Expr:
     """Base of every scalar expression."""
 
-    __slots__ = ()
+    # Found once and kept: trees are shared, and asked for these again and again.
+    __slots__ = ("_hash", "_variables")
 
     def __add__(self, o: ExprLike) -> Expr:
         return binary("+", self, o)
@@ -83,6 +76,21 @@ class Expr:
         )
 
 
+def _remember_hash(cls: type[Node]) -> type[Node]:
+    """Make a node hash its tree once."""
+    generated = cls.__hash__
+
+    def __hash__(self: Node) -> int:
+        try:
+            return self._hash  # type: ignore[attr-defined]
+        except AttributeError:
+            object.__setattr__(self, "_hash", generated(self))
+            return self._hash  # type: ignore[attr-defined]
+
+    cls.__hash__ = __hash__  # type: ignore[assignment]
+    return cls
+
+
 @dataclass(frozen=True, slots=True)
 class Const(Expr):
     """A literal. ``dtype`` is "index", "bool" or a numeric dtype such as "float32"."""
@@ -114,6 +122,7 @@ class Hole(Expr):
         return f"?{self.name}"
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
     """``op`` is one of + - * / // % min max ceildiv."""
@@ -123,6 +132,7 @@ class Binary(Expr):
     b: Expr
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Compare(Expr):
     """``op`` is one of < <= == !=; the result is "bool"."""
@@ -132,6 +142,7 @@ class Compare(Expr):
     b: Expr
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Logic(Expr):
     """``op`` is "and", "or" or "not" (one argument)."""
@@ -140,6 +151,7 @@ class Logic(Expr):
     args: tuple[Expr, ...]
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Call(Expr):
     """A scalar math function of one floating-point argument: see `FUNCTIONS`."""
@@ -148,6 +160,7 @@ class Call(Expr):
     arg: Expr
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
     """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated: a load on the
@@ -158,6 +171,7 @@ class Select(Expr):
     b: Expr
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
     """Convert to ``dtype``; float to int truncates towards zero."""
@@ -166,6 +180,7 @@ class Cast(Expr):
     a: Expr
 
 
+@_remember_hash
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
     """One element of a buffer, by name. The buffer's dtype is repeated so that an expression
@@ -188,7 +203,7 @@ FUNCTIONS: dict[str, Callable[[float], float]] = {
     "floor": lambda x: float(math.floor(x)) if math.isfinite(x) else x,
 }
 
-_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -206,15 +221,20 @@ TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
 
 
+class _ByClass(dict[type, Any]):
+    """A value for every node class; subclasses, which tensor expressions have, get their base's."""
+
+    def __missing__(self, t: type) -> Any:
+        self[t] = found = next((self[k] for k in t.__mro__[1:] if k in self), None)
+        return found
+
+
+_KIND = _ByClass({k: k for k in (Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Load)})
+
+
 def kind(e: Expr) -> type:
     """The node class of an expression; tensor expressions have subclasses of their own."""
-    t = type(e)
-    if t in _KINDS:
-        return t
-    return next((k for k in t.__mro__ if k in _KINDS), t)
-
-
-_KINDS = frozenset((Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Load))
+    return _KIND[type(e)] or type(e)
 
 
 def dtype_of(e: Expr) -> str:
@@ -271,9 +291,7 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         da = dtype_of(ea)
     db = dtype_of(eb)
     if da != db:
-        raise TypeError(
-            f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})"
-        )
+        raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})")
     return ea, eb
 
 
@@ -295,7 +313,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     if op in ("//", "%", "ceildiv") and cb == 0:
         raise ZeroDivisionError(f"{op} by zero in an expression")
     if ca is not None and cb is not None and d == INDEX:
-        return Const(int(_FOLD[op](ca, cb)), INDEX)
+        return Const(int(FOLD[op](ca, cb)), INDEX)
     match op:
         case "+":
             if ca == 0:
@@ -330,7 +348,7 @@ def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """A folded comparison; ``op`` is < <= == or !=."""
     ea, eb = _pair(a, b)
     if isinstance(ea, Const) and isinstance(eb, Const):
-        return Const(bool(_FOLD[op](ea.value, eb.value)), "bool")
+        return Const(bool(FOLD[op](ea.value, eb.value)), "bool")
     return Compare(op, ea, eb)
 
 
@@ -379,167 +397,19 @@ def maximum(a: ExprLike, b: ExprLike) -> Expr:
     return binary("max", a, b)
 
 
+_GETTERS: dict[type, Any] = {
+    **dict.fromkeys((Const, Var, Hole), lambda e: ()),
+    **dict.fromkeys((Binary, Compare), attrgetter("a", "b")),
+    Load: attrgetter("indices"),
+    Logic: attrgetter("args"),
+    Call: lambda e: (e.arg,),
+    Cast: lambda e: (e.a,),
+    Select: attrgetter("cond", "a", "b"),
+}
+_CHILDREN = _ByClass(_GETTERS)
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct sub-expressions, left to right."""
-    t = kind(e)
-    if t is Var or t is Const or t is Hole:
-        return ()
-    if t is Binary or t is Compare:
-        return (e.a, e.b)  # type: ignore[attr-defined]
-    if t is Load:
-        return e.indices  # type: ignore[attr-defined]
-    if t is Logic:
-        return e.args  # type: ignore[attr-defined]
-    if t is Call:
-        return (e.arg,)  # type: ignore[attr-defined]
-    if t is Cast:
-        return (e.a,)  # type: ignore[attr-defined]
-    if t is Select:
-        return (e.cond, e.a, e.b)  # type: ignore[attr-defined]
-    return ()
-
-
-def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
-    """``e`` with its children replaced, folded again."""
-    match e:
-        case Binary(op=op):
-            return binary(op, *kids)
-        case Compare(op=op):
-            return compare(op, *kids)
-        case Logic(op="and"):
-            return all_of(*kids)
-        case Logic(op=op):
-            if op == "not" and isinstance(kids[0], Const):
-                return Const(not kids[0].value, "bool")
-            return Logic(op, kids)
-        case Call(fn=fn):
-            return Call(fn, kids[0])
-        case Cast(dtype=d):
-            return Cast(d, kids[0])
-        case Select():
-            return select(*kids)
-        case Load(buffer=b, dtype=d):
-            return Load(b, kids, d)
-    return e
-
-
-def rewrite(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
-    """Rebuild bottom-up; wherever ``f`` returns an expression that takes the node's place
-    (``f`` is asked before the children are visited, and its answer isn't visited again)."""
-    r = f(e)
-    if r is not None:
-        return r
-    kids = children(e)
-    if not kids:
-        return e
-    new = tuple(rewrite(k, f) for k in kids)
-    return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
-
-
-def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
-    """Replace variables by name."""
-    if not env:
-        return e
-    return rewrite(e, lambda x: env.get(x.name) if isinstance(x, Var) else None)
-
-
-def fill(e: Expr, decisions: Mapping[str, int]) -> Expr:
-    """Replace holes by integers; unnamed holes stay."""
-    return rewrite(
-        e,
-        lambda x: Const(decisions[x.name]) if isinstance(x, Hole) and x.name in decisions else None,
-    )
-
-
-def walk(e: Expr) -> Iterator[Expr]:
-    """Every node, parents first."""
-    stack = [e]
-    while stack:
-        x = stack.pop()
-        yield x
-        stack.extend(reversed(children(x)))
-
-
-def variables(e: Expr) -> frozenset[str]:
-    return frozenset(x.name for x in walk(e) if isinstance(x, Var))
-
-
-def holes(e: Expr) -> frozenset[str]:
-    return frozenset(x.name for x in walk(e) if isinstance(x, Hole))
-
-
-def loads(e: Expr) -> tuple[Load, ...]:
-    return tuple(x for x in walk(e) if isinstance(x, Load))
-
-
-def evaluate(e: Expr, env: Mapping[str, Any]) -> Any:
-    """An index expression's value; ``env`` maps variable and hole names to integers or to numpy
-    columns of a decision matrix (then the result is a column)."""
-    # by class, commonest first: a search evaluates these over thousands of rows, many times a second
-    t = kind(e)
-    if t is Const:
-        return e.value  # type: ignore[attr-defined]
-    if t is Var or t is Hole:
-        return env[e.name]  # type: ignore[attr-defined]
-    if t is Binary:
-        op = e.op  # type: ignore[attr-defined]
-        x, y = evaluate(e.a, env), evaluate(e.b, env)  # type: ignore[attr-defined]
-        if op == "*":
-            return x * y
-        if op == "+":
-            return x + y
-        if (op == "min" or op == "max") and (hasattr(x, "shape") or hasattr(y, "shape")):
-            return np.minimum(x, y) if op == "min" else np.maximum(x, y)
-        return _FOLD[op](x, y)
-    match e:
-        case Compare(op=op, a=a, b=b):
-            return _FOLD[op](evaluate(a, env), evaluate(b, env))
-        case Logic(op=op, args=args):
-            vals = [evaluate(v, env) for v in args]
-            if op == "not":
-                return vals[0] ^ True
-            out = vals[0]
-            for v in vals[1:]:
-                out = (out & v) if op == "and" else (out | v)
-            return out
-        case Select(cond=c, a=a, b=b):
-            x = evaluate(c, env)
-            if hasattr(x, "shape"):
-                return np.where(x, evaluate(a, env), evaluate(b, env))
-            return evaluate(a, env) if x else evaluate(b, env)
-    raise TypeError(f"not an index expression: {e!r}")
-
-
-_PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6}
-_PREC |= {"//": 6, "%": 6}
-
-
-def show(e: Expr, outer: int = 0) -> str:
-    """Readable text, with as few parentheses as precedence allows."""
-    match e:
-        case Const(value=v):
-            return repr(v)
-        case Var(name=n):
-            return n
-        case Hole(name=n):
-            return f"?{n}"
-        case Binary(op=("min" | "max" | "ceildiv") as op, a=a, b=b):
-            return f"{op}({show(a)}, {show(b)})"
-        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-            p = _PREC[op]
-            s = f"{show(a, p)} {op} {show(b, p + 1)}"
-            return f"({s})" if p < outer else s
-        case Logic(op="not", args=args):
-            return f"not {show(args[0], 9)}"
-        case Logic(op=op, args=args):
-            s = f" {op} ".join(show(x, _PREC[op] + 1) for x in args)
-            return f"({s})" if _PREC[op] < outer else s
-        case Call(fn=fn, arg=a):
-            return f"{fn}({show(a)})"
-        case Select(cond=c, a=a, b=b):
-            return f"select({show(c)}, {show(a)}, {show(b)})"
-        case Cast(dtype=d, a=a):
-            return f"{d}({show(a)})"
-        case Load(buffer=b, indices=ix):
-            return f"{b}[{', '.join(map(show, ix))}]"
-    return repr(e)
+    get = _CHILDREN[type(e)]
+    return get(e) if get is not None else ()

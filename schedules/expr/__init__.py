@@ -1,0 +1,101 @@
+"""Scalar expressions: the one language of tensor expressions, loop bounds and indices.
+
+Nodes are frozen and hashable. The operators of `Expr` build folded nodes (``x + 0`` is ``x``,
+``2 * 3`` is ``6``) and nothing more: there is no algebra here (see `affine.py` for linear forms).
+``==`` compares structure; write ``te.equal(a, b)`` for a comparison inside a tensor expression.
+
+Index arithmetic has dtype ``"index"`` (a 64-bit signed integer); ``//`` and ``%`` round towards
+minus infinity, as in Python and numpy.
+"""
+
+from schedules.expr.evaluate import evaluate
+from schedules.expr.nodes import (
+    FALSE,
+    FOLD,
+    FUNCTIONS,
+    INDEX,
+    TRUE,
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    ExprLike,
+    Hole,
+    Load,
+    Logic,
+    Node,
+    Select,
+    Var,
+    all_of,
+    binary,
+    ceildiv,
+    children,
+    compare,
+    conjuncts,
+    dtype_of,
+    is_float,
+    kind,
+    maximum,
+    minimum,
+    select,
+    wrap,
+)
+from schedules.expr.show import (
+    show,
+)
+from schedules.expr.walk import (
+    fill,
+    holes,
+    loads,
+    rebuild,
+    rewrite,
+    substitute,
+    variables,
+    walk,
+)
+
+__all__ = [
+    "Binary",
+    "Call",
+    "Cast",
+    "Compare",
+    "Const",
+    "Expr",
+    "ExprLike",
+    "FALSE",
+    "FOLD",
+    "FUNCTIONS",
+    "Hole",
+    "INDEX",
+    "Load",
+    "Logic",
+    "Node",
+    "Select",
+    "TRUE",
+    "Var",
+    "all_of",
+    "binary",
+    "ceildiv",
+    "children",
+    "compare",
+    "conjuncts",
+    "dtype_of",
+    "evaluate",
+    "fill",
+    "holes",
+    "is_float",
+    "kind",
+    "loads",
+    "maximum",
+    "minimum",
+    "rebuild",
+    "rewrite",
+    "select",
+    "show",
+    "substitute",
+    "variables",
+    "walk",
+    "wrap",
+]

@@ -1,0 +1,57 @@
+"""Values of index expressions, on integers or on columns of a decision matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from schedules.expr.nodes import FOLD, Binary, Compare, Const, Expr, Hole, Logic, Select, Var, kind
+
+
+def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = None) -> Any:
+    """An index expression's value; ``env`` maps variable and hole names to integers or to numpy
+    columns of a decision matrix (then the result is a column). ``known`` keeps the values of
+    sub-expressions from one call to the next with the same ``env``."""
+    # by class, commonest first: a search evaluates these over thousands of rows, many times a second
+    t = kind(e)
+    if t is Const:
+        return e.value  # type: ignore[attr-defined]
+    if t is Var or t is Hole:
+        return env[e.name]  # type: ignore[attr-defined]
+    if t is Binary:
+        if known is not None:
+            found = known.get(e)
+            if found is None:
+                found = known[e] = _binary_value(e, env, known)  # type: ignore[arg-type]
+            return found
+        return _binary_value(e, env, known)  # type: ignore[arg-type]
+    match e:
+        case Compare(op=op, a=a, b=b):
+            return FOLD[op](evaluate(a, env), evaluate(b, env))
+        case Logic(op=op, args=args):
+            vals = [evaluate(v, env) for v in args]
+            if op == "not":
+                return vals[0] ^ True
+            out = vals[0]
+            for v in vals[1:]:
+                out = (out & v) if op == "and" else (out | v)
+            return out
+        case Select(cond=c, a=a, b=b):
+            x = evaluate(c, env)
+            if hasattr(x, "shape"):
+                return np.where(x, evaluate(a, env), evaluate(b, env))
+            return evaluate(a, env) if x else evaluate(b, env)
+    raise TypeError(f"not an index expression: {e!r}")
+
+
+def _binary_value(e: Binary, env: Mapping[str, Any], known: dict[Expr, Any] | None) -> Any:
+    op, x, y = e.op, evaluate(e.a, env, known), evaluate(e.b, env, known)
+    if op == "*":
+        return x * y
+    if op == "+":
+        return x + y
+    if (op == "min" or op == "max") and (hasattr(x, "shape") or hasattr(y, "shape")):
+        return np.minimum(x, y) if op == "min" else np.maximum(x, y)
+    return FOLD[op](x, y)

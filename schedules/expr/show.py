@@ -1,0 +1,39 @@
+"""Readable text of expressions."""
+
+from __future__ import annotations
+
+from schedules.expr.nodes import Binary, Call, Cast, Compare, Const, Expr, Hole, Load, Logic, Select, Var
+
+_PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6}
+_PREC |= {"//": 6, "%": 6}
+
+
+def show(e: Expr, outer: int = 0) -> str:
+    """Readable text, with as few parentheses as precedence allows."""
+    match e:
+        case Const(value=v):
+            return repr(v)
+        case Var(name=n):
+            return n
+        case Hole(name=n):
+            return f"?{n}"
+        case Binary(op=("min" | "max" | "ceildiv") as op, a=a, b=b):
+            return f"{op}({show(a)}, {show(b)})"
+        case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
+            p = _PREC[op]
+            s = f"{show(a, p)} {op} {show(b, p + 1)}"
+            return f"({s})" if p < outer else s
+        case Logic(op="not", args=args):
+            return f"not {show(args[0], 9)}"
+        case Logic(op=op, args=args):
+            s = f" {op} ".join(show(x, _PREC[op] + 1) for x in args)
+            return f"({s})" if _PREC[op] < outer else s
+        case Call(fn=fn, arg=a):
+            return f"{fn}({show(a)})"
+        case Select(cond=c, a=a, b=b):
+            return f"select({show(c)}, {show(a)}, {show(b)})"
+        case Cast(dtype=d, a=a):
+            return f"{d}({show(a)})"
+        case Load(buffer=b, indices=ix):
+            return f"{b}[{', '.join(map(show, ix))}]"
+    return repr(e)

@@ -1,0 +1,107 @@
+"""Walks over expressions: rebuilding, substituting, collecting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from schedules.expr.nodes import (
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Hole,
+    Load,
+    Logic,
+    Select,
+    Var,
+    all_of,
+    binary,
+    children,
+    compare,
+    select,
+)
+
+
+def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
+    """``e`` with its children replaced, folded again."""
+    match e:
+        case Binary(op=op):
+            return binary(op, *kids)
+        case Compare(op=op):
+            return compare(op, *kids)
+        case Logic(op="and"):
+            return all_of(*kids)
+        case Logic(op=op):
+            if op == "not" and isinstance(kids[0], Const):
+                return Const(not kids[0].value, "bool")
+            return Logic(op, kids)
+        case Call(fn=fn):
+            return Call(fn, kids[0])
+        case Cast(dtype=d):
+            return Cast(d, kids[0])
+        case Select():
+            return select(*kids)
+        case Load(buffer=b, dtype=d):
+            return Load(b, kids, d)
+    return e
+
+
+def rewrite(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild bottom-up; wherever ``f`` returns an expression that takes the node's place
+    (``f`` is asked before the children are visited, and its answer isn't visited again)."""
+    r = f(e)
+    if r is not None:
+        return r
+    kids = children(e)
+    if not kids:
+        return e
+    new = tuple(rewrite(k, f) for k in kids)
+    return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
+
+
+def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
+    """Replace variables by name."""
+    if not env:
+        return e
+    return rewrite(e, lambda x: env.get(x.name) if isinstance(x, Var) else None)
+
+
+def fill(e: Expr, decisions: Mapping[str, int]) -> Expr:
+    """Replace holes by integers; unnamed holes stay."""
+    return rewrite(
+        e,
+        lambda x: Const(decisions[x.name]) if isinstance(x, Hole) and x.name in decisions else None,
+    )
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node, parents first."""
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        yield x
+        kids = children(x)
+        if kids:
+            stack.extend(kids[::-1])
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+def variables(e: Expr) -> frozenset[str]:
+    try:
+        return e._variables  # type: ignore[attr-defined]
+    except AttributeError:
+        found = frozenset((e.name,)) if isinstance(e, Var) else _NONE.union(*map(variables, children(e)))
+        object.__setattr__(e, "_variables", found)
+        return found
+
+
+def holes(e: Expr) -> frozenset[str]:
+    return frozenset(x.name for x in walk(e) if isinstance(x, Hole))
+
+
+def loads(e: Expr) -> tuple[Load, ...]:
+    return tuple(x for x in walk(e) if isinstance(x, Load))
