@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from schedules import expr as E
 from schedules.errors import AutotuneError
-from schedules.expr import Hole, Load, Var
 from schedules.ir import Alloc, Block, Buffer, Loop, Seq, Stmt, Store, kids, walk
 from schedules.passes.simplify import expressions
 
@@ -24,12 +23,12 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
         if isinstance(x, Block):
             fail(f"block {x.name} is left")
         for e in expressions(x):
-            for y in E.walk(e):
-                if isinstance(y, Hole):
-                    fail(f"hole {y.name} is not decided")
-                if isinstance(y, Var) and y.name not in names:
-                    fail(f"variable {y.name} is not defined in {E.show(e)}")
-                if isinstance(y, Load) and ranks.get(y.buffer) != len(y.indices):
+            for name in E.holes(e):
+                fail(f"hole {name} is not decided")
+            for name in E.variables(e) - names:
+                fail(f"variable {name} is not defined in {E.show(e)}")
+            for y in E.loads(e):
+                if ranks.get(y.buffer) != len(y.indices):
                     fail(f"{E.show(y)} reads a buffer that is not there, or not of that rank")
         if isinstance(x, Store) and ranks.get(x.buffer) != len(x.indices):
             fail(f"a store to {x.buffer} has the wrong rank, or no buffer")

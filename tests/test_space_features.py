@@ -21,7 +21,7 @@ from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, analyse, mea
 
 def one(nest: Nest, machine: Machine) -> np.ndarray:
     """The features of a concrete nest."""
-    return features(analyse(nest), {}, 1, machine)[0]
+    return features(analyse(nest), Columns(), 1, machine)[0]
 
 
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, model_features
 from autotune.search.random import RandomSearch
+from autotune.targets import usable_cpus
 from cost_model.models import create as create_model
 from schedules.errors import AutotuneError
 from schedules.space.base import Space
 
 POLICIES: dict[str, Callable[[Space, str, int], SearchPolicy]] = {
     "evolutionary": lambda space, model, seed: EvolutionarySearch(
-        space, create_model(model, model_features(space), seed), seed
+        space, create_model(model, model_features(space), seed, usable_cpus()), seed
     ),
     "random": lambda space, model, seed: RandomSearch(space, seed),
 }

@@ -17,7 +17,7 @@ class Expr:
     """Base of every scalar expression."""
 
     # Found once and kept: trees are shared, and asked for these again and again.
-    __slots__ = ("_hash", "_variables")
+    __slots__ = ("_hash", "_holes", "_loads", "_variables")
 
     def __add__(self, o: ExprLike) -> Expr:
         return binary("+", self, o)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from schedules.expr.nodes import (
     Binary,
@@ -100,8 +101,20 @@ def variables(e: Expr) -> frozenset[str]:
 
 
 def holes(e: Expr) -> frozenset[str]:
-    return frozenset(x.name for x in walk(e) if isinstance(x, Hole))
+    try:
+        return e._holes  # type: ignore[attr-defined]
+    except AttributeError:
+        found = frozenset((e.name,)) if isinstance(e, Hole) else _NONE.union(*map(holes, children(e)))
+        object.__setattr__(e, "_holes", found)
+        return found
 
 
 def loads(e: Expr) -> tuple[Load, ...]:
-    return tuple(x for x in walk(e) if isinstance(x, Load))
+    """Parents first."""
+    try:
+        return e._loads  # type: ignore[attr-defined]
+    except AttributeError:
+        own = (e,) if isinstance(e, Load) else ()
+        found = tuple(chain(own, *map(loads, children(e))))
+        object.__setattr__(e, "_loads", found)
+        return found
