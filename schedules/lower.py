@@ -12,6 +12,7 @@ from schedules.passes.promote import promote
 from schedules.passes.simplify import simplify
 from schedules.passes.speculate import speculate
 from schedules.passes.trim import trim
+from schedules.passes.unswitch import unswitch
 from schedules.verify import verify
 
 Pass = Callable[[Stmt], Stmt]
@@ -31,6 +32,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         # before partition, so that only guards that matter cost a copy of the loop
         ("speculate", lambda s: speculate(s, params)),
         ("partition", partition),
+        # what partition could not decide
+        ("unswitch", unswitch),
         # last, because it makes extents depend on outer loops
         ("trim", trim),
         ("simplify", simplify),

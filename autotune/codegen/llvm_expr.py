@@ -28,6 +28,8 @@ class Place:
     strides: tuple[int, ...]
     size: int = 0
 
+FAR = 1 << 62  # beyond any index
+
 
 @dataclass(frozen=True, slots=True)
 class Flat:
@@ -184,6 +186,8 @@ class Expressions:
                 return self._fma(x, y, a)
             case Binary(op="+", a=Binary(op="*", a=x, b=y), b=b) if is_float(E.dtype_of(e)):
                 return self._fma(x, y, b)
+            case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
+                return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, *self.same_lanes(self.value(a), self.value(b)))
             case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
@@ -205,6 +209,20 @@ class Expressions:
             case Cast(dtype=d, a=a):
                 return self._cast(self.value(a), d)
         raise CodegenError(f"cannot emit {E.show(e)}")
+
+    def _divide_unsigned(self, op: str, x: Value, y: Value) -> Value:
+        return Value(self.s.emit(f"{'udiv' if op == '//' else 'urem'} {x}, {y.ref}"), x.dtype, x.lanes)
+
+    def _never_negative(self, e: Expr) -> bool:
+        """Whether an index is at least 0 in every iteration: loops count from 0."""
+        if E.dtype_of(e) != INDEX or E.loads(e):
+            return False
+        known = {v: self.env[v] for v in E.variables(e) - {self.lane_var}}
+        ranges = {v: (x, x) if isinstance(x, int) else (0, FAR) for v, x in known.items()}
+        if self.lane_var is not None:
+            ranges[self.lane_var] = (self.lane_base, self.lane_base + self.lanes - 1)
+        span = affine.bounds(e, ranges)
+        return span is not None and span[0] >= 0
 
     def _variable(self, name: str) -> Value:
         if name == self.lane_var:

@@ -64,9 +64,11 @@ def rewrite(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
 
 def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
     """Replace variables by name."""
-    if not env:
+    if variables(e).isdisjoint(env):
         return e
-    return rewrite(e, lambda x: env.get(x.name) if isinstance(x, Var) else None)
+    if isinstance(e, Var):
+        return env[e.name]
+    return rebuild(e, tuple(substitute(k, env) for k in children(e)))
 
 
 def fill(e: Expr, decisions: Mapping[str, int]) -> Expr:

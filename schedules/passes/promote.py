@@ -27,29 +27,23 @@ def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
 
 
 def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
-    chain: list[Loop] = []
-    tile: list[Loop] = []
+    loops: list[Loop] = []
     s: Stmt = outer
     while isinstance(s, Loop):
-        if s.kind == "serial":
-            if tile:
-                return None
-            chain.append(s)
-        elif s.kind in ("unroll", "vectorize"):
-            tile.append(s)
-        else:
-            return None
+        loops.append(s)
         s = s.body
-    if not isinstance(s, Store):
+    if not isinstance(s, Store) or any(x.kind not in ("serial", "unroll", "vectorize") for x in loops):
         return None
     place = Load(s.buffer, s.indices, dtypes[s.buffer])
     own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
     used = frozenset().union(*(E.variables(i) for i in s.indices)) if s.indices else frozenset()
     if not own or any(x != place for x in own):
         return None
-    if used <= {x.var for x in tile}:
-        return None  # a whole local buffer: the code generator keeps it in registers as it is
-    if any(x.var not in used for x in tile) or any(chain[0].var in E.variables(x.extent) for x in tile):
+    chain = [x for x in loops if x.kind == "serial" or (x.kind == "unroll" and x.var not in used)]
+    tile = loops[len(chain) :]
+    if loops[: len(chain)] != chain or used <= {x.var for x in tile}:
+        return None  # (used in the tile only: a local buffer that the code generator keeps in registers)
+    if any(x.var not in used for x in tile) or any(outer.var in E.variables(x.extent) for x in tile):
         return None
     extents = [const(x.extent) for x in tile]
     elements = 1

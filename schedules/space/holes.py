@@ -6,8 +6,9 @@ may depend on those before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,49 @@ class PerfectTile:
         return (column >= 1) & (column <= self.cap) & (total % np.maximum(column, 1) == 0)
 
 
-HoleSpec = Choice | PerfectTile
+@dataclass(frozen=True, slots=True)
+class EvenTile:
+    """A multiple of ``unit`` that cuts ``of`` into blocks as even as such multiples can:
+    ``ceildiv(of, parts * unit) * unit`` for some number of parts, at most ``of``. Both are expressions over
+    earlier holes. Unlike divisors, these are many for every number, primes too."""
+
+    name: str
+    of: Expr
+    unit: Expr
+
+    def size(self) -> float:
+        return 16.0
+
+    def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
+        out = np.ones(n, dtype=np.int64)
+        u = rng.random(n)
+        for rows, tiles in self._groups(known, n):
+            out[rows] = tiles[(u[rows] * len(tiles)).astype(np.int64)]
+        return out
+
+    def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
+        ok = np.zeros(len(column), dtype=bool)
+        for rows, tiles in self._groups(known, len(column)):
+            ok[rows] = np.isin(column[rows], tiles)
+        return ok
+
+    def _groups(self, known: Mapping[str, np.ndarray], n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rows that have the same choice, and their choice."""
+        both = np.empty((n, 2), dtype=np.int64)
+        both[:, 0], both[:, 1] = E.evaluate(self.of, known), E.evaluate(self.unit, known)
+        for of, unit in np.unique(both, axis=0).tolist():
+            yield (both == (of, unit)).all(axis=1), even_tiles(of, unit)
+
+
+HoleSpec = Choice | PerfectTile | EvenTile
+
+
+@lru_cache(maxsize=1 << 10)
+def even_tiles(n: int, unit: int) -> np.ndarray:
+    """What `EvenTile` allows, ascending; ``unit`` alone where it exceeds ``n``."""
+    parts = np.arange(1, -(-n // unit) + 1, dtype=np.int64)
+    tiles = np.unique(-(-n // (parts * unit)) * unit)
+    return tiles[(tiles <= n) | (tiles == unit)]
 
 
 def divisors(n: int, cap: int) -> np.ndarray:

@@ -48,6 +48,7 @@ class BlockFacts:
     lanes: Expr
     unrolled: Expr
     reduction: Expr  # length of the reduction loops around the register tile
+    parts: Expr  # that the whole reduction is done in
     outer: Expr  # iterations of the loops outside those
     parallel: Expr
     flops: int
@@ -77,8 +78,10 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
     red = frozenset().union(
         *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
     )
-    inner = [x for x in rest if x.var in red]
-    first = rest.index(inner[0]) if inner else len(rest)
+    # The innermost run of reduction loops: where the reduction is in parts, others lie further out.
+    ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
+    last = ends[-1] if ends else len(rest)
+    first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
     deep, outer = rest[first:], rest[:first]
     panel = deep + outer[-1:]
     lane = next((x for x in tile if x.kind == "vectorize"), None)
@@ -118,6 +121,7 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
         lane.extent if lane is not None else Const(1),
         _product([x.extent for x in tile if x.kind == "unroll"]),
         _product([x.extent for x in deep]),
+        _product([x.extent for x in outer if x.var in red]),
         _product([x.extent for x in outer]),
         _product([x.extent for x in loops if x.kind == "parallel"]),
         flops,
@@ -186,6 +190,7 @@ FEATURES_PER_BLOCK = (
     "lane_use",
     "unrolled",
     "reduction",
+    "parts",
     "outer",
     "parallel",
     "balance",
@@ -211,6 +216,7 @@ class Tile:
     lanes: Number
     unrolled: Number
     vectors: Number
+    accumulators: Number
     registers: Number
     spills: Number
     loads: Number
@@ -238,7 +244,8 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
             gathers = gathers + np.where(wide | same, 0.0, tile)
     registers = accumulators + streams
     spills = np.maximum(registers - m.registers, 0.0)
-    return Tile(lanes, unrolled, unrolled * wide_registers, registers, spills, loads, gathers)
+    vectors = unrolled * wide_registers
+    return Tile(lanes, unrolled, vectors, accumulators, registers, spills, loads, gathers)
 
 
 def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
@@ -257,15 +264,18 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     l2_traffic = inner_bytes * outer
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special)
-    chains = np.maximum(4.0 * (tile_vectors < 8) * b.reduces, 0.0)
+    # a chain of dependent additions, one an accumulator: 4 cycles each
+    chains = 4.0 * tile_vectors / np.maximum(t.accumulators, 1.0) * (t.accumulators < 8) * b.reduces
     issue = np.maximum(np.maximum(math / 2, (loads + 2 * gathers) / 2), chains) + 2 * spills + 1.0
+    parts = number(b.parts, env)
+    returns = np.where(parts > 1, 2.0 * t.vectors, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
     l1_in = inner_bytes <= m.l1
     l2_in = panel_bytes <= m.l2
     traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
     memory_cycles = np.where(memory <= m.l3, memory / 16.0, memory / 6.0)
-    compute = steps * issue + outer * 6.0
+    compute = steps * issue + outer * (6.0 + returns)
     cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
     whole = np.ceil(lanes / per) * per
     return {
@@ -277,6 +287,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "lane_use": lanes / np.maximum(whole, 1.0),
         "unrolled": unrolled,
         "reduction": reduction,
+        "parts": parts,
         "outer": outer,
         "parallel": par,
         "balance": 1.0 / (share * m.threads),
@@ -298,4 +309,4 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
 def _useful(b: BlockFacts, env: Columns) -> Number:
     """Points of the written buffers, times the reduction: instances without tails or recomputation."""
     written = [number(a.whole, env) for a in b.accesses if a.write]
-    return written[0] * number(b.reduction, env) if written else np.ones(())
+    return written[0] * number(b.reduction, env) * number(b.parts, env) if written else np.ones(())

@@ -16,7 +16,7 @@ from schedules.ir import Block, Loop, walk
 from schedules.model import Target
 from schedules.nest import find_block, loops_of, subtree_of
 from schedules.schedule import Schedule
-from schedules.space.holes import Choice, HoleSpec, PerfectTile
+from schedules.space.holes import Choice, EvenTile, HoleSpec, PerfectTile
 
 MAX_SKETCHES = 24
 
@@ -56,6 +56,13 @@ class Draft:
         if isinstance(of, Const) and int(of.value) == 1:
             return 1
         self.holes.append(PerfectTile(name, of, cap))
+        return Hole(name)
+
+    def even(self, name: str, of: Expr, unit: int | Hole = 1) -> int | Hole:
+        """A hole that cuts ``of`` into even blocks, multiples of ``unit``."""
+        if isinstance(of, Const) and isinstance(unit, int) and int(of.value) <= unit:
+            return unit
+        self.holes.append(EvenTile(name, of, Const(unit) if isinstance(unit, int) else unit))
         return Hole(name)
 
     @property

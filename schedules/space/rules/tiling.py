@@ -7,10 +7,11 @@ Ansor's multi-level tiling with fused consumer; the register tile follows Goto &
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Hole, Load, Var
+from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.nest import reads, vars_bound, writers
 from schedules.primitives.base import as_expr
@@ -27,6 +28,24 @@ from schedules.space.sketching import Draft, extent
 MAX_ROWS = 16
 PANELS = 4  # panels copied together
 UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
+BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
+BLOCK_PACKED = 1024  # and with a packed operand longer ones stream well
+REDUCTION_BLOCKS = (8, 16, 32, 64, 128, 192, 256, 384, 512)
+STEPS = (1, 2, 4, 8)  # of the innermost reduction loop, written out: fewer instructions that only count
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What is tiled: ``tile`` holds the register tile by axis of the consumer, the vector axis ``v`` among
+    them; ``axis_of`` gives the producer's axes."""
+
+    producer: str
+    consumer: str
+    v: str
+    axis_of: dict[str, str]
+    n: dict[str, int]
+    tile: dict[str, int | Hole]
+    tail: str  # of the vector axis
 
 
 def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
@@ -40,45 +59,21 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     assert v is not None
     packed = _packed_read(d, p, names[v])
     mode = d.choose(f"{producer}.pack", _pack_options(p, packed, names[v])) if packed is not None else "none"
-    loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
-
-    outer, middle, inner = [], [], []
     w = d.lanes_of(d.dtype(p))
     lanes = _lanes(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
-    rows_on = _row_axes(p, names, axes, v, n)
     pack_name, panel = "", 0
     if mode != "none":
         assert packed is not None
         pack_name, panel = _pack(d, producer, packed, names[v], vec)
-    for axis in axes:
-        loop = loops[axis]
-        if n[axis] == 1:
-            outer.append(loop)
-            continue
-        if axis == v:
-            tile: int | Hole = vec
-        elif axis in rows_on:
-            tile = d.choice(f"{producer}.{axis}", range(1, min(MAX_ROWS, n[axis]) + 1))
-        else:
-            tile = 1
-        count = E.ceildiv(n[axis], as_expr(tile))
-        mid = d.divisor(f"{producer}.{axis}.mid", count)
-        guard = axis == v and (mode != "none" or n[axis] < max(lanes))
-        o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
-        outer.append(o)
-        middle.append(m)
-        inner.append((i, axis))
-    if len(outer) + len(middle) + len(inner) > 1:
-        d.s.reorder(*outer, *middle, *(i for i, _ in inner))
-    for i, axis in inner:
-        if axis == v:
-            d.s.vectorize(i)
-        elif axis in rows_on:
-            d.s.unroll(i)
-
-    d.s.compute_at(producer, middle[-1] if middle else outer[-1])
-    _schedule_accumulators(d, producer, names[v])
+    rows_on = _row_axes(p, names, axes, v, n)
+    tile = {x: d.choice(f"{producer}.{x}", range(1, min(MAX_ROWS, n[x]) + 1)) for x in rows_on} | {v: vec}
+    tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
+    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail)
+    if _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks":
+        outer = _block_for_caches(d, plan)
+    else:
+        outer = _tile_for_registers(d, plan)
     tiles = d.s.fuse(*outer) if len(outer) > 1 else outer[0]
     _place_producers(d, producer, pack_name, tiles)
     if mode == "at":
@@ -89,6 +84,115 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         _schedule_copy(d, pack_name, parallel=mode == "root")
     if d.threads > 1:
         d.s.parallel(tiles)
+
+
+def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
+    """The reduction runs whole in every register tile; returns the outer loops."""
+    loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
+    outer, middle, inner = [], [], []
+    for axis, loop in loops:
+        if t.n[axis] == 1:
+            outer.append(loop)
+            continue
+        tile = t.tile.get(axis, 1)
+        count = E.ceildiv(t.n[axis], as_expr(tile))
+        guard = axis == t.v and t.tail == "guard"
+        name = f"{t.producer}.{axis}.mid"
+        mid = d.divisor(name, count) if guard else d.even(name, count)
+        o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
+        outer.append(o)
+        middle.append(m)
+        inner.append((i, axis))
+    _arrange(d, t, outer, middle, inner)
+    d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
+    _schedule_accumulators(d, t.producer, t.axis_of[t.v])
+    return outer
+
+
+def _block_for_caches(d: Draft, t: Tiling) -> list[str]:
+    """Parts of the reduction in turn, each over a block of register tiles, whose accumulators stay in a block
+    that the caches hold: a panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
+    Returns the outer loops."""
+    loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
+    outer, middle, inner = [], [], []
+    for axis, loop in loops:
+        if axis not in t.tile:
+            outer.append(loop)
+            continue
+        block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), t.tile[axis])
+        o, x = d.s.split(loop, (None, block), t.tail if axis == t.v else "shift")
+        m, i = d.s.split(x, (None, t.tile[axis]))
+        outer.append(o)
+        middle.append(m)
+        inner.append((i, axis))
+    _arrange(d, t, outer, middle, inner)
+    d.s.compute_at(t.producer, outer[-1])
+
+    p = d.block(t.producer)
+    bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
+    rest: list[str] = []  # axes that are not tiled
+    parts: list[str] = []  # outer and inner loops of the reduction...
+    part: list[str] = []
+    tiles: dict[str, tuple[str, str]] = {}  # ... and of the block, by axis
+    for own in d.own_loops(t.producer):
+        if own.var in vars_bound(p, "reduce"):
+            sizes = [k for k in REDUCTION_BLOCKS if k < extent(own)]
+            if sizes:
+                o, i = d.s.split(own.var, (None, d.choice(f"{own.var}.block", sizes)))
+                parts.append(o)
+                part.append(i)
+            else:
+                part.append(own.var)
+            continue
+        tiled = next((a for a in t.tile if own.var in E.variables(bound[t.axis_of[a]])), None)
+        if tiled is None:
+            rest.append(own.var)
+        else:
+            o, i = d.s.split(own.var, (None, t.tile[tiled]))
+            tiles[tiled] = o, i
+    (panels, lanes), rows = tiles[t.v], [tiles[a] for a in t.tile if a != t.v]
+    part += _steps(d, t.producer, part.pop())
+    d.s.reorder(*rest, *parts, panels, *(o for o, _ in rows), *part, *(i for _, i in rows), lanes)
+    for _, i in rows:
+        d.s.unroll(i)
+    d.s.vectorize(lanes)
+    for x in parts:
+        d.s.partition(x)
+    d.s.decompose_reduction(t.producer, parts[0])
+    return outer
+
+
+def _steps(d: Draft, producer: str, loop: str) -> list[str]:
+    """Several steps of a reduction loop in one body: (outer, inner) loop, or the loop alone if it is short.
+    What remains at its end is peeled off."""
+    n = extent(next(x for x in d.loops(producer) if x.var == loop))
+    if 0 < n < 2 * STEPS[-1]:
+        return [loop]
+    outer, inner = d.s.split(loop, (None, d.choice(f"{producer}.steps", STEPS)))
+    d.s.unroll(inner)
+    if n % STEPS[-1]:
+        d.s.partition(outer)
+    return [outer, inner]
+
+
+def _arrange(d: Draft, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]) -> None:
+    """Order and annotate the loops of the consumer."""
+    if len(outer) + len(middle) + len(inner) > 1:
+        d.s.reorder(*outer, *middle, *(i for i, _ in inner))
+    for i, axis in inner:
+        if axis == t.v:
+            d.s.vectorize(i)
+        elif axis in t.tile:
+            d.s.unroll(i)
+
+
+def _blocks_reduction(p: Block, mode: str) -> bool:
+    """Whether the reduction is long enough that its parts may suit the caches better, and unguarded."""
+    if mode == "at" or any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
+        return False
+    n = [extents(p)[i.var] for i in p.iters if i.kind == "reduce"]
+    least = BLOCK_REDUCTION if mode == "none" else BLOCK_PACKED
+    return math.prod(n) >= least and max(n) > REDUCTION_BLOCKS[0]
 
 
 def _lanes(n: int, w: int) -> list[int]:
@@ -109,7 +213,7 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
             out.append(axis)
         if len(out) == 2:
             break
-    return out
+    return out[::-1]
 
 
 def _slides(p: Block, var: str) -> bool:
@@ -171,16 +275,18 @@ def _schedule_accumulators(d: Draft, producer: str, v: str) -> None:
     ax = [x for x in own if x not in red]
     vec = next(x for x in ax if x.var in E.variables(bound[v]))
     rows = [x for x in ax if x is not vec]
-    d.s.reorder(*(x.var for x in (*red, *rows, vec)))
+    steps = _steps(d, producer, red[-1].var)
+    outer = [x.var for x in red[:-1]]
+    d.s.reorder(*outer, *steps, *(x.var for x in (*rows, vec)))
     lengths = [extent(x) for x in red]
     if 1 < math.prod(lengths) <= UNROLL_REDUCTION and d.choose(f"{producer}.unroll", ("yes", "no")) == "yes":
-        for x in red:
-            d.s.unroll(x.var)
+        for name in (*outer, steps[0]):
+            d.s.unroll(name)
     for x in rows:
         if extent(x) <= MAX_ROWS:
             d.s.unroll(x.var)
     d.s.vectorize(vec.var)
-    d.s.decompose_reduction(producer, red[0].var)
+    d.s.decompose_reduction(producer, [*outer, *steps][0])
 
 
 def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> None:
