@@ -33,7 +33,7 @@ from schedules.model import Step, Target, Trace
 from schedules.primitives import PRIMITIVES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
-from schedules.space.holes import Choice
+from schedules.space.holes import Choice, PerfectTile
 
 PAGE = Path(__file__).with_suffix(".md")
 COMMAND = "python docs/walkthrough.py"
@@ -42,7 +42,7 @@ WIDTH, LONGEST = 108, 180
 M, N, K = 64, 48, 32
 # The sketch that is followed and the number that fills each of its holes: a register tile of 6 x 16.
 SKETCH = "c.pack=root c.unroll=no"
-DECISIONS = {"c.vec": 16, "c.x0": 6, "c.x0.mid": 11, "c.x1.mid": 1}
+DECISIONS = {"c.vec": 16, "c.x0": 6, "c.x0.mid": 11, "c.x1.mid": 1, "c.steps": 1}
 
 
 class Page:
@@ -156,8 +156,10 @@ def _space(page: Page, target: Target) -> DerivedSpace:
     for hole in space.sketch(chosen).holes:
         if isinstance(hole, Choice):
             lines.append(f"{hole.name:9} one of {', '.join(map(str, hole.options))}")
-        else:
+        elif isinstance(hole, PerfectTile):
             lines.append(f"{hole.name:9} a divisor of {E.show(hole.of)}")
+        else:
+            lines.append(f"{hole.name:9} what cuts {E.show(hole.of)} into even parts")
     page.show("text", "\n".join(lines))
     return space
 

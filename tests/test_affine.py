@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import hypothesis.strategies as st
@@ -108,3 +109,21 @@ def test_floating_point_keeps_its_order() -> None:
     x = Load("X", (Var("i") * 2 // 2,), "float32")
     one = Const(1.0, "float32")
     assert affine.simplify(x + one - one, {"i": (0, 3)}) == Load("X", (Var("i"),), "float32") + one - one
+
+
+def test_what_is_remembered_keeps_the_sign_of_zero() -> None:
+    """0.0 == -0.0, but they are not the same value."""
+    for zero in (0.0, -0.0):
+        kept = affine.simplify(E.select(Var("i") < 2, Const(zero, "float32"), Const(1.0, "float32")), RANGES)
+        assert isinstance(kept, E.Select) and isinstance(kept.a, Const)
+        assert math.copysign(1, kept.a.value) == math.copysign(1, zero)
+
+
+@given(leaves, leaves, st.integers(-4, 4))
+def test_isolate_splits_off_a_variable(a: Expr, b: Expr, c: int) -> None:
+    e = a * c + b
+    step, rest = affine.isolate(e, "i")
+    whole = rest if step is None else step * Var("i") + rest
+    for i in range(4):
+        env = {"i": i, "j": -1, "k": 2}
+        assert E.evaluate(whole, env) == E.evaluate(e, env)

@@ -11,6 +11,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.holes import Columns
 from schedules.space.quantities import number
+from schedules.space.rules import tiling
 
 SEED = 1
 PER_CASE = 4  # candidates of one workload
@@ -43,9 +45,20 @@ def drawn(seed: int, n: int, big: int) -> tuple[Case, DerivedSpace, np.random.Ge
     case = random_case(rng, big)
     t = target(int(rng.choice((1, 2))), int(rng.choice((16, 32, 32, 64))))
     try:
-        return case, derive(case.dag, t), rng
+        with _short_reductions_in_parts():
+            return case, derive(case.dag, t), rng
     except Exception as err:
         raise Wrong(f"{case.label}: derive: {err!r}\n{traceback.format_exc()}") from err
+
+
+@contextmanager
+def _short_reductions_in_parts() -> Iterator[None]:
+    """Blocked and unrolled reductions at the small extents of these tests, too."""
+    with pytest.MonkeyPatch.context() as m:
+        for name, value in (("BLOCK_REDUCTION", 2), ("BLOCK_PACKED", 2), ("STEPS", (1, 2, 3))):
+            m.setattr(tiling, name, value)
+        m.setattr(tiling, "REDUCTION_BLOCKS", (6, 12))
+        yield
 
 
 def candidates(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from programs import argmax, conv2d, flat, make, matmul, matmul_relu
 
 from autotune.codegen import llvm
 from autotune.codegen.llvm_expr import Expressions
+from autotune.codegen.llvm_types import Value
 from schedules import affine, lower, regions
 from schedules import expr as E
 from schedules.dag import ComputeDAG
@@ -238,7 +239,12 @@ def lanes_overwrite(m: Patch) -> None:
 
 def division_rounds_up(m: Patch) -> None:
     real = Expressions.binary
-    m.setattr(Expressions, "binary", lambda self, op, x, y: real(self, "ceildiv" if op == "//" else op, x, y))
+
+    def up(self: Expressions, op: str, x: Value, y: Value) -> Value:
+        return real(self, "ceildiv" if op == "//" else op, x, y)
+
+    m.setattr(Expressions, "binary", up)
+    m.setattr(Expressions, "_divide_unsigned", up)
 
 
 def lanes_unmasked(m: Patch) -> None:
@@ -296,6 +302,17 @@ MUTANTS = [
     rfactor_without_tail, bounds_too_tight, one_store_of_a_tuple, loop_of_one_dropped,
 ]  # fmt: skip
 CODE_MUTANTS = [lanes_unmasked, no_multiply_add, lanes_overwrite, division_rounds_up]
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """What a mutant computes must not outlive it."""
+    caches = (affine.linear, affine._simplify_index)
+    for x in caches:
+        x.cache_clear()
+    yield
+    for x in caches:
+        x.cache_clear()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda f: f.__name__)

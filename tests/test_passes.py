@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from programs import chain, conv2d, make, matmul, matmul_relu
 
+from schedules import expr as E
 from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
-from schedules.expr import Const, Load, Var
+from schedules.expr import Const, Expr, Load, Logic, Var
 from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
 from schedules.lower import lower, stages
 from schedules.passes.partition import partition
+from schedules.passes.promote import promote
 from schedules.passes.simplify import simplify
 from schedules.passes.trim import trim
+from schedules.passes.unswitch import unswitch
 from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.verify import VerifyError, verify
@@ -35,7 +38,8 @@ def test_an_unscheduled_nest_needs_no_guards_but_for_starts(program: type) -> No
     dag: ComputeDAG = program()
     f = lower(Schedule(dag).nest)
     starts = sum(s.reducer is not None for s in dag.stages)
-    assert guards(f) == starts
+    borders = 2 * (program is conv2d)  # inside the padding and outside
+    assert guards(f) == starts + borders
 
 
 def test_simplify_drops_what_the_ranges_prove() -> None:
@@ -43,6 +47,35 @@ def test_simplify_drops_what_the_ranges_prove() -> None:
     assert simplify(body, {"j": (0, 3)}) == Loop("i", Const(10), STORE)
     assert simplify(Guard(V < 0, STORE), {"i": (0, 9)}) == Seq(())
     assert simplify(Loop("i", Const(1), STORE)) == Store("X", (Const(0),), STORE.value)
+
+
+def test_unswitch_takes_a_choice_out_of_the_loops_that_do_not_decide_it() -> None:
+    choice = E.select(J < 3, Load("Y", (V,), "float32"), 0.0)
+    row = Loop("i", Const(10), Store("X", (V,), choice), "vectorize")
+    out = unswitch(Loop("j", Const(4), row))
+    assert isinstance(out, Loop) and isinstance(out.body, Seq)
+    there, not_there = out.body.stmts
+    assert there == Guard(J < 3, Loop("i", Const(10), Store("X", (V,), choice.a), "vectorize"))
+    assert not_there == Guard(
+        Logic("not", (J < 3,)), Loop("i", Const(10), Store("X", (V,), choice.b), "vectorize")
+    )
+
+
+@pytest.mark.parametrize(
+    "cond", [V < 3, Load("Y", (J,), "float32") < 0.5], ids=["changes with the loop", "depends on values"]
+)
+def test_unswitch_leaves_a_choice_that_may_change(cond: Expr) -> None:
+    loop = Loop("i", Const(10), Store("X", (V,), E.select(cond, Load("Y", (V,), "float32"), 0.0)))
+    assert unswitch(loop) == loop
+
+
+def test_promote_sees_through_unrolled_steps_of_the_reduction() -> None:
+    k, u, r = Var("k"), Var("u"), Var("r")
+    acc = Load("X", (J * 4 + r,), "float32")
+    step = Loop("u", Const(2), Loop("r", Const(4), Store("X", acc.indices, acc + 1.0), "unroll"), "unroll")
+    out = promote(Loop("j", Const(2), Loop("k", Const(8), step)), {"X": "float32"})
+    assert "X_reg[r] = X_reg[r] + 1.0" in show(LoweredFunc("f", (X,), ("X",), out))
+    assert k.name in {x.var for x in walk(out) if isinstance(x, Loop)} and u.name != k.name
 
 
 def test_compact_shrinks_a_buffer_to_a_tile() -> None:

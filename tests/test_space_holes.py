@@ -26,7 +26,9 @@ def build(specs: list[tuple[int, ...]]) -> tuple[H.HoleSpec, ...]:
     for n, spec in enumerate(specs):
         if len(spec) == 3 and spec[2] in (3, 8, 1 << 40):
             of = Const(spec[0]) if not out else ceildiv(spec[0], Hole(out[spec[1] % len(out)].name))
-            out.append(H.PerfectTile(f"h{n}", of, spec[2]))
+            earlier = Const(1) if not out else Hole(out[spec[1] % len(out)].name)
+            tile = H.EvenTile(f"h{n}", of, earlier) if spec[2] == 3 else H.PerfectTile(f"h{n}", of, spec[2])
+            out.append(tile)
         else:
             out.append(H.Choice(f"h{n}", spec))
     return tuple(out)
@@ -80,3 +82,18 @@ def test_mutation_changes_most_rows() -> None:
     rows = space.sample(0, 200, rng)
     assert (space.mutate(0, rows, rng) != rows).any(axis=1).mean() > 0.5
     assert space.size(0) > 1000
+
+
+@given(st.integers(1, 500), st.integers(1, 20))
+def test_even_tiles_are_multiples_that_cut_evenly(n: int, unit: int) -> None:
+    tiles = H.even_tiles(n, unit).tolist()
+    assert tiles[0] == unit and sorted(set(tiles)) == tiles
+    for t in tiles[1:]:
+        assert t % unit == 0 and t <= n
+        parts = -(-n // t)
+        assert t - unit < n / parts, "a smaller multiple would do for as many parts"
+
+
+def test_a_prime_has_many_even_tiles() -> None:
+    assert H.even_tiles(167, 1).tolist()[-6:] == [28, 34, 42, 56, 84, 167]
+    assert len(H.even_tiles(167, 1)) > 20
