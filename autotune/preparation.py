@@ -14,6 +14,7 @@ from schedules import ops
 from schedules.model import Target, Workload
 
 REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
+CHECKS = 4  # runs of a candidate until it is checked, with room for a slow machine
 
 
 @contextlib.contextmanager
@@ -51,8 +52,9 @@ def measurer(workload: Workload, target: Target, budget_s: float) -> Measurer:
     """A measurer whose limits suit the budget; the reference is the library's where there is one."""
     inputs = random_inputs(workload.dag)
     reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
+    runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
     limits = Options(
-        timeout_s=min(10.0, max(1.0, budget_s / 5)),
+        timeout_s=max(min(10.0, max(1.0, budget_s / 5)), runs_s),
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
         patience_s=min(1.5, max(0.5, budget_s / 20)),
     )

@@ -10,7 +10,9 @@ from schedules import ops
 from schedules.schedule import Schedule
 
 
-def matmul(m: int, n: int, k: int, *, rows: int = 6, lanes: int = 16, block: int = 1) -> Schedule:
+def matmul(
+    m: int, n: int, k: int, *, rows: int = 6, lanes: int = 16, block: int = 1, steps: int = 8
+) -> Schedule:
     """C = A·B: B packed into panels as wide as the register tile, a tile of ``rows`` x ``lanes``
     accumulators in registers over the whole of k, C written once.
 
@@ -32,10 +34,13 @@ def matmul(m: int, n: int, k: int, *, rows: int = 6, lanes: int = 16, block: int
     s.reorder(i0, j0, i1, i2, j1)
     s.compute_at("c", i1)
     *_, a0, a1, r = s.loops("c")
-    s.reorder(r, a0, a1)
+    r0, r1 = s.split(r, [None, steps])  # fewer instructions that only count
+    s.reorder(r0, r1, a0, a1)
+    s.partition(r0)
+    s.unroll(r1)
     s.unroll(a0)
     s.vectorize(a1)
-    s.decompose_reduction("c", r)
+    s.decompose_reduction("c", r0)
     s.unroll(i2)
     s.vectorize(j1)
     return s
@@ -63,12 +68,15 @@ def conv2d(h: int, w: int, ci: int, co: int, *, tile: tuple[int, int] = (3, 2), 
     s.reorder(b, p0, o0, q0, p1, q1, o1)
     s.compute_at("y", q0)
     own = s.loops("y")[4:]
-    spatial, reduction = own[:4], own[4:]
-    s.reorder(*reduction, *spatial)
+    spatial, (kh, kw, kc) = own[:4], own[4:]
+    c0, c1 = s.split(kc, [None, 4])
+    s.reorder(kh, kw, c0, c1, *spatial)
+    s.partition(c0)
+    s.unroll(c1)
     for loop in spatial[:3]:
         s.unroll(loop)
     s.vectorize(spatial[3])
-    s.decompose_reduction("y", reduction[0])
+    s.decompose_reduction("y", kh)
     s.unroll(p1)
     s.unroll(q1)
     s.vectorize(o1)
