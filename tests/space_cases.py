@@ -41,6 +41,16 @@ BIG = {
     "norm2": {"b": 16, "m": 512, "n": 512},
     "reduce_sum": {"m": 4096, "n": 4096},
     "permute": {"shape": (64, 256, 512), "axes": (2, 0, 1)},
+    "matmul_bias_gelu": {"m": 128, "n": 3072, "k": 768},
+    "conv1d": {"l": 256, "ci": 64, "co": 128, "k": 3, "stride": 2, "padding": 1},
+    "conv3d": {"d": 16, "h": 56, "w": 56, "ci": 64, "co": 64, "k": 1},
+    "conv2d_bn_relu": {"h": 56, "w": 56, "ci": 64, "co": 128, "k": 3, "stride": 2, "padding": 1},
+    "conv2d_transpose": {"h": 4, "w": 4, "ci": 512, "co": 256, "k": 4, "stride": 2, "padding": 1},
+    "capsule_conv2d": {"h": 16, "w": 16, "ci": 32, "co": 32, "k": 3, "stride": 2, "padding": 1},
+    "avg_pool2d": {"h": 7, "w": 7, "c": 2048, "k": 7},
+    "rms_norm": {"m": 4096, "n": 1024},
+    "attention": {"heads": 12, "seq": 128, "dim": 64},
+    "transpose_batch_matmul_softmax": {"seq": 128, "heads": 12, "dim": 64},
     "add": {"n": 1 << 24},
     "fused_multiply_add": {"n": 1 << 24},
 }
@@ -84,7 +94,10 @@ def big_space(name: str, threads: int = 1) -> DerivedSpace:
 
 # -- random workloads --------------------------------------------------------------------------
 
-INEXACT = ("softmax", "layer_norm", "norm2")
+INEXACT = (
+    "softmax", "layer_norm", "norm2", "rms_norm", "matmul_bias_gelu", "attention",
+    "transpose_batch_matmul_softmax", "avg_pool2d",
+)  # fmt: skip
 
 
 def _window(d: Draw, square: bool = False) -> dict[str, int]:
@@ -101,7 +114,7 @@ def _window(d: Draw, square: bool = False) -> dict[str, int]:
 
 
 def _params(name: str, d: Draw) -> dict[str, object]:
-    if name in ("matmul", "matmul_bias_relu", "batch_matmul"):
+    if name in ("matmul", "matmul_bias_relu", "matmul_bias_gelu", "batch_matmul"):
         out: dict[str, object] = {
             "m": d.n(),
             "n": d.n(),
@@ -110,14 +123,30 @@ def _params(name: str, d: Draw) -> dict[str, object]:
             "transpose_b": d.flag(),
         }
         return out | ({"b": d.one_of(1, 2, 3, 5)} if name == "batch_matmul" else {})
-    if name in ("conv2d", "conv2d_bias_relu"):
+    if name in ("conv2d", "conv2d_bias_relu", "conv2d_bn_relu", "conv1d", "conv3d"):
         groups = d.one_of(1, 1, 1, 2, 3)
-        return {**_window(d), "ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}
+        channels = {"ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}
+        window = _window(d)
+        if name == "conv1d":
+            window = {"l": window.pop("w"), "k": window.pop("kw", window.pop("k", 1))} | window
+            return {k: v for k, v in window.items() if k not in ("h", "kh")} | channels
+        if name == "conv3d":
+            window |= {"d": d.one_of(5, 6)} | ({"kd": d.one_of(1, 2)} if "kh" in window else {})
+        return window | channels
+    if name == "conv2d_transpose":
+        k, stride = d.one_of(1, 2, 3, 4), d.one_of(1, 2, 2, 3)
+        size = {"h": d.n(0.2), "w": d.n(0.3), "ci": d.n(0.2), "co": d.n(0.5)}
+        return size | {"k": k, "stride": stride, "padding": d.one_of(*range((k + 1) // 2))}
+    if name == "capsule_conv2d":
+        size = {"h": 3, "w": d.one_of(3, 4), "ci": d.n(0.1), "co": d.n(0.4), "k": d.one_of(1, 3)}
+        return size | {"padding": 1, "stride": d.one_of(1, 2), "capsule": d.one_of(2, 3)}
+    if name in ("attention", "transpose_batch_matmul_softmax"):
+        return {"heads": d.one_of(1, 2, 3), "seq": d.n(0.8), "dim": d.n(0.4)}
     if name == "depthwise_conv2d":
         return {**_window(d), "c": d.n(0.6)}
-    if name == "max_pool2d":
+    if name in ("max_pool2d", "avg_pool2d"):
         return {**_window(d, square=True), "c": d.n(0.6)}
-    if name in ("softmax", "layer_norm", "reduce_sum"):
+    if name in ("softmax", "layer_norm", "rms_norm", "reduce_sum"):
         return {"m": d.n(0.4), "n": d.n(3.0)}
     if name == "norm2":
         return {"b": d.n(0.2), "m": d.n(0.5), "n": d.n(1.5)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,16 @@ SMALL: dict[str, dict[str, object]] = {
     "conv2d_bias_relu": {"h": 6, "w": 5, "ci": 2, "co": 3, "k": 3, "stride": 2},
     "depthwise_conv2d": {"h": 6, "w": 5, "c": 3, "k": 3},
     "max_pool2d": {"h": 6, "w": 6, "c": 3, "k": 2, "stride": 2},
+    "matmul_bias_gelu": {"m": 5, "n": 7, "k": 3},
+    "conv1d": {"l": 9, "ci": 2, "co": 4, "k": 3, "stride": 2, "padding": 1, "groups": 2},
+    "conv3d": {"d": 3, "h": 4, "w": 5, "ci": 2, "co": 3, "k": 2, "padding": 1},
+    "conv2d_bn_relu": {"h": 6, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
+    "conv2d_transpose": {"h": 3, "w": 4, "ci": 2, "co": 3, "k": 4, "stride": 2, "padding": 1},
+    "capsule_conv2d": {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
+    "avg_pool2d": {"h": 6, "w": 6, "c": 3, "k": 3, "stride": 2, "padding": 1},
+    "rms_norm": {"m": 5, "n": 9},
+    "attention": {"b": 2, "heads": 3, "seq": 5, "dim": 4},
+    "transpose_batch_matmul_softmax": {"b": 2, "seq": 5, "heads": 3, "dim": 4},
     "softmax": {"m": 5, "n": 9},
     "layer_norm": {"m": 5, "n": 9},
     "norm2": {"b": 2, "m": 5, "n": 9},
@@ -31,6 +42,8 @@ SMALL: dict[str, dict[str, object]] = {
     "add": {"n": 11},
     "fused_multiply_add": {"n": 11},
 }
+
+WITHOUT_PEER = {("torch", "capsule_conv2d")}
 
 
 class Clock:
@@ -104,6 +117,10 @@ def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
         pytest.importorskip(library)
     workload = ops.workload(name, SMALL[name])
     inputs, outputs = arrays_for(workload, 0)
+    if (library, name) in WITHOUT_PEER:
+        with pytest.raises(PeerError, match=f"no peer for '{name}'"):
+            peer(library).prepare(workload, [], [], 1).__enter__()
+        return
     with peer(library).prepare(workload, inputs, outputs, 1) as prepared:
         prepared.call()
         agree(workload, library, prepared.result(), ops.reference(workload, inputs))
@@ -169,3 +186,84 @@ def test_must_beat_decides_the_status(
     monkeypatch.setattr("autotune.bench.compare", lambda *a, **k: fixed)
     ran = run("bench", "add", "--shape", "n=64", "--threads", "1", "--must-beat", "numpy", "--db", db)
     assert ran.status == status and "2.00 times as fast as" in ran.out
+
+
+SUITE = """
+[[group]]
+suite = "one"
+name = "sums"
+op = "add"
+fields = ["n"]
+shapes = [[64], [65], [66]]
+quick = [1]
+
+[[group]]
+suite = "two"
+name = "capsules"
+op = "capsule_conv2d"
+fields = ["h", "w", "ci", "co", "k"]
+fixed = { capsule = 1 }
+shapes = [[2, 2, 1, 1, 1]]
+"""
+
+
+def test_a_suite_counts_every_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.bench import Comparison
+
+    file, db = tmp_path / "ops.toml", tmp_path / "t.db"
+    file.write_text(SUITE)
+    capsule = {"h": 2, "w": 2, "ci": 1, "co": 1, "k": 1, "capsule": 1}
+    fill(db, [("add", {"n": 64}, 1e-4), ("add", {"n": 65}, 1e-4), ("capsule_conv2d", capsule, 1e-4)])
+    factors = iter([8.0, 2.0, 1.0])
+    monkeypatch.setattr(
+        "autotune.bench.compare",
+        lambda *a, **k: Comparison({"autotune": [1.0], "numpy": [next(factors)]}, [0.5]),
+    )
+    ran = run("bench", "--suite", file, "--threads", "1", "--db", db, "--json")
+    assert ran.status == 0 and ran.err == ""
+    assert ran.json["ratio"] == {"numpy": pytest.approx(2.0)}  # the root of (the root of 8 x 2) x 1
+    assert [(t["suite"], t["group"]) for t in ran.json["tasks"]] == [
+        ("one", "sums"),
+        ("one", "sums"),
+        ("two", "capsules"),
+    ]
+    assert ran.json["missing"] == ["add n=66 float32"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("quick", [65]), ("one", [64, 65, 66]), ("two", []), ("all", [64, 65, 66])]
+)
+def test_a_suite_is_picked_by_name(name: str, sizes: list[int], tmp_path: Path) -> None:
+    from autotune.suites import read
+
+    (tmp_path / "ops.toml").write_text(SUITE)
+    tasks = [t.workload for t in read(f"{tmp_path / 'ops.toml'}:{name}")]
+    assert [dict(w.params)["n"] for w in tasks if w.op == "add"] == sizes
+    assert any(w.op == "capsule_conv2d" for w in tasks) == (name in ("two", "all"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read suite .*No such file"),
+        ("[[group", "is not TOML"),
+        ("a = 1", "no \\[\\[group\\]\\]"),
+        ('[[group]]\nname = "x"', "lacks 'suite'"),
+        (SUITE.replace("[65]", "[65, 1]"), "row 1 has 2 numbers for 1 fields"),
+        (SUITE.replace("quick = [1]", "quick = [7]"), "no row 7"),
+        (SUITE.replace('"add"', '"addd"'), "did you mean 'add'"),
+    ],
+)
+def test_a_bad_suite_gets_a_clear_error(text: str | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "ops.toml"
+    if text is not None:
+        file.write_text(text)
+    name = ":quick" if text and "7]" in text else ""
+    ran = run("bench", "--suite", f"{file}{name}", "--db", tmp_path / "t.db")
+    assert ran.status == 2 and re.search(message, ran.err) and "Traceback" not in ran.err
+
+
+def test_an_operator_or_a_suite_not_both() -> None:
+    for words in (("bench", "--threads", "1"), ("bench", "add", "--suite", "x.toml")):
+        ran = run(*words)
+        assert ran.status == 2 and "either an operator" in ran.err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,8 +21,11 @@ SETTLE_S = 0.05  # after threaded peers: see autotune.bench.compare
 
 
 def bench(
-    op: opt.OpArgument,
+    op: Annotated[
+        str | None, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
+    ] = None,
     shape: opt.ShapeOption = "",
+    suite: opt.SuiteOption = None,
     dtype: opt.DtypeOption = "float32",
     layout: opt.LayoutOption = None,
     target: opt.TargetOption = "cpu",
@@ -32,20 +37,24 @@ def bench(
         str | None,
         typer.Option("--must-beat", metavar="PEER", help="Exit with status 1 unless faster than it."),
     ] = None,
-    duration: Annotated[str, typer.Option("--duration", metavar="TIME", help="How long to measure.")] = "5s",
+    duration: Annotated[
+        str, typer.Option("--duration", metavar="TIME", help="How long to measure each operator.")
+    ] = "5s",
     db: opt.DbOption = None,
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Compare the tuned kernel with other libraries and with the machine's limit, in one run.
+    """Compare tuned kernels with other libraries and with the machine's limit, in one run.
 
     All take turns, round by round, with the same number of threads; a ratio is the median of the
-    rounds' ratios. Exit status 1: nothing tuned is stored, or --must-beat was not met.
+    rounds' ratios. Of a suite, each group counts once: the geometric mean of its shapes. Exit status
+    1: nothing tuned is stored, or --must-beat was not met.
 
     \b
     Examples:
       autotune bench matmul --shape m=512,n=512,k=512
       autotune bench softmax --shape m=4096,n=1024 --against numpy,torch --threads 1 --json
+      autotune bench --suite ops.toml:quick --against torch --threads 1
     """
     time_s = opt.parse_budget(duration)
     names = _peer_names(against)
@@ -53,13 +62,47 @@ def bench(
         raise typer.BadParameter(
             f"--must-beat {must_beat!r} is not one of the peers of --against {against!r}"
         )
-    workload = opt.workload_of(op, shape, dtype, layout)
+    if (op is None) == (suite is None):
+        raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
     where = opt.db_of(db)
 
+    def one(workload: Workload) -> Comparison:
+        skip = suite is not None
+        return _compare(workload, target, threads, where, names, time_s, seed, skip=skip)
+
+    if suite is not None:
+        met = _bench_suite(suite, one, json, must_beat)
+    else:
+        assert op is not None
+        done = one(opt.workload_of(op, shape, dtype, layout))
+        if json:
+            print_json({"rows": done.rows, "ratio": done.ratio, "rounds": done.rounds})
+        else:
+            _print(done.workload, done.rows, done.ratio)
+        met = must_beat is None or done.ratio[must_beat] > 1
+    if not met:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of every implementation, and how many times as fast as each peer the tuned kernel is."""
+
+    workload: Workload
+    rows: list[dict[str, Any]]
+    ratio: dict[str, float]
+    rounds: int
+
+
+def _compare(
+    workload: Workload, target: str, threads: int | None, where: str, names: Sequence[str], time_s: float,
+    seed: int, *, skip: bool = False,
+) -> Comparison:  # fmt: skip
+    """``skip``: leave out peers that have no such operator, rather than raise `PeerError`."""
     from autotune.bench import Contender, agree, arrays_for, compare
     from autotune.limits import limit_of
     from autotune.loading import load_workload
-    from autotune.peers import peer
+    from autotune.peers import PeerError, peer
 
     peers = {name: peer(name) for name in names}
     kernel = load_workload(workload, target=target, threads=threads, db=where)
@@ -71,19 +114,23 @@ def bench(
         contenders = [Contender(TUNED, call)]
         for name, module in peers.items():
             own = [a.copy() for a in outputs]
-            prepared = stack.enter_context(module.prepare(workload, inputs, own, n))
+            try:
+                prepared = stack.enter_context(module.prepare(workload, inputs, own, n))
+            except PeerError:
+                if not skip:
+                    raise
+                continue
             prepared.call()
             agree(workload, name, prepared.result(), outputs)
             contenders.append(Contender(name, prepared.call))
         settle = SETTLE_S if kernel.target.threads > 1 else 0.0
         result = compare(contenders, limit_of(workload, kernel.target), seconds=time_s, settle_s=settle)
-
     rows = [
         {
             "impl": c.name,
             "op": workload.op,
             "params": dict(workload.params),
-            "dtype": dtype,
+            "dtype": workload.dag.inputs[0].dtype,
             "threads": n,
             "time_s": result.time_s(c.name),
             "gflops": workload.flops / result.time_s(c.name) / 1e9,
@@ -91,13 +138,45 @@ def bench(
         }
         for c in contenders
     ]
-    ratio = {name: result.ratio(TUNED, name) for name in names}
+    ratio = {c.name: result.ratio(TUNED, c.name) for c in contenders[1:]}
+    return Comparison(workload, rows, ratio, len(result.times_s[TUNED]))
+
+
+def _bench_suite(
+    suite: str, one: Callable[[Workload], Comparison], json: bool, must_beat: str | None
+) -> bool:
+    """Every tuned task of a suite; whether each beats ``must_beat``."""
+    from autotune.errors import KernelNotFound
+    from autotune.loading import describe
+    from autotune.suites import read
+
+    done: list[dict[str, Any]] = []
+    missing: list[str] = []
+    out = console()
+    for task in read(suite):
+        try:
+            c = one(task.workload)
+        except KernelNotFound:
+            missing.append(describe(task.workload))
+            continue
+        done.append({"suite": task.suite, "group": task.group, "rows": c.rows, "ratio": c.ratio})
+        if not json:
+            _print(c.workload, c.rows, c.ratio)
+    groups: dict[str, dict[str, list[float]]] = {}
+    for each in done:
+        for peer, x in each["ratio"].items():
+            groups.setdefault(peer, {}).setdefault(f"{each['suite']} {each['group']}", []).append(x)
+    overall = {p: geometric_mean([geometric_mean(xs) for xs in g.values()]) for p, g in groups.items()}
     if json:
-        print_json({"rows": rows, "ratio": ratio, "rounds": len(result.times_s[TUNED])})
+        print_json({"tasks": done, "missing": missing, "ratio": overall})
     else:
-        _print(workload, rows, ratio)
-    if must_beat is not None and ratio[must_beat] <= 1:
-        raise typer.Exit(1)
+        for peer, x in overall.items():
+            out.print(f"Over {len(groups[peer])} groups: {x:.2f} times as fast as {peer}.", style="bold")
+        for text in missing:
+            out.print(f"not tuned: {text}", style="yellow")
+    if not done:
+        raise KernelNotFound(f"nothing of {suite} is tuned; tune it first, one operator at a time")
+    return must_beat is None or all(each["ratio"].get(must_beat, 2.0) > 1 for each in done)
 
 
 def _peer_names(against: str) -> list[str]:

@@ -42,6 +42,10 @@ OpArgument = Annotated[
 ShapeOption = Annotated[
     str, typer.Option("--shape", metavar="NAME=N,...", help="The operator's parameters: m=512,n=512,k=512.")
 ]
+SuiteOption = Annotated[
+    str | None,
+    typer.Option("--suite", metavar="FILE[:NAME]", help="Tasks of a TOML file; NAME: a suite, quick or all."),
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Element type.")]
 LayoutOption = Annotated[
     str | None,

@@ -55,6 +55,12 @@ def _matmul_bias_relu(p: Params, x: list[Any], out: Any) -> Call:
     return lambda: torch.addmm(x[2], a, b, out=out).relu_()
 
 
+def _matmul_bias_gelu(p: Params, x: list[Any], out: Any) -> Call:
+    a = x[0].transpose(-1, -2) if p.get("transpose_a") else x[0]
+    b = x[1].transpose(-1, -2) if p.get("transpose_b") else x[1]
+    return lambda: torch.nn.functional.gelu(torch.addmm(x[2], a, b, out=out))
+
+
 def _softmax(p: Params, x: list[Any], out: Any) -> Call:
     return lambda: torch.softmax(x[0], -1)
 
@@ -62,6 +68,21 @@ def _softmax(p: Params, x: list[Any], out: Any) -> Call:
 def _layer_norm(p: Params, x: list[Any], out: Any) -> Call:
     shape = (x[0].shape[-1],)
     return lambda: torch.nn.functional.layer_norm(x[0], shape, x[1], x[2], 1e-5)
+
+
+def _rms_norm(p: Params, x: list[Any], out: Any) -> Call:
+    shape = (x[0].shape[-1],)
+    return lambda: torch.nn.functional.rms_norm(x[0], shape, x[1], 1e-6)
+
+
+def _attention(p: Params, x: list[Any], out: Any) -> Call:
+    q, k, v = x
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def _transpose_batch_matmul_softmax(p: Params, x: list[Any], out: Any) -> Call:
+    q, k = x[0].permute(0, 2, 1, 3), x[1].permute(0, 2, 3, 1)
+    return lambda: torch.softmax(torch.matmul(q, k, out=out), -1)
 
 
 def _norm2(p: Params, x: list[Any], out: Any) -> Call:
@@ -89,12 +110,15 @@ def _permute(p: Params, x: list[Any], out: Any) -> Call:
 def _conv2d(p: Params, x: list[Any], out: Any) -> Call:
     data, weight, channels_last = _conv_operands(p, x)
     bias = x[2] if len(x) > 2 else None
+    affine = [v.view(-1, 1, 1) for v in x[3:5]]  # of conv2d_bn_relu
     settings = {
         k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1))
     }
 
     def call() -> Any:
         y = torch.nn.functional.conv2d(data, weight, bias, **settings)
+        if affine:
+            y = y.mul_(affine[0]).add_(affine[1])
         if bias is not None:
             y = y.relu_()
         return y.permute(0, 2, 3, 1) if channels_last else y
@@ -115,6 +139,33 @@ def _depthwise_conv2d(p: Params, x: list[Any], out: Any) -> Call:
     return call
 
 
+def _conv_any(p: Params, x: list[Any], out: Any) -> Call:
+    """One or three dimensions, channels last."""
+    rank = x[0].ndim - 2
+    data = x[0].movedim(-1, 1)
+    weight = x[1].movedim((-1, -2), (0, 1)).contiguous()
+    if rank == 3:
+        weight = weight.contiguous(memory_format=torch.channels_last_3d)
+    conv = torch.nn.functional.conv1d if rank == 1 else torch.nn.functional.conv3d
+    settings = {
+        k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1))
+    }
+    return lambda: conv(data, weight, None, **settings).movedim(1, -1)
+
+
+def _conv2d_transpose(p: Params, x: list[Any], out: Any) -> Call:
+    channels_last = p.get("layout", "NHWC") == "NHWC"
+    data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
+    weight = x[1].permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last) if channels_last else x[1]
+    settings = {"stride": int(p["stride"]), "padding": int(p["padding"])}
+
+    def call() -> Any:
+        y = torch.nn.functional.conv_transpose2d(data, weight, None, **settings)
+        return y.permute(0, 2, 3, 1) if channels_last else y
+
+    return call
+
+
 def _conv_operands(p: Params, x: list[Any]) -> tuple[Any, Any, bool]:
     if p.get("layout", "NHWC") == "NHWC":
         weight = x[1].permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
@@ -122,16 +173,24 @@ def _conv_operands(p: Params, x: list[Any]) -> tuple[Any, Any, bool]:
     return x[0], x[1], False
 
 
-def _max_pool2d(p: Params, x: list[Any], out: Any) -> Call:
+def _pool2d(p: Params, x: list[Any], pool: Callable[..., Any]) -> Call:
     channels_last = p.get("layout", "NHWC") == "NHWC"
     data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
     kernel, stride, padding = int(p["k"]), int(p.get("stride", 1)), int(p.get("padding", 0))
 
     def call() -> Any:
-        y = torch.nn.functional.max_pool2d(data, kernel, stride, padding)
+        y = pool(data, kernel, stride, padding)
         return y.permute(0, 2, 3, 1) if channels_last else y
 
     return call
+
+
+def _max_pool2d(p: Params, x: list[Any], out: Any) -> Call:
+    return _pool2d(p, x, torch.nn.functional.max_pool2d)
+
+
+def _avg_pool2d(p: Params, x: list[Any], out: Any) -> Call:
+    return _pool2d(p, x, torch.nn.functional.avg_pool2d)
 
 
 OPERATORS: dict[str, Callable[[Params, list[Any], Any], Call]] = {
@@ -149,4 +208,13 @@ OPERATORS: dict[str, Callable[[Params, list[Any], Any], Call]] = {
     "conv2d_bias_relu": _conv2d,
     "depthwise_conv2d": _depthwise_conv2d,
     "max_pool2d": _max_pool2d,
+    "avg_pool2d": _avg_pool2d,
+    "matmul_bias_gelu": _matmul_bias_gelu,
+    "conv1d": _conv_any,
+    "conv3d": _conv_any,
+    "conv2d_bn_relu": _conv2d,
+    "conv2d_transpose": _conv2d_transpose,
+    "rms_norm": _rms_norm,
+    "attention": _attention,
+    "transpose_batch_matmul_softmax": _transpose_batch_matmul_softmax,
 }

@@ -11,12 +11,22 @@ from typing import Any
 from schedules import te
 from schedules.errors import WorkloadError
 from schedules.model import Workload
+from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
 from schedules.ops.base import MAX_ELEMENTS, Array, Operator, Param, compulsory_bytes, suggest
-from schedules.ops.conv import CONV2D, CONV2D_BIAS_RELU, DEPTHWISE_CONV2D
+from schedules.ops.conv import (
+    CAPSULE_CONV2D,
+    CONV1D,
+    CONV2D,
+    CONV2D_BIAS_RELU,
+    CONV2D_BN_RELU,
+    CONV3D,
+    DEPTHWISE_CONV2D,
+)
+from schedules.ops.conv_transpose import CONV2D_TRANSPOSE
 from schedules.ops.elementwise import ADD, FUSED_MULTIPLY_ADD, PERMUTE
-from schedules.ops.matmul import BATCH_MATMUL, MATMUL, MATMUL_BIAS_RELU
-from schedules.ops.normalize import LAYER_NORM, SOFTMAX
-from schedules.ops.pool import MAX_POOL2D
+from schedules.ops.matmul import BATCH_MATMUL, MATMUL, MATMUL_BIAS_GELU, MATMUL_BIAS_RELU
+from schedules.ops.normalize import LAYER_NORM, RMS_NORM, SOFTMAX
+from schedules.ops.pool import AVG_POOL2D, MAX_POOL2D
 from schedules.ops.reduce import NORM2, REDUCE_SUM
 from schedules.scalars import check_dtype
 
@@ -29,12 +39,22 @@ OPERATORS: tuple[Operator, ...] = (
     MATMUL,
     BATCH_MATMUL,
     MATMUL_BIAS_RELU,
+    MATMUL_BIAS_GELU,
+    CONV1D,
     CONV2D,
+    CONV3D,
     CONV2D_BIAS_RELU,
+    CONV2D_BN_RELU,
+    CONV2D_TRANSPOSE,
     DEPTHWISE_CONV2D,
+    CAPSULE_CONV2D,
     MAX_POOL2D,
+    AVG_POOL2D,
     SOFTMAX,
     LAYER_NORM,
+    RMS_NORM,
+    ATTENTION,
+    TRANSPOSE_BATCH_MATMUL_SOFTMAX,
     NORM2,
     REDUCE_SUM,
     PERMUTE,

@@ -1,217 +1,326 @@
-"""Convolutions in two dimensions: conv2d, conv2d_bias_relu, depthwise_conv2d."""
+"""Convolutions: conv1d, conv2d, conv3d, depthwise_conv2d, capsule_conv2d, and conv2d with epilogues."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from schedules import te
 from schedules.expr import Expr
-from schedules.ops.base import Array, Operator, Param, Params, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
 from schedules.ops.window import (
     BATCH,
     DILATION,
     PADDING,
     STRIDE,
-    from_nhwc,
+    channels_last,
+    in_layout,
     misfit,
+    named,
     out_extent,
     pad,
     pad_array,
     taps,
-    to_nhwc,
 )
 
 LAYOUTS = ("NHWC", "NCHW")
 
 
-def _out(p: Params) -> tuple[int, int]:
-    """Rows and columns of the output."""
-    s, pad_, d = p["stride"], p["padding"], p["dilation"]
-    return out_extent(p["h"], p["kh"], s, pad_, d), out_extent(p["w"], p["kw"], s, pad_, d)
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Names in each spatial dimension: parameters of the input and of the kernel, axes of the input, of the
+    output, and of the kernel."""
+
+    size: tuple[str, ...]
+    kernel: tuple[str, ...]
+    out: str
+    tap: str
+
+    def sizes(self, p: Params) -> list[int]:
+        return [p[n] for n in self.size]
+
+    def kernels(self, p: Params) -> list[int]:
+        return [p[n] for n in self.kernel]
+
+    def outs(self, p: Params) -> list[int]:
+        """Extents of the output."""
+        s, pad_, d = p["stride"], p["padding"], p.get("dilation", 1)
+        return [out_extent(p[n], p[k], s, pad_, d) for n, k in zip(self.size, self.kernel, strict=True)]
+
+    def check(self, p: Params) -> str | None:
+        """What is wrong with the window, if anything is."""
+        for n, k in zip(self.size, self.kernel, strict=True):
+            wrong = misfit(n, p[n], p[k], p["padding"], p.get("dilation", 1))
+            if wrong is not None:
+                return wrong
+        return None
 
 
-def _conv2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    b, h, w, ci, co, kh, kw = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw"))
-    stride, dilation, groups = p["stride"], p["dilation"], p["groups"]
+D1 = Space(("l",), ("k",), "p", "r")
+D2 = Space(("h", "w"), ("kh", "kw"), "pq", "rs")
+D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
+
+
+def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]:
+    """Where the taps of output points lie in the padded input."""
+    step, far = p["stride"], p.get("dilation", 1)
+    return [a * step + t * far for a, t in zip(axes, taps, strict=True)]
+
+
+def _conv(d: Space, p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    b, ci, co, groups = p["b"], p["ci"], p["co"], p["groups"]
     cig, cog = ci // groups, co // groups
-    oh, ow = _out(p)
-    r, s, c = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s"), te.reduce_axis(cig, "c")
+    r = [te.reduce_axis(n, name) for n, name in zip(d.kernels(p), d.tap, strict=True)]
+    c = te.reduce_axis(cig, "c")
+    axes = "".join(d.size)
 
     def channel(o: Expr) -> Expr:
         """The input channel that output channel ``o`` reads."""
         return c if groups == 1 else (o // cog) * cig + c
 
     if layout == "NCHW":
-        x = te.placeholder((b, ci, h, w), dtype, "x")
-        k = te.placeholder((co, cig, kh, kw), dtype, "w")
-        z = pad(x, p["padding"], (2, 3), 0)
-        y = te.compute(
-            (b, co, oh, ow),
-            lambda n, o, p, q: te.sum(
-                z[n, channel(o), p * stride + r * dilation, q * stride + s * dilation] * k[o, c, r, s],
-                axis=(r, s, c),
-            ),
-            "y",
-        )
-        return [x, k, y]
-    x = te.placeholder((b, h, w, ci), dtype, "x")
-    k = te.placeholder((kh, kw, cig, co), dtype, "w")
-    z = pad(x, p["padding"], (1, 2), 0)
-    y = te.compute(
-        (b, oh, ow, co),
-        lambda n, p, q, o: te.sum(
-            z[n, p * stride + r * dilation, q * stride + s * dilation, channel(o)] * k[r, s, c, o],
-            axis=(r, s, c),
-        ),
-        "y",
-    )
-    return [x, k, y]
+        x = te.placeholder((b, ci, *d.sizes(p)), dtype, "x")
+        k = te.placeholder((co, cig, *d.kernels(p)), dtype, "w")
+        z = pad(x, p["padding"], range(2, x.ndim), 0, f"nc{axes}")
 
+        def first(n: Expr, o: Expr, *at: Expr) -> te.Reduction:
+            return te.sum(z[n, channel(o), *_places(at, r, p)] * k[o, c, *r], axis=(*r, c))
 
-def _conv2d_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x, w, y = _conv2d(p, dtype, layout)
-    bias = te.placeholder((p["co"],), dtype, "bias")
-    if layout == "NCHW":
-        d = te.compute(y.shape, lambda n, o, p, q: y[n, o, p, q] + bias[o], "bias_add")
-        return [x, w, bias, te.compute(y.shape, lambda n, o, p, q: te.maximum(d[n, o, p, q], 0), "relu")]
-    d = te.compute(y.shape, lambda n, p, q, o: y[n, p, q, o] + bias[o], "bias_add")
-    return [x, w, bias, te.compute(y.shape, lambda n, p, q, o: te.maximum(d[n, p, q, o], 0), "relu")]
+        return [x, k, te.compute((b, co, *d.outs(p)), named(f"no{d.out}", first), "y")]
+    x = te.placeholder((b, *d.sizes(p), ci), dtype, "x")
+    k = te.placeholder((*d.kernels(p), cig, co), dtype, "w")
+    z = pad(x, p["padding"], range(1, x.ndim - 1), 0, f"n{axes}c")
+
+    def last(n: Expr, *rest: Expr) -> te.Reduction:
+        *at, o = rest
+        return te.sum(z[n, *_places(at, r, p), channel(o)] * k[*r, c, o], axis=(*r, c))
+
+    return [x, k, te.compute((b, *d.outs(p), co), named(f"n{d.out}o", last), "y")]
 
 
 def _depthwise(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     b, h, w, ch, kh, kw = (p[n] for n in ("b", "h", "w", "c", "kh", "kw"))
-    stride, dilation = p["stride"], p["dilation"]
-    oh, ow = _out(p)
-    r, s = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s")
+    oh, ow = D2.outs(p)
+    r = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s")
     if layout == "NCHW":
         x, k = te.placeholder((b, ch, h, w), dtype, "x"), te.placeholder((ch, kh, kw), dtype, "w")
-        z = pad(x, p["padding"], (2, 3), 0)
+        z = pad(x, p["padding"], (2, 3), 0, "nchw")
         y = te.compute(
             (b, ch, oh, ow),
-            lambda n, c, p, q: te.sum(
-                z[n, c, p * stride + r * dilation, q * stride + s * dilation] * k[c, r, s], axis=(r, s)
-            ),
+            named("ncpq", lambda n, c, *at: te.sum(z[n, c, *_places(at, r, p)] * k[c, *r], axis=r)),
             "y",
         )
         return [x, k, y]
     x, k = te.placeholder((b, h, w, ch), dtype, "x"), te.placeholder((kh, kw, ch), dtype, "w")
-    z = pad(x, p["padding"], (1, 2), 0)
+    z = pad(x, p["padding"], (1, 2), 0, "nhwc")
     y = te.compute(
         (b, oh, ow, ch),
-        lambda n, p, q, c: te.sum(
-            z[n, p * stride + r * dilation, q * stride + s * dilation, c] * k[r, s, c], axis=(r, s)
-        ),
+        named("npqc", lambda n, i, j, c: te.sum(z[n, *_places((i, j), r, p), c] * k[*r, c], axis=r)),
         "y",
     )
     return [x, k, y]
 
 
-def _conv_nhwc(p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
-    """The convolution in NHWC, accumulated wide: one tensordot for each tap and group."""
-    x = pad_array(wide(to_nhwc(inputs[0], layout)), p["padding"], 0)
-    w = wide(inputs[1].transpose(2, 3, 1, 0) if layout == "NCHW" else inputs[1])
-    groups, out = p["groups"], _out(p)
+def _capsule(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    b, h, w, ci, co, kh, kw, size = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw", "capsule"))
+    r = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "t")
+    u, c = te.reduce_axis(size, "u"), te.reduce_axis(ci, "c")
+    x = te.placeholder((b, h, w, size, size, ci), dtype, "x")
+    k = te.placeholder((kh, kw, size, size, ci, co), dtype, "w")
+    z = pad(x, p["padding"], (1, 2), 0, "nhwijc")
+
+    def value(n: Expr, e: Expr, q: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
+        return te.sum(z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o], axis=(*r, u, c))
+
+    y = te.compute(
+        (b, *D2.outs(p), size, size, co),
+        named("npqijo", value),
+        "y",
+    )
+    return [x, k, y]
+
+
+def _per_channel(y: te.Tensor, layout: str | None, name: str, fn: Callable[[Expr, Expr], Any]) -> te.Tensor:
+    """A stage over ``y``: ``fn(element, channel)``."""
+    if layout == "NCHW":
+        return te.compute(y.shape, lambda n, o, p, q: fn(y[n, o, p, q], o), name)
+    return te.compute(y.shape, lambda n, p, q, o: fn(y[n, p, q, o], o), name)
+
+
+def _conv2d_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    x, w, y = _conv(D2, p, dtype, layout)
+    bias = te.placeholder((p["co"],), dtype, "bias")
+    d = _per_channel(y, layout, "bias_add", lambda v, o: v + bias[o])
+    return [x, w, bias, _per_channel(d, layout, "relu", lambda v, o: te.maximum(v, 0))]
+
+
+def _conv2d_bn_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    x, w, y = _conv(D2, p, dtype, layout)
+    bias, scale, offset = (te.placeholder((p["co"],), dtype, n) for n in ("bias", "scale", "offset"))
+    d = _per_channel(y, layout, "batch_norm", lambda v, o: (v + bias[o]) * scale[o] + offset[o])
+    return [x, w, bias, scale, offset, _per_channel(d, layout, "relu", lambda v, o: te.maximum(v, 0))]
+
+
+def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
+    """The convolution, channels last, accumulated wide: one tensordot for each tap and group."""
+    x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0, len(d.size))
+    w = wide(np.moveaxis(inputs[1], (0, 1), (-1, -2)) if layout == "NCHW" else inputs[1])
+    groups, out, far = p["groups"], d.outs(p), p.get("dilation", 1)
     cig, cog = p["ci"] // groups, p["co"] // groups
     y = np.zeros((p["b"], *out, p["co"]), x.dtype)
-    for r in range(p["kh"]):
-        for s in range(p["kw"]):
-            t = taps(x, (r * p["dilation"], s * p["dilation"]), out, p["stride"])
-            for g in range(groups):
-                block = slice(g * cog, (g + 1) * cog)
-                y[..., block] += np.tensordot(t[..., g * cig : (g + 1) * cig], w[r, s, :, block], 1)
+    for at in np.ndindex(*d.kernels(p)):
+        t = taps(x, [i * far for i in at], out, p["stride"])
+        for g in range(groups):
+            block = slice(g * cog, (g + 1) * cog)
+            y[..., block] += np.tensordot(t[..., g * cig : (g + 1) * cig], w[at][:, block], 1)
     return y
 
 
-def _conv2d_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    return [from_nhwc(_conv_nhwc(p, layout, inputs), layout).astype(dtype)]
+def _conv_reference(
+    d: Space, p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]
+) -> list[Array]:
+    return [in_layout(_conv_wide(d, p, layout, inputs), layout).astype(dtype)]
 
 
 def _bias_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    y = np.maximum(_conv_nhwc(p, layout, inputs) + inputs[2], 0)
-    return [from_nhwc(y, layout).astype(dtype)]
+    y = np.maximum(_conv_wide(D2, p, layout, inputs) + inputs[2], 0)
+    return [in_layout(y, layout).astype(dtype)]
+
+
+def _bn_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    _, _, bias, scale, offset = inputs
+    y = (_conv_wide(D2, p, layout, inputs) + bias) * scale + offset
+    return [in_layout(np.maximum(y, 0), layout).astype(dtype)]
 
 
 def _depthwise_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x = pad_array(wide(to_nhwc(inputs[0], layout)), p["padding"], 0)
+    x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0)
     w = wide(inputs[1].transpose(1, 2, 0) if layout == "NCHW" else inputs[1])
-    out = _out(p)
+    out, far = D2.outs(p), p["dilation"]
     y = np.zeros((p["b"], *out, p["c"]), x.dtype)
-    for r in range(p["kh"]):
-        for s in range(p["kw"]):
-            y += taps(x, (r * p["dilation"], s * p["dilation"]), out, p["stride"]) * w[r, s]
-    return [from_nhwc(y, layout).astype(dtype)]
+    for at in np.ndindex(p["kh"], p["kw"]):
+        y += taps(x, [i * far for i in at], out, p["stride"]) * w[at]
+    return [in_layout(y, layout).astype(dtype)]
 
 
-def _conv2d_flops(p: Params) -> int:
-    oh, ow = _out(p)
-    return int(2 * p["b"] * oh * ow * p["co"] * p["kh"] * p["kw"] * (p["ci"] // p["groups"]))
+def _capsule_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x, w = pad_array(wide(inputs[0]), p["padding"], 0), wide(inputs[1])
+    every = np.ndindex(p["kh"], p["kw"])
+    y = sum(np.einsum("nhwiuc,ujco->nhwijo", taps(x, at, D2.outs(p), p["stride"]), w[at]) for at in every)
+    return [np.asarray(y).astype(dtype)]
+
+
+def _conv_flops(d: Space, p: Params) -> int:
+    each = math.prod(d.kernels(p)) * (p["ci"] // p["groups"])
+    return int(2 * p["b"] * math.prod(d.outs(p)) * p["co"] * each)
 
 
 def _depthwise_flops(p: Params) -> int:
-    oh, ow = _out(p)
-    return int(2 * p["b"] * oh * ow * p["c"] * p["kh"] * p["kw"])
+    return int(2 * p["b"] * math.prod(D2.outs(p)) * p["c"] * p["kh"] * p["kw"])
 
 
-def _check_window(p: Params) -> str | None:
-    padding, dilation = p["padding"], p["dilation"]
-    return misfit("h", p["h"], p["kh"], padding, dilation) or misfit("w", p["w"], p["kw"], padding, dilation)
+def _capsule_flops(p: Params) -> int:
+    points = p["b"] * math.prod(D2.outs(p)) * p["capsule"] ** 2 * p["co"]
+    return int(2 * points * p["kh"] * p["kw"] * p["capsule"] * p["ci"])
 
 
-def _check_conv2d(p: Params) -> str | None:
+def _check_conv(d: Space, p: Params) -> str | None:
     for name in ("ci", "co"):
         if p[name] % p["groups"]:
             return (
                 f"groups={p['groups']} does not divide {name}={p[name]}; every group needs as many channels"
             )
-    return _check_window(p)
+    return d.check(p)
 
 
-_IMAGE = (BATCH, Param("h", "rows of the input"), Param("w", "columns of the input"))
-_KERNEL = (Param("kh", "rows of the kernel"), Param("kw", "columns of the kernel"))
-_CONV = (
-    *_IMAGE,
-    Param("ci", "input channels"),
-    Param("co", "output channels"),
-    *_KERNEL,
-    STRIDE,
-    PADDING,
-    DILATION,
-    Param("groups", "groups of channels that are convolved apart", 1),
-)
+_DOCS = {"l": "elements of the input", "d": "planes of the input", "h": "rows of the input",
+         "w": "columns of the input", "k": "taps of the kernel", "kd": "planes of the kernel",
+         "kh": "rows of the kernel", "kw": "columns of the kernel"}  # fmt: skip
+_CHANNELS = (Param("ci", "input channels"), Param("co", "output channels"))
 _SHORT = (("k", ("kh", "kw")),)
 
-CONV2D = Operator(
+
+def _params(d: Space, *more: Param, channels: tuple[Param, ...] = _CHANNELS) -> tuple[Param, ...]:
+    size, kernel = ([Param(n, _DOCS[n]) for n in names] for names in (d.size, d.kernel))
+    return (BATCH, *size, *channels, *kernel, STRIDE, PADDING, *more)
+
+
+_GROUPS = Param("groups", "groups of channels that are convolved apart", 1)
+_CONV2D = _params(D2, DILATION, _GROUPS)
+
+
+def _plain(d: Space, name: str, doc: str, **more: Any) -> Operator:
+    return Operator(
+        name,
+        doc,
+        _params(d, DILATION, _GROUPS),
+        lambda p, dtype, layout: _conv(d, p, dtype, layout),
+        lambda p, dtype, layout, inputs: _conv_reference(d, p, dtype, layout, inputs),
+        lambda p: _conv_flops(d, p),
+        check=lambda p: _check_conv(d, p),
+        **more,
+    )
+
+
+CONV1D = _plain(D1, "conv1d", "x(b,l,ci), w(k,ci/groups,co) → (b,p,co)")
+CONV2D = _plain(
+    D2,
     "conv2d",
     "NHWC: x(b,h,w,ci), w(kh,kw,ci/groups,co); NCHW: x(b,ci,h,w), w(co,ci/groups,kh,kw); k=3 sets kh=kw=3",
-    _CONV,
-    _conv2d,
-    _conv2d_reference,
-    _conv2d_flops,
-    LAYOUTS,
-    check=_check_conv2d,
+    layouts=LAYOUTS,
     shorthands=_SHORT,
+)
+CONV3D = _plain(
+    D3,
+    "conv3d",
+    "x(b,d,h,w,ci), w(kd,kh,kw,ci/groups,co) → (b,e,p,q,co); k=3 sets kd=kh=kw=3",
+    shorthands=(("k", D3.kernel),),
 )
 CONV2D_BIAS_RELU = Operator(
     "conv2d_bias_relu",
     "conv2d's inputs, bias(co) → max(conv2d + bias, 0)",
-    _CONV,
+    _CONV2D,
     _conv2d_bias_relu,
     _bias_relu_reference,
-    _conv2d_flops,
+    lambda p: _conv_flops(D2, p),
     LAYOUTS,
-    check=_check_conv2d,
+    check=lambda p: _check_conv(D2, p),
     shorthands=_SHORT,
+)
+CONV2D_BN_RELU = Operator(
+    "conv2d_bn_relu",
+    "conv2d's inputs, bias(co), scale(co), offset(co) → max((conv2d + bias) · scale + offset, 0)",
+    _CONV2D,
+    _conv2d_bn_relu,
+    _bn_relu_reference,
+    lambda p: _conv_flops(D2, p),
+    LAYOUTS,
+    check=lambda p: _check_conv(D2, p),
+    shorthands=_SHORT,
+    dtypes=FLOATS,
 )
 DEPTHWISE_CONV2D = Operator(
     "depthwise_conv2d",
     "NHWC: x(b,h,w,c), w(kh,kw,c); NCHW: x(b,c,h,w), w(c,kh,kw); k=3 sets kh=kw=3",
-    (*_IMAGE, Param("c", "channels"), *_KERNEL, STRIDE, PADDING, DILATION),
+    _params(D2, DILATION, channels=(Param("c", "channels"),)),
     _depthwise,
     _depthwise_reference,
     _depthwise_flops,
     LAYOUTS,
-    check=_check_window,
+    check=D2.check,
+    shorthands=_SHORT,
+)
+CAPSULE_CONV2D = Operator(
+    "capsule_conv2d",
+    "x(b,h,w,4,4,ci), w(kh,kw,4,4,ci,co) → (b,p,q,4,4,co): a convolution of matrices; k=3 sets kh=kw=3",
+    _params(D2, Param("capsule", "rows and columns of a capsule", 4)),
+    _capsule,
+    _capsule_reference,
+    _capsule_flops,
+    check=D2.check,
     shorthands=_SHORT,
 )

@@ -1,14 +1,15 @@
-"""Matrix products: matmul, batch_matmul, matmul_bias_relu."""
+"""Matrix products: matmul, batch_matmul, matmul_bias_relu, matmul_bias_gelu."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, flag, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, flag, wide
 
 
 def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
@@ -47,6 +48,14 @@ def _matmul_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tens
     return [a, b, bias, te.compute(c.shape, lambda i, j: te.maximum(d[i, j], 0), "relu")]
 
 
+def _matmul_bias_gelu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    a, b, c = _product(p, dtype, batch=False)
+    bias = te.placeholder((p["n"],), dtype, "bias")
+    d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
+    gelu = te.compute(c.shape, lambda i, j: 0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), "gelu")
+    return [a, b, bias, gelu]
+
+
 def _product_reference(p: Params, inputs: Sequence[Array]) -> Array:
     a, b = wide(inputs[0]), wide(inputs[1])
     a = np.swapaxes(a, -1, -2) if p["transpose_a"] else a
@@ -60,6 +69,16 @@ def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array
 
 def _bias_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     return [np.maximum(_product_reference(p, inputs) + inputs[2], 0).astype(dtype)]
+
+
+def _bias_gelu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = _product_reference(p, inputs) + inputs[2]
+    return [(0.5 * x * (1 + _erf(x * math.sqrt(0.5)))).astype(dtype)]
+
+
+def _erf(x: Array) -> Array:
+    """math.erf of every element."""
+    return np.fromiter(map(math.erf, x.flat), np.float64, x.size).reshape(x.shape)
 
 
 def _flops(p: Params) -> int:
@@ -99,4 +118,13 @@ MATMUL_BIAS_RELU = Operator(
     _matmul_bias_relu,
     _bias_relu_reference,
     _flops,
+)
+MATMUL_BIAS_GELU = Operator(
+    "matmul_bias_gelu",
+    "a(m,k), b(k,n), bias(n) → gelu(a·b + bias)(m,n), gelu(x) = x/2 · (1 + erf(x/√2))",
+    _MNK + _TRANSPOSE,
+    _matmul_bias_gelu,
+    _bias_gelu_reference,
+    _flops,
+    dtypes=FLOATS,
 )

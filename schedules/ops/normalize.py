@@ -1,4 +1,4 @@
-"""Row-wise normalisations: softmax, layer_norm."""
+"""Row-wise normalisations: softmax, layer_norm, rms_norm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from schedules import te
 from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
 
 EPS = 1e-5  # of layer_norm
+RMS_EPS = 1e-6
 
 
 def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -48,6 +49,20 @@ def _layer_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Seq
     return [(d / np.sqrt((d * d).mean(1, keepdims=True) + EPS) * gamma + beta).astype(dtype)]
 
 
+def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    m, n = p["m"], p["n"]
+    x, gamma = te.placeholder((m, n), dtype, "x"), te.placeholder((n,), dtype, "gamma")
+    k = te.reduce_axis(n, "k")
+    squares = te.compute((m,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "sq_sum")
+    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] * (1 / n) + RMS_EPS), "inv_rms")
+    return [x, gamma, te.compute((m, n), lambda i, j: x[i, j] * inv[i] * gamma[j], "y")]
+
+
+def _rms_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x, gamma = map(wide, inputs)
+    return [(x / np.sqrt((x * x).mean(1, keepdims=True) + RMS_EPS) * gamma).astype(dtype)]
+
+
 _MN = (Param("m", "rows"), Param("n", "columns, normalised over"))
 
 SOFTMAX = Operator(
@@ -66,5 +81,14 @@ LAYER_NORM = Operator(
     _layer_norm,
     _layer_norm_reference,
     lambda p: int(8 * p["m"] * p["n"] + 5 * p["m"]),  # a sum, −×+ of deviations, −××+; 5 a row
+    dtypes=FLOATS,
+)
+RMS_NORM = Operator(
+    "rms_norm",
+    "x(m,n), gamma(n) → x / √(mean of squares + 1e-6) · gamma, over n",
+    _MN,
+    _rms_norm,
+    _rms_norm_reference,
+    lambda p: int(4 * p["m"] * p["n"] + 4 * p["m"]),  # ×+ of squares, ××; 4 a row
     dtypes=FLOATS,
 )

@@ -1,26 +1,30 @@
-"""Pools: max_pool2d."""
+"""Pools: max_pool2d, avg_pool2d."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from schedules import te
-from schedules.ops.base import Array, Operator, Param, Params
+from schedules.expr import ExprLike
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
 from schedules.ops.window import (
     BATCH,
     PADDING,
     STRIDE,
-    from_nhwc,
+    channels_last,
+    in_layout,
     misfit,
+    named,
     out_extent,
     pad,
     pad_array,
     taps,
-    to_nhwc,
 )
 from schedules.scalars import limit
+
+Reduce = Callable[..., te.Reduction]
 
 
 def _out(p: Params) -> tuple[int, int]:
@@ -28,42 +32,55 @@ def _out(p: Params) -> tuple[int, int]:
     return out_extent(p["h"], k, s, pad_), out_extent(p["w"], k, s, pad_)
 
 
-def _max_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _pool(
+    p: Params, dtype: str, layout: str | None, fill: ExprLike, of: Reduce
+) -> tuple[te.Tensor, te.Tensor]:
+    """The input, and the reduction of every window by ``of``."""
     b, h, w, ch, stride = p["b"], p["h"], p["w"], p["c"], p["stride"]
     oh, ow = _out(p)
     r, s = te.reduce_axis(p["k"], "r"), te.reduce_axis(p["k"], "s")
-    fill = limit(dtype, -1)
     if layout == "NCHW":
         x = te.placeholder((b, ch, h, w), dtype, "x")
-        z = pad(x, p["padding"], (2, 3), fill)
-        return [
-            x,
-            te.compute(
-                (b, ch, oh, ow),
-                lambda n, c, p, q: te.max(z[n, c, p * stride + r, q * stride + s], axis=(r, s)),
-                "y",
-            ),
-        ]
+        z = pad(x, p["padding"], (2, 3), fill, "nchw")
+        return x, te.compute(
+            (b, ch, oh, ow),
+            lambda n, c, p, q: of(z[n, c, p * stride + r, q * stride + s], axis=(r, s)),
+            "y" if of is te.max else "total",
+        )
     x = te.placeholder((b, h, w, ch), dtype, "x")
-    z = pad(x, p["padding"], (1, 2), fill)
-    return [
-        x,
-        te.compute(
-            (b, oh, ow, ch),
-            lambda n, p, q, c: te.max(z[n, p * stride + r, q * stride + s, c], axis=(r, s)),
-            "y",
-        ),
-    ]
+    z = pad(x, p["padding"], (1, 2), fill, "nhwc")
+    return x, te.compute(
+        (b, oh, ow, ch),
+        lambda n, p, q, c: of(z[n, p * stride + r, q * stride + s, c], axis=(r, s)),
+        "y" if of is te.max else "total",
+    )
 
 
-def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x = pad_array(to_nhwc(inputs[0], layout), p["padding"], limit(dtype, -1).value)
+def _max_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    return list(_pool(p, dtype, layout, limit(dtype, -1), te.max))
+
+
+def _avg_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    x, total = _pool(p, dtype, layout, 0, te.sum)
+    each = 1 / p["k"] ** 2
+    return [x, te.compute(total.shape, named("ncpq" if layout == "NCHW" else "npqc",
+                                             lambda *i: total[i] * each), "y")]  # fmt: skip
+
+
+def _max_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = pad_array(channels_last(inputs[0], layout), p["padding"], limit(dtype, -1).value)
     out = _out(p)
     y = taps(x, (0, 0), out, p["stride"])
-    for r in range(p["k"]):
-        for s in range(p["k"]):
-            y = np.maximum(y, taps(x, (r, s), out, p["stride"]))
-    return [from_nhwc(y, layout)]
+    for at in np.ndindex(p["k"], p["k"]):
+        y = np.maximum(y, taps(x, at, out, p["stride"]))
+    return [in_layout(y, layout)]
+
+
+def _avg_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0)
+    every = np.ndindex(p["k"], p["k"])
+    total = np.sum([taps(x, at, _out(p), p["stride"]) for at in every], axis=0)
+    return [in_layout(total / p["k"] ** 2, layout).astype(dtype)]
 
 
 def _flops(p: Params) -> int:
@@ -78,22 +95,35 @@ def _check(p: Params) -> str | None:
     return misfit("h", p["h"], k, padding) or misfit("w", p["w"], k, padding)
 
 
+_PARAMS = (
+    BATCH,
+    Param("h", "rows of the input"),
+    Param("w", "columns of the input"),
+    Param("c", "channels"),
+    Param("k", "rows and columns of a window"),
+    STRIDE,
+    PADDING,
+)
+
 MAX_POOL2D = Operator(
     "max_pool2d",
     "NHWC: x(b,h,w,c) → (b,p,q,c); NCHW: x(b,c,h,w) → (b,c,p,q); windows of k×k, "
     "padded with the lowest value",
-    (
-        BATCH,
-        Param("h", "rows of the input"),
-        Param("w", "columns of the input"),
-        Param("c", "channels"),
-        Param("k", "rows and columns of a window"),
-        STRIDE,
-        PADDING,
-    ),
+    _PARAMS,
     _max_pool2d,
-    _reference,
+    _max_reference,
     _flops,
     ("NHWC", "NCHW"),
+    check=_check,
+)
+AVG_POOL2D = Operator(
+    "avg_pool2d",
+    "NHWC: x(b,h,w,c) → (b,p,q,c); NCHW: x(b,c,h,w) → (b,c,p,q); windows of k×k, padding counted as zeros",
+    _PARAMS,
+    _avg_pool2d,
+    _avg_reference,
+    _flops,
+    ("NHWC", "NCHW"),
+    dtypes=FLOATS,
     check=_check,
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from schedules import te
@@ -30,38 +34,51 @@ def misfit(what: str, size: int, kernel: int, padding: int, dilation: int = 1) -
     )
 
 
-def pad(x: te.Tensor, padding: int, axes: tuple[int, int], fill: ExprLike) -> te.Tensor:
-    """A stage named "pad": ``x`` with ``padding`` elements of ``fill`` on both sides of two axes;
-    ``x`` itself when there is nothing to add."""
-    if padding == 0:
+def named(names: Sequence[str], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn(*axes)`` with parameters of these names: `te.compute` names its axes after them."""
+
+    def call(*axes: Expr) -> Any:
+        return fn(*axes)
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    call.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+    return call
+
+
+def pad(
+    x: te.Tensor, padding: int | tuple[int, int], axes: Sequence[int], fill: ExprLike, names: Sequence[str]
+) -> te.Tensor:
+    """A stage named "pad": ``x`` with ``padding`` elements of ``fill`` on both sides of some axes, or so
+    many before and after; ``x`` itself when there is nothing to add. ``names`` are those of its axes."""
+    before, after = padding if isinstance(padding, tuple) else (padding, padding)
+    if before == after == 0:
         return x
-    shape = [n + 2 * padding if d in axes else n for d, n in enumerate(x.shape)]
+    shape = [n + before + after if d in axes else n for d, n in enumerate(x.shape)]
 
     def value(*index: Expr) -> Expr:
-        inside = te.all(*(c for d in axes for c in (index[d] >= padding, index[d] < x.shape[d] + padding)))
-        return te.select(inside, x[tuple(i - padding if d in axes else i for d, i in enumerate(index))], fill)
+        inside = te.all(*(c for d in axes for c in (index[d] >= before, index[d] < x.shape[d] + before)))
+        return te.select(inside, x[tuple(i - before if d in axes else i for d, i in enumerate(index))], fill)
 
-    if axes == (1, 2):
-        return te.compute(shape, lambda n, h, w, c: value(n, h, w, c), "pad")
-    return te.compute(shape, lambda n, c, h, w: value(n, c, h, w), "pad")
+    return te.compute(shape, named(names, value), "pad")
 
 
-def to_nhwc(x: Array, layout: str | None) -> Array:
-    """An activation in NHWC."""
-    return x.transpose(0, 2, 3, 1) if layout == "NCHW" else x
+def channels_last(x: Array, layout: str | None) -> Array:
+    """An activation with its channels last."""
+    return np.moveaxis(x, 1, -1) if layout == "NCHW" else x
 
 
-def from_nhwc(x: Array, layout: str | None) -> Array:
-    """Inverse of `to_nhwc`, contiguous."""
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if layout == "NCHW" else x)
+def in_layout(x: Array, layout: str | None) -> Array:
+    """Inverse of `channels_last`, contiguous."""
+    return np.ascontiguousarray(np.moveaxis(x, -1, 1) if layout == "NCHW" else x)
 
 
-def pad_array(x: Array, padding: int, fill: float) -> Array:
-    """An NHWC array with its rows and columns padded."""
-    return np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=fill)
+def pad_array(x: Array, padding: int, fill: float, spatial: int = 2) -> Array:
+    """An array with ``spatial`` dimensions after the first padded."""
+    width = [(padding, padding) if 1 <= d <= spatial else (0, 0) for d in range(x.ndim)]
+    return np.pad(x, width, constant_values=fill)
 
 
-def taps(x: Array, at: tuple[int, int], out: tuple[int, int], stride: int) -> Array:
-    """The elements of a padded NHWC array that a tap at ``at`` meets, for all windows."""
-    (r, s), (p, q) = at, out
-    return x[:, r : r + (p - 1) * stride + 1 : stride, s : s + (q - 1) * stride + 1 : stride]
+def taps(x: Array, at: Sequence[int], out: Sequence[int], stride: int) -> Array:
+    """The elements of a padded channels-last array that a tap at ``at`` meets, for all windows."""
+    spatial = (slice(r, r + (n - 1) * stride + 1, stride) for r, n in zip(at, out, strict=True))
+    return x[(slice(None), *spatial)]
