@@ -1,9 +1,9 @@
 """Transposed convolution: conv2d_transpose, as the sum that each output point is.
 
-Output p of a dimension gets the taps r with (p + padding - r) divisible by the stride. Written p + padding =
-stride·i + a, those are r = a + stride·j, and the input is at i - j: a convolution for each of the stride
-phases a, none of which multiplies an inserted zero (Dumoulin & Visin, A guide to convolution
-arithmetic, 2016).
+Output p of a dimension gets the taps r with (p + padding - r) divisible by the stride. Written
+p = stride·i + e and e + padding = stride·m + a, those are r = a + stride·j, and the input is at i + m - j: a
+convolution for each of the stride phases e, none of which multiplies an inserted zero (Dumoulin & Visin, A
+guide to convolution arithmetic, 2016).
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     nchw = layout == "NCHW"
     oh, ow = _out(p)
     taps = [-(-k // stride) for k in (kh, kw)]  # of one phase
-    first = padding // stride  # the phases' first point
-    counts = [(n + padding - 1) // stride - first + 1 for n in (oh, ow)]
-    before = max(0, max(taps) - 1 - first)
-    # the last point reads its own place
-    after = max(0, *(first + c - n for c, n in zip(counts, (h, w), strict=True)))
+    rows, columns = (-(-n // stride) for n in (oh, ow))  # points of one phase
+    before = max(0, *(t - 1 - padding // stride for t in taps))
+    furthest = (stride - 1 + padding) // stride
+    after = max(0, rows + furthest - h, columns + furthest - w)
     r, s, c = te.reduce_axis(taps[0], "r"), te.reduce_axis(taps[1], "s"), te.reduce_axis(ci, "c")
 
     if nchw:
@@ -47,35 +46,27 @@ def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         z = pad(x, (before, after), (1, 2), 0, "nhwc")
     weights = _whole_phases(k, kh, kw, stride, nchw)
 
-    def term(n: Expr, i: Expr, a: Expr, j: Expr, e: Expr, o: Expr) -> te.Reduction:
-        row, column = i + (first + before) - r, j + (first + before) - s
-        tap, tap_ = a + r * stride, e + s * stride
+    def term(n: Expr, e: Expr, f: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
+        row, column = i + ((e + padding) // stride + before) - r, j + ((f + padding) // stride + before) - s
+        tap, tap_ = (e + padding) % stride + r * stride, (f + padding) % stride + s * stride
         if nchw:
             return te.sum(z[n, c, row, column] * weights[c, o, tap, tap_], axis=(r, s, c))
         return te.sum(z[n, row, column, c] * weights[tap, tap_, c, o], axis=(r, s, c))
 
-    (rows, columns), skip = counts, padding - first * stride
-
-    def split(p: Expr) -> tuple[Expr, Expr]:
-        return (p + skip) // stride, (p + skip) % stride
-
     if nchw:
         shape = (b, co, stride, stride, rows, columns)
-        phases = te.compute(shape, named("noabij", lambda n, o, a, e, i, j: term(n, i, a, j, e, o)), "phases")
+        phases = te.compute(shape, lambda n, o, e, f, i, j: term(n, e, f, i, j, o), "phases")
 
         def place(n: Expr, o: Expr, p: Expr, q: Expr) -> Expr:
-            (i, a), (j, e) = split(p), split(q)
-            return phases[n, o, a, e, i, j]
+            return phases[n, o, p % stride, q % stride, p // stride, q // stride]
 
-        return [x, k, te.compute((b, co, oh, ow), named("nopq", place), "y")]
-    shape = (b, stride, stride, rows, columns, co)
-    phases = te.compute(shape, named("nabijo", lambda n, a, e, i, j, o: term(n, i, a, j, e, o)), "phases")
+        return [x, k, te.compute((b, co, oh, ow), place, "y")]
+    phases = te.compute((b, stride, stride, rows, columns, co), named("nefijo", term), "phases")
 
     def place_last(n: Expr, p: Expr, q: Expr, o: Expr) -> Expr:
-        (i, a), (j, e) = split(p), split(q)
-        return phases[n, a, e, i, j, o]
+        return phases[n, p % stride, q % stride, p // stride, q // stride, o]
 
-    return [x, k, te.compute((b, oh, ow, co), named("npqo", place_last), "y")]
+    return [x, k, te.compute((b, oh, ow, co), place_last, "y")]
 
 
 def _whole_phases(w: te.Tensor, kh: int, kw: int, stride: int, nchw: bool) -> te.Tensor:

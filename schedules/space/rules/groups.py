@@ -7,6 +7,7 @@ from schedules.nest import loops_of, reads, writers
 from schedules.space.rules.elementwise import schedule_elementwise
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.patterns import is_map, is_row_reduction, reads_identity, sole_reader
+from schedules.space.rules.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.tiling import schedule_tiled
 from schedules.space.sketching import Draft
@@ -38,7 +39,11 @@ def _apply_one(d: Draft, name: str) -> None:
         return
     tiled, rows = _reductions_behind(d, b)
     if rows is not None:
-        schedule_rows(d, name)
+        products = [x for x in d.s.blocks() if x not in d.done and is_product(d.block(x))]
+        if products and d.choose(f"{name}.by", ("blocks", "rows")) == "blocks":
+            schedule_row_blocks(d, name)
+        else:
+            schedule_rows(d, name)
     elif tiled is not None and loops_of(d.s.nest, name):
         schedule_tiled(d, tiled.name, name)
     else:

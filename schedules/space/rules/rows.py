@@ -44,8 +44,8 @@ def split_long_reduction(d: Draft, name: str) -> bool:
 def schedule_rows(d: Draft, root: str) -> None:
     """Schedule ``root`` and all it reads that can be computed row by row."""
     b = d.block(root)
-    rank = _row_rank(d, b)
-    partial = _lanes_of_reduction(d, root) if b.reducer is not None else ""
+    rank = row_rank(d, b)
+    partial = lanes_of_reduction(d, root) if b.reducer is not None else ""
     loops = [x.var for x in d.loops(root)]
     rows = loops[:rank]
     row = None
@@ -64,18 +64,18 @@ def schedule_rows(d: Draft, root: str) -> None:
             if name in (root, partial, f"{root}_init") or row not in {x.var for x in d.loops(name)}:
                 continue
             if d.block(name).reducer is not None:
-                _vectorize_partial(d, _lanes_of_reduction(d, name))
+                vectorize_partial(d, lanes_of_reduction(d, name))
             else:
-                _vectorize_last(d, name)
+                vectorize_last(d, name)
     if b.reducer is None:
-        _vectorize_last(d, root, skip=1 if row is not None else 0)
+        vectorize_last(d, root, skip=1 if row is not None else 0)
     else:
-        _vectorize_partial(d, partial)
+        vectorize_partial(d, partial)
     if row is not None and d.threads > 1:
         d.s.parallel(row)
 
 
-def _row_rank(d: Draft, b: Block) -> int:
+def row_rank(d: Draft, b: Block) -> int:
     """How many leading axes of the root are rows: those of the reductions behind it."""
     n_spatial = len([i for i in b.iters if i.kind == "spatial"])
     if b.reducer is not None:
@@ -88,7 +88,7 @@ def _row_rank(d: Draft, b: Block) -> int:
     return min([n_spatial, *ranks])
 
 
-def _lanes_of_reduction(d: Draft, name: str) -> str:
+def lanes_of_reduction(d: Draft, name: str) -> str:
     """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's
     name, or "" where the axis is shorter than a vector."""
     b = d.block(name)
@@ -107,7 +107,7 @@ def _lanes_of_reduction(d: Draft, name: str) -> str:
     return partial
 
 
-def _vectorize_partial(d: Draft, name: str) -> None:
+def vectorize_partial(d: Draft, name: str) -> None:
     """The partial results of a reduction: initialised in vectors, whole vectors until the tail."""
     if not name:
         return
@@ -129,7 +129,7 @@ def _vectorize_partial(d: Draft, name: str) -> None:
         d.s.partition(reduce[-1].var)
 
 
-def _vectorize_last(d: Draft, name: str, skip: int = 0) -> None:
+def vectorize_last(d: Draft, name: str, skip: int = 0) -> None:
     """The last loop of an elementwise stage, in vectors with a shifted tail."""
     b = d.block(name)
     own = d.loops(name)[skip:] if skip else d.own_loops(name)

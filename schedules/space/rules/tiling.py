@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole, Load, Select, Var
@@ -57,15 +58,16 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     names = dict(zip(axes, spatial(p), strict=True))  # consumer axis -> producer axis
     v = vector_axis(c)
     assert v is not None
-    packed = _packed_read(d, p, names[v])
+    steady = {x.buffer for x in _inputs(p) if _moves_evenly(x, names[v])}
+    packed = packed_read(d, p, names[v])
     mode = d.choose(f"{producer}.pack", _pack_options(p, packed, names[v])) if packed is not None else "none"
     w = d.lanes_of(d.dtype(p))
-    lanes = _lanes(n[v], w)
+    lanes = lane_widths(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
     pack_name, panel = "", 0
     if mode != "none":
         assert packed is not None
-        pack_name, panel = _pack(d, producer, packed, names[v], vec)
+        pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
     rows_on = _row_axes(p, names, axes, v, n)
     tile = {x: d.choice(f"{producer}.{x}", range(1, min(MAX_ROWS, n[x]) + 1)) for x in rows_on} | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
@@ -75,13 +77,13 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     else:
         outer = _tile_for_registers(d, plan)
     tiles = d.s.fuse(*outer) if len(outer) > 1 else outer[0]
-    _place_producers(d, producer, pack_name, tiles)
+    _place_producers(d, producer, pack_name, tiles, steady)
     if mode == "at":
         d.s.compute_at(pack_name, tiles)
     if pack_name:
         if mode == "root":
             _group_panels(d, pack_name, panel)
-        _schedule_copy(d, pack_name, parallel=mode == "root")
+        schedule_copy(d, pack_name, parallel=mode == "root")
     if d.threads > 1:
         d.s.parallel(tiles)
 
@@ -151,7 +153,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> list[str]:
             o, i = d.s.split(own.var, (None, t.tile[tiled]))
             tiles[tiled] = o, i
     (panels, lanes), rows = tiles[t.v], [tiles[a] for a in t.tile if a != t.v]
-    part += _steps(d, t.producer, part.pop())
+    part += reduction_steps(d, t.producer, part.pop())
     d.s.reorder(*rest, *parts, panels, *(o for o, _ in rows), *part, *(i for _, i in rows), lanes)
     for _, i in rows:
         d.s.unroll(i)
@@ -162,7 +164,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> list[str]:
     return outer
 
 
-def _steps(d: Draft, producer: str, loop: str) -> list[str]:
+def reduction_steps(d: Draft, producer: str, loop: str) -> list[str]:
     """Several steps of a reduction loop in one body: (outer, inner) loop, or the loop alone if it is short.
     What remains at its end is peeled off."""
     n = extent(next(x for x in d.loops(producer) if x.var == loop))
@@ -195,7 +197,7 @@ def _blocks_reduction(p: Block, mode: str) -> bool:
     return math.prod(n) >= least and max(n) > REDUCTION_BLOCKS[0]
 
 
-def _lanes(n: int, w: int) -> list[int]:
+def lane_widths(n: int, w: int) -> list[int]:
     """Widths of the register tile along the vector axis."""
     out = [w * k for k in (1, 2, 3, 4, 6, 8) if w * k <= n]
     if not out or (n < 4 * w and n not in out):
@@ -228,7 +230,7 @@ def _inputs(p: Block) -> list[Load]:
     return [x for x in reads(p) if x.buffer not in own]
 
 
-def _packed_read(d: Draft, p: Block, v: str) -> Load | None:
+def packed_read(d: Draft, p: Block, v: str) -> Load | None:
     """The input to pack: indexed by the vector axis alone in one dimension, reused along another axis."""
     n = extents(p)
     for x in _inputs(p):
@@ -246,7 +248,7 @@ def _pack_options(p: Block, x: Load | None, v: str) -> tuple[str, ...]:
     return ("root", "at", "none") if v in unit_stride_vars(x) else ("root", "at")
 
 
-def _pack(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
+def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
     """A copy of the input in panels as wide as the register tile, the other dimensions in the order in
     which the reduction walks them."""
     name = d.s.cache_read(producer, x.buffer, "global")
@@ -275,7 +277,7 @@ def _schedule_accumulators(d: Draft, producer: str, v: str) -> None:
     ax = [x for x in own if x not in red]
     vec = next(x for x in ax if x.var in E.variables(bound[v]))
     rows = [x for x in ax if x is not vec]
-    steps = _steps(d, producer, red[-1].var)
+    steps = reduction_steps(d, producer, red[-1].var)
     outer = [x.var for x in red[:-1]]
     d.s.reorder(*outer, *steps, *(x.var for x in (*rows, vec)))
     lengths = [extent(x) for x in red]
@@ -289,8 +291,15 @@ def _schedule_accumulators(d: Draft, producer: str, v: str) -> None:
     d.s.decompose_reduction(producer, [*outer, *steps][0])
 
 
-def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> None:
-    """Padded copies: whole before the loops, or a tile's part inside them."""
+def _moves_evenly(x: Load, v: str) -> bool:
+    """Whether every step of an axis moves the access by as much: then a tile reads the same extent wherever
+    it lies. (Digits of the vector axis, such as channels of a group, do not widen it.)"""
+    atoms = [a for i in x.indices for a in affine.linear(i)[0]]
+    return all(isinstance(a, Var) or E.variables(a) <= {v} for a in atoms)
+
+
+def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str, steady: set[str]) -> None:
+    """Padded copies: whole before the loops, or a tile's part inside them, where that is ``steady``."""
     for x in _inputs(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
@@ -298,11 +307,12 @@ def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str) -> Non
             if not is_guarded_copy(b) or b.name == pack_name:
                 continue
             d.done.add(b.name)
-            if d.choose(f"{b.name}.at", ("root", "tile")) == "tile":
+            places = ("root", "tile") if x.buffer in steady else ("root",)
+            if d.choose(f"{b.name}.at", places) == "tile":
                 d.s.compute_at(b.name, tiles)
-                _schedule_copy(d, b.name, parallel=False)
+                schedule_copy(d, b.name, parallel=False)
             else:
-                _schedule_copy(d, b.name, parallel=True)
+                schedule_copy(d, b.name, parallel=True)
 
 
 def _group_panels(d: Draft, name: str, panel: int) -> None:
@@ -314,7 +324,7 @@ def _group_panels(d: Draft, name: str, panel: int) -> None:
     d.s.unroll(inner)
 
 
-def _schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
+def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
     """A copy: its innermost loop in vectors, its outer loops shared."""
     b = d.block(name)
     own = d.own_loops(name)

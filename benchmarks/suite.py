@@ -1,0 +1,131 @@
+"""Tune every task of a suite and time it beside other libraries: the table of a whole suite.
+
+    python benchmarks/suite.py ops.toml:quick --threads 1 --budget 60s --out benchmarks/results/suite.json
+
+Each row tunes from nothing, in a log of its own, then compares interleaved (``autotune bench``). Rows that
+the file has are kept, so that a run can be resumed. A group counts once: the geometric mean of its shapes.
+``--markdown`` prints the table of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from autotune.suites import Task, read  # noqa: E402
+from autotune.targets import machine  # noqa: E402
+
+
+def run(*args: str, may_fail: bool = False) -> dict[str, Any]:
+    """One command of the command line, its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *args, "--json"], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0 and not may_fail:
+        raise SystemExit(f"autotune {' '.join(args)} failed: {done.stdout or done.stderr}")
+    out: dict[str, Any] = json.loads(done.stdout)
+    return out
+
+
+def words(task: Task) -> list[str]:
+    """The task as the command line takes it."""
+    params = dict(task.workload.params)
+    layout = params.pop("layout", None)
+    shape = ",".join(
+        f"{k}={'x'.join(map(str, v)) if isinstance(v, tuple | list) else v}" for k, v in params.items()
+    )
+    return [task.workload.op, "--shape", shape, *(["--layout", str(layout)] if layout else [])]
+
+
+def row(task: Task, threads: int, budget: str, peers: str) -> dict[str, Any]:
+    common = [*words(task), "--threads", str(threads)]
+    with tempfile.TemporaryDirectory() as tmp:
+        db = ["--db", f"{tmp}/tuning.db"]
+        tuned = run("tune", *common, "--budget", budget, *db)
+        compared: dict[str, Any] = {"rows": [], "ratio": {}}
+        for peer in peers.split(","):
+            found = run("bench", *common, "--against", peer, "--duration", "6s", *db, may_fail=True)
+            if "rows" in found:
+                compared["ratio"] |= found["ratio"]
+                compared["rows"] = found["rows"][:1] + compared["rows"][1:] + found["rows"][1:]
+    return {
+        "suite": task.suite,
+        "group": task.group,
+        "task": common,
+        "threads": threads,
+        "trials": tuned["trials"]["measured"],
+        "failed": tuned["trials"]["failed"],
+        "tuned_time_s": tuned["best"]["time_s"],
+        "tuned_share_of_peak": tuned["best"]["share_of_peak"],
+        **compared,
+    }
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    peers = list(dict.fromkeys(p for r in rows for p in r["ratio"]))
+    titles = " | ".join(f"÷ {p}" for p in peers)
+    out = [
+        f"| group | task | threads | time | share of limit | {titles} | trials |",
+        "|---" * (6 + len(peers)) + "|",
+    ]
+    for r in rows:
+        ratio = " | ".join(f"{r['ratio'][p]:.2f}×" if p in r["ratio"] else "–" for p in peers)
+        shape = r["task"][2].replace(",", " ")
+        share = r["tuned_share_of_peak"]
+        out.append(
+            f"| {r['group']} | {r['task'][0]} {shape} | {r['threads']} | {r['tuned_time_s'] * 1e3:.3g} ms "
+            f"| {'–' if share is None else f'{share:.0%}'} | {ratio} | {r['trials']} |"
+        )
+    for p in peers:
+        groups: dict[tuple[str, int], list[float]] = {}
+        for r in rows:
+            if p in r["ratio"]:
+                groups.setdefault((r["group"], r["threads"]), []).append(r["ratio"][p])
+        mean = geometric_mean([geometric_mean(x) for x in groups.values()])
+        out.append(f"\nOver {len(groups)} groups: {mean:.2f} times as fast as {p}.")
+    return "\n".join(out)
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("suite", nargs="?", help="FILE[:NAME]")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--budget", default="60s", help="tuning time of each operator")
+    parser.add_argument("--against", default="numpy,torch")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/suite.json"))
+    parser.add_argument("--markdown", action="store_true", help="print the table of the file and stop")
+    options = parser.parse_args()
+    done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
+    if not options.markdown:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+        done |= {"machine": machine(), "command": " ".join(sys.argv[1:]), "commit": commit}
+        have = {(tuple(r["task"]), r["threads"]) for r in done["rows"]}
+        for task in read(options.suite):
+            key = (*words(task), "--threads", str(options.threads)), options.threads
+            if key in have:
+                continue
+            done["rows"].append(row(task, options.threads, options.budget, options.against))
+            options.out.write_text(json.dumps(done, indent=1) + "\n")
+            last = done["rows"][-1]
+            print(
+                f"{last['task'][:3]}: {last['ratio']} {last['tuned_share_of_peak']}",
+                file=sys.stderr,
+                flush=True,
+            )
+    print(markdown(done["rows"]))
+
+
+if __name__ == "__main__":
+    main()

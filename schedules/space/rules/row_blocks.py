@@ -1,0 +1,128 @@
+"""Blocks of rows: products and row-wise stages that feed each other, such as attention.
+
+A block of rows goes through all stages while its intermediate results are in the cache: a product fills the
+block's scores in register tiles, softmax takes their rows, another product mixes. The rows of a block share
+the other operand of the products, which single rows (`rows.py`) would fetch again each.
+"""
+
+from __future__ import annotations
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Hole
+from schedules.ir import Block
+from schedules.nest import reads, vars_bound
+from schedules.primitives.base import as_expr
+from schedules.space.rules.patterns import depends, extents, is_row_reduction, spatial, vector_axis
+from schedules.space.rules.rows import lanes_of_reduction, row_rank, vectorize_last, vectorize_partial
+from schedules.space.rules.tiling import (
+    lane_widths,
+    pack_operand,
+    packed_read,
+    reduction_steps,
+    schedule_copy,
+)
+from schedules.space.sketching import Draft, extent
+
+ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+TILE_ROWS = 8
+
+
+def is_product(b: Block) -> bool:
+    """A reduction of one value that reads something again for every row: a block of rows shares it."""
+    if b.reducer is None or len(b.writes) != 1 or is_row_reduction(b):
+        return False
+    row = _row_axis(b)
+    return row is not None and any(not depends(x, row) for x in _operands(b))
+
+
+def schedule_row_blocks(d: Draft, root: str) -> None:
+    """Schedule ``root``, an elementwise stage, with all it reads that can be computed by blocks of its rows.
+    Raises ScheduleError where the stages have no rows in common."""
+    b = d.block(root)
+    rank = row_rank(d, b)
+    loops = d.loops(root)
+    if not 0 < rank < len(loops) or extent(loops[rank - 1]) < 2:
+        raise ScheduleError(f"{root} has no rows to make blocks of")
+    rows = d.choice(f"{root}.rows", [r for r in ROWS if r <= extent(loops[rank - 1])])
+    outer, _ = d.s.split(loops[rank - 1].var, (None, rows), "shift")
+    around = [*(x.var for x in loops[: rank - 1]), outer]
+    block = d.s.fuse(*around) if len(around) > 1 else outer
+    packed = {name: p for name in list(d.s.blocks()) if (p := _pack(d, name)) is not None}
+    for name in reversed(d.s.blocks()):
+        if name == root or name in d.done or name in d.roots or block in {x.var for x in d.loops(name)}:
+            continue
+        try:
+            d.s.compute_at(name, block)
+            d.done.add(name)
+        except ScheduleError:
+            continue  # read elsewhere too: it stays a stage of its own
+    for name in list(d.s.blocks()):
+        if name == root or block not in {x.var for x in d.loops(name)}:
+            continue
+        if is_product(d.block(name)):
+            _tile_product(d, name, packed.get(name), rows)
+        elif d.block(name).reducer is not None:
+            vectorize_partial(d, lanes_of_reduction(d, name))
+        else:
+            vectorize_last(d, name)
+    vectorize_last(d, root, skip=1)
+    if d.threads > 1:
+        d.s.parallel(block)
+
+
+def _operands(b: Block) -> list[E.Load]:
+    own = {w.buffer for w in b.writes}
+    return [x for x in reads(b) if x.buffer not in own]
+
+
+def _row_axis(b: Block) -> str | None:
+    """The spatial axis before the vector axis."""
+    v, n = vector_axis(b), extents(b)
+    before = [a for a in spatial(b) if a != v and n[a] != 1]
+    return before[-1] if v is not None and before else None
+
+
+def _pack(d: Draft, name: str) -> int | Hole | None:
+    """Pack the operand of a product that walks memory across the vector axis; the width of its panels."""
+    b = d.block(name)
+    if name in d.done or not is_product(b):
+        return None
+    v = vector_axis(b)
+    assert v is not None
+    operand = packed_read(d, b, v)
+    if operand is None:
+        return None
+    width = _width(d, b, v)
+    copy, _ = pack_operand(d, name, operand, v, width)
+    schedule_copy(d, copy, parallel=True)
+    d.roots.add(copy)
+    return width
+
+
+def _width(d: Draft, b: Block, v: str) -> int | Hole:
+    """Lanes of the register tile; those that divide the axis where some do, since others need masks."""
+    n = extents(b)[v]
+    widths = lane_widths(n, d.lanes_of(d.dtype(b)))
+    return d.choice(f"{b.name}.vec", [k for k in widths if n % k == 0] or widths)
+
+
+def _tile_product(d: Draft, name: str, width: int | Hole | None, rows: int | Hole) -> None:
+    """Register tiles over the block, the reduction innermost but for them."""
+    b = d.block(name)
+    v, row = vector_axis(b), _row_axis(b)
+    assert v is not None and row is not None
+    bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
+    own = d.own_loops(name)
+    red = [x.var for x in own if x.var in vars_bound(b, "reduce")]
+    lane = next(x.var for x in own if x.var in E.variables(bound[v]))
+    inner = next(x.var for x in own if x.var in E.variables(bound[row]))
+    rest = [x.var for x in own if x.var not in (*red, lane, inner)]
+    tile = d.divisor(f"{name}.tile", as_expr(rows) if isinstance(rows, Hole) else Const(rows), TILE_ROWS)
+    panels, lanes = d.s.split(lane, (None, _width(d, b, v) if width is None else width))
+    blocks, tiled = d.s.split(inner, (None, tile))
+    steps = reduction_steps(d, name, red[-1])
+    d.s.reorder(*rest, panels, blocks, *red[:-1], *steps, tiled, lanes)
+    d.s.unroll(tiled)
+    d.s.vectorize(lanes)
+    d.s.decompose_reduction(name, [*red[:-1], *steps][0])
