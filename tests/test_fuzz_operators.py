@@ -45,19 +45,20 @@ def drawn(seed: int, n: int, big: int) -> tuple[Case, DerivedSpace, np.random.Ge
     case = random_case(rng, big)
     t = target(int(rng.choice((1, 2))), int(rng.choice((16, 32, 32, 64))))
     try:
-        with _short_reductions_in_parts():
+        with _small_as_large():
             return case, derive(case.dag, t), rng
     except Exception as err:
         raise Wrong(f"{case.label}: derive: {err!r}\n{traceback.format_exc()}") from err
 
 
 @contextmanager
-def _short_reductions_in_parts() -> Iterator[None]:
-    """Blocked and unrolled reductions at the small extents of these tests, too."""
+def _small_as_large() -> Iterator[None]:
+    """Packed operands, blocked and unrolled reductions at the small extents of these tests, too."""
     with pytest.MonkeyPatch.context() as m:
         for name, value in (("BLOCK_REDUCTION", 2), ("BLOCK_PACKED", 2), ("STEPS", (1, 2, 3))):
             m.setattr(tiling, name, value)
         m.setattr(tiling, "REDUCTION_BLOCKS", (6, 12))
+        m.setattr(tiling, "TOO_SMALL_TO_PACK", 0)
         yield
 
 

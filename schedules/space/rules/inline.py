@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from schedules.nest import readers
-from schedules.space.rules.patterns import is_costly, is_guarded_copy, is_map, is_row_reduction
+from schedules.space.rules.patterns import (
+    is_costly,
+    is_guarded_copy,
+    is_map,
+    is_row_reduction,
+    reduction_length,
+)
 from schedules.space.sketching import Draft
+
+SHORT_REDUCTION = 64
 
 
 def inline_stages(d: Draft) -> None:
@@ -22,8 +30,10 @@ def inline_stages(d: Draft) -> None:
         wider = any(len([i for i in u.iters if i.kind == "spatial"]) > rank for u in users)
         reducing = [u for u in users if u.reducer is not None]
         if is_guarded_copy(b) and reducing:
-            # kept (here) means: the tiling rule places the copy
-            if d.choose(name, ("copy", "inline")) == "inline":
+            # kept (here) means: the tiling rule places the copy. A guard costs at every step: it is worth
+            # a try where a reduction is short.
+            short = all(reduction_length(u) <= SHORT_REDUCTION for u in reducing)
+            if d.choose(name, ("copy", "inline") if short else ("copy",)) == "inline":
                 d.s.inline(name)
             continue
         if is_costly(b) and (wider or len(users) > 1 or any(not is_row_reduction(u) for u in reducing)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
@@ -20,6 +22,12 @@ def spatial(b: Block) -> list[str]:
 
 def extents(b: Block) -> dict[str, int]:
     return {i.var: int(i.extent.value) if isinstance(i.extent, Const) else 0 for i in b.iters}
+
+
+def reduction_length(b: Block) -> int:
+    """Steps of the reduction of one point."""
+    n = extents(b)
+    return math.prod(n[i.var] for i in b.iters if i.kind == "reduce")
 
 
 def is_guarded_copy(b: Block) -> bool:

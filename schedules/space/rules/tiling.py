@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from schedules import affine
+from schedules import affine, ir
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.nest import reads, vars_bound, writers
 from schedules.primitives.base import as_expr
+from schedules.space.quantities import ITEM
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -28,6 +29,7 @@ from schedules.space.sketching import Draft, extent
 
 MAX_ROWS = 16
 PANELS = 4  # panels copied together
+TOO_SMALL_TO_PACK = 2048  # bytes: a fraction of the first cache
 UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
 BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
 BLOCK_PACKED = 1024  # and with a packed operand longer ones stream well
@@ -60,7 +62,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     assert v is not None
     steady = {x.buffer for x in _inputs(p) if _moves_evenly(x, names[v])}
     packed = packed_read(d, p, names[v])
-    mode = d.choose(f"{producer}.pack", _pack_options(p, packed, names[v])) if packed is not None else "none"
+    mode = d.choose(f"{producer}.pack", _pack_options(d, packed, names[v])) if packed is not None else "none"
     w = d.lanes_of(d.dtype(p))
     lanes = lane_widths(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
@@ -242,10 +244,14 @@ def packed_read(d: Draft, p: Block, v: str) -> Load | None:
     return None
 
 
-def _pack_options(p: Block, x: Load | None, v: str) -> tuple[str, ...]:
+def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
     if x is None:
         return ("none",)
-    return ("root", "at", "none") if v in unit_stride_vars(x) else ("root", "at")
+    if v not in unit_stride_vars(x):
+        return ("root", "at")
+    buffer = d.s.nest.buffer(x.buffer)
+    held = math.prod(ir.const(n) or 1 for n in buffer.shape) * ITEM[buffer.dtype]
+    return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
 
 
 def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
