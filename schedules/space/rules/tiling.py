@@ -74,14 +74,16 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     tile = {x: d.choice(f"{producer}.{x}", range(1, min(MAX_ROWS, n[x]) + 1)) for x in rows_on} | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail)
+    place = ""  # of a copy that is not made beforehand
     if _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks":
-        outer = _block_for_caches(d, plan)
+        outer, place = _block_for_caches(d, plan)
     else:
         outer = _tile_for_registers(d, plan)
     tiles = d.s.fuse(*outer) if len(outer) > 1 else outer[0]
     _place_producers(d, producer, pack_name, tiles, steady)
     if mode == "at":
-        d.s.compute_at(pack_name, tiles)
+        d.s.compute_at(pack_name, place or tiles)
+        _read_along_rows(d, pack_name, panel)
     if pack_name:
         if mode == "root":
             _group_panels(d, pack_name, panel)
@@ -113,10 +115,10 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
     return outer
 
 
-def _block_for_caches(d: Draft, t: Tiling) -> list[str]:
+def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
     """Parts of the reduction in turn, each over a block of register tiles, whose accumulators stay in a block
     that the caches hold: a panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
-    Returns the outer loops."""
+    Returns the outer loops, and the loop over the parts."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
     outer, middle, inner = [], [], []
     for axis, loop in loops:
@@ -163,7 +165,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> list[str]:
     for x in parts:
         d.s.partition(x)
     d.s.decompose_reduction(t.producer, parts[0])
-    return outer
+    return outer, parts[-1]
 
 
 def reduction_steps(d: Draft, producer: str, loop: str) -> list[str]:
@@ -192,10 +194,10 @@ def _arrange(d: Draft, t: Tiling, outer: list[str], middle: list[str], inner: li
 
 def _blocks_reduction(p: Block, mode: str) -> bool:
     """Whether the reduction is long enough that its parts may suit the caches better, and unguarded."""
-    if mode == "at" or any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
+    if any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
         return False
     n = [extents(p)[i.var] for i in p.iters if i.kind == "reduce"]
-    least = BLOCK_REDUCTION if mode == "none" else BLOCK_PACKED
+    least = BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION
     return math.prod(n) >= least and max(n) > REDUCTION_BLOCKS[0]
 
 
@@ -319,6 +321,15 @@ def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str, steady
                 schedule_copy(d, b.name, parallel=False)
             else:
                 schedule_copy(d, b.name, parallel=True)
+
+
+def _read_along_rows(d: Draft, name: str, panel: int) -> None:
+    """A copy of a few panels reads its source in runs as long as all of them: where rows are a power of two
+    apart, caches and prefetchers need that."""
+    loops = [x.var for x in d.own_loops(name)]
+    rows = loops[panel + 1 : -1]
+    if rows:
+        d.s.reorder(*rows, loops[panel], loops[-1])
 
 
 def _group_panels(d: Draft, name: str, panel: int) -> None:
