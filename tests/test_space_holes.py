@@ -84,16 +84,30 @@ def test_mutation_changes_most_rows() -> None:
     assert space.size(0) > 1000
 
 
+def even_tiles(n: int, unit: int) -> list[int]:
+    """What `EvenTile` allows, ascending."""
+    hole = H.EvenTile("h", Const(n), Const(unit))
+    sizes = np.arange(0, n + unit + 2)
+    return sizes[hole.allowed({}, sizes)].tolist()
+
+
 @given(st.integers(1, 500), st.integers(1, 20))
 def test_even_tiles_are_multiples_that_cut_evenly(n: int, unit: int) -> None:
-    tiles = H.even_tiles(n, unit).tolist()
-    assert tiles[0] == unit and sorted(set(tiles)) == tiles
+    tiles = even_tiles(n, unit)
+    assert tiles[0] == unit
     for t in tiles[1:]:
         assert t % unit == 0 and t <= n
         parts = -(-n // t)
         assert t - unit < n / parts, "a smaller multiple would do for as many parts"
 
 
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_all_even_tiles_are_sampled_and_no_others(n: int, unit: int, seed: int) -> None:
+    hole = H.EvenTile("h", Const(n), Const(unit))
+    drawn = hole.sample({}, 2000, np.random.default_rng(seed))
+    assert sorted(set(drawn.tolist())) == even_tiles(n, unit)
+
+
 def test_a_prime_has_many_even_tiles() -> None:
-    assert H.even_tiles(167, 1).tolist()[-6:] == [28, 34, 42, 56, 84, 167]
-    assert len(H.even_tiles(167, 1)) > 20
+    assert even_tiles(167, 1)[-6:] == [28, 34, 42, 56, 84, 167]
+    assert len(even_tiles(167, 1)) > 20

@@ -6,9 +6,8 @@ may depend on those before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ class Choice:
         return np.asarray(self.options, dtype=np.int64)[rng.integers(len(self.options), size=n)]
 
     def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
-        return np.isin(column, self.options)
+        return (column[:, None] == np.asarray(self.options, dtype=np.int64)).any(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,35 +82,34 @@ class EvenTile:
         return 16.0
 
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-        out = np.ones(n, dtype=np.int64)
-        u = rng.random(n)
-        for rows, tiles in self._groups(known, n):
-            out[rows] = tiles[(u[rows] * len(tiles)).astype(np.int64)]
-        return out
+        """Parts are drawn log-uniform: small tiles are as likely as large ones."""
+        of, unit = self._of(known), self._unit(known)
+        most = np.maximum(-(-of // unit), 1)
+        parts = np.floor(np.exp(rng.random(n) * np.log(most + 1.0))).astype(np.int64)
+        tile = even_tile(of, unit, np.clip(parts, 1, most))
+        return np.where(tile <= of, tile, unit)
 
     def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
-        ok = np.zeros(len(column), dtype=bool)
-        for rows, tiles in self._groups(known, len(column)):
-            ok[rows] = np.isin(column[rows], tiles)
-        return ok
+        of, unit = self._of(known), self._unit(known)
+        tile = np.maximum(column, 1)
+        # the fewest parts that such tiles make lead back to the tile, if any do
+        even = even_tile(of, unit, -(-of // tile)) == column
+        return (column >= 1) & even & ((column <= of) | (column == unit))
 
-    def _groups(self, known: Mapping[str, np.ndarray], n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Rows that have the same choice, and their choice."""
-        both = np.empty((n, 2), dtype=np.int64)
-        both[:, 0], both[:, 1] = E.evaluate(self.of, known), E.evaluate(self.unit, known)
-        for of, unit in np.unique(both, axis=0).tolist():
-            yield (both == (of, unit)).all(axis=1), even_tiles(of, unit)
+    def _of(self, known: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.asarray(E.evaluate(self.of, known), dtype=np.int64)
+
+    def _unit(self, known: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.asarray(E.evaluate(self.unit, known), dtype=np.int64)
 
 
 HoleSpec = Choice | PerfectTile | EvenTile
 
 
-@lru_cache(maxsize=1 << 10)
-def even_tiles(n: int, unit: int) -> np.ndarray:
-    """What `EvenTile` allows, ascending; ``unit`` alone where it exceeds ``n``."""
-    parts = np.arange(1, -(-n // unit) + 1, dtype=np.int64)
-    tiles = np.unique(-(-n // (parts * unit)) * unit)
-    return tiles[(tiles <= n) | (tiles == unit)]
+def even_tile(of: np.ndarray, unit: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """The least multiple of ``unit`` of which so many parts cover ``of``."""
+    tile: np.ndarray = -(-of // (parts * unit)) * unit
+    return tile
 
 
 def divisors(n: int, cap: int) -> np.ndarray:

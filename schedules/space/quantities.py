@@ -27,12 +27,14 @@ Number = Any  # a float, or a column of them
 @dataclass(frozen=True, slots=True)
 class AccessFacts:
     """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
-    the whole nest; the step from lane to lane."""
+    the whole nest; the steps, in elements, from lane to lane and along the reduction."""
 
     buffer: str
     item: int
     write: bool
     stride: Expr | None  # None: not linear in the lane
+    pitch: Expr | None  # the step along the innermost reduction loop, likewise
+    rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other unrolled loop
     tile: Expr
     inner: Expr
     panel: Expr
@@ -85,6 +87,8 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
     deep, outer = rest[first:], rest[:first]
     panel = deep + outer[-1:]
     lane = next((x for x in tile if x.kind == "vectorize"), None)
+    walk = next((x for x in reversed(loops) if x.var in red), None)
+    rows = [x for x in tile if x.kind == "unroll" and x.var not in red]
     dtype = nest.buffer(b.writes[0].buffer).dtype
     ops = [x for v in b.values for x in E.walk(v)]
     flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops) + len(b.writes) * (
@@ -109,6 +113,8 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
                 ITEM[buf.dtype],
                 write,
                 _stride(at, buf.shape, lane),
+                _stride(at, buf.shape, walk),
+                tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)) is not None),
                 size(tile),
                 size(tile + deep),
                 size(tile + panel),
@@ -186,6 +192,8 @@ FEATURES_PER_BLOCK = (
     "vectors",
     "registers",
     "spills",
+    "l1_conflicts",
+    "l2_conflicts",
     "lanes",
     "lane_use",
     "unrolled",
@@ -262,11 +270,14 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         panel_bytes = panel_bytes + number(a.panel, env) * a.item
         memory = memory + number(a.whole, env) * a.item
     l2_traffic = inner_bytes * outer
+    unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
+    l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special)
-    # a chain of dependent additions, one an accumulator: 4 cycles each
-    chains = 4.0 * tile_vectors / np.maximum(t.accumulators, 1.0) * (t.accumulators < 8) * b.reduces
-    issue = np.maximum(np.maximum(math / 2, (loads + 2 * gathers) / 2), chains) + 2 * spills + 1.0
+    # a step waits for the addition of the step before
+    chains = ADD_CYCLES * unrolled_steps * b.reduces
+    fetch = (loads + 2 * gathers) / LOADS
+    issue = np.maximum(np.maximum(math / 2, fetch), chains) + 2 * spills + missing + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.vectors, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
@@ -283,6 +294,8 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "vectors": tile_vectors,
         "registers": t.registers,
         "spills": spills,
+        "l1_conflicts": l1_conflicts,
+        "l2_conflicts": l2_conflicts,
         "lanes": lanes,
         "lane_use": lanes / np.maximum(whole, 1.0),
         "unrolled": unrolled,
@@ -304,6 +317,42 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "memory_bytes": memory,
         "cycles": cycles,
     }
+
+
+ADD_CYCLES = 4.5  # until a sum can be added to
+LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
+WAYS = 8  # of the caches
+LINE = 64  # bytes
+
+
+def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:
+    """How many times over the steps of a reduction fill the ways of the cache sets that they fall into, in
+    the first and the second cache, and the cycles that a register tile loses where they do. Steps a power of
+    two apart share few sets, so that nothing stays to be used again."""
+    worst = [np.zeros(()), np.zeros(())]
+    missing = np.zeros(())
+    for a in b.accesses:
+        if a.write or a.pitch is None or not b.reduces:
+            continue
+        pitch = number(a.pitch, env)
+        lines = np.maximum(1.0, number(a.tile, env) * np.where(pitch == 1, 1.0, a.item / LINE))
+        for level, (size, cycles) in enumerate(((m.l1, 2.0), (m.l2, 6.0))):
+            full = np.where(np.abs(pitch) * a.item >= 2 * LINE, _fill(steps, pitch * a.item, size), 0.0)
+            share = np.ones(())
+            for extent, step in a.rows:
+                share = share * _fill(number(extent, env), number(step, env) * a.item, size) * WAYS
+            full = np.maximum(full, share / WAYS)
+            worst[level] = np.maximum(worst[level], full)
+            missing = missing + np.where(full > 1, cycles * lines, 0.0)
+    return worst[0], worst[1], missing
+
+
+def _fill(count: Number, step: Number, size: float) -> Number:
+    """Ways that each set gets of so many lines, ``step`` bytes apart, over the ways that it has."""
+    period = 1 << ((int(size) // WAYS).bit_length() - 1)  # bytes after which the sets repeat
+    step = np.abs(step).astype(np.int64)
+    sets = np.where(step < LINE, count, period / np.clip(step & -step, 1, period))
+    return count / (WAYS * np.clip(sets, 1.0, np.maximum(count, 1.0)))
 
 
 def _useful(b: BlockFacts, env: Columns) -> Number:
