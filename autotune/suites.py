@@ -9,18 +9,44 @@ values, a row a task), optionally ``fixed`` (parameters of every row, and ``layo
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schedules import ops
 from schedules.errors import AutotuneError
 from schedules.model import Workload
 
+MAX_TASKS = 10_000
+
 
 class SuiteError(AutotuneError):
     """A suite file that cannot be read, or has no such suite."""
+
+
+class Group(BaseModel):
+    """A ``[[group]]`` of the file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    suite: str
+    name: str
+    op: str
+    fields: list[str] = Field(min_length=1)
+    shapes: list[list[int | list[int]]] = Field(min_length=1, max_length=MAX_TASKS)
+    fixed: dict[str, int | str] = {}
+    dtype: str = "float32"
+    quick: list[int] = []
+
+
+class Suite(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    group: list[Group] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -42,13 +68,16 @@ def read(text: str) -> list[Task]:
         raise SuiteError(f"cannot read suite {path}: {err.strerror or err}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
         raise SuiteError(f"suite {path} is not TOML: {err}") from None
-    groups = content.get("group")
-    if not isinstance(groups, list) or not groups:
-        raise SuiteError(f"suite {path} has no [[group]]")
-    names = list(dict.fromkeys(_need(g, "suite", str, path) for g in groups))
+    try:
+        groups = Suite.model_validate(content).group
+    except ValidationError as err:
+        first = err.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise SuiteError(f"suite {path}: {place}: {first['msg']}") from None
+    names = list(dict.fromkeys(g.suite for g in groups))
     if name not in ("all", "quick", *names):
         raise SuiteError(f"{path} has no suite {name!r}; choose from {', '.join([*names, 'quick', 'all'])}")
-    chosen = [g for g in groups if name in ("all", "quick", g["suite"])]
+    chosen = [g for g in groups if name in ("all", "quick", g.suite)]
     return [t for g in chosen for t in _tasks(g, name == "quick", path)]
 
 
@@ -59,29 +88,20 @@ def _where(text: str) -> tuple[Path, str]:
     return Path(text), "all"
 
 
-def _tasks(group: Mapping[str, Any], quick: bool, path: Path) -> list[Task]:
-    op, name = _need(group, "op", str, path), _need(group, "name", str, path)
-    fields, shapes = _need(group, "fields", list, path), _need(group, "shapes", list, path)
-    fixed = dict(group.get("fixed", {}))
+def _tasks(group: Group, quick: bool, path: Path) -> list[Task]:
+    fixed: dict[str, Any] = dict(group.fixed)
     layout = fixed.pop("layout", None)
-    rows = group.get("quick", []) if quick else range(len(shapes))
     out = []
-    for row in rows:
-        if not isinstance(row, int) or not 0 <= row < len(shapes) or not isinstance(shapes[row], list):
-            raise SuiteError(f"suite {path}, group {name}: there is no row {row!r} in its shapes")
-        if len(shapes[row]) != len(fields):
+    for row in group.quick if quick else range(len(group.shapes)):
+        if not 0 <= row < len(group.shapes):
+            raise SuiteError(f"suite {path}, group {group.name}: there is no row {row} in its shapes")
+        shape = group.shapes[row]
+        if len(shape) != len(group.fields):
             raise SuiteError(
-                f"suite {path}, group {name}: row {row} has {len(shapes[row])} numbers for "
-                f"{len(fields)} fields ({', '.join(map(str, fields))})"
+                f"suite {path}, group {group.name}: row {row} has {len(shape)} numbers for "
+                f"{len(group.fields)} fields ({', '.join(group.fields)})"
             )
-        params = dict(zip(fields, shapes[row], strict=True)) | fixed
-        workload = ops.workload(op, params, group.get("dtype", "float32"), layout)
-        out.append(Task(group["suite"], name, workload))
+        params = dict(zip(group.fields, shape, strict=True)) | fixed
+        workload = ops.workload(group.op, params, group.dtype, layout)
+        out.append(Task(group.suite, group.name, workload))
     return out
-
-
-def _need(group: Any, key: str, kind: type, path: Path) -> Any:
-    value = group.get(key) if isinstance(group, dict) else None
-    if not isinstance(value, kind):
-        raise SuiteError(f"suite {path}: a group lacks {key!r} ({kind.__name__})")
-    return value

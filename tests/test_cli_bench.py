@@ -247,8 +247,10 @@ def test_a_suite_is_picked_by_name(name: str, sizes: list[int], tmp_path: Path) 
     [
         (None, "cannot read suite .*No such file"),
         ("[[group", "is not TOML"),
-        ("a = 1", "no \\[\\[group\\]\\]"),
-        ('[[group]]\nname = "x"', "lacks 'suite'"),
+        ("a = 1", "group: Field required"),
+        ('[[group]]\nname = "x"', "group.0.suite: Field required"),
+        (SUITE.replace("shapes", "shape"), "group.0.shapes: Field required"),
+        (SUITE.replace("[65]", '["65"]'), "group.0.shapes.1.0"),
         (SUITE.replace("[65]", "[65, 1]"), "row 1 has 2 numbers for 1 fields"),
         (SUITE.replace("quick = [1]", "quick = [7]"), "no row 7"),
         (SUITE.replace('"add"', '"addd"'), "did you mean 'add'"),

@@ -15,6 +15,7 @@ from space_expressions import OWN
 
 from schedules import interp, ops, te
 from schedules.errors import ScheduleError
+from schedules.ir import Alloc, Loop, const, walk
 from schedules.lower import lower
 from schedules.model import Trace
 from schedules.schedule import Schedule
@@ -160,3 +161,18 @@ def test_inputs_may_have_the_names_that_primitives_give(names: tuple[str, str]) 
             out = np.full(3, np.nan, np.float32)
             interp.run(program, {names[0]: x, names[1]: y, "c": out})
             assert np.array_equal(out, (x * y).sum(1))
+
+
+def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:
+    space = big_space("attention")
+    n = space.sketches.index("y.by=blocks")
+    rows = space.sample(n, 256, np.random.default_rng(0))
+    row = rows[space.valid(n, rows)][0]
+    taken = int(row[space.holes(n).index("y.rows")])
+    func = lower(Schedule.replay(space.dag, space.trace(n, row), space.target).nest)
+    kept = {x.buffer.name: int(np.prod([const(d) for d in x.buffer.shape])) for x in walk(func.body)
+            if isinstance(x, Alloc)}  # fmt: skip
+    seq = dict(BIG["attention"])["seq"]
+    assert kept["dot"] == kept["e"] == taken * seq < 12 * seq * seq
+    unrolled = [x for x in walk(func.body) if isinstance(x, Loop) and x.kind == "unroll"]
+    assert unrolled, "the products are tiled for registers"

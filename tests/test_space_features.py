@@ -123,6 +123,30 @@ def test_a_matrix_product_in_registers() -> None:
     assert set(q) == set(FEATURES_PER_BLOCK)
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "ways"),
+    [
+        (1024, 64, 64 / 8),  # 64 rows of b, 4 KiB apart: all in one set of 8 ways
+        (1040, 64, 1 / 8),  # 65 lines apart: each in a set of its own
+        (1040, 1024, 12 / 8),  # 12 rows of a, 4 KiB apart
+    ],
+)
+def test_rows_a_power_of_two_apart_share_few_cache_sets(n: int, k: int, ways: float) -> None:
+    s = Schedule(ops.workload("matmul", {"m": 12, "n": n, "k": k}).dag)
+    i, j, r = s.loops("c")
+    r0, r1 = s.split(r, (None, 64))
+    j0, j1 = s.split(j, (None, 16))
+    s.reorder(r0, j0, r1, i, j1)
+    s.unroll(i)
+    s.vectorize(j1)
+    (b,) = analyse(s.nest)
+    q = measure(b, Columns(), Machine.of(target()))
+    assert q["l1_conflicts"] == pytest.approx(ways)
+    assert q["reduction"] == 64 and q["parts"] == k // 64
+    calm = Schedule(ops.workload("matmul", {"m": 12, "n": 1040, "k": 64}).dag)
+    assert measure(analyse(calm.nest)[0], Columns(), Machine.of(target()))["l1_conflicts"] < 1
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 
