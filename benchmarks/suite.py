@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT))
 from autotune.suites import Task, read  # noqa: E402
 from autotune.targets import machine  # noqa: E402
 
+DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose_a=0", "transpose_b=0"}
+
 
 def run(*args: str, may_fail: bool = False) -> dict[str, Any]:
     """One command of the command line, its JSON."""
@@ -79,7 +81,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     ]
     for r in rows:
         ratio = " | ".join(f"{r['ratio'][p]:.2f}×" if p in r["ratio"] else "–" for p in peers)
-        shape = r["task"][2].replace(",", " ")
+        shape = " ".join(x for x in r["task"][2].split(",") if x not in DEFAULTS)
         share = r["tuned_share_of_peak"]
         out.append(
             f"| {r['group']} | {r['task'][0]} {shape} | {r['threads']} | {r['tuned_time_s'] * 1e3:.3g} ms "
@@ -110,7 +112,9 @@ def main() -> None:
         commit = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout.strip()
-        done |= {"machine": machine(), "command": " ".join(sys.argv[1:]), "commit": commit}
+        name = options.suite.rsplit("/", 1)[-1]
+        command = f"{name} --threads {options.threads} --budget {options.budget} --against {options.against}"
+        done |= {"machine": machine(), "command": command, "commit": commit}
         have = {(tuple(r["task"]), r["threads"]) for r in done["rows"]}
         for task in read(options.suite):
             key = (*words(task), "--threads", str(options.threads)), options.threads

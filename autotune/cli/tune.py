@@ -113,7 +113,9 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
     out = console()
     out.print(task_text(workload, result.target.threads), style="bold")
     if result.best is None:
-        out.print("  no valid kernel found")
+        early = not result.measured and result.stopped == "budget"
+        why = ": the budget ended before the first trial did; give it more with --budget" if early else ""
+        out.print(f"  no valid kernel found{why}")
     else:
         b = result.best
         speed = rate(workload.flops, opt.compulsory_bytes(workload), b.time_s)
