@@ -9,8 +9,10 @@ values, a row a task), optionally ``fixed`` (parameters of every row, and ``layo
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -79,6 +81,15 @@ def read(text: str) -> list[Task]:
         raise SuiteError(f"{path} has no suite {name!r}; choose from {', '.join([*names, 'quick', 'all'])}")
     chosen = [g for g in groups if name in ("all", "quick", g.suite)]
     return [t for g in chosen for t in _tasks(g, name == "quick", path)]
+
+
+def mean_over_groups(values: Iterable[tuple[Hashable, float]]) -> tuple[float, int]:
+    """The geometric mean of (group, value) pairs, each group counting once as the geometric mean of its own;
+    and how many groups there are."""
+    groups: dict[Hashable, list[float]] = {}
+    for group, value in values:
+        groups.setdefault(group, []).append(value)
+    return geometric_mean([geometric_mean(x) for x in groups.values()]), len(groups)
 
 
 def _where(text: str) -> tuple[Path, str]:

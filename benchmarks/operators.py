@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from suite import run
 
 CASES: tuple[tuple[str, str, int], ...] = (
     ("matmul", "m=512,n=512,k=512", 1),
@@ -33,17 +34,6 @@ CASES: tuple[tuple[str, str, int], ...] = (
     ("conv2d", "h=56,w=56,ci=64,co=64,k=3,padding=1", 2),
     ("softmax", "m=4096,n=1024", 2),
 )
-
-
-def run(*args: str) -> dict[str, Any]:
-    """One command of the command line, its JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *args, "--json"], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"autotune {' '.join(args)} failed: {done.stdout or done.stderr}")
-    out: dict[str, Any] = json.loads(done.stdout)
-    return out
 
 
 def row(op: str, shape: str, threads: int, budget: str) -> dict[str, Any]:

@@ -15,13 +15,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from autotune.suites import Task, read  # noqa: E402
+from autotune.suites import Task, mean_over_groups, read  # noqa: E402
 from autotune.targets import machine  # noqa: E402
 
 DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose_a=0", "transpose_b=0"}
@@ -88,12 +87,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             f"| {'–' if share is None else f'{share:.0%}'} | {ratio} | {r['trials']} |"
         )
     for p in peers:
-        groups: dict[tuple[str, int], list[float]] = {}
-        for r in rows:
-            if p in r["ratio"]:
-                groups.setdefault((r["group"], r["threads"]), []).append(r["ratio"][p])
-        mean = geometric_mean([geometric_mean(x) for x in groups.values()])
-        out.append(f"\nOver {len(groups)} groups: {mean:.2f} times as fast as {p}.")
+        pairs = (((r["group"], r["threads"]), r["ratio"][p]) for r in rows if p in r["ratio"])
+        mean, groups = mean_over_groups(pairs)
+        out.append(f"\nOver {groups} groups: {mean:.2f} times as fast as {p}.")
     return "\n".join(out)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -148,7 +147,7 @@ def _bench_suite(
     """Every tuned task of a suite; whether each beats ``must_beat``."""
     from autotune.errors import KernelNotFound
     from autotune.loading import describe
-    from autotune.suites import read
+    from autotune.suites import mean_over_groups, read
 
     done: list[dict[str, Any]] = []
     missing: list[str] = []
@@ -162,16 +161,16 @@ def _bench_suite(
         done.append({"suite": task.suite, "group": task.group, "rows": c.rows, "ratio": c.ratio})
         if not json:
             _print(c.workload, c.rows, c.ratio)
-    groups: dict[str, dict[str, list[float]]] = {}
-    for each in done:
-        for peer, x in each["ratio"].items():
-            groups.setdefault(peer, {}).setdefault(f"{each['suite']} {each['group']}", []).append(x)
-    overall = {p: geometric_mean([geometric_mean(xs) for xs in g.values()]) for p, g in groups.items()}
+    peers = dict.fromkeys(p for each in done for p in each["ratio"])
+    means = {
+        p: mean_over_groups(((e["suite"], e["group"]), e["ratio"][p]) for e in done if p in e["ratio"])
+        for p in peers
+    }
     if json:
-        print_json({"tasks": done, "missing": missing, "ratio": overall})
+        print_json({"tasks": done, "missing": missing, "ratio": {p: mean for p, (mean, _) in means.items()}})
     else:
-        for peer, x in overall.items():
-            out.print(f"Over {len(groups[peer])} groups: {x:.2f} times as fast as {peer}.", style="bold")
+        for peer, (mean, groups) in means.items():
+            out.print(f"Over {groups} groups: {mean:.2f} times as fast as {peer}.", style="bold")
         for text in missing:
             out.print(f"not tuned: {text}", style="yellow")
     if not done:

@@ -28,6 +28,8 @@ from schedules.ops.window import (
 )
 
 LAYOUTS = ("NHWC", "NCHW")
+Build = Callable[[Params, str, str | None], list[te.Tensor]]
+Reference = Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,56 +252,54 @@ def _params(d: Space, *more: Param, channels: tuple[Param, ...] = _CHANNELS) -> 
 
 
 _GROUPS = Param("groups", "groups of channels that are convolved apart", 1)
-_CONV2D = _params(D2, DILATION, _GROUPS)
 
 
-def _plain(d: Space, name: str, doc: str, **more: Any) -> Operator:
+def _operator(
+    d: Space, name: str, doc: str, build: Build | None = None, reference: Reference | None = None, **more: Any
+) -> Operator:
+    """A convolution, plain unless ``build`` and ``reference`` put something behind it."""
     return Operator(
         name,
         doc,
         _params(d, DILATION, _GROUPS),
-        lambda p, dtype, layout: _conv(d, p, dtype, layout),
-        lambda p, dtype, layout, inputs: _conv_reference(d, p, dtype, layout, inputs),
+        build or (lambda p, dtype, layout: _conv(d, p, dtype, layout)),
+        reference or (lambda p, dtype, layout, inputs: _conv_reference(d, p, dtype, layout, inputs)),
         lambda p: _conv_flops(d, p),
         check=lambda p: _check_conv(d, p),
         **more,
     )
 
 
-CONV1D = _plain(D1, "conv1d", "x(b,l,ci), w(k,ci/groups,co) → (b,p,co)")
-CONV2D = _plain(
+CONV1D = _operator(D1, "conv1d", "x(b,l,ci), w(k,ci/groups,co) → (b,p,co)")
+CONV2D = _operator(
     D2,
     "conv2d",
     "NHWC: x(b,h,w,ci), w(kh,kw,ci/groups,co); NCHW: x(b,ci,h,w), w(co,ci/groups,kh,kw); k=3 sets kh=kw=3",
     layouts=LAYOUTS,
     shorthands=_SHORT,
 )
-CONV3D = _plain(
+CONV3D = _operator(
     D3,
     "conv3d",
     "x(b,d,h,w,ci), w(kd,kh,kw,ci/groups,co) → (b,e,p,q,co); k=3 sets kd=kh=kw=3",
     shorthands=(("k", D3.kernel),),
 )
-CONV2D_BIAS_RELU = Operator(
+CONV2D_BIAS_RELU = _operator(
+    D2,
     "conv2d_bias_relu",
     "conv2d's inputs, bias(co) → max(conv2d + bias, 0)",
-    _CONV2D,
     _conv2d_bias_relu,
     _bias_relu_reference,
-    lambda p: _conv_flops(D2, p),
-    LAYOUTS,
-    check=lambda p: _check_conv(D2, p),
+    layouts=LAYOUTS,
     shorthands=_SHORT,
 )
-CONV2D_BN_RELU = Operator(
+CONV2D_BN_RELU = _operator(
+    D2,
     "conv2d_bn_relu",
     "conv2d's inputs, bias(co), scale(co), offset(co) → max((conv2d + bias) · scale + offset, 0)",
-    _CONV2D,
     _conv2d_bn_relu,
     _bn_relu_reference,
-    lambda p: _conv_flops(D2, p),
-    LAYOUTS,
-    check=lambda p: _check_conv(D2, p),
+    layouts=LAYOUTS,
     shorthands=_SHORT,
     dtypes=FLOATS,
 )

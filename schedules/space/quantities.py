@@ -22,6 +22,10 @@ from schedules.space.holes import Columns
 
 ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
 Number = Any  # a float, or a column of them
+ADD_CYCLES = 4.5  # until a sum can be added to
+LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
+WAYS = 8  # of the caches
+LINE = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +321,6 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "memory_bytes": memory,
         "cycles": cycles,
     }
-
-
-ADD_CYCLES = 4.5  # until a sum can be added to
-LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
-WAYS = 8  # of the caches
-LINE = 64  # bytes
 
 
 def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:

@@ -24,6 +24,12 @@ def extents(b: Block) -> dict[str, int]:
     return {i.var: int(i.extent.value) if isinstance(i.extent, Const) else 0 for i in b.iters}
 
 
+def operands(b: Block) -> list[Load]:
+    """What a block reads, but for its own results so far."""
+    own = {w.buffer for w in b.writes}
+    return [x for x in reads(b) if x.buffer not in own]
+
+
 def reduction_length(b: Block) -> int:
     """Steps of the reduction of one point."""
     n = extents(b)
@@ -81,7 +87,7 @@ def is_row_reduction(b: Block) -> bool:
         return False
     v = vector_axis(b)
     n = extents(b)
-    own = [x for x in reads(b) if x.buffer not in {w.buffer for w in b.writes}]
+    own = operands(b)
     if v is None or not own:
         return True
     reduce = {i.var for i in b.iters if i.kind == "reduce"}

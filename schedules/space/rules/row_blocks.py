@@ -11,10 +11,16 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
 from schedules.ir import Block
-from schedules.nest import reads, vars_bound
+from schedules.nest import vars_bound
 from schedules.primitives.base import as_expr
-from schedules.space.rules.patterns import depends, extents, is_row_reduction, spatial, vector_axis
-from schedules.space.rules.rows import lanes_of_reduction, row_rank, vectorize_last, vectorize_partial
+from schedules.space.rules.patterns import depends, extents, is_row_reduction, operands, spatial, vector_axis
+from schedules.space.rules.rows import (
+    compute_stages_at,
+    lanes_of_reduction,
+    row_rank,
+    vectorize_last,
+    vectorize_partial,
+)
 from schedules.space.rules.tiling import (
     lane_widths,
     pack_operand,
@@ -33,7 +39,7 @@ def is_product(b: Block) -> bool:
     if b.reducer is None or len(b.writes) != 1 or is_row_reduction(b):
         return False
     row = _row_axis(b)
-    return row is not None and any(not depends(x, row) for x in _operands(b))
+    return row is not None and any(not depends(x, row) for x in operands(b))
 
 
 def schedule_row_blocks(d: Draft, root: str) -> None:
@@ -49,14 +55,7 @@ def schedule_row_blocks(d: Draft, root: str) -> None:
     around = [*(x.var for x in loops[: rank - 1]), outer]
     block = d.s.fuse(*around) if len(around) > 1 else outer
     packed = {name: p for name in list(d.s.blocks()) if (p := _pack(d, name)) is not None}
-    for name in reversed(d.s.blocks()):
-        if name == root or name in d.done or name in d.roots or block in {x.var for x in d.loops(name)}:
-            continue
-        try:
-            d.s.compute_at(name, block)
-            d.done.add(name)
-        except ScheduleError:
-            continue  # read elsewhere too: it stays a stage of its own
+    compute_stages_at(d, root, block)
     for name in list(d.s.blocks()):
         if name == root or block not in {x.var for x in d.loops(name)}:
             continue
@@ -69,11 +68,6 @@ def schedule_row_blocks(d: Draft, root: str) -> None:
     vectorize_last(d, root, skip=1)
     if d.threads > 1:
         d.s.parallel(block)
-
-
-def _operands(b: Block) -> list[E.Load]:
-    own = {w.buffer for w in b.writes}
-    return [x for x in reads(b) if x.buffer not in own]
 
 
 def _row_axis(b: Block) -> str | None:

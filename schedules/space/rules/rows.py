@@ -52,14 +52,7 @@ def schedule_rows(d: Draft, root: str) -> None:
     if rows:
         row = d.s.fuse(*rows) if len(rows) > 1 else rows[0]
     if row is not None:
-        for name in reversed(d.s.blocks()):
-            if name == root or name in d.done or name in d.roots or row in {x.var for x in d.loops(name)}:
-                continue
-            try:
-                d.s.compute_at(name, row)
-                d.done.add(name)
-            except ScheduleError:
-                continue  # read elsewhere too: it stays a stage of its own
+        compute_stages_at(d, root, row)
         for name in list(d.s.blocks()):
             if name in (root, partial, f"{root}_init") or row not in {x.var for x in d.loops(name)}:
                 continue
@@ -73,6 +66,18 @@ def schedule_rows(d: Draft, root: str) -> None:
         vectorize_partial(d, partial)
     if row is not None and d.threads > 1:
         d.s.parallel(row)
+
+
+def compute_stages_at(d: Draft, root: str, loop: str) -> None:
+    """Compute in ``loop``, around ``root``, whatever only ``root`` and stages computed there read."""
+    for name in reversed(d.s.blocks()):
+        if name == root or name in d.done or name in d.roots or loop in {x.var for x in d.loops(name)}:
+            continue
+        try:
+            d.s.compute_at(name, loop)
+            d.done.add(name)
+        except ScheduleError:
+            continue  # read elsewhere too: it stays a stage of its own
 
 
 def row_rank(d: Draft, b: Block) -> int:

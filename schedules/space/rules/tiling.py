@@ -14,13 +14,15 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
-from schedules.nest import reads, vars_bound, writers
+from schedules.nest import vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.quantities import ITEM
 from schedules.space.rules.patterns import (
     depends,
     extents,
     is_guarded_copy,
+    operands,
+    reduction_length,
     spatial,
     unit_stride_vars,
     vector_axis,
@@ -60,7 +62,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     names = dict(zip(axes, spatial(p), strict=True))  # consumer axis -> producer axis
     v = vector_axis(c)
     assert v is not None
-    steady = {x.buffer for x in _inputs(p) if _moves_evenly(x, names[v])}
+    steady = {x.buffer for x in operands(p) if _moves_evenly(x, names[v])}
     packed = packed_read(d, p, names[v])
     mode = d.choose(f"{producer}.pack", _pack_options(d, packed, names[v])) if packed is not None else "none"
     w = d.lanes_of(d.dtype(p))
@@ -196,9 +198,9 @@ def _blocks_reduction(p: Block, mode: str) -> bool:
     """Whether the reduction is long enough that its parts may suit the caches better, and unguarded."""
     if any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
         return False
-    n = [extents(p)[i.var] for i in p.iters if i.kind == "reduce"]
+    longest = max(extents(p)[i.var] for i in p.iters if i.kind == "reduce")
     least = BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION
-    return math.prod(n) >= least and max(n) > REDUCTION_BLOCKS[0]
+    return reduction_length(p) >= least and longest > REDUCTION_BLOCKS[0]
 
 
 def lane_widths(n: int, w: int) -> list[int]:
@@ -215,7 +217,7 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
     for axis in reversed(axes):
         if axis == v or n[axis] == 1:
             continue
-        if any(not depends(x, names[axis]) for x in _inputs(p)) or _slides(p, names[axis]):
+        if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis]):
             out.append(axis)
         if len(out) == 2:
             break
@@ -225,20 +227,15 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
 def _slides(p: Block, var: str) -> bool:
     """A window moves along the axis: neighbouring points read overlapping elements."""
     return any(
-        var in E.variables(i) and len(E.variables(i)) > 1 for x in _inputs(p) for i in x.indices
+        var in E.variables(i) and len(E.variables(i)) > 1 for x in operands(p) for i in x.indices
     )
-
-
-def _inputs(p: Block) -> list[Load]:
-    own = {w.buffer for w in p.writes}
-    return [x for x in reads(p) if x.buffer not in own]
 
 
 def packed_read(d: Draft, p: Block, v: str) -> Load | None:
     """The input to pack: indexed by the vector axis alone in one dimension, reused along another axis."""
     n = extents(p)
-    for x in _inputs(p):
-        if x.buffer not in d.s.nest.params or len([y for y in _inputs(p) if y.buffer == x.buffer]) > 1:
+    for x in operands(p):
+        if x.buffer not in d.s.nest.params or len([y for y in operands(p) if y.buffer == x.buffer]) > 1:
             continue
         if any(i == Var(v) for i in x.indices) and sum(v in E.variables(i) for i in x.indices) == 1:
             if any(n[a] > 1 and not depends(x, a) for a in spatial(p) if a != v) and n[v] > 1:
@@ -308,7 +305,7 @@ def _moves_evenly(x: Load, v: str) -> bool:
 
 def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str, steady: set[str]) -> None:
     """Padded copies: whole before the loops, or a tile's part inside them, where that is ``steady``."""
-    for x in _inputs(d.block(producer)):
+    for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
         for b in writers(d.s.nest, x.buffer):
