@@ -15,7 +15,7 @@ domain, whatever ``where`` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Union
 
@@ -169,11 +169,22 @@ def with_body(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     match s:
         case Loop() | Guard() | Alloc():
             b = f(s.body)
-            return s if b is s.body else replace(s, body=b)
+            return s if b is s.body else _around(s, b)
         case Seq(stmts=xs):
-            new = tuple(f(x) for x in xs)
+            new = tuple([f(x) for x in xs])
             return s if all(n is x for n, x in zip(new, xs, strict=True)) else seq(*new)
     return s
+
+
+def _around(s: Loop | Guard | Alloc, body: Stmt) -> Stmt:
+    """``s`` around another body: `dataclasses.replace`, without its price."""
+    match s:
+        case Loop():
+            return Loop(s.var, s.extent, body, s.kind, s.annotations)
+        case Guard():
+            return Guard(s.cond, body, s.speculative)
+        case Alloc():
+            return Alloc(s.buffer, body)
 
 
 def seq(*stmts: Stmt) -> Stmt:
@@ -193,23 +204,37 @@ def kids(s: Stmt) -> tuple[Stmt, ...]:
     return ()
 
 
-def walk(s: Stmt) -> Iterator[Stmt]:
+def walk(s: Stmt) -> list[Stmt]:
     """Every statement, parents first, in program order."""
-    yield s
-    for k in kids(s):
-        yield from walk(k)
+    out: list[Stmt] = []
+    todo = [s]
+    while todo:
+        x = todo.pop()
+        out.append(x)
+        if isinstance(x, Seq):
+            todo.extend(reversed(x.stmts))
+        elif isinstance(x, (Loop, Guard, Alloc)):
+            todo.append(x.body)
+    return out
 
 
 def blocks(s: Stmt) -> tuple[Block, ...]:
-    return tuple(x for x in walk(s) if isinstance(x, Block))
+    return tuple([x for x in walk(s) if isinstance(x, Block)])
 
 
 def path_to(s: Stmt, is_target: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:
     """Statements from ``s`` down to the first that is the target, both included."""
-    if is_target(s):
-        return (s,)
-    for k in kids(s):
-        p = path_to(k, is_target)
-        if p is not None:
-            return (s, *p)
-    return None
+    path: list[Stmt] = []
+    while True:
+        path.append(s)
+        if is_target(s):
+            return tuple(path)
+        if isinstance(s, Seq):
+            for k in s.stmts:
+                rest = path_to(k, is_target)
+                if rest is not None:
+                    return (*path, *rest)
+            return None
+        if not isinstance(s, (Loop, Guard, Alloc)):
+            return None
+        s = s.body

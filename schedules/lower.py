@@ -43,15 +43,30 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
 
 
 def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
-    """Lower a nest whose holes are all filled."""
+    """Lower a nest whose holes are all filled. What comes out is verified; where it is wrong, or a pass
+    fails, all is done again with a look after each pass, so that the error names the first that erred.
+    Raises VerifyError."""
     params = tuple(nest.buffer(n) for n in nest.params)
+    try:
+        s = expand_blocks(nest)
+        for title, run in pipeline(nest):
+            s = run(s)
+        verify(s, params, title)
+    except Exception:
+        _blame(nest)
+        raise
+    return LoweredFunc(name, params, nest.outputs, s)
+
+
+def _blame(nest: Nest) -> None:
+    """Raise VerifyError after the first pass that leaves something wrong, if there is one."""
+    placed = tuple(nest.buffer(n) for n in nest.params)
     s = expand_blocks(nest)
-    verify_ranks = tuple(nest.buffers)
-    verify(s, verify_ranks, "expand_blocks")
+    verify(s, nest.buffers, "expand_blocks")
     for title, run in pipeline(nest):
         s = run(s)
-        verify(s, params if title != "simplify" else verify_ranks, title)
-    return LoweredFunc(name, params, nest.outputs, s)
+        # `compact` allocates the intermediate buffers; simplifying comes before it, too
+        verify(s, placed if title != "simplify" else nest.buffers, title)
 
 
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:

@@ -66,13 +66,13 @@ def _machine(arch: str, features: tuple[str, ...], triple: str) -> llvm.TargetMa
 def compile_module(text: str, target: Target, *, optimize: bool = True) -> bytes:
     """ELF object of a module's text. ``optimize=False`` skips the IR passes, never the code
     generator's optimisation. Raises `CompileError`."""
-    with _module(text, target, optimize) as (machine, module):
+    with _module(text, target, optimize) as (machine, module), _own_addresses():
         return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
     """The same as `compile_module`, as assembly text."""
-    with _module(text, target, optimize) as (machine, module):
+    with _module(text, target, optimize) as (machine, module), _own_addresses():
         return machine.emit_assembly(module)
 
 
@@ -100,21 +100,36 @@ def _module(text: str, target: Target, optimize: bool) -> Iterator[tuple[llvm.Ta
         except RuntimeError as err:
             raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
         if optimize:
-            _run_passes(module, machine)
+            _run_passes(module, machine, combine="fcmp" in text)
         yield machine, module
 
 
-def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+@contextmanager
+def _own_addresses() -> Iterator[None]:
+    """Code generation without loop strength reduction: a quarter to a half of its time, for what the text
+    does itself (`Expressions.address`). The switch is the whole process's, where others may compile too
+    (numba), so it is put back."""
+    llvm = _llvm()
+    llvm.set_option("autotune", "-disable-lsr=true")
+    try:
+        yield
+    finally:
+        llvm.set_option("autotune", "-disable-lsr=false")
+
+
+def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bool) -> None:
     """Scalar clean-up only. The schedule decides vectorisation and unrolling: what LLVM would decide
     changes with the tile sizes in ways that a search cannot learn. No value numbering: the text
     has its common subexpressions out already, and NewGVN aborts the process on some inputs (an assertion,
-    LLVM 22)."""
+    LLVM 22). Combining instructions takes as long as a tenth of code generation and gains nothing but where
+    floats are compared (minima, maxima, the clamps of vector math)."""
     llvm = _llvm()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
-    passes.add_simplify_cfg_pass()
-    passes.add_instruction_combine_pass()
+    if combine:
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
     for f in module.functions:
         if not f.is_declaration:
             passes.run(f, builder)

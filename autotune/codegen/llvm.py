@@ -15,7 +15,7 @@ from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Sto
 from schedules.model import Target
 from schedules.passes.simplify import substitute
 
-CODEGEN_VERSION = 3
+CODEGEN_VERSION = 4
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
 ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
@@ -159,7 +159,8 @@ class _Function:
         known = const(s.extent)
         head, done = self.s.label("loop"), self.s.label("done")
         var = self.s.fresh("i")
-        self.s.stack.append(Scope(head, known is not None, _stores(s.body)))
+        inner = not any(isinstance(x, Loop) and x.kind not in ("unroll", "vectorize") for x in walk(s.body))
+        self.s.stack.append(Scope(head, known is not None, _stores(s.body), innermost=inner))
         self.x.env[s.var] = (var, self.s.depth)
         self.stmt(s.body)
         del self.x.env[s.var]
@@ -172,11 +173,17 @@ class _Function:
             self.s.do(f"br label %{head}")
         after = self.s.fresh("n")
         out = self.s.top.lines
+        # What nobody counts with counts down: the processor compares with 0 for nothing.
+        first, step, last = ("0", 1, extent.ref) if body.counted else (extent.ref, -1, "0")
         out.append(f"{head}:")
-        out.append(f"  {var} = phi i64 [ 0, %{before} ], [ {after}, %{body.label} ]")
+        out.append(f"  {var} = phi i64 [ {first}, %{before} ], [ {after}, %{body.label} ]")
+        for ptr, start, _, _ in body.pointers:
+            out.append(f"  {ptr} = phi ptr [ {start}, %{before} ], [ {ptr}.next, %{body.label} ]")
         out.extend(body.lines)
-        out.append(f"  {after} = add nuw nsw i64 {var}, 1")
-        more = self.s.emit(f"icmp slt i64 {after}, {extent.ref}")
+        for ptr, _, elem, by in body.pointers:
+            out.append(f"  {ptr}.next = getelementptr {elem}, ptr {ptr}, i64 {by}")
+        out.append(f"  {after} = add nsw i64 {var}, {step}")
+        more = self.s.emit(f"icmp ne i64 {after}, {last}")
         self.s.do(f"br i1 {more}, label %{head}, label %{done}")
         self.s.start(done)
 
@@ -431,7 +438,7 @@ class _Function:
         self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")
 
     def _ref(self, var: str) -> str:
-        x = self.x.env[var]
+        x = self.x.counter(var)
         assert not isinstance(x, int)
         return x[0]
 

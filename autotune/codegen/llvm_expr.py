@@ -29,6 +29,7 @@ class Place:
     size: int = 0
 
 FAR = 1 << 62  # beyond any index
+MOST_POINTERS = 8  # stepped in one loop: more would not fit the registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Expressions:
     def atom(self, e: Expr) -> int | tuple[str, int]:
         """An index atom as an integer, or an i64 name and the depth where it is known."""
         if isinstance(e, Var):
-            return self.env[e.name]
+            return self.counter(e.name)
         known = {v: self.env[v] for v in E.variables(e)}
         if not E.loads(e) and all(isinstance(x, int) for x in known.values()):
             return int(E.evaluate(e, known))
@@ -106,36 +107,52 @@ class Expressions:
         """A pointer to an element (of lane 0), and the depth where it is known."""
         place = self.places[buffer]
         ptr, depth, const = place.pointer, place.depth, flat.const + extra
-        parts: list[tuple[int, str, int]] = []
+        parts: list[tuple[int, bool, str, int]] = []
         for a, c in flat.terms:
-            if isinstance(a, Var) and a.name == self.lane_var:
-                const += c * self.lane_base
-                continue
-            v = self.atom(a)
+            v: int | tuple[str, int]
+            if isinstance(a, Var):
+                v = self.lane_base if a.name == self.lane_var else self.env[a.name]
+            else:
+                v = self.atom(a)
             if isinstance(v, int):
                 const += c * v
             else:
-                parts.append((v[1], v[0], c))
+                parts.append((v[1], not isinstance(a, Var), v[0], c))
         elem = LLVM_TYPE[place.dtype]
-        for d, ref, c in sorted(parts, key=lambda p: p[0]):
-            depth = max(depth, d)
-            key = ("gep", ptr, ref, c)
-            new = self.s.recall(key)
+        if len(parts) > 1:
+            parts.sort(key=lambda p: p[:2])
+        for d, general, ref, c in parts:
+            scope = self.s.stack[max(depth, d)]
+            key: tuple[str, str, str | int, int] = ("gep", ptr, ref, c)
+            new = scope.memo.get(key)
             if new is None:
-                off = ref if c == 1 else self._times(ref, c, depth)
-                new = self.s.emit(f"getelementptr inbounds {elem}, ptr {ptr}, i64 {off}", at=depth, hint="p")
-                self.s.stack[depth].memo[key] = new
-            ptr = new
+                new = self._step(scope, ptr, elem, c) if depth < d and not general else None
+                if new is None:
+                    if not general:
+                        self.s.stack[d].counted = True
+                    off = ref if c == 1 else self._times(ref, c, max(depth, d))
+                    code = f"getelementptr inbounds {elem}, ptr {ptr}, i64 {off}"
+                    new = self.s.emit(code, at=max(depth, d), hint="p")
+                scope.memo[key] = new
+            ptr, depth = new, max(depth, d)
         if const:
-            last = ("gep", ptr, const)
-            new = self.s.recall(last)
+            memo = self.s.stack[depth].memo
+            key = ("gep", ptr, const, 1)
+            new = memo.get(key)
             if new is None:
-                new = self.s.emit(
-                    f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}", at=depth, hint="p"
-                )
-                self.s.stack[depth].memo[last] = new
+                code = f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}"
+                new = memo[key] = self.s.emit(code, at=depth, hint="p")
             ptr = new
         return ptr, depth
+
+    def _step(self, loop: Scope, start: str, elem: str, by: int) -> str | None:
+        """A pointer that begins at ``start`` and moves with every iteration of an innermost loop; None where
+        there is no such loop, or no register for it."""
+        if not loop.innermost or len(loop.pointers) >= MOST_POINTERS:
+            return None
+        pointer = self.s.fresh("p")
+        loop.pointers.append((pointer, start, elem, by))
+        return pointer
 
     def _times(self, ref: str, c: int, depth: int) -> str:
         key = ("mul", ref, c)
@@ -228,8 +245,15 @@ class Expressions:
         if name == self.lane_var:
             iota = ", ".join(f"i64 {self.lane_base + n}" for n in range(self.lanes))
             return Value(f"<{iota}>", INDEX, self.lanes)
-        v = self.env[name]
+        v = self.counter(name)
         return Value(str(v) if isinstance(v, int) else v[0], INDEX)
+
+    def counter(self, name: str) -> int | tuple[str, int]:
+        """The value of a loop variable, and the depth of its scope where it is not a number."""
+        v = self.env[name]
+        if not isinstance(v, int):
+            self.s.stack[v[1]].counted = True
+        return v
 
     def _fma(self, a: Expr, b: Expr, c: Expr) -> Value:
         x, y, z = self.same_lanes(self.value(a), self.value(b), self.value(c))
@@ -389,8 +413,8 @@ class Expressions:
             return 0
         step = 0
         for a, c in flat.terms:
-            if isinstance(a, Var) and a.name == self.lane_var:
-                step += c
+            if isinstance(a, Var):
+                step += c if a.name == self.lane_var else 0
             elif self.lane_dependent(a):
                 return None
         return step

@@ -18,6 +18,9 @@ class Scope:
 
     ``always``: entering the parent means running this at least once, so that loads may move out.
     ``stores``: buffers written somewhere in the region; a load of any other stays valid.
+    ``innermost``: a loop around no other, whose addresses move by pointers that are stepped, listed in
+    ``pointers`` (name, value before the loop, element type, elements a step); ``counted``: something in
+    it wants the loop's counter itself.
     """
 
     label: str
@@ -25,6 +28,9 @@ class Scope:
     stores: frozenset[str]
     lines: list[str] = field(default_factory=list)
     memo: dict[Hashable, Any] = field(default_factory=dict)
+    innermost: bool = False
+    counted: bool = False
+    pointers: list[tuple[str, str, str, int]] = field(default_factory=list)
 
 
 class Scopes:
