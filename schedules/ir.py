@@ -16,7 +16,7 @@ domain, whatever ``where`` says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Union
 
 from schedules.dag import Reducer

@@ -49,9 +49,9 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     params = tuple(nest.buffer(n) for n in nest.params)
     try:
         s = expand_blocks(nest)
-        for title, run in pipeline(nest):
+        for _, run in pipeline(nest):
             s = run(s)
-        verify(s, params, title)
+        verify(s, params, "lowering")
     except Exception:
         _blame(nest)
         raise
