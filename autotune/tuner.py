@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from autotune import preparation, resume
+from autotune import preparation, resume, targets
 from autotune.interrupts import Interrupts
 from autotune.search import policies
+from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
 from autotune.settings import SettingsError
 from cost_model.models import MODELS
@@ -158,8 +159,6 @@ def tune(
     """
     started = time.monotonic()
     options = options or TuneOptions()
-    from autotune import targets
-
     if measurer is None:
         targets.check_here(target)
         preparation.check_feasible(workload, options.budget_s)
@@ -219,6 +218,7 @@ class _Tuning:
         self.options, self.progress = options, progress
         self.interrupts = interrupts
         self.started, self.deadline = started, started + options.budget_s
+        self.spare = targets.usable_cpus() > target.threads
         self.peak_s: float | None = None
         self.best_s: float | None = None
         self.measured, self.resumed = 0, 0
@@ -241,31 +241,35 @@ class _Tuning:
     def search(self, space: Space, policy: SearchPolicy, measurer: Measuring) -> str:
         """Rounds of trials until something is used up; says what."""
         batch = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
-        while True:
-            n = self._batch(batch)
-            if n < 1:
-                return "trials"
-            if time.monotonic() >= self._search_until():
-                return "budget"
-            self.report("searching")
-            with self.timed("search") as search:
-                asked = policy.ask(n)
-            if not asked:
-                return "exhausted"
-            with self.timed("measure") as measure:
-                results = self._measure(space, measurer, asked)
-            with self.timed("search"):
-                policy.tell(results)
-            if search.seconds > SEARCH_SHARE * measure.seconds:
-                batch = min(LARGEST_BATCH, batch + batch // 2)
+        with AskAhead(policy) as search:
+            while True:
+                n = self._batch(batch)
+                if n < 1:
+                    return "trials"
+                if time.monotonic() >= self._search_until():
+                    return "budget"
+                self.report("searching")
+                with self.timed("search"):
+                    asked = search.ask(n)
+                if not asked:
+                    return "exhausted"
+                took = self._measure(space, measurer, asked, search, batch)
+                if search.seconds > SEARCH_SHARE * took:
+                    batch = min(LARGEST_BATCH, batch + batch // 2)
 
-    def _measure(self, space: Space, measurer: Measuring, asked: list[Candidate]) -> list[Result]:
+    def _measure(
+        self, space: Space, measurer: Measuring, asked: list[Candidate], search: AskAhead, batch: int
+    ) -> float:
+        """Measure a round and tell the policy; the seconds it took. Where a CPU is left over, the next round is
+        begun meanwhile: but not where the user gives the size of rounds, since then a seed repeats a run."""
         import numpy as np
 
+        ahead = self.spare and self.options.batch is None
         traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
-        results = []
+        results: list[Result] = []
         measurements = measurer.measure(traces, self.best_s, self._search_until())
-        for candidate, trace, m in zip(asked, traces, measurements):
+        started = last = time.monotonic()
+        for number, (candidate, trace, m) in enumerate(zip(asked, traces, measurements), 1):
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             self._add(self.measured, name, trace, m, {resume.DECISIONS: decisions})
             self.measured += 1
@@ -278,7 +282,18 @@ class _Tuning:
                 self.failed[m.status] += 1
             results.append(Result(candidate, resume.throughput(m.status, m.time_s)))
             self.report("measuring")
-        return results
+            now = time.monotonic()
+            self.spent["measure"] += now - last
+            last = now
+            left = (len(asked) - number) * (now - started) / number
+            if ahead and search.due(left) and now + left < self._search_until():
+                following = self._batch(batch, len(asked) - number)
+                if following:
+                    search.tell(results)
+                    results = []
+                    search.begin(following)
+        search.tell(results)
+        return last - started
 
     def finalists(self, measurer: Measuring) -> None:
         """Time the best of the log again in turns, until the best is one of these: of thousands of
@@ -303,8 +318,8 @@ class _Tuning:
 
     # -- how much ----------------------------------------------------------------------------
 
-    def _batch(self, batch: int) -> int:
-        """Trials of the next round; 0 when all are done."""
+    def _batch(self, batch: int, under_way: int = 0) -> int:
+        """Trials of the next round, with so many of this one to come; 0 when all are done."""
         if self.options.batch is not None:
             batch = self.options.batch
         elif self.measured:
@@ -312,7 +327,7 @@ class _Tuning:
             fitting = ROUND_SHARE * self.options.budget_s / max(each, 1e-9)
             batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
         if self.options.trials is not None:
-            batch = min(batch, self.options.trials - self.measured)
+            batch = min(batch, self.options.trials - self.measured - under_way)
         return batch
 
     def _search_until(self) -> float:

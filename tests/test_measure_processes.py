@@ -29,7 +29,8 @@ import measure_fakes as fakes
 from autotune import targets
 from autotune.measure import Measurer, Options
 from test_measure_processes import addition
-with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=Options(timeout_s=300)) as m:
+options = Options(timeout_s=300, builders=1)
+with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
     m.start()
     print("ready", flush=True)
     kinds = {kinds!r}

@@ -19,6 +19,7 @@ from schedules.dag import ComputeDAG
 from schedules.model import Target, Trace, Workload
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
+MOST_BUILDERS = 8  # are faster than any worker
 AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
@@ -61,7 +62,10 @@ class Measurer:
         self.options = options or Options()
         spare = usable_cpus() - target.threads
         self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
-        n_builders = self.options.builders or (max(1, spare) if self._overlap else usable_cpus())
+        # One more than CPUs are left over: builders give way, and the worker's CPU is idle half of the time.
+        n_builders = self.options.builders or (
+            min(max(spare, 0) + 1, MOST_BUILDERS) if self._overlap else usable_cpus()
+        )
         self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options)
         self._runner = Runner(self._zygote)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]

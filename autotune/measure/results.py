@@ -50,9 +50,9 @@ class Options:
     ``timeout_s`` bounds the checks and the timing of one candidate; once a best time is known, the bound
     falls to ``patience_s`` plus 50 × the best. ``give_up``: a candidate slower than this times the best is
     "slow". ``repeats`` of at least ``min_repeat_s`` each make a screen. ``memory_bytes``: what a builder or a
-    worker may map on top of what it starts with. ``builders``: processes that build, default: the CPUs
-    left over, or all of them where building and running must take turns. ``overlap``: build while a candidate
-    runs; default: only if a CPU is left over.
+    worker may map on top of what it starts with. ``builders``: processes that build, default: one more
+    than the CPUs left over, or all of them where building and running must take turns. ``overlap``: build
+    while a candidate runs; default: only if a CPU is left over.
     """
 
     timeout_s: float = 10.0
