@@ -260,8 +260,8 @@ class _Tuning:
     def _measure(
         self, space: Space, measurer: Measuring, asked: list[Candidate], search: AskAhead, batch: int
     ) -> float:
-        """Measure a round and tell the policy; the seconds it took. Where a CPU is left over, the next round is
-        begun meanwhile: but not where the user gives the size of rounds, since then a seed repeats a run."""
+        """Measure a round and tell the policy; the seconds it took. Where a CPU is left over, the next round
+        is begun meanwhile, but not where the user gives the size of rounds: then a seed repeats a run."""
         import numpy as np
 
         ahead = self.spare and self.options.batch is None
