@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
@@ -23,6 +23,7 @@ def tune(
     *,
     dtype: str = "float32",
     layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
     target: str | Target = "cpu",
     threads: int | None = None,
     trials: int | None = None,
@@ -37,8 +38,10 @@ def tune(
     """Tune an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, inputs then outputs.
 
     Ends after ``budget_s`` seconds or ``trials`` new trials, whichever comes first. Every trial is
-    committed to the tuning log ``db`` as it happens; earlier ones are reused. The result's ``best`` is
-    None when nothing valid was found.
+    committed to the tuning log ``db`` as it happens; earlier ones are reused. ``constant_weights``: weights
+    are known ahead of the calls (True: those of the operator, or names of inputs), so that packing them
+    costs a call nothing; `Kernel.pack_weights` does it. The result's ``best`` is None when nothing valid was
+    found.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
     """
@@ -46,7 +49,7 @@ def tune(
     from autotune.tuner import tune as run
     from kernels_db.store import Log
 
-    workload = as_workload(program, params, dtype, layout)
+    workload = as_workload(program, params, dtype, layout, constant_weights)
     goal = targets.parse(target, threads)
     options = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
     with Log(database(db)) as log:

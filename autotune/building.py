@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune import bundle
 from schedules import expr as E
 from schedules import ir
+from schedules.constants import split_constants
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.ir import LoweredFunc
@@ -27,18 +29,31 @@ MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
 
 
 def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
-    """The program of a trace, lowered. Raises ScheduleError where the trace is not legal, or gives more
-    code than a compiler can take: it may come from anywhere."""
+    """The program of a trace, lowered; without what packs its constants. Raises ScheduleError where the trace
+    is not legal, or gives more code than a compiler can take: it may come from anywhere."""
+    return programs(dag, trace, target)[0]
+
+
+def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
+    """The program of a trace, and those that pack its constants, by the number of the input. Raises
+    ScheduleError as `scheduled` does."""
     if len(trace.steps) > MAX_STEPS or any(_length(x) > MAX_ITEMS for s in trace.steps for _, x in s.args):
         raise ScheduleError(
             f"the trace is longer than any schedule: more than {MAX_STEPS} steps, or a list of more than "
             f"{MAX_ITEMS} items"
         )
     try:
-        func = lower(Schedule.replay(dag, trace, target).nest)
-        count = operations(func.body)
+        nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
+        names = [t.name for t in dag.inputs]
+        main = _checked(lower(nest))
+        return main, {names.index(n): _checked(lower(x)) for n, x in packing.items()}
     except RecursionError:
         raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
+
+
+def _checked(func: LoweredFunc) -> LoweredFunc:
+    """The program, if it is not too large."""
+    count = operations(func.body)
     if count > MAX_OPERATIONS:
         raise ScheduleError(
             f"the schedule unrolls to {count:.3g} operations, more than {MAX_OPERATIONS}; "
@@ -55,20 +70,28 @@ def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
 
 def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
     """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does."""
+    return _module(scheduled(dag, trace, target), target)
+
+
+def _module(func: LoweredFunc, target: Target) -> Module:
     from autotune.codegen.entry import entry
     from autotune.codegen.llvm import Module, emit
 
-    func = scheduled(dag, trace, target)
     module = emit(func, target)
     tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
     return Module(f"{module.text}\n{tail}", module.scratch_bytes)
 
 
 def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-    """An ELF object of a trace. Raises ScheduleError or CompileError."""
+    """The ELF object of a trace, in a bundle (`autotune.bundle`) with those that pack its constants, if any.
+    Raises ScheduleError or CompileError."""
     from autotune.codegen.compile import compile_module
 
-    return compile_module(emit_module(dag, trace, target).text, target)
+    func, packing = programs(dag, trace, target)
+    kernel = compile_module(_module(func, target).text, target)
+    return bundle.join(
+        kernel, {n: compile_module(_module(f, target).text, target) for n, f in packing.items()}
+    )
 
 
 def operations(s: ir.Stmt) -> int:

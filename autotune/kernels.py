@@ -8,6 +8,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
+from autotune import bundle
 from autotune.errors import CompileError
 from autotune.object_cache import ObjectCache, key
 from autotune.runtime import Kernel
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 # What decides the code that a trace gives; whatever else changes, cached objects stay good.
 _GENERATOR = ("schedules", "autotune.codegen")
-_CHECKS = "building.py"  # of the package autotune: what it refuses must not be found in the cache
+_CHECKS = ("building.py", "bundle.py")  # of the package autotune: what they refuse must not be cached
 
 
 def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = None) -> Kernel:
@@ -36,17 +37,17 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     loaded = _cached(objects, name)
     if loaded is None:
         from autotune.building import build_object
-        from autotune.codegen.compile import load_object
 
         obj = build_object(workload.dag, trace, code)
         objects.put(name, obj)
-        loaded = load_object(obj)
+        loaded = _load(obj)
+    main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
 
     def source() -> str:
         return source_of(workload, target, trace)
 
-    return Kernel(loaded, params, workload.dag.outputs, workload, target, record, trace, source)
+    return Kernel(main, params, workload.dag.outputs, workload, target, record, trace, source, packing)
 
 
 def default_kernel(workload: Workload, target: Target) -> Kernel:
@@ -71,7 +72,7 @@ def generator_version() -> str:
 
     state = hashlib.blake2b(llvmlite.__version__.encode(), digest_size=16)
     sources = [x for package in _GENERATOR for x in _sources(files(package), package)]
-    sources.append((_CHECKS, files("autotune").joinpath(_CHECKS).read_bytes()))
+    sources += [(x, files("autotune").joinpath(x).read_bytes()) for x in _CHECKS]
     for name, data in sources:
         state.update(f"\n{name} {len(data)}\n".encode())
         state.update(data)
@@ -88,13 +89,19 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def _cached(objects: ObjectCache, name: str) -> LoadedObject | None:
+def _load(obj: bytes) -> tuple[LoadedObject, dict[int, LoadedObject]]:
+    """The kernel's code, and what packs its constants by the number of the input."""
+    from autotune.codegen.compile import load_object
+
+    kernel, packing = bundle.split(obj)
+    return load_object(kernel), {i: load_object(x) for i, x in packing.items()}
+
+
+def _cached(objects: ObjectCache, name: str) -> tuple[LoadedObject, dict[int, LoadedObject]] | None:
     obj = objects.get(name)
     if obj is None:
         return None
-    from autotune.codegen.compile import load_object
-
     try:
-        return load_object(obj)
+        return _load(obj)
     except CompileError:  # it will be compiled again and replaced
         return None

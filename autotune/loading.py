@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ def load(
     *,
     dtype: str = "float32",
     layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -41,10 +42,11 @@ def load(
     ``threads=None`` takes the fastest record whose thread count this process can run. Records tuned on
     this kind of machine come before those of others, and none is taken whose instructions this CPU
     lacks. ``fallback=True`` gives the default schedule, with a warning, when nothing is stored.
+    ``constant_weights`` as it was tuned: the kernel then takes what its `Kernel.pack_weights` returns.
 
     Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read.
     """
-    workload = as_workload(program, params, dtype, layout)
+    workload = as_workload(program, params, dtype, layout, constant_weights)
     return load_workload(workload, target=target, threads=threads, db=db, fallback=fallback)
 
 
@@ -75,13 +77,14 @@ def best(
     *,
     dtype: str = "float32",
     layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
     **params: Any,
 ) -> Hit:
     """The record that `load` would use: ``.record`` (trace, times, uid), ``.target`` and ``.time_s``."""
-    workload = as_workload(program, params, dtype, layout)
+    workload = as_workload(program, params, dtype, layout, constant_weights)
     return find(workload, target=target, threads=threads, db=db)
 
 
@@ -139,11 +142,12 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
 
 def describe(workload: Workload) -> str:
     """``matmul m=512 n=512 k=512 float32``, or the outputs of a user's own expression."""
+    constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
     if workload.op == "custom":
         made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
-        return f"the expression of {made} {dtype_of(workload)}"
+        return " ".join([f"the expression of {made} {dtype_of(workload)}", *constants])
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
-    return " ".join([workload.op, *words, dtype_of(workload)])
+    return " ".join([workload.op, *words, dtype_of(workload), *constants])
 
 
 def tune_command(workload: Workload, db: str, threads: int | None) -> str:
@@ -156,5 +160,6 @@ def tune_command(workload: Workload, db: str, threads: int | None) -> str:
     shape = ",".join(f"{k}={param_text(v)}" for k, v in shown.items())
     words = ["autotune", "tune", workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
     words += ["--layout", str(layout)] if layout else []
+    words += ["--constant-weights"] if workload.dag.constants else []
     words += ["--threads", str(threads)] if threads is not None else []
     return shlex.join([*words, "--db", db])

@@ -11,13 +11,14 @@ import ctypes
 import inspect
 import keyword
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.codegen.entry import ITEMSIZE, shape_of, signature
+from autotune.codegen.entry import ITEMSIZE, parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
+from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
 
@@ -58,6 +59,7 @@ class Kernel:
         "_ins",
         "_loaded",
         "_outs",
+        "_packing",
         "_single",
         "_source",
         "record",
@@ -77,10 +79,17 @@ class Kernel:
         record: Any = None,
         trace: Trace | None = None,
         source: Callable[[], str] | None = None,
+        packing: Mapping[int, LoadedObject] | None = None,
     ) -> None:
         """``params``: inputs, then ``outputs``. ``record``: the log's record, if it came from one
-        (its ``time_s`` is shown). ``source``: gives the IR text. Raises ValueError when ``loaded``
-        was compiled for other parameters."""
+        (its ``time_s`` is shown). ``source``: gives the IR text. ``packing``: what packs constant inputs, by
+        their number. Raises ValueError when ``loaded`` was compiled for other parameters."""
+        self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
+        for i, pack in (packing or {}).items():
+            (_, _), (dtype, shape) = parse_signature(pack.signature)[0]
+            self._packing[i] = (params[i], pack)
+            packed = Buffer(params[i].name, tuple(map(wrap, shape)), dtype)
+            params = (*params[:i], packed, *params[i + 1 :])
         expected = signature(params, outputs)
         if loaded.signature != expected:
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
@@ -109,6 +118,36 @@ class Kernel:
             self._slow(inputs, (result,) if self._single is not None else result)
             return result
         raise self._loaded.no_memory()
+
+    def pack_weights(self, *weights: Any) -> Any:
+        """What the kernel takes in the place of its constant weights: the given arrays, one for each of
+        ``workload.dag.constants`` in that order, in the layout that this kernel reads. Call it once, and
+        again whenever weights change. Returns an array, or a tuple of them for several; weights that the
+        kernel reads as they are come back unchanged. Raises ArgumentError."""
+        names = self.workload.dag.constants
+        if not names:
+            raise ArgumentError(
+                f"this {self.workload.op} was not tuned for weights known ahead: tune and load it with "
+                "constant_weights=True (--constant-weights)"
+            )
+        if len(weights) != len(names):
+            raise ArgumentError(f"pack_weights takes {', '.join(names)}; {len(weights)} arrays were given")
+        places = {t.name: i for i, t in enumerate(self.workload.dag.inputs)}
+        packed = tuple(self._pack(places[n], w) for n, w in zip(names, weights, strict=True))
+        return packed[0] if len(packed) == 1 else packed
+
+    def packed_inputs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """``inputs`` of the operator, in order, with the constant ones packed."""
+        return tuple(self._pack(i, x) for i, x in enumerate(inputs))
+
+    def _pack(self, i: int, weight: Any) -> Any:
+        if i not in self._packing:
+            return weight
+        raw, pack = self._packing[i]
+        packed = np.zeros(shape_of(self._ins[i]), self._ins[i].dtype)
+        source = _view(weight, raw, False)
+        pack.run([source.ctypes.data, packed.ctypes.data])
+        return packed
 
     def time(self, *inputs: Any, repeat: int = 10) -> float:
         """Median seconds of one run over ``repeat`` rounds of about a millisecond each, without the
@@ -155,6 +194,11 @@ class Kernel:
             names = ", ".join(b.name for b in self._outs)
             got = f"{len(outs)} of them" if isinstance(outs, tuple) else f"a {type(outs).__name__}"
             raise ArgumentError(f"out must be a tuple of {len(self._outs)} arrays ({names}), got {got}")
+        for i, (raw, _) in self._packing.items():
+            if tuple(getattr(inputs[i], "shape", ())) == shape_of(raw) != shape_of(self._ins[i]):
+                raise ArgumentError(
+                    f"input {raw.name!r} is not packed: give what kernel.pack_weights returns for it"
+                )
         views = [_view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
         views += [_view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from autotune.workloads import with_constants
 from schedules import ops
 from schedules.errors import AutotuneError
 from schedules.model import Workload
@@ -60,8 +61,9 @@ class Task:
     workload: Workload
 
 
-def read(text: str) -> list[Task]:
-    """The tasks of ``FILE`` or ``FILE:NAME``. Raises `SuiteError`, or `WorkloadError` for a bad shape."""
+def read(text: str, constant_weights: bool = False) -> list[Task]:
+    """The tasks of ``FILE`` or ``FILE:NAME``, those with weights as if they were known ahead where
+    ``constant_weights`` is set. Raises `SuiteError`, or `WorkloadError` for a bad shape."""
     path, name = _where(text)
     try:
         with path.open("rb") as f:
@@ -80,7 +82,12 @@ def read(text: str) -> list[Task]:
     if name not in ("all", "quick", *names):
         raise SuiteError(f"{path} has no suite {name!r}; choose from {', '.join([*names, 'quick', 'all'])}")
     chosen = [g for g in groups if name in ("all", "quick", g.suite)]
-    return [t for g in chosen for t in _tasks(g, name == "quick", path)]
+    tasks = [t for g in chosen for t in _tasks(g, name == "quick", path)]
+    if not constant_weights:
+        return tasks
+    return [
+        replace(t, workload=with_constants(t.workload, ops.REGISTRY[t.workload.op].weights)) for t in tasks
+    ]
 
 
 def mean_over_groups(values: Iterable[tuple[Hashable, float]]) -> tuple[float, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,10 +17,46 @@ Program = str | Sequence[Any] | ComputeDAG | Workload
 
 
 def as_workload(
-    program: Program, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
+    program: Program,
+    params: Mapping[str, Any],
+    dtype: str = "float32",
+    layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
 ) -> Workload:
     """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
-    carry their own. Raises `WorkloadError`."""
+    carry their own. ``constant_weights``: see `with_constants`. Raises `WorkloadError`."""
+    return with_constants(_as_workload(program, params, dtype, layout), constant_weights)
+
+
+def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
+    """The workload with inputs that are known ahead of the calls: those named, or with True the weights of
+    a library operator. Raises `WorkloadError`."""
+    if which is False or (not isinstance(which, bool) and not which):
+        return workload
+    inputs = [t.name for t in workload.dag.inputs]
+    if which is True:
+        from schedules import ops
+
+        names = ops.REGISTRY[workload.op].weights if workload.op in ops.REGISTRY else ()
+        if not names:
+            what = "the expression" if workload.op == "custom" else workload.op
+            raise WorkloadError(
+                f"{what} has no weights of its own to be known ahead; name the inputs that are, "
+                f"as constant_weights=[...] of {', '.join(inputs)}"
+            )
+    else:
+        names = (which,) if isinstance(which, str) else tuple(which)
+        for n in names:
+            if n not in inputs:
+                have = ", ".join(inputs)
+                raise WorkloadError(f"constant_weights: {n!r} is not an input; the inputs are {have}")
+    constants = tuple(n for n in inputs if n in names)
+    return replace(workload, dag=replace(workload.dag, constants=constants))
+
+
+def _as_workload(
+    program: Program, params: Mapping[str, Any], dtype: str, layout: str | None
+) -> Workload:
     if isinstance(program, str):
         from schedules import ops
 

@@ -83,6 +83,9 @@ class Stage:
 class ComputeDAG:
     """Inputs, stages in topological order, and which tensors are returned.
 
+    ``constants`` names the inputs that are known ahead of the calls, such as weights: what a schedule makes
+    of them alone may be done once, before (see `schedules.constants`).
+
     Invariants (checked on construction, `ValueError` names the stage): names are unique, every
     load reads an input or an earlier stage with the right rank and dtype, axes have extent >= 1.
     """
@@ -90,6 +93,7 @@ class ComputeDAG:
     inputs: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
+    constants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}
@@ -139,6 +143,12 @@ class ComputeDAG:
         for n in self.outputs:
             if n not in known or n in {t.name for t in self.inputs}:
                 raise ValueError(f"output {n!r} is not computed by any stage")
+        names = [t.name for t in self.inputs]
+        for n in self.constants:
+            if n not in names:
+                raise ValueError(f"constant {n!r} is not an input; the inputs are {', '.join(names)}")
+        if list(self.constants) != [n for n in names if n in self.constants]:
+            raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -169,7 +179,9 @@ class ComputeDAG:
         def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
             return [[a.var, a.extent] for a in xs]
 
-        return {
+        # said only where there are some: what has none keeps its digest
+        known = {"constants": list(self.constants)} if self.constants else {}
+        return known | {
             "inputs": [tensor(t) for t in self.inputs],
             "outputs": list(self.outputs),
             "stages": [
@@ -225,7 +237,10 @@ class ComputeDAG:
                     )
                 )
             return ComputeDAG(
-                tuple(tensor(t) for t in v["inputs"]), tuple(stages), tuple(map(str, v["outputs"]))
+                tuple(tensor(t) for t in v["inputs"]),
+                tuple(stages),
+                tuple(map(str, v["outputs"])),
+                tuple(map(str, v.get("constants", ()))),
             )
         except (KeyError, TypeError, IndexError) as err:
             raise ValueError(f"malformed compute DAG: {err!r}") from None

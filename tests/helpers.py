@@ -103,9 +103,9 @@ def execute(
         for n, place in enumerate(arena.placements):
             arena.poison(place, n)
             where = "end" if place.name != "begin" else "begin"
-            scratch = arena.scratch(loaded.scratch_bytes, where) if loaded.scratch_bytes else 0
+            scratch = arena.scratch.open(loaded.scratch_bytes, where) if loaded.scratch_bytes else 0
             kernel(ctypes.addressof(place.pointers), scratch, target.threads)
-            if arena.scratch_overrun(loaded.scratch_bytes, where):
+            if arena.scratch.overrun(loaded.scratch_bytes, where):
                 raise AssertionError(f"{place.name}: the kernel wrote past its scratch memory")
             out[place.name] = [x.copy() for x in place.outputs]
     finally:

@@ -114,9 +114,9 @@ def _run(case: Case, space: DerivedSpace, trace: Trace, arena: Arena) -> str:
     for n, place in enumerate(arena.placements):
         arena.poison(place, n)
         where = "end" if place.name != "begin" else "begin"
-        scratch = arena.scratch(loaded.scratch_bytes, where) if loaded.scratch_bytes else 0
+        scratch = arena.scratch.open(loaded.scratch_bytes, where) if loaded.scratch_bytes else 0
         kernel(ctypes.addressof(place.pointers), scratch, space.target.threads)
-        if arena.scratch_overrun(loaded.scratch_bytes, where):
+        if arena.scratch.overrun(loaded.scratch_bytes, where):
             return f"arrays at {place.name}: wrote past its scratch memory"
         wrong = case.compare(place.outputs)
         if wrong:

@@ -138,10 +138,10 @@ def test_inputs_of_whole_pages_beside_others_hold_their_values_at_every_placemen
 def test_scratch_ends_or_begins_at_its_guards() -> None:
     arena = Arena([Param("C", (4,), "float32")], [])
     for size in (0, 1, 64, 100, 5000, 4096, 300):
-        begin, end = arena.scratch(size, "begin"), arena.scratch(size, "end")
+        begin, end = arena.scratch.open(size, "begin"), arena.scratch.open(size, "end")
         assert begin % 4096 == 0 and end % 64 == 0
         assert 0 <= -(end + size) % mmap.PAGESIZE < 64
-        assert not arena.scratch_overrun(size, "end")
+        assert not arena.scratch.overrun(size, "end")
     with pytest.raises(MemoryError, match="scratch"):
-        arena.scratch(1 << 40, "end")
+        arena.scratch.open(1 << 40, "end")
     arena.close()

@@ -27,6 +27,7 @@ def bench(
     suite: opt.SuiteOption = None,
     dtype: opt.DtypeOption = "float32",
     layout: opt.LayoutOption = None,
+    constant_weights: opt.ConstantsOption = False,
     target: opt.TargetOption = "cpu",
     threads: opt.ThreadsOption = None,
     against: Annotated[
@@ -70,10 +71,10 @@ def bench(
         return _compare(workload, target, threads, where, names, time_s, seed, skip=skip)
 
     if suite is not None:
-        met = _bench_suite(suite, one, json, must_beat)
+        met = _bench_suite(suite, constant_weights, one, json, must_beat)
     else:
         assert op is not None
-        done = one(opt.workload_of(op, shape, dtype, layout))
+        done = one(opt.workload_of(op, shape, dtype, layout, constant_weights))
         if json:
             print_json({"rows": done.rows, "ratio": done.ratio, "rounds": done.rounds})
         else:
@@ -142,7 +143,11 @@ def _compare(
 
 
 def _bench_suite(
-    suite: str, one: Callable[[Workload], Comparison], json: bool, must_beat: str | None
+    suite: str,
+    constant_weights: bool,
+    one: Callable[[Workload], Comparison],
+    json: bool,
+    must_beat: str | None,
 ) -> bool:
     """Every tuned task of a suite; whether each beats ``must_beat``."""
     from autotune.errors import KernelNotFound
@@ -152,7 +157,7 @@ def _bench_suite(
     done: list[dict[str, Any]] = []
     missing: list[str] = []
     out = console()
-    for task in read(suite):
+    for task in read(suite, constant_weights):
         try:
             c = one(task.workload)
         except KernelNotFound:
@@ -189,7 +194,8 @@ def _peer_names(against: str) -> list[str]:
 
 def _caller(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     out = outputs[0] if len(outputs) == 1 else tuple(outputs)
-    return lambda: kernel(*inputs, out=out)
+    given = kernel.packed_inputs(inputs)
+    return lambda: kernel(*given, out=out)
 
 
 def _print(workload: Workload, rows: list[dict[str, Any]], ratio: dict[str, float]) -> None:

@@ -15,6 +15,7 @@ def best(
     shape: opt.ShapeOption = "",
     dtype: opt.DtypeOption = "float32",
     layout: opt.LayoutOption = None,
+    constant_weights: opt.ConstantsOption = False,
     target: opt.TargetOption = "cpu",
     threads: opt.ThreadsOption = None,
     db: opt.DbOption = None,
@@ -30,7 +31,7 @@ def best(
       autotune best matmul --shape m=512,n=512,k=512
       autotune best softmax --shape m=4096,n=1024 --threads 1 --trace --ir
     """
-    workload = opt.workload_of(op, shape, dtype, layout)
+    workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
 
     from autotune.building import scheduled

@@ -51,6 +51,9 @@ LayoutOption = Annotated[
     str | None,
     typer.Option("--layout", metavar="LAYOUT", help="Data layout, where the operator has several."),
 ]
+ConstantsOption = Annotated[
+    bool, typer.Option("--constant-weights", help="Weights are known ahead: packing costs a call nothing.")
+]
 TargetOption = Annotated[
     str, typer.Option("--target", metavar="TARGET", help="What to compile for: cpu is the detected host.")
 ]
@@ -74,11 +77,15 @@ JsonOption = Annotated[
 ]
 
 
-def workload_of(op: str, shape: str, dtype: str, layout: str | None) -> Workload:
-    """The workload that ``OP --shape ... --dtype ... --layout ...`` names. Raises `WorkloadError`."""
+def workload_of(
+    op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
+) -> Workload:
+    """The workload that ``OP --shape ... --dtype ... --layout ... --constant-weights`` names. Raises
+    `WorkloadError`."""
+    from autotune.workloads import as_workload
     from schedules import ops
 
-    return ops.workload(op, ops.parse_shape(shape), dtype, layout)
+    return as_workload(op, ops.parse_shape(shape), dtype, layout, constant_weights)
 
 
 def target_of(name: str, threads: int | None) -> Target:

@@ -23,6 +23,7 @@ def tune(
     shape: opt.ShapeOption = "",
     dtype: opt.DtypeOption = "float32",
     layout: opt.LayoutOption = None,
+    constant_weights: opt.ConstantsOption = False,
     target: opt.TargetOption = "cpu",
     threads: opt.ThreadsOption = None,
     trials: Annotated[
@@ -54,7 +55,7 @@ def tune(
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, SEARCHES)
     opt.one_of("--model", model, MODELS)
-    workload = opt.workload_of(op, shape, dtype, layout)
+    workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
     goal = opt.target_of(target, threads)
 

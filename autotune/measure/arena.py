@@ -77,10 +77,45 @@ class Placement:
     outputs: tuple[np.ndarray, ...]
 
 
-class Arena:
-    """All memory of a workload's kernels. ``inputs`` are copied in; raises MemoryError."""
+class Reserve:
+    """Address space between inaccessible pages, of which as much is opened as a kernel needs."""
 
-    def __init__(self, params: Sequence[Param], inputs: Sequence[np.ndarray]) -> None:
+    def __init__(self, base: int) -> None:
+        self.base, self._room = base, 0
+
+    def open(self, nbytes: int, where: str) -> int:
+        """64-byte-aligned address of poisoned memory, which ends (``where`` = "end", up to the alignment) or
+        begins at inaccessible pages. Raises MemoryError above `SCRATCH_SPAN`."""
+        if nbytes > SCRATCH_SPAN:
+            raise MemoryError(f"{nbytes} bytes of scratch; at most {SCRATCH_SPAN} are given")
+        room = _pages(nbytes)
+        if room > self._room:
+            _protect(self.base, room, _READ | _WRITE)
+        elif room < self._room:
+            _protect(self.base + room, self._room - room, _NONE)
+        self._room = room
+        if room:
+            ctypes.memset(self.base, 0xFF, room)
+        return self.base if where != "end" else self.base + ((room - nbytes) & ~(LINE - 1))
+
+    def overrun(self, nbytes: int, where: str) -> bool:
+        """Whether a kernel wrote between the end of its memory and the inaccessible pages (fewer than 64
+        bytes, which the alignment leaves over at "end")."""
+        if where != "end" or not nbytes:
+            return False
+        end = self.base + self._room
+        first = self.base + ((self._room - nbytes) & ~(LINE - 1)) + nbytes
+        return ctypes.string_at(first, end - first) != b"\xff" * (end - first)
+
+
+class Arena:
+    """All memory of a workload's kernels: ``scratch`` for what a kernel wants beside its arrays, ``packed``
+    for the packed form of each constant input, by its number. ``inputs`` are copied in; raises MemoryError.
+    """
+
+    def __init__(
+        self, params: Sequence[Param], inputs: Sequence[np.ndarray], constants: Sequence[int] = ()
+    ) -> None:
         self.params = tuple(params)
         self.n_inputs = len(inputs)
         self.spans: list[Span] = []
@@ -125,12 +160,8 @@ class Arena:
             )
             self.placements.append(Placement(name, (ctypes.c_void_p * len(pointers))(*pointers), outputs))
         self.timing = next(p for p in self.placements if p.name == "begin")
-        self._scratch = self._reserve(SCRATCH_SPAN)
-        self._scratch_room = 0
-        self.spans.append(
-            Span("scratch", "scratch", "", self._scratch - GUARD, self._scratch, self._scratch,
-                 self._scratch + SCRATCH_SPAN + GUARD)
-        )  # fmt: skip
+        self.scratch = self._opened_on_demand("scratch")
+        self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
 
     def poison(self, placement: Placement, number: int) -> None:
         """Fill the outputs of a placement with what no kernel would write (see `POISON`)."""
@@ -138,37 +169,19 @@ class Arena:
             kind, value = POISON[p.dtype]
             out.view(kind).fill(value + number)
 
-    def scratch(self, nbytes: int, where: str) -> int:
-        """64-byte-aligned address of poisoned scratch memory, which ends (``where`` = "end", up to the
-        alignment) or begins at inaccessible pages. Raises MemoryError above `SCRATCH_SPAN`."""
-        if nbytes > SCRATCH_SPAN:
-            raise MemoryError(f"{nbytes} bytes of scratch; at most {SCRATCH_SPAN} are given")
-        room = _pages(nbytes)
-        if room != self._scratch_room:
-            if room > self._scratch_room:
-                _protect(self._scratch, room, _READ | _WRITE)
-            else:
-                _protect(self._scratch + room, self._scratch_room - room, _NONE)
-            self._scratch_room = room
-        if room:
-            ctypes.memset(self._scratch, 0xFF, room)
-        return self._scratch if where != "end" else self._scratch + ((room - nbytes) & ~(LINE - 1))
-
-    def scratch_overrun(self, nbytes: int, where: str) -> bool:
-        """Whether a kernel wrote between the end of its scratch and the inaccessible pages (fewer than
-        64 bytes, which the alignment leaves over at "end")."""
-        if where != "end" or not nbytes:
-            return False
-        end = self._scratch + self._scratch_room
-        first = self._scratch + ((self._scratch_room - nbytes) & ~(LINE - 1)) + nbytes
-        return ctypes.string_at(first, end - first) != b"\xff" * (end - first)
-
     def close(self) -> None:
         """Give all memory back; the views of placements are dead after it."""
         for address, size in self._free:
             _libc().munmap(address, size)
         self._free.clear()
         self.placements.clear()
+
+    def _opened_on_demand(self, name: str) -> Reserve:
+        base = self._reserve(SCRATCH_SPAN)
+        self.spans.append(
+            Span(name, "scratch", "", base - GUARD, base, base, base + SCRATCH_SPAN + GUARD)
+        )
+        return Reserve(base)
 
     def _reserve(self, room: int) -> int:
         """Address of ``room`` inaccessible bytes with `GUARD` on each side."""

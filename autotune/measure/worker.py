@@ -10,19 +10,24 @@ import ctypes
 import socket
 import time
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
+import numpy as np
+
+from autotune import bundle
 from autotune.codegen.compile import LoadedObject, load_object
 from autotune.codegen.entry import parse_signature
 from autotune.devices.cpu import Reference
 from autotune.errors import CompileError
 from autotune.measure import protocol, wire
-from autotune.measure.arena import Arena
+from autotune.measure.arena import LINE, Arena, Placement
 from autotune.measure.check import Checker
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.results import Measurement, Options
 from schedules.model import Target
 
+Pointers = ctypes.Array[ctypes.c_void_p]
 COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow
 
 
@@ -58,8 +63,7 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
     """Check and time one object."""
     start = time.perf_counter()
     try:
-        loaded = load_object(obj)
-        _fits(bench, loaded)
+        loaded = _Loaded(bench, obj)
     except CompileError as err:
         return Measurement("compile_error", str(err))
     except MemoryError as err:
@@ -68,13 +72,13 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
     limit = None if best_s is None else bench.options.give_up * best_s + COLD_S
     for number, placement in enumerate(bench.arena.placements):
         bench.arena.poison(placement, number)
-        scratch = bench.arena.scratch(loaded.scratch_bytes, placement.name)
-        seconds = min(seconds, _runner(bench, loaded, placement.pointers, scratch)(1))
+        pointers = loaded.packed(placement)
+        seconds = min(seconds, _runner(bench, loaded.kernel, pointers, placement.name)(1))
         verdict = bench.checker.check(placement.outputs, number)
         if verdict.reason:
             return _wrong(verdict.reason, verdict.error, start)
-        if bench.arena.scratch_overrun(loaded.scratch_bytes, placement.name):
-            text = f"writes past the end of its {loaded.scratch_bytes} bytes of scratch"
+        text = loaded.overrun(placement)
+        if text:
             return Measurement("out_of_bounds", text, check_s=time.perf_counter() - start)
         error = max(error, verdict.error)
         if limit is not None and seconds > limit:
@@ -85,9 +89,7 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
                 "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start
             )
     checked = time.perf_counter()
-    run = _runner(
-        bench, loaded, bench.arena.timing.pointers, bench.arena.scratch(loaded.scratch_bytes, "begin")
-    )
+    run = _runner(bench, loaded.kernel, loaded.packed(bench.arena.timing), "begin")
     timing = protocol.screen(run, clock, seconds, best_s, bench.options)
     reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""
     return Measurement(
@@ -102,30 +104,84 @@ def remeasure(
     """Normalised times of several checked objects, which lie end to end in ``payload``."""
     objects, at = [], 0
     for size in header["sizes"]:
-        objects.append(load_object(payload[at : at + size]))
+        objects.append(_Loaded(bench, payload[at : at + size]))
         at += size
-    scratch = bench.arena.scratch(max(x.scratch_bytes for x in objects), "begin")
-    runs = [_runner(bench, x, bench.arena.timing.pointers, scratch) for x in objects]
+    keep: list[np.ndarray] = []  # what is packed: each has its own
+    pointers = [x.packed(bench.arena.timing, keep) for x in objects]
+    scratch = bench.arena.scratch.open(max(x.kernel.scratch_bytes for x in objects), "begin")
+    runs = [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
     seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
     return protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
 
 
-def _runner(
-    bench: Bench, loaded: LoadedObject, pointers: ctypes.Array[ctypes.c_void_p], scratch: int
-) -> protocol.Run:
+class _Loaded:
+    """The objects of one candidate, mapped: its kernel, and what packs its constants, by the number of the
+    input. Raises CompileError where they are not of this workload."""
+
+    def __init__(self, bench: Bench, data: bytes) -> None:
+        kernel, packing = bundle.split(data)
+        self._bench = bench
+        self.kernel = load_object(kernel)
+        self.packing = {i: load_object(x) for i, x in packing.items()}
+        self._fits()
+
+    def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
+        """The pointers of a placement, packed constants in the place of constants: packed here, into memory
+        of the arena, or into arrays that are added to ``keep``."""
+        if not self.packing:
+            return placement.pointers
+        pointers = type(placement.pointers)(*placement.pointers)
+        for i, pack in self.packing.items():
+            nbytes = self._nbytes(i)
+            if keep is None:
+                to = self._bench.arena.packed[i].open(nbytes, placement.name)
+            else:
+                keep.append(np.empty(nbytes + LINE, np.uint8))
+                to = -(-keep[-1].ctypes.data // LINE) * LINE
+            both = (ctypes.c_void_p * 2)(placement.pointers[i], to)
+            _runner(self._bench, pack, both, placement.name)(1)
+            pointers[i] = to
+        return pointers
+
+    def overrun(self, placement: Placement) -> str:
+        """What was written past an end where no inaccessible page begins at once; empty for nothing."""
+        arena = self._bench.arena
+        if arena.scratch.overrun(self.kernel.scratch_bytes, placement.name):
+            return f"writes past the end of its {self.kernel.scratch_bytes} bytes of scratch"
+        for i in self.packing:
+            if arena.packed[i].overrun(self._nbytes(i), placement.name):
+                return f"packing writes past the end of the {self._nbytes(i)} bytes of {arena.params[i].name}"
+        return ""
+
+    def _nbytes(self, i: int) -> int:
+        dtype, shape = parse_signature(self.packing[i].signature)[0][1]
+        return prod(shape) * np.dtype(dtype).itemsize
+
+    def _fits(self) -> None:
+        arena, target = self._bench.arena, self._bench.target
+        for x in (self.kernel, *self.packing.values()):
+            if x.threads != target.threads:
+                raise CompileError(f"compiled for {x.threads} threads, the target has {target.threads}")
+        wanted = [(p.dtype, p.shape) for p in arena.params]
+        for i, pack in self.packing.items():
+            source, *made = parse_signature(pack.signature)[0]
+            if i not in arena.packed or source != wanted[i] or len(made) != 1:
+                raise CompileError(f"the object packs {pack.signature}, which is not of this workload")
+            wanted[i] = made[0]
+        if parse_signature(self.kernel.signature)[0] != tuple(wanted):
+            raise CompileError(f"the object computes {self.kernel.signature}, which is not this workload")
+
+
+def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> protocol.Run:
+    return _timed(bench, loaded, pointers, bench.arena.scratch.open(loaded.scratch_bytes, where))
+
+
+def _timed(bench: Bench, loaded: LoadedObject, pointers: Pointers, scratch: int) -> protocol.Run:
     threads = bench.target.threads
     clock = THREAD_CPU if threads == 1 else MONOTONIC
     # With no scratch the kernel gets null, as from its ordinary caller.
     memory = scratch if loaded.scratch_bytes else None
     return lambda n: bench.native.time(loaded.address, pointers, memory, threads, n, clock) * 1e-9
-
-
-def _fits(bench: Bench, loaded: LoadedObject) -> None:
-    if loaded.threads != bench.target.threads:
-        raise CompileError(f"compiled for {loaded.threads} threads, the target has {bench.target.threads}")
-    wanted = tuple((p.dtype, p.shape) for p in bench.arena.params)
-    if parse_signature(loaded.signature)[0] != wanted:
-        raise CompileError(f"the object computes {loaded.signature}, which is not this workload")
 
 
 def _wrong(reason: str, error: float, start: float) -> Measurement:

@@ -90,7 +90,8 @@ class Prepared:
         params = [Param(t.name, t.shape, t.dtype) for t in self.dag.params]
         arrays = _arrays(data, params)
         count = len(self.dag.inputs)
-        self.arena = Arena(params, arrays[:count])
+        constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
+        self.arena = Arena(params, arrays[:count], constants)
         names = [p.name for p in params[count:]]
         self.bench = worker.Bench(
             self.target,

@@ -135,6 +135,7 @@ def describe() -> list[dict[str, Any]]:
             "shorthands": {short: list(names) for short, names in op.shorthands},
             "layouts": list(op.layouts),
             "dtypes": list(op.dtypes),
+            "weights": list(op.weights),
         }
         for op in OPERATORS
     ]

@@ -52,6 +52,7 @@ class Operator:
     ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
     without one count each arithmetic operation of their definition. ``check(params)`` says how
     parameters contradict each other, if they do. ``shorthands`` maps a parameter to those that it sets.
+    ``weights`` are inputs that may be known ahead of the calls.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Operator:
     dtypes: tuple[str, ...] = DTYPES
     check: Callable[[Params], str | None] = _no_check
     shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    weights: tuple[str, ...] = ()
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters, defaults and shorthands filled in. Raises `WorkloadError`."""

@@ -266,6 +266,7 @@ def _operator(
         reference or (lambda p, dtype, layout, inputs: _conv_reference(d, p, dtype, layout, inputs)),
         lambda p: _conv_flops(d, p),
         check=lambda p: _check_conv(d, p),
+        weights=("w",),
         **more,
     )
 
@@ -313,6 +314,7 @@ DEPTHWISE_CONV2D = Operator(
     LAYOUTS,
     check=D2.check,
     shorthands=_SHORT,
+    weights=("w",),
 )
 CAPSULE_CONV2D = Operator(
     "capsule_conv2d",
@@ -323,4 +325,5 @@ CAPSULE_CONV2D = Operator(
     _capsule_flops,
     check=D2.check,
     shorthands=_SHORT,
+    weights=("w",),
 )

@@ -127,4 +127,5 @@ CONV2D_TRANSPOSE = Operator(
     LAYOUTS,
     check=_check,
     shorthands=(("k", ("kh", "kw")),),
+    weights=("w",),
 )

@@ -102,6 +102,7 @@ MATMUL = Operator(
     _matmul,
     _reference,
     _flops,
+    weights=("b",),
 )
 BATCH_MATMUL = Operator(
     "batch_matmul",
@@ -110,6 +111,7 @@ BATCH_MATMUL = Operator(
     _batch_matmul,
     _reference,
     _flops,
+    weights=("b",),
 )
 MATMUL_BIAS_RELU = Operator(
     "matmul_bias_relu",
@@ -118,6 +120,7 @@ MATMUL_BIAS_RELU = Operator(
     _matmul_bias_relu,
     _bias_relu_reference,
     _flops,
+    weights=("b",),
 )
 MATMUL_BIAS_GELU = Operator(
     "matmul_bias_gelu",
@@ -127,4 +130,5 @@ MATMUL_BIAS_GELU = Operator(
     _bias_gelu_reference,
     _flops,
     dtypes=FLOATS,
+    weights=("b",),
 )

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from schedules.constants import split_constants
 from schedules.dag import ComputeDAG
 from schedules.ir import Nest
 from schedules.model import Target, Trace
@@ -29,9 +30,12 @@ class Sketch:
     holes: tuple[H.HoleSpec, ...]
     nest: Nest
 
+    constants: tuple[str, ...] = ()
+
     @cached_property
     def facts(self) -> tuple[BlockFacts, ...]:
-        return analyse(self.nest)
+        """Of what a call does: constants are packed before."""
+        return analyse(split_constants(self.nest, self.constants)[0])
 
 
 class DerivedSpace:
@@ -40,7 +44,9 @@ class DerivedSpace:
     def __init__(self, dag: ComputeDAG, target: Target, drafts: list[Draft]) -> None:
         self.dag, self.target = dag, target
         self.machine = Machine.of(target)
-        self._sketches = tuple(Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest) for d in drafts)
+        self._sketches = tuple(
+            Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, dag.constants) for d in drafts
+        )
 
     @property
     def sketches(self) -> tuple[str, ...]:

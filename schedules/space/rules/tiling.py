@@ -232,13 +232,15 @@ def _slides(p: Block, var: str) -> bool:
 
 
 def packed_read(d: Draft, p: Block, v: str) -> Load | None:
-    """The input to pack: indexed by the vector axis alone in one dimension, reused along another axis."""
+    """The input to pack: indexed by the vector axis alone in one dimension, and reused along another axis or
+    packed once for all calls."""
     n = extents(p)
     for x in operands(p):
         if x.buffer not in d.s.nest.params or len([y for y in operands(p) if y.buffer == x.buffer]) > 1:
             continue
         if any(i == Var(v) for i in x.indices) and sum(v in E.variables(i) for i in x.indices) == 1:
-            if any(n[a] > 1 and not depends(x, a) for a in spatial(p) if a != v) and n[v] > 1:
+            reused = any(n[a] > 1 and not depends(x, a) for a in spatial(p) if a != v)
+            if n[v] > 1 and (reused or x.buffer in d.s.dag.constants):
                 return x
     return None
 
@@ -248,6 +250,8 @@ def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
         return ("none",)
     if v not in unit_stride_vars(x):
         return ("root", "at")
+    if x.buffer in d.s.dag.constants:
+        return ("root", "none")
     buffer = d.s.nest.buffer(x.buffer)
     held = math.prod(ir.const(n) or 1 for n in buffer.shape) * ITEM[buffer.dtype]
     return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
