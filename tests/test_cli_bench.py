@@ -14,6 +14,7 @@ from log_filler import fill
 from autotune.bench import Contender, DisagreementError, agree, arrays_for, compare
 from autotune.peers import PEERS, PeerError, peer
 from autotune.peers.with_numpy import EXPRESSIONS
+from autotune.workloads import as_workload
 from schedules import ops
 
 SMALL: dict[str, dict[str, object]] = {
@@ -43,7 +44,8 @@ SMALL: dict[str, dict[str, object]] = {
     "fused_multiply_add": {"n": 11},
 }
 
-WITHOUT_PEER = {("torch", "capsule_conv2d")}
+WITHOUT_PEER = {(library, "capsule_conv2d") for library in ("torch", "torch.compile", "onnxruntime")}
+COMPILED = ("matmul", "conv2d", "softmax")  # each takes a C++ compiler seconds
 
 
 class Clock:
@@ -114,13 +116,28 @@ def test_quick_calls_are_timed_many_at_a_time() -> None:
 @pytest.mark.parametrize("library", sorted(PEERS))
 def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
     if library != "numpy":
-        pytest.importorskip(library)
+        pytest.importorskip(library.partition(".")[0])
+    if library == "torch.compile" and name not in (*COMPILED, "capsule_conv2d"):
+        pytest.skip("compiled as a few others are, and each takes seconds")
     workload = ops.workload(name, SMALL[name])
     inputs, outputs = arrays_for(workload, 0)
     if (library, name) in WITHOUT_PEER:
         with pytest.raises(PeerError, match=f"no peer for '{name}'"):
             peer(library).prepare(workload, [], [], 1).__enter__()
         return
+    with peer(library).prepare(workload, inputs, outputs, 1) as prepared:
+        prepared.call()
+        agree(workload, library, prepared.result(), ops.reference(workload, inputs))
+
+
+@pytest.mark.parametrize("name", [n for n, op in sorted(ops.REGISTRY.items()) if op.weights])
+@pytest.mark.parametrize("library", ["onnxruntime", "torch.compile"])
+def test_peers_may_know_weights_ahead(library: str, name: str) -> None:
+    pytest.importorskip(library.partition(".")[0])
+    if (library, name) in WITHOUT_PEER or (library == "torch.compile" and name not in COMPILED):
+        pytest.skip("no peer, or compiled as a few others are")
+    workload = as_workload(name, SMALL[name], constant_weights=True)
+    inputs, outputs = arrays_for(workload, 0)
     with peer(library).prepare(workload, inputs, outputs, 1) as prepared:
         prepared.call()
         agree(workload, library, prepared.result(), ops.reference(workload, inputs))

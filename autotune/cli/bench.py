@@ -31,7 +31,7 @@ def bench(
     target: opt.TargetOption = "cpu",
     threads: opt.ThreadsOption = None,
     against: Annotated[
-        str, typer.Option("--against", metavar="PEER,...", help="Peers: numpy, torch.")
+        str, typer.Option("--against", metavar="PEER,...", help="Peers: numpy, torch, torch.compile, onnxruntime.")
     ] = "numpy",
     must_beat: Annotated[
         str | None,

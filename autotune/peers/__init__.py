@@ -47,6 +47,8 @@ class Peer(Protocol):
 PEERS = {
     "numpy": ("autotune.peers.with_numpy", "numpy"),
     "torch": ("autotune.peers.with_torch", "torch"),
+    "torch.compile": ("autotune.peers.with_torch_compile", "torch"),
+    "onnxruntime": ("autotune.peers.with_onnxruntime", "onnxruntime"),
 }
 
 
@@ -57,6 +59,6 @@ def peer(name: str) -> Peer:
     module, needs = PEERS[name]
     if find_spec(needs) is None:
         raise PeerError(
-            f"peer {name!r} is not installed; pip install 'autotune[{name}]', or leave it out of --against"
+            f"peer {name!r} is not installed; pip install 'autotune[{needs}]', or leave it out of --against"
         )
     return cast(Peer, import_module(module))

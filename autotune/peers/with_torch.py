@@ -15,32 +15,47 @@ from schedules.model import Workload
 
 Params = Mapping[str, Any]
 Call = Callable[[], Any]  # gives the result, a tensor
+Make = Callable[[Params, list[Any], Any], Call]  # with the tensor to write, or None for a new one
 
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
     """See `autotune.peers`. Raises `PeerError` for an operator that torch does not have in this form."""
-    make = OPERATORS.get(workload.op)
-    if make is None:
+    make = operator(workload.op)
+    tensors = [torch.from_numpy(a) for a in inputs]
+    with limited(threads), torch.inference_mode():
+        yield prepared(make(dict(workload.params), tensors, torch.from_numpy(outputs[0])))
+
+
+def operator(name: str) -> Make:
+    """What makes the call of an operator. Raises `PeerError`."""
+    if name not in OPERATORS:
         raise PeerError(
-            f"torch has no peer for {workload.op!r}; it has one for {', '.join(sorted(OPERATORS))}; "
+            f"torch has no peer for {name!r}; it has one for {', '.join(sorted(OPERATORS))}; "
             "leave torch out of --against"
         )
+    return OPERATORS[name]
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """So many threads meanwhile."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with torch.inference_mode():
-            call = make(
-                dict(workload.params), [torch.from_numpy(a) for a in inputs], torch.from_numpy(outputs[0])
-            )
-            last: list[Any] = [None]
-
-            def run() -> None:
-                last[0] = call()
-
-            yield Prepared(run, lambda: [np.ascontiguousarray(last[0].numpy())])
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def prepared(call: Call) -> Prepared:
+    """The call, which keeps its last result."""
+    last: list[Any] = [None]
+
+    def run() -> None:
+        last[0] = call()
+
+    return Prepared(run, lambda: [np.ascontiguousarray(last[0].numpy())])
 
 
 def _matmul(p: Params, x: list[Any], out: Any) -> Call:
@@ -104,7 +119,7 @@ def _fused_multiply_add(p: Params, x: list[Any], out: Any) -> Call:
 
 def _permute(p: Params, x: list[Any], out: Any) -> Call:
     axes = tuple(p["axes"])
-    return lambda: out.copy_(x[0].permute(axes))
+    return lambda: x[0].permute(axes).contiguous() if out is None else out.copy_(x[0].permute(axes))
 
 
 def _conv2d(p: Params, x: list[Any], out: Any) -> Call:
@@ -193,7 +208,7 @@ def _avg_pool2d(p: Params, x: list[Any], out: Any) -> Call:
     return _pool2d(p, x, torch.nn.functional.avg_pool2d)
 
 
-OPERATORS: dict[str, Callable[[Params, list[Any], Any], Call]] = {
+OPERATORS: dict[str, Make] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,
     "matmul_bias_relu": _matmul_bias_relu,
