@@ -112,6 +112,7 @@ def test_quick_calls_are_timed_many_at_a_time() -> None:
     assert result.share("quick") is None
 
 
+@pytest.mark.filterwarnings("ignore")  # what other libraries warn of among themselves
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
 @pytest.mark.parametrize("library", sorted(PEERS))
 def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
@@ -130,6 +131,7 @@ def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
         agree(workload, library, prepared.result(), ops.reference(workload, inputs))
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n, op in sorted(ops.REGISTRY.items()) if op.weights])
 @pytest.mark.parametrize("library", ["onnxruntime", "torch.compile"])
 def test_peers_may_know_weights_ahead(library: str, name: str) -> None:

@@ -31,7 +31,10 @@ def bench(
     target: opt.TargetOption = "cpu",
     threads: opt.ThreadsOption = None,
     against: Annotated[
-        str, typer.Option("--against", metavar="PEER,...", help="Peers: numpy, torch, torch.compile, onnxruntime.")
+        str,
+        typer.Option(
+            "--against", metavar="PEER,...", help="Peers: numpy, torch, torch.compile, onnxruntime."
+        ),
     ] = "numpy",
     must_beat: Annotated[
         str | None,
