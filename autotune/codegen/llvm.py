@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autotune.codegen.llvm_expr import CodegenError, Expressions, Place
+from autotune.codegen.llvm_address import Place
+from autotune.codegen.llvm_expr import CodegenError, Expressions
 from autotune.codegen.llvm_scope import Scope, Scopes
 from autotune.codegen.llvm_types import ITEMSIZE, LLVM_TYPE, Value, literal, mangle
 from schedules import expr as E
@@ -134,10 +135,13 @@ class _Function:
             case Alloc():
                 self.alloc(s)
             case Loop(kind="unroll"):
-                for n in range(self.constant(s)):
+                count = self.constant(s)
+                self.x.unrolled[s.var] = (count, self.s.top)
+                for n in range(count):
                     self.x.env[s.var] = n
                     self.stmt(s.body)
                 self.x.env.pop(s.var, None)
+                del self.x.unrolled[s.var]
             case Loop(kind="vectorize"):
                 self.vectorized(s)
             case Loop(kind="parallel") if self.shared.threads > 1 and not self.in_parallel:

@@ -8,6 +8,8 @@ from schedules.nest import reads
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars
 from schedules.space.sketching import Draft, extent
 
+BLOCKS = (1, 4, 16, 64)  # tiles in a block of a transposition, along each axis
+
 
 def schedule_elementwise(d: Draft, name: str) -> None:
     """A stage that nothing else is fused with. Where every access walks memory in order, its loops become
@@ -41,27 +43,40 @@ def _tile_flat(d: Draft, name: str, flat: str) -> None:
 
 
 def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
+    """A tile of the axis that an input is contiguous in by a vector of the output's. Where these are two
+    axes, a transposition, tiles go by blocks of both: what is read for one is still in the caches for the
+    other."""
     b = d.block(name)
     n = extents(b)
     axes = spatial(b)
     w = d.lanes_of(d.dtype(b))
-    last = len(axes) - 1
-    along = {v for x in reads(b) for v in unit_stride_vars(x)} - {axes[last]}
+    last = axes[-1]
+    along = {v for x in reads(b) for v in unit_stride_vars(x)} - {last}
+    across = [v for v in axes if v in along and n[v] > 1]
+    whole: list[str] = []
     outer: list[str] = []
+    middle: list[str] = []
     inner: list[str] = []
-    for k, (axis, loop) in enumerate(zip(axes, loops, strict=True)):
-        if k == last:
+    for axis, loop in zip(axes, loops, strict=True):
+        if axis == last:
             lanes = [w * m for m in (1, 2, 4) if w * m <= n[axis]] or [n[axis]]
-            o, i = d.s.split(loop, (None, d.choice(f"{name}.vec", lanes)), "shift")
-        elif axis in along and n[axis] > 1:
+            tile, least = d.choice(f"{name}.vec", lanes), min(lanes)
+        elif axis in across:
             rows = [r for r in (1, 2, 4, 8, 16) if r <= n[axis]]
-            o, i = d.s.split(loop, (None, d.choice(f"{name}.rows", rows)), "shift")
+            tile, least = d.choice(f"{name}.rows", rows), min(w, n[axis])
         else:
-            outer.append(loop)
+            whole.append(loop)
             continue
+        if across:
+            blocks = [k for k in BLOCKS if k * least <= n[axis]] or [1]
+            o, m, i = d.s.split(loop, (None, d.choice(f"{name}.{axis}.block", blocks), tile), "shift")
+            middle.append(m)
+        else:
+            o, i = d.s.split(loop, (None, tile), "shift")
         outer.append(o)
         inner.append(i)
-    d.s.reorder(*outer, *inner)
+    outer = [*whole, *reversed(outer)]  # columns of blocks one after the other
+    d.s.reorder(*outer, *reversed(middle), *inner)
     for i in inner[:-1]:
         d.s.unroll(i)
     d.s.vectorize(inner[-1])

@@ -13,6 +13,7 @@ from schedules.expr import Const, Hole
 from schedules.ir import Block
 from schedules.nest import vars_bound
 from schedules.primitives.base import as_expr
+from schedules.space.rules.copies import schedule_packing
 from schedules.space.rules.patterns import depends, extents, is_row_reduction, operands, spatial, vector_axis
 from schedules.space.rules.rows import (
     compute_stages_at,
@@ -26,7 +27,6 @@ from schedules.space.rules.tiling import (
     pack_operand,
     packed_read,
     reduction_steps,
-    schedule_copy,
 )
 from schedules.space.sketching import Draft, extent
 
@@ -88,8 +88,8 @@ def _pack(d: Draft, name: str) -> int | Hole | None:
     if operand is None:
         return None
     width = _width(d, b, v)
-    copy, _ = pack_operand(d, name, operand, v, width)
-    schedule_copy(d, copy, parallel=True)
+    copy, panel = pack_operand(d, name, operand, v, width)
+    schedule_packing(d, copy, panel, parallel=True)
     d.roots.add(copy)
     return width
 

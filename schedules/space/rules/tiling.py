@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from schedules import affine, ir
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.nest import vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.quantities import ITEM
+from schedules.space.rules.copies import schedule_copy, schedule_packing
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -30,7 +30,6 @@ from schedules.space.rules.patterns import (
 from schedules.space.sketching import Draft, extent
 
 MAX_ROWS = 16
-PANELS = 4  # panels copied together
 TOO_SMALL_TO_PACK = 2048  # bytes: a fraction of the first cache
 UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
 BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
@@ -85,11 +84,8 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     _place_producers(d, producer, pack_name, tiles, steady)
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)
-        _read_along_rows(d, pack_name, panel)
     if pack_name:
-        if mode == "root":
-            _group_panels(d, pack_name, panel)
-        schedule_copy(d, pack_name, parallel=mode == "root")
+        schedule_packing(d, pack_name, panel, parallel=mode == "root")
     if d.threads > 1:
         d.s.parallel(tiles)
 
@@ -322,41 +318,3 @@ def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str, steady
                 schedule_copy(d, b.name, parallel=False)
             else:
                 schedule_copy(d, b.name, parallel=True)
-
-
-def _read_along_rows(d: Draft, name: str, panel: int) -> None:
-    """A copy of a few panels reads its source in runs as long as all of them: where rows are a power of two
-    apart, caches and prefetchers need that."""
-    loops = [x.var for x in d.own_loops(name)]
-    rows = loops[panel + 1 : -1]
-    if rows:
-        d.s.reorder(*rows, loops[panel], loops[-1])
-
-
-def _group_panels(d: Draft, name: str, panel: int) -> None:
-    """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel``
-    is the position of the loop over panels."""
-    loops = [x.var for x in d.loops(name)]
-    outer, inner = d.s.split(loops[panel], (None, PANELS))
-    d.s.reorder(outer, *loops[panel + 1 : -1], inner, loops[-1])
-    d.s.unroll(inner)
-
-
-def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
-    """A copy: its innermost loop in vectors, its outer loops shared."""
-    b = d.block(name)
-    own = d.own_loops(name)
-    if not own:
-        raise ScheduleError(f"{name} has no loops of its own")
-    last = own[-1]
-    w = d.lanes_of(d.dtype(b))
-    n = extent(last)
-    if not n or n <= 8 * w:
-        d.s.vectorize(last.var)
-    else:
-        _, i = d.s.split(last.var, (None, 4 * w), "shift")
-        d.s.vectorize(i)
-    if parallel and d.threads > 1:
-        outer = [x.var for x in own[:-1]]
-        if outer:
-            d.s.parallel(d.s.fuse(*outer[:2]) if len(outer) > 1 else outer[0])

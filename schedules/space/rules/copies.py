@@ -1,0 +1,93 @@
+"""Copies: padding, and operands in the panels that a register tile reads."""
+
+from __future__ import annotations
+
+from schedules.errors import ScheduleError
+from schedules.expr import Var
+from schedules.nest import reads
+from schedules.space.rules.patterns import unit_stride_vars
+from schedules.space.sketching import Draft, extent
+
+PANELS = 4  # panels copied together
+
+
+def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
+    """A copy: its innermost loop in vectors, its outer loops shared."""
+    own = d.own_loops(name)
+    if not own:
+        raise ScheduleError(f"{name} has no loops of its own")
+    last = own[-1]
+    w = d.lanes_of(d.dtype(d.block(name)))
+    n = extent(last)
+    if not n or n <= 8 * w:
+        d.s.vectorize(last.var)
+    else:
+        _, i = d.s.split(last.var, (None, 4 * w), "shift")
+        d.s.vectorize(i)
+    if parallel:
+        _share(d, [x.var for x in own[:-1]])
+
+
+def schedule_packing(d: Draft, name: str, panel: int, *, parallel: bool) -> None:
+    """A copy in panels; ``panel`` is the position of the loop over them. ``parallel``: made beforehand, and
+    whole."""
+    across = _contiguous_across(d, name)
+    if across is not None:
+        _copy_by_squares(d, name, across, parallel)
+        return
+    if parallel:
+        _group_panels(d, name, panel)
+    else:
+        _read_along_rows(d, name, panel)
+    schedule_copy(d, name, parallel=parallel)
+
+
+def _contiguous_across(d: Draft, name: str) -> str | None:
+    """The loop along which the source lies in memory, where that is not the innermost one and is long
+    enough for whole vectors."""
+    b = d.block(name)
+    own = d.own_loops(name)
+    bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
+    along = [bound[v] for x in reads(b) for v in unit_stride_vars(x) if v in bound]
+    w = d.lanes_of(d.dtype(b))
+    return next((x.var for x in own[:-1] if Var(x.var) in along and extent(x) >= w), None)
+
+
+def _copy_by_squares(d: Draft, name: str, across: str, parallel: bool) -> None:
+    """Squares as wide as a register: code generation turns those over in registers."""
+    w = d.lanes_of(d.dtype(d.block(name)))
+    lanes = d.own_loops(name)[-1].var
+    outer, steps = d.s.split(across, (None, w), "shift")
+    if extent(d.own_loops(name)[-1]) == w:
+        pieces, lane = [], lanes
+    else:
+        piece, lane = d.s.split(lanes, (None, w))
+        pieces = [piece]
+    d.s.reorder(outer, *pieces, steps, lane)
+    d.s.unroll(steps)
+    d.s.vectorize(lane)
+    if parallel:
+        _share(d, [x.var for x in d.own_loops(name)][: -2 - len(pieces)])
+
+
+def _share(d: Draft, outer: list[str]) -> None:
+    if d.threads > 1 and outer:
+        d.s.parallel(d.s.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
+
+
+def _read_along_rows(d: Draft, name: str, panel: int) -> None:
+    """A copy of a few panels reads its source in runs as long as all of them: where rows are a power of two
+    apart, caches and prefetchers need that."""
+    loops = [x.var for x in d.own_loops(name)]
+    rows = loops[panel + 1 : -1]
+    if rows:
+        d.s.reorder(*rows, loops[panel], loops[-1])
+
+
+def _group_panels(d: Draft, name: str, panel: int) -> None:
+    """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel``
+    is the position of the loop over panels."""
+    loops = [x.var for x in d.loops(name)]
+    outer, inner = d.s.split(loops[panel], (None, PANELS))
+    d.s.reorder(outer, *loops[panel + 1 : -1], inner, loops[-1])
+    d.s.unroll(inner)
