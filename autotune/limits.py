@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from autotune.devices import cpu
+from autotune.devices import cpu, special
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 
@@ -15,26 +15,27 @@ SAMPLE_S = 2e-3
 def limit_of(workload: Workload, target: Target) -> Callable[[], float]:
     """A function that measures the roofline of a workload in seconds.
 
-    It is the slower of its FLOPs over the FMA rate, measured afresh by each call on ``target.threads``
-    threads at once, and of its compulsory bytes over the copy bandwidth of the memory level that holds
-    them, measured here once. Integer work counts bytes only.
+    It is the slowest of its FLOPs over the FMA rate, measured afresh by each call on ``target.threads``
+    threads at once, of its compulsory bytes over the copy bandwidth of the memory level that holds
+    them, and of its special functions over their rate, measured here once. Integer work counts bytes only.
     """
     moved = compulsory_bytes(workload.dag)
     dtype = workload.dag.params[-1].dtype
-    memory_s = moved / cpu.bandwidth(target, "copy", cpu.level_bytes(target, moved))
+    fixed_s = moved / cpu.bandwidth(target, "copy", cpu.level_bytes(target, moved))
+    fixed_s = max(fixed_s, special.seconds(workload.dag, target))
     if not workload.flops or dtype not in ("float32", "float64"):
-        return lambda: memory_s
+        return lambda: fixed_s
     loops = [cpu.FmaLoop(target, dtype) for _ in range(target.threads)]
     runs = max(1, round(SAMPLE_S / (loops[0].seconds(200) / 200)))
     flops_a_sample = sum(loop.flops for loop in loops) * runs
     if len(loops) == 1:
-        return lambda: max(memory_s, workload.flops * loops[0].seconds(runs) / flops_a_sample)
+        return lambda: max(fixed_s, workload.flops * loops[0].seconds(runs) / flops_a_sample)
     pool = ThreadPoolExecutor(len(loops))
 
     def measure() -> float:
         # The longest of them: a kernel is done when its last thread is.
         return max(
-            memory_s, workload.flops * max(pool.map(lambda x: x.seconds(runs), loops)) / flops_a_sample
+            fixed_s, workload.flops * max(pool.map(lambda x: x.seconds(runs), loops)) / flops_a_sample
         )
 
     return measure

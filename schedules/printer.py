@@ -75,7 +75,9 @@ def _block(b: Block, pad: str, out: list[str]) -> None:
             text = f"{place} {op}= {E.show(value)}"
         else:
             new = tuple(bound(b, v) for v in b.values)
-            acc = tuple(operand(f"{x.buffer}'", "") for x in b.writes)
+            acc = tuple(
+                operand(f"{x.buffer}'", E.dtype_of(v)) for x, v in zip(b.writes, b.values, strict=True)
+            )
             text = f"{place} = {E.show(b.reducer.apply(acc, new)[n])}"
         init = f"  (starts at {E.show(b.reducer.identity[n])})" if b.init else ""
         out.append(f"{pad}{text}{where}  # block {b.name}, {b.reducer.name}{init}")

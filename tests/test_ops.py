@@ -266,7 +266,7 @@ def test_stages_are_shaped_for_schedules() -> None:
     assert stages("conv2d", "h=8,w=8,ci=4,co=4,k=3") == ["y"]
     assert stages("conv2d_bias_relu", "h=8,w=8,ci=4,co=4,k=3,padding=1") == ["pad", "y", "bias_add", "relu"]
     assert stages("max_pool2d", "h=8,w=8,c=4,k=3,padding=1", "NCHW") == ["pad", "y"]
-    assert stages("softmax", "m=2,n=3") == ["row_max", "e", "row_sum", "y"]
+    assert stages("softmax", "m=2,n=3") == ["row_max", "e", "row_sum", "inv_sum", "y"]
     conv = ops.workload(
         "conv2d", {"h": 8, "w": 8, "ci": 4, "co": 6, "k": 3, "groups": 2}, layout="NCHW"
     ).dag.stage("y")

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from space_cases import BIG, big_space, library_case, own_case, target
 from space_expressions import OWN
+from test_cli_bench import SMALL
 
 from schedules import interp, ops, te
 from schedules.errors import ScheduleError
 from schedules.ir import Alloc, Loop, const, walk
 from schedules.lower import lower
 from schedules.model import Trace
+from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.space import derive, rules
 from schedules.space.rules import schedule_plainly
@@ -176,3 +178,17 @@ def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:
     assert kept["dot"] == kept["e"] == taken * seq < 12 * seq * seq
     unrolled = [x for x in walk(func.body) if isinstance(x, Loop) and x.kind == "unroll"]
     assert unrolled, "the products are tiled for registers"
+
+
+@pytest.mark.parametrize("name", sorted(ops.REGISTRY))
+def test_every_sketch_can_be_read(name: str) -> None:
+    """Printed with its holes, and as a candidate, scheduled and lowered."""
+    workload = ops.workload(name, SMALL[name])
+    space = derive(workload.dag, target())
+    rng = np.random.default_rng(0)
+    for n, sketch in enumerate(space.sketches):
+        assert "block" in show(space.sketch(n).nest), sketch
+        rows = space.sample(n, 64, rng)
+        for row in rows[space.valid(n, rows)][:1]:
+            schedule = Schedule.replay(workload.dag, space.trace(n, row), target())
+            assert "block" in str(schedule) and "] = " in show(lower(schedule.nest)), sketch

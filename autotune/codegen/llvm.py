@@ -404,7 +404,9 @@ class _Function:
                 base = {"min": "fminimum", "max": "fmaximum"}[op]
             name = f"@llvm.vector.reduce.{base}.{t}"
             self.shared.declares.setdefault(f"declare {scalar} {name}({v.type})")
-            ref = self.s.emit(f"call {scalar} {name}({v})")
+            # without a signed zero, which makes comparisons of the processor's own do
+            flags = "nsz " if is_float(v.dtype) else ""
+            ref = self.s.emit(f"call {flags}{scalar} {name}({v})")
         held = x.lane_var, x.lanes, x.mask
         x.lane_var, x.lanes, x.mask = None, 1, None
         old = x.load(s.buffer, s.indices, v.dtype)

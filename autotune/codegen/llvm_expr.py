@@ -135,13 +135,9 @@ class Expressions(Addresses):
 
     def _extreme(self, op: str, x: Value, y: Value) -> Value:
         """Minimum or maximum that hands NaN on from either side, as numpy's do."""
-        i1 = vector("i1", x.lanes)
-        better = self.s.emit(f"fcmp {'olt' if op == 'min' else 'ogt'} {x}, {y.ref}")
-        m = self.s.emit(f"select {i1} {better}, {x}, {y}")
-        if not x.ref.startswith("%"):  # a literal is no NaN
-            return Value(m, x.dtype, x.lanes)
-        nan = self.s.emit(f"fcmp uno {x}, {x.ref}")
-        return Value(self.s.emit(f"select {i1} {nan}, {x}, {x.type} {m}"), x.dtype, x.lanes)
+        name = f"@llvm.{op}imum.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
+        self.declare(f"declare {x.type} {name}({x.type}, {x.type})")
+        return Value(self.s.emit(f"call nsz {x.type} {name}({x}, {y})"), x.dtype, x.lanes)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
         """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as in

@@ -35,5 +35,5 @@ def show(e: Expr, outer: int = 0) -> str:
         case Cast(dtype=d, a=a):
             return f"{d}({show(a)})"
         case Load(buffer=b, indices=ix):
-            return f"{b}[{', '.join(map(show, ix))}]"
+            return f"{b}[{', '.join(map(show, ix))}]" if ix else b  # an operand of a reducer
     return repr(e)

@@ -11,12 +11,13 @@ from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
 
 
 def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """Exponentials over the last axis of scores(b, heads, i, j), and their sums."""
+    """Exponentials over the last axis of scores(b, heads, i, j), and the inverse of their sums."""
     b, heads, m, n = s.shape
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     top = te.compute((b, heads, m), lambda z, h, i: te.max(s[z, h, i, k], axis=k), "row_max")
     e = te.compute(s.shape, lambda z, h, i, j: te.exp(s[z, h, i, j] - top[z, h, i]), "e")
-    return e, te.compute((b, heads, m), lambda z, h, i: te.sum(e[z, h, i, r], axis=r), "row_sum")
+    total = te.compute((b, heads, m), lambda z, h, i: te.sum(e[z, h, i, r], axis=r), "row_sum")
+    return e, te.compute((b, heads, m), lambda z, h, i: 1.0 / total[z, h, i], "inv_sum")
 
 
 def _attention(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -28,9 +29,9 @@ def _attention(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         (*shape[:3], p["seq"]), lambda z, h, i, j: te.sum(q[z, h, i, d] * k[z, h, j, d], axis=d), "dot"
     )
     scores = te.compute(dot.shape, lambda z, h, i, j: dot[z, h, i, j] * scale, "scores")
-    e, total = _softmax(scores)
+    e, inv = _softmax(scores)
     mixed = te.compute(shape, lambda z, h, i, c: te.sum(e[z, h, i, j] * v[z, h, j, c], axis=j), "mixed")
-    return [q, k, v, te.compute(shape, lambda z, h, i, c: mixed[z, h, i, c] / total[z, h, i], "y")]
+    return [q, k, v, te.compute(shape, lambda z, h, i, c: mixed[z, h, i, c] * inv[z, h, i], "y")]
 
 
 def _soft(s: Array) -> Array:
@@ -52,8 +53,8 @@ def _transposed(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         lambda z, h, i, j: te.sum(q[z, i, h, d] * k[z, j, h, d], axis=d),
         "scores",
     )
-    e, total = _softmax(scores)
-    return [q, k, te.compute(scores.shape, lambda z, h, i, j: e[z, h, i, j] / total[z, h, i], "y")]
+    e, inv = _softmax(scores)
+    return [q, k, te.compute(scores.shape, lambda z, h, i, j: e[z, h, i, j] * inv[z, h, i], "y")]
 
 
 def _transposed_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

@@ -20,7 +20,8 @@ def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     top = te.compute((m,), lambda i: te.max(x[i, k], axis=k), "row_max")
     e = te.compute((m, n), lambda i, j: te.exp(x[i, j] - top[i]), "e")
     total = te.compute((m,), lambda i: te.sum(e[i, r], axis=r), "row_sum")
-    return [x, te.compute((m, n), lambda i, j: e[i, j] / total[i], "y")]
+    inv = te.compute((m,), lambda i: 1.0 / total[i], "inv_sum")  # one division a row
+    return [x, te.compute((m, n), lambda i, j: e[i, j] * inv[i], "y")]
 
 
 def _softmax_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

@@ -108,7 +108,9 @@ def lanes_of_reduction(d: Draft, name: str) -> str:
     _, inner = d.s.split(last.var, (None, lanes))
     partial = d.s.rfactor(name, inner)
     if len(b.writes) == 1:
-        d.s.vectorize(d.loops(name)[-1].var)
+        lane = d.loops(name)[-1].var
+        d.s.decompose_reduction(name, lane)  # lanes share no first value: they are reduced in one piece
+        d.s.vectorize(lane)
     return partial
 
 

@@ -1,0 +1,58 @@
+"""What a workload cannot be faster than: special functions, counted and timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.devices import special
+from autotune.limits import limit_of
+from autotune.targets import detect
+from autotune.workloads import as_workload
+from schedules import ops, te
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "expected"),
+    [
+        ("softmax", {"m": 5, "n": 7}, {("exp", "float32"): 35}),
+        ("layer_norm", {"m": 5, "n": 7}, {("sqrt", "float32"): 5}),
+        ("matmul_bias_gelu", {"m": 5, "n": 7, "k": 3}, {("erf", "float32"): 35}),
+        ("attention", {"heads": 2, "seq": 5, "dim": 3}, {("exp", "float32"): 50}),
+        ("matmul", {"m": 5, "n": 7, "k": 3}, {}),
+    ],
+)
+def test_special_functions_are_counted(
+    op: str, params: dict[str, int], expected: dict[tuple[str, str], int]
+) -> None:
+    assert dict(special.evaluations(ops.workload(op, params).dag)) == expected
+
+
+def test_those_of_a_reduction_count_for_every_step() -> None:
+    x = te.placeholder((4, 6), "float64", name="x")
+    k = te.reduce_axis(6, name="k")
+    y = te.compute((4,), lambda i: te.sum(te.exp(x[i, k]) + te.tanh(x[i, k]), axis=k), name="y")
+    found = special.evaluations(te.dag([x, y]))
+    assert dict(found) == {("exp", "float64"): 24, ("tanh", "float64"): 24}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_function_has_a_rate(dtype: str) -> None:
+    for fn in special.SPECIAL:
+        assert special.rate(detect(threads=1), fn, dtype) > 1e6
+
+
+def test_many_functions_on_few_bytes_are_the_limit() -> None:
+    """0.1 ms of functions on 8 KB: no bandwidth and no multiply-add would need that long."""
+    x = te.placeholder((1024,), "float32", name="x")
+
+    def tower(i: Any) -> Any:
+        value = x[i]
+        for _ in range(64):
+            value = te.tanh(value)
+        return value
+
+    target = detect(threads=1)
+    workload = as_workload([x, te.compute((1024,), tower, name="y")], {})
+    assert limit_of(workload, target)() >= special.seconds(workload.dag, target) > 0
