@@ -9,6 +9,7 @@ from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
+from schedules.passes.reuse import reuse
 from schedules.passes.simplify import simplify
 from schedules.passes.speculate import speculate
 from schedules.passes.trim import trim
@@ -37,6 +38,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         # last, because it makes extents depend on outer loops
         ("trim", trim),
         ("simplify", simplify),
+        # tails are decided: what is left of them shows where loops overlap
+        ("reuse", lambda s: reuse(s, params, nest.outputs)),
         # needs the final loops: guards would be in its way
         ("promote", lambda s: promote(s, dtypes)),
     ]

@@ -1,0 +1,161 @@
+"""Keep an intermediate row in the place of the result that is made of it (storage sharing, in place).
+
+``e[j] = ...; ...; y[i, j] = f(e[j])`` becomes ``y[i, j] = ...; ...; y[i, j] = f(y[i, j])``: what is written
+last is fetched while there is still work to do, and the row takes half the cache.
+
+Done where the result is written once, by the last that reads the intermediate, element by element and each
+of them: what lies there meanwhile must not be what another iteration has made. And no element may be made
+twice, in loops that overlap: the second time would start from the first result.
+"""
+
+from __future__ import annotations
+
+import math
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Alloc, Buffer, Guard, Loop, Seq, Stmt, Store, const, kids, walk, with_body
+from schedules.passes.simplify import loads
+
+LEAST_ELEMENTS = 64  # fewer are better kept in registers
+
+
+def reuse(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
+    """``s`` without the intermediate buffers that a result has room for."""
+    written = {b.name: b for b in params if b.name in outputs}
+    for x in walk(s):
+        for read in loads(x):
+            written.pop(read.buffer, None)
+    stores = [x for x in walk(s) if isinstance(x, Store)]
+    once = {n: b for n, b in written.items() if sum(x.buffer == n for x in stores) == 1}
+    return _go(s, once) if once else s
+
+
+def _go(s: Stmt, free: dict[str, Buffer]) -> Stmt:
+    s = with_body(s, lambda k: _go(k, free))
+    if isinstance(s, Alloc):
+        for result in free.values():
+            places = _places(s, result)
+            if places is not None:
+                del free[result.name]
+                return _moved(s.body, s.buffer.name, result.name, places)
+    return s
+
+
+def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
+    """For each dimension of the result, the dimension of the buffer that runs along it, or the expression of
+    outer loops that it is fixed at; None where the buffer cannot lie there."""
+    b, body = s.buffer, s.body
+    while isinstance(body, Alloc):
+        body = body.body
+    path = _path_to_store(body, result.name)
+    extents = [const(n) or 0 for n in b.shape]
+    if path is None or b.dtype != result.dtype or math.prod(extents) < LEAST_ELEMENTS:
+        return None
+    last, around = path[-1], [x for x in path if isinstance(x, Loop)]
+    assert isinstance(last, Store)
+    read = {x.indices for x in E.loads(last.value) if x.buffer == b.name}
+    if len(read) != 1 or not _is_last_reader(body, path, b.name) or not _each_once(last.indices, around):
+        return None
+    (source,) = read
+    inner = {x.var for x in walk(body) if isinstance(x, Loop)}
+    where: list[int | Expr] = []
+    for i, n in zip(last.indices, result.shape, strict=True):
+        if not E.variables(i) & inner:
+            if _may_repeat(i):
+                return None
+            where.append(i)
+            continue
+        k = next((k for k, e in enumerate(source) if e == i and k not in where), None)
+        if k is None or not E.variables(i) <= inner or extents[k] > (const(n) or 0):
+            return None
+        where.append(k)
+    # Every element that the buffer has is one that the last store writes, so none is another iteration's.
+    count = math.prod(const(x.extent) or 0 for x in around)
+    return where if count == math.prod(extents) else None
+
+
+def _path_to_store(s: Stmt, buffer: str) -> list[Stmt] | None:
+    """Statements from ``s`` down to the store, through nothing but loops, guards and sequences."""
+    if isinstance(s, Store):
+        return [s] if s.buffer == buffer else None
+    if not isinstance(s, (Loop, Guard, Seq)):
+        return None
+    for k in kids(s):
+        rest = _path_to_store(k, buffer)
+        if rest is not None:
+            return [s, *rest]
+    return None
+
+
+def _is_last_reader(body: Stmt, path: list[Stmt], buffer: str) -> bool:
+    """Every other use of the buffer comes before the loops of the last store; none accumulates in it."""
+    others = body.stmts if isinstance(body, Seq) else (body,)
+    at = next(n for n, x in enumerate(others) if any(x is p for p in path))
+    for n, x in enumerate(others):
+        uses = [y for y in walk(x) if _uses(y, buffer)]
+        if (n > at and uses) or (n == at and any(y is not path[-1] for y in uses)):
+            return False
+        if any(isinstance(y, Store) and y.buffer == buffer and _reads(y, buffer) for y in uses):
+            return False
+    return True
+
+
+def _uses(s: Stmt, buffer: str) -> bool:
+    return (isinstance(s, Store) and s.buffer == buffer) or _reads(s, buffer)
+
+
+def _reads(s: Stmt, buffer: str) -> bool:
+    return any(x.buffer == buffer for x in loads(s))
+
+
+def _each_once(indices: tuple[Expr, ...], loops: list[Loop]) -> bool:
+    """No two iterations of the loops write one element: the indices are digits of a number system."""
+    seen: set[str] = set()
+    for i in indices:
+        terms, _ = affine.linear(i)
+        steps = []
+        for atom, c in terms.items():
+            loop = next((x for x in loops if Var(x.var) == atom), None)
+            if loop is None:
+                if E.variables(atom) & {x.var for x in loops}:
+                    return False  # rounded, or cut off
+                continue
+            extent = const(loop.extent)
+            if extent is None or not isinstance(c, Const) or c.value <= 0 or loop.var in seen:
+                return False
+            seen.add(loop.var)
+            steps.append((int(c.value), extent))
+        reach = 0
+        for step, extent in sorted(steps):
+            if step <= reach:
+                return False
+            reach += step * (extent - 1)
+    return all(x.var in seen or const(x.extent) == 1 for x in loops)
+
+
+def _may_repeat(e: Expr) -> bool:
+    """Whether outer iterations may share a value: those that are moved inwards at an end."""
+    return any(isinstance(x, (E.Select, Load)) or getattr(x, "op", "") in ("min", "max") for x in E.walk(e))
+
+
+def _moved(s: Stmt, old: str, new: str, where: list[int | Expr]) -> Stmt:
+    def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(indices[w] if isinstance(w, int) else w for w in where)
+
+    def f(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer == old:
+            return Load(new, at(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
+        return None
+
+    def go(x: Stmt) -> Stmt:
+        match x:
+            case Store(buffer=b, indices=ix, value=v):
+                moved = tuple(E.rewrite(i, f) for i in ix)
+                return Store(new if b == old else b, at(moved) if b == old else moved, E.rewrite(v, f))
+            case Guard(cond=c, body=body, speculative=sp):
+                return Guard(E.rewrite(c, f), go(body), sp)
+        return with_body(x, go)
+
+    return go(s)
