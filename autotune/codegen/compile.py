@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # Every x86-64 CPU has these; LLVM cannot generate code without some of them.
 _X86_64_BASELINE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"))
 _METH_FASTCALL = 0x80
+_SWITCH = threading.Lock()
 
 
 @cache
@@ -110,11 +111,12 @@ def _own_addresses() -> Iterator[None]:
     does itself (`Expressions.address`). The switch is the whole process's, where others may compile too
     (numba), so it is put back."""
     llvm = _llvm()
-    llvm.set_option("autotune", "-disable-lsr=true")
-    try:
-        yield
-    finally:
-        llvm.set_option("autotune", "-disable-lsr=false")
+    with _SWITCH:  # no other thread of ours puts it back meanwhile
+        llvm.set_option("autotune", "-disable-lsr=true")
+        try:
+            yield
+        finally:
+            llvm.set_option("autotune", "-disable-lsr=false")
 
 
 def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bool) -> None:
