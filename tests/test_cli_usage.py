@@ -106,6 +106,12 @@ def test_every_command_has_help(words: tuple[str, ...]) -> None:
         assert "autotune " + words[0] in ran.out.split("Example")[1]
 
 
+def test_the_list_of_commands_is_not_cut_off() -> None:
+    for words in ((), ("log",)):
+        shown = run(*words, "--help").out
+        assert "..." not in shown.split("Commands")[1], shown
+
+
 def test_help_and_version_import_nothing_heavy() -> None:
     code = (
         "import sys\nfrom autotune.cli import main\nsys.argv = ['autotune', '--help']\n"

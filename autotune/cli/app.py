@@ -114,9 +114,10 @@ def _root(
     )
 
 
-app.command("tune", no_args_is_help=True)(tune.tune)
-app.command("best", no_args_is_help=True)(best.best)
-app.command("bench", no_args_is_help=True)(bench.bench)
-app.command("ops")(ops.ops)
-app.command("doctor")(doctor.doctor)
+# One line each, short enough for the list of commands in 80 columns.
+app.command("tune", no_args_is_help=True, short_help="Search for a fast schedule of an operator.")(tune.tune)
+app.command("best", no_args_is_help=True, short_help="Show the best kernel of the log.")(best.best)
+app.command("bench", no_args_is_help=True, short_help="Time kernels beside other libraries.")(bench.bench)
+app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
+app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
 app.add_typer(log.app, name="log")

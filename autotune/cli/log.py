@@ -48,7 +48,7 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         out.print(f"  {'of these':9} {counts(found['by_status'])}")
 
 
-@app.command("list")
+@app.command("list", short_help="List every task and its best time.")
 def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     """List every task of the log, its trials and its best time.
 
@@ -108,7 +108,7 @@ def _task(log: Log, workload_digest: str, target_digest: str) -> dict[str, Any]:
     }
 
 
-@app.command("export", no_args_is_help=True)
+@app.command("export", no_args_is_help=True, short_help="Write the log as JSON Lines.")
 def export(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Where to write; an existing export is replaced.")
@@ -147,7 +147,7 @@ def import_(
     _merge(files, opt.db_of(db), json)
 
 
-@app.command("merge", no_args_is_help=True)
+@app.command("merge", no_args_is_help=True, short_help="Take other logs into the log.")
 def merge(
     files: Annotated[list[Path], typer.Argument(metavar="FILE_OR_DB...", help="Exports and logs.")],
     db: opt.DbOption = None,
