@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
+
+if TYPE_CHECKING:
+    from autotune.codegen.compile import LoadedObject
 
 MAGIC = b"autotune-packing-1\n"
 
@@ -39,3 +43,11 @@ def split(data: bytes) -> tuple[bytes, dict[int, bytes]]:
     if at != len(data) or -1 not in parts:
         raise CompileError("a bundle of objects that is cut off")
     return parts.pop(-1), parts
+
+
+def load(data: bytes) -> tuple[LoadedObject, dict[int, LoadedObject]]:
+    """`split`, with the code mapped into this process (see `autotune.codegen.compile.load_object`)."""
+    from autotune.codegen.compile import load_object
+
+    kernel, packing = split(data)
+    return load_object(kernel), {i: load_object(x) for i, x in packing.items()}

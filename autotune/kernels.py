@@ -40,7 +40,7 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
 
         obj = build_object(workload.dag, trace, code)
         objects.put(name, obj)
-        loaded = _load(obj)
+        loaded = bundle.load(obj)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
 
@@ -89,19 +89,11 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def _load(obj: bytes) -> tuple[LoadedObject, dict[int, LoadedObject]]:
-    """The kernel's code, and what packs its constants by the number of the input."""
-    from autotune.codegen.compile import load_object
-
-    kernel, packing = bundle.split(obj)
-    return load_object(kernel), {i: load_object(x) for i, x in packing.items()}
-
-
 def _cached(objects: ObjectCache, name: str) -> tuple[LoadedObject, dict[int, LoadedObject]] | None:
     obj = objects.get(name)
     if obj is None:
         return None
     try:
-        return _load(obj)
+        return bundle.load(obj)
     except CompileError:  # it will be compiled again and replaced
         return None

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from autotune.suites import Task, mean_over_groups, read  # noqa: E402
 from autotune.targets import machine  # noqa: E402
+from autotune.workloads import param_text  # noqa: E402
 
 DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose_a=0", "transpose_b=0"}
 
@@ -41,9 +42,7 @@ def words(task: Task) -> list[str]:
     """The task as the command line takes it."""
     params = dict(task.workload.params)
     layout = params.pop("layout", None)
-    shape = ",".join(
-        f"{k}={'x'.join(map(str, v)) if isinstance(v, tuple | list) else v}" for k, v in params.items()
-    )
+    shape = ",".join(f"{k}={param_text(v)}" for k, v in params.items())
     return [task.workload.op, "--shape", shape, *(["--layout", str(layout)] if layout else [])]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from schedules.ir import Nest, Seq, Stmt, blocks, seq
+from schedules.ir import Nest, Stmt, blocks, in_order, seq
 from schedules.nest import reads
 
 
@@ -27,9 +27,10 @@ def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[st
 
 def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
     known, ahead, rest = {constant}, [], []
-    for s in _stages(nest):
-        read, written = _reads(s), _writes(s)
-        if read - written and read - written <= known and not written & set(nest.params):
+    for s in in_order(nest.body):
+        written = _writes(s)
+        read = _reads(s) - written
+        if read and read <= known and not written & set(nest.params):
             ahead.append(s)
             known |= written
         else:
@@ -45,10 +46,6 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
         replace(nest, params=swapped, buffers=after, body=seq(*rest)),
         Nest((constant, packed), (packed,), before, seq(*ahead)),
     )
-
-
-def _stages(nest: Nest) -> tuple[Stmt, ...]:
-    return nest.body.stmts if isinstance(nest.body, Seq) else (nest.body,)
 
 
 def _reads(s: Stmt) -> set[str]:

@@ -191,8 +191,13 @@ def seq(*stmts: Stmt) -> Stmt:
     """Statements in order, flattened; one alone stands for itself."""
     flat: list[Stmt] = []
     for s in stmts:
-        flat.extend(s.stmts if isinstance(s, Seq) else (s,))
+        flat.extend(in_order(s))
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def in_order(s: Stmt) -> tuple[Stmt, ...]:
+    """The statements of a sequence; one that is none stands for itself."""
+    return s.stmts if isinstance(s, Seq) else (s,)
 
 
 def kids(s: Stmt) -> tuple[Stmt, ...]:

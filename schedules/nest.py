@@ -19,6 +19,7 @@ from schedules.ir import (
     Seq,
     Stmt,
     blocks,
+    in_order,
     path_to,
     seq,
     walk,
@@ -254,7 +255,7 @@ def insert(nest: Nest, loop: str | None, new: Stmt, *, before: Stmt | None = Non
     ``before``, or last."""
     parent = find_loop(nest, loop) if loop is not None else None
     body = parent.body if parent is not None else nest.body
-    stmts = body.stmts if isinstance(body, Seq) else (body,)
+    stmts = in_order(body)
     at = len(stmts)
     if before is not None:
         at = next(n for n, s in enumerate(stmts) if any(x is before for x in walk(s)))

@@ -134,11 +134,11 @@ def test_the_peaks_of_this_machine() -> None:
 
 def test_the_bandwidth_loops_compute_what_they_say() -> None:
     target = targets.detect(1)
-    n = 4 * 8 * cpu._lanes(target, "float32")
+    n = 4 * 8 * cpu.vector_lanes(target, "float32")
     rng = np.random.default_rng(0)
     for mode, shapes in (("read", (n, n // 4)), ("copy", (n, n)), ("triad", (n, n, n))):
         params = [(f"P{i}", (s,), "float32") for i, s in enumerate(shapes)]
-        loaded = cpu._load(cpu._stream_text(mode, n, cpu._lanes(target, "float32")), params, target)
+        loaded = cpu._load(cpu._stream_text(mode, n, cpu.vector_lanes(target, "float32")), params, target)
         arrays = [rng.standard_normal(s).astype("f4") for s in shapes]
         loaded.bench([a.ctypes.data for a in arrays], 1)
         if mode == "read":

@@ -124,7 +124,7 @@ def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bo
     changes with the tile sizes in ways that a search cannot learn. No value numbering: the text
     has its common subexpressions out already, and NewGVN aborts the process on some inputs (an assertion,
     LLVM 22). Combining instructions takes as long as a tenth of code generation and gains nothing but where
-    floats are compared (minima, maxima, the clamps of vector math)."""
+    floats are compared (the clamps of vector math)."""
     llvm = _llvm()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()

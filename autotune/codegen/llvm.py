@@ -16,7 +16,6 @@ from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Sto
 from schedules.model import Target
 from schedules.passes.simplify import substitute
 
-CODEGEN_VERSION = 4
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
 ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
@@ -506,4 +505,4 @@ def _identity(op: str, dtype: str) -> float | int:
     return half - 1 if op == "min" else -half
 
 
-__all__ = ["CODEGEN_VERSION", "CodegenError", "Module", "emit"]
+__all__ = ["CodegenError", "Module", "emit"]

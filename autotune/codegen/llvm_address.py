@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class Flat:
     const: int
 
 
-class Addresses:
+class Addresses(ABC):
     """Emits addresses into `Scopes`. ``env`` maps loop variables to integers (unrolled) or to SSA names with
     the depth of their scope; ``lanes`` describes the open vectorized loop."""
 
@@ -49,9 +50,9 @@ class Addresses:
         self.unrolled: dict[str, tuple[int, Scope]] = {}  # iterations, and the scope that all run in
         self._flat: dict[tuple[str, tuple[Expr, ...]], Flat] = {}
 
+    @abstractmethod
     def scalar(self, e: Expr) -> Value:
         """Emit an expression that all lanes share."""
-        raise NotImplementedError
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
         """The flat index of an access, as a linear form."""

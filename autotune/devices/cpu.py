@@ -33,7 +33,7 @@ class FmaLoop:
         if dtype not in _LLVM_TYPE:
             raise ValueError(f"no FMA loop for dtype {dtype!r}; use float32 or float64")
         one = replace(target, threads=1)
-        lanes = _lanes(target, dtype)
+        lanes = vector_lanes(target, dtype)
         self.flops = 2 * CHAINS * STEPS * lanes
         self._object = _load(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
         self._out = np.zeros(CHAINS * lanes, dtype)
@@ -93,7 +93,7 @@ def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, ro
 @cache
 def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> float:
     arrays = MODES.index(mode) + 1
-    lanes = _lanes(target, "float32")
+    lanes = vector_lanes(target, "float32")
     unit = 8 * lanes
     n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
     shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
@@ -146,7 +146,8 @@ def _together(jobs: Sequence[Callable[[], float]]) -> float:
     return max(seconds)
 
 
-def _lanes(target: Target, dtype: str) -> int:
+def vector_lanes(target: Target, dtype: str) -> int:
+    """Elements in a vector register."""
     return max(1, target.limit("vector_bytes", 16) // np.dtype(dtype).itemsize)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.building import build_object
 from autotune.codegen.compile import load_object
+from autotune.devices.cpu import vector_lanes
 from schedules import expr as E
 from schedules import te
 from schedules.dag import ComputeDAG
@@ -50,8 +51,7 @@ def _rate(target: Target, fn: str, dtype: str) -> float:
     x = te.placeholder((ELEMENTS,), dtype, name="x")
     y = te.compute((ELEMENTS,), lambda i: E.Call(fn, x[i]), name="y")
     s = Schedule(te.dag([x, y]), target)
-    lanes = max(1, target.limit("vector_bytes", 16) // np.dtype(dtype).itemsize)
-    _, inner = s.split(s.loops("y")[0], (None, 4 * lanes))
+    _, inner = s.split(s.loops("y")[0], (None, 4 * vector_lanes(target, dtype)))
     s.vectorize(inner)
     loaded = load_object(build_object(s.dag, s.trace, target))
     data = np.linspace(0.1, 2.0, ELEMENTS, dtype=dtype)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from autotune import bundle
-from autotune.codegen.compile import LoadedObject, load_object
+from autotune.codegen.compile import LoadedObject
 from autotune.codegen.entry import parse_signature
 from autotune.devices.cpu import Reference
 from autotune.errors import CompileError
@@ -119,10 +119,8 @@ class _Loaded:
     input. Raises CompileError where they are not of this workload."""
 
     def __init__(self, bench: Bench, data: bytes) -> None:
-        kernel, packing = bundle.split(data)
         self._bench = bench
-        self.kernel = load_object(kernel)
-        self.packing = {i: load_object(x) for i, x in packing.items()}
+        self.kernel, self.packing = bundle.load(data)
         self._fits()
 
     def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from schedules import expr as E
-from schedules.expr import Expr, Load
+from schedules.expr import Expr
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, walk, with_body
+from schedules.passes.accesses import moved, uses
 from schedules.passes.simplify import expressions, loads
 from schedules.regions import footprint
 
@@ -19,16 +18,9 @@ def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
     return s
 
 
-def _uses(s: Stmt, name: str) -> bool:
-    return any(
-        (isinstance(x, Store) and x.buffer == name) or any(ld.buffer == name for ld in loads(x))
-        for x in walk(s)
-    )
-
-
 def _place(s: Stmt, b: Buffer) -> Stmt:
     """Descend while a single child holds every use; a loop of lanes or threads stays whole."""
-    users = [k for k in kids(s) if _uses(k, b.name)]
+    users = [k for k in kids(s) if any(uses(x, b.name) for x in walk(k))]
     own = any(x.buffer == b.name for e in expressions(s) for x in E.loads(e))
     if not users:
         return s
@@ -54,23 +46,9 @@ def _alloc(s: Stmt, b: Buffer) -> Stmt:
     spans = footprint(places, inner, b.shape, clip=False)
     base = [s0 for s0, _ in spans]
 
-    def f(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.buffer == b.name:
-            at = (E.rewrite(i, f) for i in e.indices)
-            return Load(e.buffer, tuple(i - o for i, o in zip(at, base, strict=True)), e.dtype)
-        return None
+    def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(i - o for i, o in zip(indices, base, strict=True))
 
-    def go(x: Stmt) -> Stmt:
-        match x:
-            case Store(buffer=name, indices=ix, value=v):
-                new = tuple(E.rewrite(i, f) for i in ix)
-                if name == b.name:
-                    new = tuple(i - o for i, o in zip(new, base, strict=True))
-                return Store(name, new, E.rewrite(v, f))
-            case Guard(cond=c, body=body):
-                return replace(x, cond=E.rewrite(c, f), body=go(body))
-        return with_body(x, go)
-
-    return Alloc(Buffer(b.name, tuple(n for _, n in spans), b.dtype, b.scope), go(s))
+    return Alloc(Buffer(b.name, tuple(n for _, n in spans), b.dtype, b.scope), moved(s, b.name, b.name, at))
 
 

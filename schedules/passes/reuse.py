@@ -11,11 +11,13 @@ twice, in loops that overlap: the second time would start from the first result.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Guard, Loop, Seq, Stmt, Store, const, kids, walk, with_body
+from schedules.ir import Alloc, Buffer, Loop, Stmt, Store, const, in_order, path_to, walk, with_body
+from schedules.passes.accesses import moved, reads, uses
 from schedules.passes.simplify import loads
 
 LEAST_ELEMENTS = 64  # fewer are better kept in registers
@@ -39,8 +41,12 @@ def _go(s: Stmt, free: dict[str, Buffer]) -> Stmt:
             places = _places(s, result)
             if places is not None:
                 del free[result.name]
-                return _moved(s.body, s.buffer.name, result.name, places)
+                return moved(s.body, s.buffer.name, result.name, partial(_at, places))
     return s
+
+
+def _at(places: list[int | Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple(indices[p] if isinstance(p, int) else p for p in places)
 
 
 def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
@@ -49,9 +55,11 @@ def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
     b, body = s.buffer, s.body
     while isinstance(body, Alloc):
         body = body.body
-    path = _path_to_store(body, result.name)
+    path = path_to(body, lambda x: isinstance(x, Store) and x.buffer == result.name)
     extents = [const(n) or 0 for n in b.shape]
-    if path is None or b.dtype != result.dtype or math.prod(extents) < LEAST_ELEMENTS:
+    if path is None or any(isinstance(x, Alloc) for x in path):
+        return None
+    if b.dtype != result.dtype or math.prod(extents) < LEAST_ELEMENTS:
         return None
     last, around = path[-1], [x for x in path if isinstance(x, Loop)]
     assert isinstance(last, Store)
@@ -76,38 +84,17 @@ def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
     return where if count == math.prod(extents) else None
 
 
-def _path_to_store(s: Stmt, buffer: str) -> list[Stmt] | None:
-    """Statements from ``s`` down to the store, through nothing but loops, guards and sequences."""
-    if isinstance(s, Store):
-        return [s] if s.buffer == buffer else None
-    if not isinstance(s, (Loop, Guard, Seq)):
-        return None
-    for k in kids(s):
-        rest = _path_to_store(k, buffer)
-        if rest is not None:
-            return [s, *rest]
-    return None
-
-
-def _is_last_reader(body: Stmt, path: list[Stmt], buffer: str) -> bool:
+def _is_last_reader(body: Stmt, path: tuple[Stmt, ...], buffer: str) -> bool:
     """Every other use of the buffer comes before the loops of the last store; none accumulates in it."""
-    others = body.stmts if isinstance(body, Seq) else (body,)
+    others = in_order(body)
     at = next(n for n, x in enumerate(others) if any(x is p for p in path))
     for n, x in enumerate(others):
-        uses = [y for y in walk(x) if _uses(y, buffer)]
-        if (n > at and uses) or (n == at and any(y is not path[-1] for y in uses)):
+        users = [y for y in walk(x) if uses(y, buffer)]
+        if (n > at and users) or (n == at and any(y is not path[-1] for y in users)):
             return False
-        if any(isinstance(y, Store) and y.buffer == buffer and _reads(y, buffer) for y in uses):
+        if any(isinstance(y, Store) and y.buffer == buffer and reads(y, buffer) for y in users):
             return False
     return True
-
-
-def _uses(s: Stmt, buffer: str) -> bool:
-    return (isinstance(s, Store) and s.buffer == buffer) or _reads(s, buffer)
-
-
-def _reads(s: Stmt, buffer: str) -> bool:
-    return any(x.buffer == buffer for x in loads(s))
 
 
 def _each_once(indices: tuple[Expr, ...], loops: list[Loop]) -> bool:
@@ -138,24 +125,3 @@ def _each_once(indices: tuple[Expr, ...], loops: list[Loop]) -> bool:
 def _may_repeat(e: Expr) -> bool:
     """Whether outer iterations may share a value: those that are moved inwards at an end."""
     return any(isinstance(x, (E.Select, Load)) or getattr(x, "op", "") in ("min", "max") for x in E.walk(e))
-
-
-def _moved(s: Stmt, old: str, new: str, where: list[int | Expr]) -> Stmt:
-    def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(indices[w] if isinstance(w, int) else w for w in where)
-
-    def f(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.buffer == old:
-            return Load(new, at(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
-        return None
-
-    def go(x: Stmt) -> Stmt:
-        match x:
-            case Store(buffer=b, indices=ix, value=v):
-                moved = tuple(E.rewrite(i, f) for i in ix)
-                return Store(new if b == old else b, at(moved) if b == old else moved, E.rewrite(v, f))
-            case Guard(cond=c, body=body, speculative=sp):
-                return Guard(E.rewrite(c, f), go(body), sp)
-        return with_body(x, go)
-
-    return go(s)

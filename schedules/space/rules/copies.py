@@ -56,12 +56,12 @@ def _contiguous_across(d: Draft, name: str) -> str | None:
 def _copy_by_squares(d: Draft, name: str, across: str, parallel: bool) -> None:
     """Squares as wide as a register: code generation turns those over in registers."""
     w = d.lanes_of(d.dtype(d.block(name)))
-    lanes = d.own_loops(name)[-1].var
+    last = d.own_loops(name)[-1]
     outer, steps = d.s.split(across, (None, w), "shift")
-    if extent(d.own_loops(name)[-1]) == w:
-        pieces, lane = [], lanes
+    if extent(last) == w:
+        pieces, lane = [], last.var
     else:
-        piece, lane = d.s.split(lanes, (None, w))
+        piece, lane = d.s.split(last.var, (None, w))
         pieces = [piece]
     d.s.reorder(outer, *pieces, steps, lane)
     d.s.unroll(steps)

@@ -1,0 +1,43 @@
+"""Where lowered code uses a buffer, and moving those accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from schedules import expr as E
+from schedules.expr import Expr, Load
+from schedules.ir import Guard, Stmt, Store, with_body
+from schedules.passes.simplify import loads
+
+Indices = tuple[Expr, ...]
+
+
+def reads(s: Stmt, buffer: str) -> bool:
+    """Whether the statement itself, not its children, loads from the buffer."""
+    return any(x.buffer == buffer for x in loads(s))
+
+
+def uses(s: Stmt, buffer: str) -> bool:
+    """Whether the statement itself, not its children, loads from the buffer or stores to it."""
+    return (isinstance(s, Store) and s.buffer == buffer) or reads(s, buffer)
+
+
+def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:
+    """``s`` with every access ``old[i]`` as ``new[at(i)]``."""
+
+    def f(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer == old:
+            return Load(new, at(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
+        return None
+
+    def go(x: Stmt) -> Stmt:
+        match x:
+            case Store(buffer=b, indices=ix, value=v):
+                ix = tuple(E.rewrite(i, f) for i in ix)
+                v = E.rewrite(v, f)
+                return Store(new, at(ix), v) if b == old else Store(b, ix, v)
+            case Guard(cond=c, body=body, speculative=sp):
+                return Guard(E.rewrite(c, f), go(body), sp)
+        return with_body(x, go)
+
+    return go(s)
