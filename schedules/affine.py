@@ -6,6 +6,7 @@ simplification want concrete integers; linear forms allow holes in coefficients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -148,6 +149,19 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
                 hi += c * (r[1] if c >= 0 else r[0])
             return lo, hi
     return None
+
+
+def multiple(e: Expr) -> int:
+    """An integer that divides ``e`` whatever its variables are; 0 where it is always 0."""
+    terms, const = linear(e)
+    out = const.value if type(const) is Const and type(const.value) is int else 1
+    for atom, c in terms.items():
+        if type(c) is not Const or type(c.value) is not int:
+            return 1
+        both = E.kind(atom) is Binary and atom.op in ("min", "max")  # type: ignore[attr-defined]
+        inner = math.gcd(multiple(atom.a), multiple(atom.b)) if both else 1  # type: ignore[attr-defined]
+        out = math.gcd(out, c.value * inner)
+    return abs(out)
 
 
 def decide(cond: Expr, ranges: Ranges) -> bool | None:

@@ -124,7 +124,7 @@ def test_the_peaks_of_this_machine() -> None:
     assert cpu.peak_flops(target, "float32", 3) == single  # kept
     for mode in cpu.MODES:
         assert 1e8 < cpu.bandwidth(target, mode, 1 << 14, 2) < 1e13
-    with pytest.raises(ValueError, match="read, copy, triad"):
+    with pytest.raises(ValueError, match="read, copy, stream, triad"):
         cpu.bandwidth(target, "write")
     with pytest.raises(ValueError, match="float32 or float64"):
         cpu.peak_flops(target, "int32")
@@ -136,14 +136,16 @@ def test_the_bandwidth_loops_compute_what_they_say() -> None:
     target = targets.detect(1)
     n = 4 * 8 * cpu.vector_lanes(target, "float32")
     rng = np.random.default_rng(0)
-    for mode, shapes in (("read", (n, n // 4)), ("copy", (n, n)), ("triad", (n, n, n))):
+    for mode, shapes in (("read", (n, n // 4)), ("copy", (n, n)), ("stream", (n, n)), ("triad", (n, n, n))):
         params = [(f"P{i}", (s,), "float32") for i, s in enumerate(shapes)]
         loaded = cpu._load(cpu._stream_text(mode, n, cpu.vector_lanes(target, "float32")), params, target)
-        arrays = [rng.standard_normal(s).astype("f4") for s in shapes]
+        arrays = [cpu._aligned(s) for s in shapes]  # as streaming stores need
+        for a in arrays:
+            a[:] = rng.standard_normal(a.shape)
         loaded.bench([a.ctypes.data for a in arrays], 1)
         if mode == "read":
             np.testing.assert_allclose(arrays[1], arrays[0].reshape(4, -1).sum(0), rtol=1e-4, atol=1e-5)
-        elif mode == "copy":
+        elif mode in ("copy", "stream"):
             np.testing.assert_array_equal(arrays[1], arrays[0])
         else:
             np.testing.assert_allclose(arrays[2], arrays[0] + 3 * arrays[1], rtol=1e-5, atol=1e-5)

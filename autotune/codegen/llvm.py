@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autotune.codegen.llvm_address import Place
+from autotune.codegen.llvm_address import Flat, Place
+from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
 from autotune.codegen.llvm_expr import CodegenError, Expressions
 from autotune.codegen.llvm_scope import Scope, Scopes
 from autotune.codegen.llvm_types import ITEMSIZE, LLVM_TYPE, Value, literal, mangle
@@ -18,7 +19,8 @@ from schedules.passes.simplify import substitute
 
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
-ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
+STREAM_ALIGN = 16  # bytes: numpy's arrays are that, and vectors of more are written in pieces of it
+FENCE = "  fence seq_cst"  # after streaming stores, before anyone is told that they were made
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class _Shared:
     root_bytes: int = 0
     thread_bytes: int = 0
     n: int = 0
+    streamed: tuple[str, ...] = ()  # of the body being emitted
 
 
 def emit(func: LoweredFunc, target: Target) -> Module:
@@ -49,12 +52,12 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     pool, or serially for a target of one thread."""
     shared = _Shared(func, target.threads, target.limit("vector_bytes", 16))
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
-    body = _Function(shared, (), in_parallel=False)
-    text = body.build(func.body)
-    shared.functions.append(
-        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind {{\n"
-        f"{text}\n  ret void\n}}"
-    )
+    for name, shared.streamed in _bodies(func):
+        text = _Function(shared, (), in_parallel=False).build(func.body)
+        shared.functions.append(
+            f"define internal void @{name}({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
+            f" {{\n{text}\n{FENCE if shared.streamed else ''}\n  ret void\n}}"
+        )
     loads = "\n".join(
         f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
         for n, b in enumerate(func.params)
@@ -62,11 +65,40 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
-        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
+        + _dispatch(func, f"({call}, ptr %scratch, ptr %args, i32 %nthreads)")
+        + "\n}"
     )
+    if func.streamed:
+        shared.functions.append("!0 = !{i32 1}")
     whole = "\n".join([*shared.declares, *shared.functions])
     whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
     return Module(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+
+
+def _bodies(func: LoweredFunc) -> list[tuple[str, tuple[str, ...]]]:
+    """Names of the bodies to emit, with the buffers that each writes with streaming stores: they need an
+    aligned array, which only the call shows."""
+    return [("body", ()), *([("stream", func.streamed)] if func.streamed else [])]
+
+
+def _dispatch(func: LoweredFunc, arguments: str) -> str:
+    """The call of the body that fits the arrays."""
+    if not func.streamed:
+        return f"  call void @body{arguments}\n  ret void"
+    lines = ["  %or0 = add i64 0, 0"]
+    for n, name in enumerate(func.streamed):
+        lines += [
+            f"  %at{n} = ptrtoint ptr %arg.{name} to i64",
+            f"  %or{n + 1} = or i64 %or{n}, %at{n}",
+        ]
+    lines += [
+        f"  %low = and i64 %or{len(func.streamed)}, {STREAM_ALIGN - 1}",
+        "  %aligned = icmp eq i64 %low, 0",
+        "  br i1 %aligned, label %fits, label %else",
+        f"fits:\n  call void @stream{arguments}\n  ret void",
+        f"else:\n  call void @body{arguments}\n  ret void",
+    ]
+    return "\n".join(lines)
 
 
 def _stores(s: Stmt) -> frozenset[str]:
@@ -253,9 +285,11 @@ class _Function:
         for n in shape:
             count *= n
         size = -(-count * ITEMSIZE[b.dtype] // ALIGN) * ALIGN
-        shared_by_threads = any(
-            isinstance(x, Loop) and x.kind == "parallel" for x in walk(s.body)
-        ) and not self.in_parallel and self.shared.threads > 1
+        shared_by_threads = (
+            any(isinstance(x, Loop) and x.kind == "parallel" for x in walk(s.body))
+            and not self.in_parallel
+            and self.shared.threads > 1
+        )
         mark = self.offset
         if size <= STACK_BYTES and not shared_by_threads:
             ptr = self.s.fresh("local")
@@ -365,7 +399,10 @@ class _Function:
         if step == 1:
             ptr, _ = x.address(s.buffer, flat)
             if x.mask is None:
-                self.s.do(f"store {value}, ptr {ptr}, align {align}")
+                if s.buffer in self.shared.streamed and self.streams(flat, align):
+                    self.s.do(f"store {value}, ptr {ptr}, align {STREAM_ALIGN}, !nontemporal !0")
+                else:
+                    self.s.do(f"store {value}, ptr {ptr}, align {align}")
                 return
             name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], x.lanes)}.p0"
             self.shared.declares.setdefault(f"declare void {name}({value.type}, ptr, <{x.lanes} x i1>)")
@@ -382,6 +419,10 @@ class _Function:
         for lane, ptr in enumerate(x._lane_addresses(s.buffer, flat, step)):
             one = self.s.emit(f"extractelement {value}, i64 {lane}")
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
+
+    def streams(self, at: Flat, item: int) -> bool:
+        """Whether a vector stored there is as aligned as streaming stores need, where its array is."""
+        return self.x.lanes * item % STREAM_ALIGN == 0 and self.x.multiple(at) * item % STREAM_ALIGN == 0
 
     def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:
         """``C[i] op lanes of x``: a horizontal reduction, then one scalar operation."""
@@ -431,7 +472,12 @@ class _Function:
             f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
             f" {{\n{text}\n  ret void\n}}"
         )
-        sh.functions.append(self._driver(name, n, outer, s))
+        chunk = dict(s.annotations).get("chunk", 0)
+        assert isinstance(chunk, int)
+        end = FENCE if sh.streamed else ""
+        sh.functions.append(
+            driver(name, n, chunk or max(1, n // (16 * sh.threads)), sh.func.params, outer, s.var, end)
+        )
         slots = 3 + len(outer)
         ctx = self.s.fresh("ctx")
         self.allocas.append(f"  {ctx} = alloca [{slots} x i64], align {ALIGN}")
@@ -446,54 +492,6 @@ class _Function:
         x = self.x.counter(var)
         assert not isinstance(x, int)
         return x[0]
-
-    def _driver(self, name: str, n: int, outer: list[str], s: Loop) -> str:
-        chunk = dict(s.annotations).get("chunk", 0)
-        chunk = int(chunk) or max(1, n // (16 * self.shared.threads))
-        ps = self.shared.func.params
-        lines = ["entry:"]
-        for k, what in enumerate(["%args", "%scratch", *(f"%in_{v}" for v in outer)]):
-            t = "ptr" if k < 2 else "i64"
-            lines += [
-                f"  %c{k} = getelementptr i64, ptr %ctx, i64 {k + 1}",
-                f"  {what} = load {t}, ptr %c{k}, align 8",
-            ]
-        for k, b in enumerate(ps):
-            lines += [
-                f"  %s{k} = getelementptr ptr, ptr %args, i64 {k}",
-                f"  %arg.{b.name} = load ptr, ptr %s{k}",
-            ]
-        lines += [
-            "  %t = zext i32 %tid to i64",
-            f"  %t1 = mul i64 %t, {THREAD_TOKEN}",
-            f"  %t2 = add i64 %t1, {ROOT_TOKEN}",
-            "  %thread = getelementptr i8, ptr %scratch, i64 %t2",
-            "  br label %claim",
-            "claim:",
-            # claims need no order among themselves: results are published by the end of the job
-            f"  %first = atomicrmw add ptr %ctx, i64 {chunk} monotonic",
-            f"  %left = icmp slt i64 %first, {n}",
-            "  br i1 %left, label %run, label %exit",
-            "run:",
-            f"  %end0 = add i64 %first, {chunk}",
-            f"  %over = icmp sgt i64 %end0, {n}",
-            f"  %end = select i1 %over, i64 {n}, i64 %end0",
-            "  br label %next",
-            "next:",
-            f"  %in_{s.var} = phi i64 [ %first, %run ], [ %after, %next ]",
-        ]
-        args = ", ".join(f"ptr %arg.{b.name}" for b in ps)
-        ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
-        lines += [
-            f"  call void @{name}_body({args}, ptr %scratch, ptr %thread{ints})",
-            f"  %after = add i64 %in_{s.var}, 1",
-            "  %more = icmp slt i64 %after, %end",
-            "  br i1 %more, label %next, label %claim",
-            "exit:",
-            "  ret void",
-        ]
-        body = "\n".join(lines)
-        return f"define internal void @{name}(ptr %ctx, i32 %tid) nounwind {{\n{body}\n}}"
 
 
 def _identity(op: str, dtype: str) -> float | int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,6 +166,14 @@ class Addresses(ABC):
         if not isinstance(v, int):
             self.s.stack[v[1]].counted = True
         return v
+
+    def multiple(self, flat: Flat) -> int:
+        """A number that divides the index of lane 0, whatever the values of the loops; 0 divides itself."""
+        out = flat.const
+        for a, c in flat.terms:
+            known = self.lane_base if a == Var(self.lane_var or "") else self.env.get(getattr(a, "name", ""))
+            out = math.gcd(out, c * (known if isinstance(known, int) else affine.multiple(a)))
+        return out
 
     def stride(self, flat: Flat) -> int | None:
         """Elements from lane to lane, None when that isn't constant."""

@@ -22,7 +22,7 @@ from schedules.model import Target
 
 CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
 STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
-MODES = ("read", "copy", "triad")
+MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays that each reads
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
@@ -79,11 +79,11 @@ def _peak_flops(target: Target, dtype: str, rounds: int) -> float:
 
 
 def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5) -> float:
-    """Bytes/s moved by ordinary loads and stores over a working set of this many bytes in all, on
+    """Bytes/s moved by loads and stores over a working set of this many bytes in all, on
     ``target.threads`` threads, best of ``rounds``.
 
-    "read": s += A[i]; "copy": C[i] = A[i]; "triad": C[i] = A[i] + s * B[i]. Counted are the bytes that the
-    loop names: what a cache fetches in order to write is not counted.
+    "read": s += A[i]; "copy": C[i] = A[i]; "stream": a copy with streaming stores; "triad": C[i] = A[i] +
+    s * B[i]. Counted are the bytes that the loop names: what a cache fetches in order to write is not.
     """
     if mode not in MODES:
         raise ValueError(f"no bandwidth loop {mode!r}; one of {', '.join(MODES)}")
@@ -92,12 +92,12 @@ def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, ro
 
 @cache
 def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> float:
-    arrays = MODES.index(mode) + 1
+    arrays = len(MODES[mode]) + (mode != "read")
     lanes = vector_lanes(target, "float32")
     unit = 8 * lanes
     n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
     shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
-    params = [(name, (shapes[name],), "float32") for name in ("ABC" if mode == "triad" else "AC")]
+    params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
     loaded = _load(_stream_text(mode, n, lanes), params, replace(target, threads=1))
     data = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
     pointers = [[a.ctypes.data for a in arrays_] for arrays_ in data]
@@ -152,7 +152,7 @@ def vector_lanes(target: Target, dtype: str) -> int:
 
 
 def _aligned(n: int) -> np.ndarray:
-    raw = np.zeros(n + 16, "float32")
+    raw = np.ones(n + 16, "float32")  # zeros that nobody wrote would all be one page, in the first cache
     at = (-raw.ctypes.data % 64) // 4
     return raw[at : at + n]
 
@@ -204,12 +204,13 @@ done:
 
 
 def _stream_text(mode: str, n: int, lanes: int) -> str:
-    """A loop of eight vectors a turn over ``n`` floats, ordinary loads and stores."""
+    """A loop of eight vectors a turn over ``n`` floats."""
+    how = f"align {4 * lanes}, !nontemporal !0" if mode == "stream" else "align 4"
     vec = f"<{lanes} x float>"
     lines, step = [], 8 * lanes
     for u in range(8):
         lines.append(f"  %i{u} = add i64 %i, {u * lanes}")
-        for name in {"read": "A", "copy": "A", "triad": "AB"}[mode]:
+        for name in MODES[mode]:
             lines.append(f"  %{name}p{u} = getelementptr float, ptr %{name}, i64 %i{u}")
             lines.append(f"  %{name}{u} = load {vec}, ptr %{name}p{u}, align 4")
         value = f"%A{u}"
@@ -220,14 +221,14 @@ def _stream_text(mode: str, n: int, lanes: int) -> str:
             lines.append(f"  %n{u} = fadd {vec} %r{u}, %A{u}")
         else:
             lines.append(f"  %Cp{u} = getelementptr float, ptr %C, i64 %i{u}")
-            lines.append(f"  store {vec} {value}, ptr %Cp{u}, align 4")
+            lines.append(f"  store {vec} {value}, ptr %Cp{u}, {how}")
     phis, after = [], []
     if mode == "read":
         phis = [f"  %r{u} = phi {vec} [ zeroinitializer, %entry ], [ %n{u}, %loop ]" for u in range(8)]
         for u in range(8):
             after.append(f"  %Cp{u} = getelementptr {vec}, ptr %C, i64 {u}")
             after.append(f"  store {vec} %n{u}, ptr %Cp{u}, align 4")
-    names = "ABC" if mode == "triad" else "AC"
+    names = MODES[mode] + "C"
     loads = "\n".join(
         f"  %{x}at = getelementptr ptr, ptr %args, i64 {i}\n  %{x} = load ptr, ptr %{x}at"
         for i, x in enumerate(names)
@@ -249,6 +250,8 @@ loop:
   br i1 %more, label %loop, label %done
 done:
 {chr(10).join(after)}
+  fence seq_cst
   ret void
 }}
+!0 = !{{i32 1}}
 """

@@ -9,11 +9,11 @@ from schedules.errors import ScheduleError
 from schedules.ir import Nest
 from schedules.model import Target
 from schedules.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Factor, Primitive
 
 HINTS = {
     "chunk": "loop: iterations that a thread claims at once from a parallel loop",
-    "nontemporal": "block: 1 writes its output with streaming stores",
+    "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them",
 }
 
 
@@ -25,7 +25,7 @@ class Annotate(Primitive):
     name: ClassVar[str] = "annotate"
     where: str
     key: str
-    value: int
+    value: Factor
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:

@@ -17,6 +17,7 @@ from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
 from schedules.model import Target
 from schedules.nest import bound, reads
+from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 from schedules.space.holes import Columns
 
@@ -61,6 +62,7 @@ class BlockFacts:
     special: int  # special functions a point
     item: int
     reduces: bool
+    streams: Expr  # 1: results go around the caches
     accesses: tuple[AccessFacts, ...]
 
 
@@ -138,6 +140,7 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
         sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops),
         ITEM[dtype],
         b.reducer is not None,
+        as_expr(dict(b.annotations).get("nontemporal", 0)),
         tuple(facts),
     )
 
@@ -217,6 +220,7 @@ FEATURES_PER_BLOCK = (
     "l1_traffic",
     "l2_traffic",
     "memory_bytes",
+    "fetched_bytes",
     "cycles",
 )
 
@@ -268,11 +272,13 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     per = m.vector / b.item
     instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
     steps = instances / (lanes * unrolled)  # executions of the register tile
-    inner_bytes = panel_bytes = memory = np.zeros_like(lanes)
+    inner_bytes = panel_bytes = memory = fetched = np.zeros_like(lanes)
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         panel_bytes = panel_bytes + number(a.panel, env) * a.item
         memory = memory + number(a.whole, env) * a.item
+        if a.write:  # what is written through the caches is fetched first
+            fetched = fetched + number(a.whole, env) * a.item * (1.0 - number(b.streams, env))
     l2_traffic = inner_bytes * outer
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
@@ -289,7 +295,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     l1_in = inner_bytes <= m.l1
     l2_in = panel_bytes <= m.l2
     traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
-    memory_cycles = np.where(memory <= m.l3, memory / 16.0, memory / 6.0)
+    memory_cycles = np.where(memory <= m.l3, memory / 16.0, (memory + fetched) / 6.0)
     compute = steps * issue + outer * (6.0 + returns)
     cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
     whole = np.ceil(lanes / per) * per
@@ -319,6 +325,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "l1_traffic": steps * (loads + gathers) * m.vector,
         "l2_traffic": l2_traffic,
         "memory_bytes": memory,
+        "fetched_bytes": fetched,
         "cycles": cycles,
     }
 

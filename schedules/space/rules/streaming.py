@@ -1,0 +1,38 @@
+"""Streaming stores: large results that nothing reads again are written around the caches.
+
+An ordinary store fetches the line that it writes: a copy moves three bytes for two.
+"""
+
+from __future__ import annotations
+
+import math
+
+from schedules.ir import Block, blocks, const
+from schedules.nest import reads, writers
+from schedules.space.quantities import ITEM
+from schedules.space.sketching import Draft
+
+
+def stream_outputs(d: Draft) -> None:
+    """A choice for every output that does not fit beside the inputs in the caches of the cores, where it is
+    written once and not read."""
+    nest = d.s.nest
+    held = sum(_bytes(d, name) for name in nest.params)
+    if held <= d.target.limit("l2_bytes", 512 << 10) * d.threads:
+        return
+    read = {x.buffer for b in blocks(nest.body) for x in reads(b)}
+    for name in nest.outputs:
+        made = writers(nest, name)
+        if name not in read and all(_is_final(b) for b in made) and 8 * _bytes(d, name) >= held:
+            stream = d.choice(f"{name}.stream", (0, 1))
+            for b in made:
+                d.s.annotate(b.name, "nontemporal", stream)
+
+
+def _is_final(b: Block) -> bool:
+    return b.reducer is None and len(b.writes) == 1
+
+
+def _bytes(d: Draft, name: str) -> int:
+    buffer = d.s.nest.buffer(name)
+    return math.prod(const(n) or 1 for n in buffer.shape) * ITEM[buffer.dtype]
