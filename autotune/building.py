@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune import bundle
+from autotune.errors import CompileError
+from autotune.targets import emulated
 from schedules import expr as E
 from schedules import ir
 from schedules.constants import split_constants
@@ -17,6 +19,7 @@ from schedules.ir import LoweredFunc
 from schedules.lower import lower
 from schedules.model import Target, Trace
 from schedules.schedule import Schedule
+from schedules.simt import GridProgram, lower_simt
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm import Module
@@ -37,11 +40,7 @@ def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
-    if len(trace.steps) > MAX_STEPS or any(_length(x) > MAX_ITEMS for s in trace.steps for _, x in s.args):
-        raise ScheduleError(
-            f"the trace is longer than any schedule: more than {MAX_STEPS} steps, or a list of more than "
-            f"{MAX_ITEMS} items"
-        )
+    _check_length(trace)
     try:
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
         names = [t.name for t in dag.inputs]
@@ -51,14 +50,37 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
         raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
 
 
-def _checked(func: LoweredFunc) -> LoweredFunc:
-    """The program, if it is not too large."""
-    count = operations(func.body)
+def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
+    """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
+    _check_length(trace)
+    try:
+        program = lower_simt(Schedule.replay(dag, trace, target).nest)
+    except RecursionError:
+        raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
+    for kernel in program.kernels:
+        _check_operations(operations(kernel.body))
+    return program
+
+
+def _check_length(trace: Trace) -> None:
+    if len(trace.steps) > MAX_STEPS or any(_length(x) > MAX_ITEMS for s in trace.steps for _, x in s.args):
+        raise ScheduleError(
+            f"the trace is longer than any schedule: more than {MAX_STEPS} steps, or a list of more than "
+            f"{MAX_ITEMS} items"
+        )
+
+
+def _check_operations(count: int) -> None:
     if count > MAX_OPERATIONS:
         raise ScheduleError(
             f"the schedule unrolls to {count:.3g} operations, more than {MAX_OPERATIONS}; "
             f"unroll fewer loops, or split them first and unroll the inner part"
         )
+
+
+def _checked(func: LoweredFunc) -> LoweredFunc:
+    """The program, if it is not too large."""
+    _check_operations(operations(func.body))
     scratch = sum(_bytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
     if scratch > MAX_SCRATCH:
         raise ScheduleError(
@@ -87,6 +109,12 @@ def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
     Raises ScheduleError or CompileError."""
     from autotune.codegen.compile import compile_module
 
+    if target.kind != "cpu":
+        from autotune.codegen import emulator
+
+        if not emulated(target):
+            raise CompileError(f"no device here runs code for {target.kind} {target.arch}; use cuda-emulator")
+        return emulator.build(grid_program(dag, trace, target))
     func, packing = programs(dag, trace, target)
     kernel = compile_module(_module(func, target).text, target)
     return bundle.join(

@@ -58,9 +58,13 @@ def default_kernel(workload: Workload, target: Target) -> Kernel:
 
 
 def source_of(workload: Workload, target: Target, trace: Trace) -> str:
-    """The LLVM IR text of a schedule."""
-    from autotune.building import emit_module
+    """The LLVM IR text of a schedule, or the CUDA C of one for a GPU."""
+    from autotune.building import emit_module, grid_program
 
+    if target.kind == "cuda":
+        from autotune.codegen import cuda
+
+        return cuda.source(grid_program(workload.dag, trace, target))
     return emit_module(workload.dag, trace, confined(target)).text
 
 

@@ -6,22 +6,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from autotune.devices import cpu, special
+from autotune.targets import emulated
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 
 SAMPLE_S = 2e-3
 
 
-def limit_of(workload: Workload, target: Target) -> Callable[[], float]:
-    """A function that measures the roofline of a workload in seconds.
+def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
+    """A function that measures the roofline of a workload in seconds; None for an emulated target.
 
     It is the slowest of its FLOPs over the FMA rate, measured afresh by each call on ``target.threads``
     threads at once, of its compulsory bytes over the copy bandwidth of the memory level that holds
-    them, and of its special functions over their rate, measured here once. Integer work counts bytes only.
+    them, with streaming stores where these are faster, and of its special functions over their rate,
+    measured here once. Integer work counts bytes only.
     """
+    if emulated(target):
+        return None
     moved = compulsory_bytes(workload.dag)
     dtype = workload.dag.params[-1].dtype
-    fixed_s = moved / cpu.bandwidth(target, "copy", cpu.level_bytes(target, moved))
+    working_set = cpu.level_bytes(target, moved)
+    fixed_s = moved / max(cpu.bandwidth(target, mode, working_set) for mode in ("copy", "stream"))
     fixed_s = max(fixed_s, special.seconds(workload.dag, target))
     if not workload.flops or dtype not in ("float32", "float64"):
         return lambda: fixed_s

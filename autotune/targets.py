@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from autotune.settings import config_file
 from schedules.errors import AutotuneError
 from schedules.model import Target
 
+EMULATOR = "emulator"  # the architecture of a GPU that g++ and this CPU stand in for
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 20}  # a modest desktop core
@@ -85,7 +87,7 @@ def parse(target: str | Target | None, threads: int | None = None) -> Target:
     if not isinstance(target, str):
         raise TargetError(f"target {target!r} is not a name, a file or a Target; use target='cpu'")
     found = from_name(target)
-    return found if threads is None else replace(found, threads=threads)
+    return found if threads is None or found.kind != "cpu" else replace(found, threads=threads)
 
 
 def from_name(name_or_file: str) -> Target:
@@ -120,7 +122,10 @@ def usable_cpus() -> int:
 
 
 def runnable(target: Target) -> bool:
-    """Whether this host is of the target's family and has every extension that its code may use."""
+    """Whether this host is of the target's family and has every extension that its code may use, or has what
+    emulates it."""
+    if emulated(target):
+        return shutil.which("g++") is not None
     return target.kind == "cpu" and _same_family(target) and not lacking(target)
 
 
@@ -141,6 +146,8 @@ def confined(target: Target) -> Target:
     as it is, any other by its extensions alone. The name of a processor implies more of them, and names
     and extensions that LLVM does not know end the process."""
     here = detect(1)
+    if emulated(target):
+        return target
     if (target.arch, target.features) == (here.arch, here.features):
         return target
     x86 = _family(target.triple.split("-")[0]) == "x86"
@@ -148,8 +155,20 @@ def confined(target: Target) -> Target:
     return replace(target, arch="x86-64" if x86 else "generic", triple=here.triple, features=known)
 
 
+def emulated(target: Target) -> bool:
+    """Whether the target is a GPU whose code this host runs itself, to check it: its times say nothing."""
+    return target.kind == "cuda" and target.arch == EMULATOR
+
+
+def measured_by(target: Target) -> Target:
+    """The CPU that runs what is measured for a target, and its clock."""
+    return detect(1) if emulated(target) else target
+
+
 def check_here(target: Target) -> None:
     """Raises `TargetError` unless code for a target can run on this host, with as many threads."""
+    if emulated(target) and not runnable(target):
+        raise TargetError("emulating a GPU needs g++; install it, or use target='cpu'")
     if not runnable(target):
         missing = f"{target.kind} {target.arch}" if target.kind == "cpu" else f"a {target.kind} target"
         raise TargetError(f"this CPU cannot run code for {missing}; use target='cpu', which is this host")

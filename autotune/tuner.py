@@ -183,14 +183,15 @@ def tune(
                     from autotune.limits import limit_of
 
                     peak = limit_of(workload, target)
-                tuning.peak_s = min(peak() for _ in range(5))
+                tuning.peak_s = min(peak() for _ in range(5)) if peak is not None else None
                 policy = policies.create(options.search, space, options.model, options.seed)
                 tuning.resume(space, policy)
             stopped = tuning.search(space, policy, measurer)
             with tuning.timed("finalists"):
                 tuning.finalists(measurer)
                 # again, now next to the finalists: a disturbed sample makes the peak look low
-                tuning.peak_s = min(tuning.peak_s, *(peak() for _ in range(5)))
+                if peak is not None and tuning.peak_s is not None:
+                    tuning.peak_s = min(tuning.peak_s, *(peak() for _ in range(5)))
         except KeyboardInterrupt:
             stopped = "interrupted"
         except BaseException:

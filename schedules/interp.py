@@ -50,7 +50,7 @@ def run(
         params = [program.buffer(n) for n in program.params]
         for b in program.buffers:
             if b.name not in program.params:
-                mem.add(b.name, _new(b), known=False)
+                mem.add(b.name, new_array(b), known=False)
     else:
         params = list(program.params)
     for b in params:
@@ -59,7 +59,7 @@ def run(
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
         mem.add(b.name, a, known=b.name not in program.outputs)
-    _Compiler(mem, counts).stmt(program.body)({})
+    Compiler(mem, counts).stmt(program.body)({})
     for n in program.outputs:
         missing = int((~mem.written[n]).sum())
         if missing:
@@ -69,12 +69,12 @@ def run(
             )
 
 
-def _new(b: Buffer) -> np.ndarray:
+def new_array(b: Buffer) -> np.ndarray:
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
     return np.full(shape, np.nan if E.is_float(b.dtype) else -(2**30), dtype=b.dtype)
 
 
-_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
+FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -91,7 +91,7 @@ _NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _round(dtype: str) -> Callable[[Any], Any]:
+def rounding(dtype: str) -> Callable[[Any], Any]:
     """A Python number as a value of the dtype."""
     if dtype == "float32":
         return lambda v: float(np.float32(v))
@@ -102,7 +102,7 @@ def _round(dtype: str) -> Callable[[Any], Any]:
     return float if E.is_float(dtype) else int
 
 
-class _Compiler:
+class Compiler:
     """Statements and expressions as Python closures over an environment of loop variables."""
 
     def __init__(self, mem: _Memory, counts: dict[str, int] | None) -> None:
@@ -120,10 +120,10 @@ class _Compiler:
             case Var(name=n):
                 return lambda env: env[n]
             case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-                f, x, y = _NUMERIC[op], self.expr(a), self.expr(b)
+                f, x, y = FOLD_NUMERIC[op], self.expr(a), self.expr(b)
                 d = E.dtype_of(a)
                 if isinstance(e, Binary) and d != E.INDEX:
-                    r = _round(d)
+                    r = rounding(d)
                     return lambda env: r(f(x(env), y(env)))
                 return lambda env: f(x(env), y(env))
             case Logic(op="and", args=args):
@@ -136,13 +136,13 @@ class _Compiler:
                 inner = self.expr(args[0])
                 return lambda env: not inner(env)
             case Call(fn=fn, arg=a):
-                g, x, r = E.FUNCTIONS[fn], self.expr(a), _round(E.dtype_of(a))
+                g, x, r = E.FUNCTIONS[fn], self.expr(a), rounding(E.dtype_of(a))
                 return lambda env: r(g(x(env)))
             case Select(cond=c, a=a, b=b):
                 k, x, y = self.expr(c), self.expr(a), self.expr(b)
                 return lambda env: x(env) if k(env) else y(env)
             case Cast(dtype=d, a=a):
-                x, r = self.expr(a), _round(d)
+                x, r = self.expr(a), rounding(d)
                 return lambda env: r(x(env))
             case Load(buffer=b, indices=ix):
                 return self.load(b, ix)
@@ -199,7 +199,7 @@ class _Compiler:
                 mem = self.mem
 
                 def alloc(env: Env) -> None:
-                    mem.add(buf.name, _new(buf), known=False)
+                    mem.add(buf.name, new_array(buf), known=False)
                     inner(env)
 
                 return alloc
@@ -222,7 +222,7 @@ class _Compiler:
             self.bounds(name, p, "writes")
             self.count(f"store {name}")
             a, w = mem.arrays[name], mem.written[name]
-            r = _round(a.dtype.name)
+            r = rounding(a.dtype.name)
 
             def put(v: Any) -> None:
                 a[p] = r(v)

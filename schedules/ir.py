@@ -16,11 +16,11 @@ domain, whatever ``where`` says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Union
 
 from schedules.dag import Reducer
-from schedules.expr import Const, Expr
+from schedules.expr import Const, Expr, Hole
 
 GPU_AXES = (
     "blockIdx.x",
@@ -78,7 +78,7 @@ class Block:
     reducer: Reducer | None = None
     init: bool = False
     where: tuple[Expr, ...] = ()
-    annotations: tuple[tuple[str, int | str], ...] = ()
+    annotations: tuple[tuple[str, int | Hole], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Loop:
     extent: Expr
     body: Stmt
     kind: str = "serial"
-    annotations: tuple[tuple[str, int | str], ...] = ()
+    annotations: tuple[tuple[str, int | Hole], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,25 @@ class Alloc:
     body: Stmt
 
 
-Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc]
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Lowered, GPU: no thread of a block goes on until all are here, and sees what they wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Lowered, GPU: ``buffer[indices] = op(buffer[indices], value of every thread)`` in each thread, where
+    the threads ``0 <= var < extent`` of axis ``threadIdx.x`` give one value each."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    op: str
+    value: Expr
+    var: str
+    extent: int
+
+
+Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Barrier, AllReduce]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +168,14 @@ class Nest:
 @dataclass(frozen=True, slots=True)
 class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
-    ``params`` are the kernel's arguments in order; those named in ``outputs`` are written."""
+    ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
+    ``streamed`` are not worth a place in the caches."""
 
     name: str
     params: tuple[Buffer, ...]
     outputs: tuple[str, ...]
     body: Stmt
-    facts: tuple[tuple[str, int], ...] = field(default=())
+    streamed: tuple[str, ...] = ()
 
 
 def const(e: Expr) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, walk
+from schedules.expr import loads
+from schedules.ir import Alloc, Block, LoweredFunc, Nest, Stmt, blocks, walk
 from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partition import partition
@@ -24,6 +25,7 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
     params = tuple(nest.buffer(n) for n in nest.params)
     dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
+    stay = tuple(n for n in nest.outputs if n not in _streamed(nest))
     return [
         # sizes and guards are read off simplified indices
         ("simplify", simplify),
@@ -39,7 +41,7 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         ("trim", trim),
         ("simplify", simplify),
         # tails are decided: what is left of them shows where loops overlap
-        ("reuse", lambda s: reuse(s, params, nest.outputs)),
+        ("reuse", lambda s: reuse(s, params, stay)),
         # needs the final loops: guards would be in its way
         ("promote", lambda s: promote(s, dtypes)),
     ]
@@ -58,7 +60,22 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     except Exception:
         _blame(nest)
         raise
-    return LoweredFunc(name, params, nest.outputs, s)
+    return LoweredFunc(name, params, nest.outputs, s, _streamed(nest))
+
+
+def _streamed(nest: Nest) -> tuple[str, ...]:
+    """Outputs that only blocks with the hint write, and none reads."""
+    every = blocks(nest.body)
+    read = {x.buffer for b in every for v in (*b.values, *b.where) for x in loads(v)}
+
+    def hinted(b: Block) -> bool:
+        return b.reducer is None and ("nontemporal", 1) in b.annotations
+
+    return tuple(
+        n
+        for n in nest.outputs
+        if n not in read and all(hinted(b) for b in every if any(w.buffer == n for w in b.writes))
+    )
 
 
 def _blame(nest: Nest) -> None:

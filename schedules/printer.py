@@ -5,7 +5,20 @@ from __future__ import annotations
 from schedules import expr as E
 from schedules.dag import operand
 from schedules.expr import Expr
-from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Seq, Stmt, Store
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Block,
+    Buffer,
+    Guard,
+    Loop,
+    LoweredFunc,
+    Nest,
+    Seq,
+    Stmt,
+    Store,
+)
 from schedules.nest import bound
 
 
@@ -50,6 +63,11 @@ def _stmt(s: Stmt, depth: int, out: list[str]) -> None:
             _stmt(s.body, depth, out)
         case Store():
             out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
+        case Barrier():
+            out.append(f"{pad}barrier")
+        case AllReduce():
+            value = f"{E.show(s.value)} for {s.var} in range({s.extent})"
+            out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= all threads: {value}")
         case Block():
             _block(s, pad, out)
 

@@ -27,6 +27,7 @@ from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
+from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
@@ -127,8 +128,11 @@ class Schedule:
     def partition(self, loop: str) -> None:
         self.apply(Partition(loop))
 
-    def annotate(self, where: str, key: str, value: int) -> None:
+    def annotate(self, where: str, key: str, value: Factor) -> None:
         self.apply(Annotate(where, key, value))
+
+    def set_scope(self, buffer: str, scope: str) -> None:
+        self.apply(SetScope(buffer, scope))
 
     def inline(self, block: str) -> None:
         self.apply(Inline(block))

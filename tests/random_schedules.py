@@ -27,6 +27,7 @@ from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
+from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
@@ -130,6 +131,11 @@ def _annotate(s: Schedule, rng: Random) -> Primitive:
     return Annotate(_block(s, rng), "nontemporal", 1)
 
 
+def _set_scope(s: Schedule, rng: Random) -> Primitive:
+    inner = [b.name for b in s.nest.buffers if b.name not in s.nest.params]
+    return SetScope(rng.choice(inner or list(s.nest.params)), rng.choice(("global", "local")))
+
+
 CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
@@ -145,6 +151,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "reorder": _reorder,
     "reverse_compute_at": lambda s, rng: ReverseComputeAt(_block(s, rng), _loop(s, rng)),
     "rfactor": _rfactor,
+    "set_scope": _set_scope,
     "split": _split,
     "tile": _tile,
     "unroll": lambda s, rng: Unroll(_loop(s, rng)),

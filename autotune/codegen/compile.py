@@ -236,7 +236,7 @@ class _Support:
         arch, features, triple = host_arch()
         obj = compile_module(abi.support(), Target("cpu", arch, triple, features), optimize=False)
         imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in abi.PYTHON_API}
-        at, self._keep = _link(obj, abi.SUPPORT, imports)
+        at, self._keep = link(obj, abi.SUPPORT, imports)
         ptr, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         self.run = ctypes.CFUNCTYPE(i32, ptr, ptr)(at["at_run"])
         self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
@@ -312,7 +312,7 @@ def _immortal(x: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
 
 
-def _link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[dict[str, int], Any]:
+def link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[dict[str, int], Any]:
     jit, names, lock = _jit()
     builder = _llvm().JITLibraryBuilder().add_object_img(obj).add_current_process()
     for name, address in imports.items():
@@ -335,7 +335,7 @@ def pool() -> dict[str, int]:
 
     arch, features, triple = host_arch()
     obj = compile_module(threads.text(triple), Target("cpu", arch, triple, features))
-    addresses, tracker = _link(obj, threads.SYMBOLS, {})
+    addresses, tracker = link(obj, threads.SYMBOLS, {})
     _immortal(tracker)
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["at_pool_reset"]))
     return addresses
@@ -346,5 +346,5 @@ def load_object(obj: bytes) -> LoadedObject:
     Only bytes from this process or from its own `ObjectCache` belong here, since they run.
     Raises `CompileError`."""
     imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
-    addresses, tracker = _link(obj, ("at_header",), imports)
+    addresses, tracker = link(obj, ("at_header",), imports)
     return LoadedObject(addresses["at_header"], tracker)

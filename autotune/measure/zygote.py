@@ -31,6 +31,7 @@ from autotune.measure.arena import Arena, Param
 from autotune.measure.check import Checker, reduction_length
 from autotune.measure.native import Native
 from autotune.measure.results import Options
+from autotune.targets import measured_by
 from schedules.model import Target, Workload
 
 _PR_SET_PDEATHSIG = 1
@@ -93,12 +94,13 @@ class Prepared:
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
         self.arena = Arena(params, arrays[:count], constants)
         names = [p.name for p in params[count:]]
+        cpu = measured_by(self.target)
         self.bench = worker.Bench(
             self.target,
             self.arena,
             Checker(names, arrays[count:], reduction_length(self.dag)),
-            Native(self.target),
-            Reference(self.target, setup["nominal_s"], setup["runs"]),
+            Native(cpu),
+            Reference(cpu, setup["nominal_s"], setup["runs"]),
             self.options,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.ir import Guard, Stmt, Store, with_body
+from schedules.ir import AllReduce, Guard, Stmt, Store, with_body
 from schedules.passes.simplify import loads
 
 Indices = tuple[Expr, ...]
@@ -19,7 +19,7 @@ def reads(s: Stmt, buffer: str) -> bool:
 
 def uses(s: Stmt, buffer: str) -> bool:
     """Whether the statement itself, not its children, loads from the buffer or stores to it."""
-    return (isinstance(s, Store) and s.buffer == buffer) or reads(s, buffer)
+    return (isinstance(s, (Store, AllReduce)) and s.buffer == buffer) or reads(s, buffer)
 
 
 def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:
@@ -36,6 +36,10 @@ def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt
                 ix = tuple(E.rewrite(i, f) for i in ix)
                 v = E.rewrite(v, f)
                 return Store(new, at(ix), v) if b == old else Store(b, ix, v)
+            case AllReduce(buffer=b, indices=ix, op=op, value=v):
+                ix = tuple(E.rewrite(i, f) for i in ix)
+                to = (new, at(ix)) if b == old else (b, ix)
+                return AllReduce(*to, op, E.rewrite(v, f), x.var, x.extent)
             case Guard(cond=c, body=body, speculative=sp):
                 return Guard(E.rewrite(c, f), go(body), sp)
         return with_body(x, go)

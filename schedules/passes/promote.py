@@ -18,7 +18,8 @@ MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
 
 
 def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
-    """``s`` with every outermost serial loop over a single accumulating store promoted."""
+    """``s`` with every outermost serial loop over a single accumulating store promoted, to a buffer whose
+    dtype is given."""
     if isinstance(s, Loop) and s.kind == "serial":
         new = _promoted(s, dtypes)
         if new is not None:
@@ -34,6 +35,8 @@ def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
         s = s.body
     if not isinstance(s, Store) or any(x.kind not in ("serial", "unroll", "vectorize") for x in loops):
         return None
+    if s.buffer not in dtypes:
+        return None  # local already
     place = Load(s.buffer, s.indices, dtypes[s.buffer])
     own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
     used = frozenset().union(*(E.variables(i) for i in s.indices)) if s.indices else frozenset()

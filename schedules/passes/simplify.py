@@ -7,7 +7,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load
-from schedules.ir import Alloc, Buffer, Guard, Loop, Seq, Stmt, Store, const, seq, with_body
+from schedules.ir import Alloc, AllReduce, Buffer, Guard, Loop, Seq, Stmt, Store, const, seq, with_body
 
 Ranges = dict[str, affine.Range]
 
@@ -31,7 +31,7 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
                 return None
             r = loop_range(n, ranges)
             inner = ranges | ({v: r} if r is not None else {})
-            if n == Const(1):
+            if n == Const(1) and not s.kind.startswith("blockIdx"):  # a grid of one block is one
                 return _go(substitute(b, {v: Const(0)}), ranges)
             body = _go(b, inner)
             return None if body is None else replace(s, extent=n, body=body)
@@ -72,7 +72,7 @@ def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
 def expressions(s: Stmt) -> tuple[Expr, ...]:
     """The expressions that stand in a statement itself, not in its children."""
     match s:
-        case Store(indices=ix, value=v):
+        case Store(indices=ix, value=v) | AllReduce(indices=ix, value=v):
             return (*ix, v)
         case Guard(cond=c):
             return (c,)

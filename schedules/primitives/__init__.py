@@ -20,6 +20,7 @@ from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
+from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
@@ -42,6 +43,7 @@ PRIMITIVES: dict[str, type[Primitive]] = {
         Reorder,
         ReverseComputeAt,
         Rfactor,
+        SetScope,
         Split,
         Tile,
         Unroll,

@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from schedules.deps import check_races
 from schedules.errors import ScheduleError
-from schedules.ir import GPU_AXES, Loop, Nest
+from schedules.ir import GPU_AXES, Block, Loop, Nest
 from schedules.model import Target
-from schedules.nest import find_loop, loop_path, replace_stmt
+from schedules.nest import find_loop, loop_path, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, require_serial
+
+ACROSS = ("sum", "prod", "min", "max")  # reducers that threads can do together
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Bind(Primitive):
     blocks, threads or virtual threads of a grid.
 
     Legal when iterations are independent, as for `Parallel`; an axis is bound once on the way from the
-    root to a block, and no thread axis stands around a block axis.
+    root to a block, and no thread axis stands around a block axis. Threads of ``threadIdx.x`` may also
+    reduce into one local element by sum, product, min or max: then all of them get the result.
     """
 
     name: ClassVar[str] = "bind"
@@ -42,8 +45,23 @@ class Bind(Primitive):
                 raise ScheduleError(
                     f"bind {self.loop}: {s.var} around it is {s.kind}; bind blocks outside threads"
                 )
-        check_races(nest, loop, "bind")
+        if self.axis != "threadIdx.x" or not _reduces_across(nest, loop):
+            check_races(nest, loop, "bind")
 
     def apply(self, nest: Nest) -> Nest:
         loop = find_loop(nest, self.loop)
         return replace_stmt(nest, loop, replace(loop, kind=self.axis))
+
+
+def _reduces_across(nest: Nest, loop: Loop) -> bool:
+    """Whether the loop holds only a block that reduces over it, element by element of its own loop."""
+    b = loop.body
+    return (
+        isinstance(b, Block)
+        and b.reducer is not None
+        and not b.init
+        and len(b.writes) == 1
+        and b.reducer.name in ACROSS
+        and nest.buffer(b.writes[0].buffer).scope == "local"
+        and loop.var in vars_bound(b, "reduce")
+    )

@@ -12,12 +12,14 @@ from schedules.dag import ComputeDAG
 from schedules.ir import Nest
 from schedules.model import Target, Trace
 from schedules.schedule import fill
+from schedules.space import gpu
 from schedules.space import holes as H
 from schedules.space.base import Rows
 from schedules.space.features import FEATURE_NAMES, features
 from schedules.space.limits import within
 from schedules.space.quantities import BlockFacts, Machine, analyse
 from schedules.space.rules import apply_rules, schedule_plainly
+from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
 
 
@@ -37,13 +39,19 @@ class Sketch:
         """Of what a call does: constants are packed before."""
         return analyse(split_constants(self.nest, self.constants)[0])
 
+    @cached_property
+    def kernels(self) -> tuple[gpu.KernelFacts, ...]:
+        """The same for a GPU."""
+        return gpu.analyse(self.nest)
+
 
 class DerivedSpace:
     """A `Space` whose sketches were derived from the DAG by the rules."""
 
     def __init__(self, dag: ComputeDAG, target: Target, drafts: list[Draft]) -> None:
         self.dag, self.target = dag, target
-        self.machine = Machine.of(target)
+        self.on_gpu = target.kind != "cpu"
+        self.machine, self.gpu = Machine.of(target), gpu.Machine.of(target)
         self._sketches = tuple(
             Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, dag.constants) for d in drafts
         )
@@ -54,7 +62,7 @@ class DerivedSpace:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        return FEATURE_NAMES
+        return gpu.FEATURE_NAMES if self.on_gpu else FEATURE_NAMES
 
     def sketch(self, sketch: int) -> Sketch:
         return self._sketches[sketch]
@@ -77,10 +85,14 @@ class DerivedSpace:
     def valid(self, sketch: int, rows: Rows) -> np.ndarray:
         s = self._sketches[sketch]
         ok = H.allowed(s.holes, rows)
+        if self.on_gpu:
+            return ok & gpu.within(s.kernels, H.columns(s.holes, rows), len(rows), self.gpu)
         return ok & within(s.facts, H.columns(s.holes, rows), len(rows), self.machine)
 
     def features(self, sketch: int, rows: Rows) -> np.ndarray:
         s = self._sketches[sketch]
+        if self.on_gpu:
+            return gpu.features(s.kernels, H.columns(s.holes, rows), len(rows), self.gpu)
         return features(s.facts, H.columns(s.holes, rows), len(rows), self.machine)
 
     def trace(self, sketch: int, row: Rows) -> Trace:
@@ -91,5 +103,9 @@ class DerivedSpace:
 
 def derive(dag: ComputeDAG, target: Target) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly."""
-    drafts = enumerate_drafts(dag, target, apply_rules) or enumerate_drafts(dag, target, schedule_plainly)
+    on_gpu = target.kind != "cpu"
+    rules, last_resort = (
+        (apply_gpu_rules, schedule_each_plainly) if on_gpu else (apply_rules, schedule_plainly)
+    )
+    drafts = enumerate_drafts(dag, target, rules) or enumerate_drafts(dag, target, last_resort)
     return DerivedSpace(dag, target, drafts)

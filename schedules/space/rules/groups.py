@@ -9,6 +9,7 @@ from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.patterns import is_map, is_row_reduction, reads_identity, sole_reader
 from schedules.space.rules.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.rows import schedule_rows, split_long_reduction
+from schedules.space.rules.streaming import stream_outputs
 from schedules.space.rules.tiling import schedule_tiled
 from schedules.space.sketching import Draft
 
@@ -21,6 +22,7 @@ def apply_rules(d: Draft) -> None:
             split_long_reduction(d, name)
     while (last := _last_unscheduled(d)) is not None:
         _schedule_group(d, last)
+    stream_outputs(d)
 
 
 def _schedule_group(d: Draft, name: str) -> None:
@@ -37,7 +39,7 @@ def _apply_one(d: Draft, name: str) -> None:
         else:
             schedule_tiled(d, name, d.s.cache_write(name, "local"))
         return
-    tiled, rows = _reductions_behind(d, b)
+    tiled, rows = reductions_behind(d, b)
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.block(x))]
         if products and d.choose(f"{name}.by", ("blocks", "rows")) == "blocks":
@@ -50,7 +52,7 @@ def _apply_one(d: Draft, name: str) -> None:
         schedule_elementwise(d, name)
 
 
-def _reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:
+def reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:
     """Unscheduled reductions that ``b`` reads: one to tile with ``b`` as its epilogue, and one over rows."""
     tiled = rows = None
     for x in reads(b):
@@ -60,7 +62,7 @@ def _reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:
             if is_row_reduction(p):
                 rows = p
             elif is_map(p):
-                rows = rows or _reductions_behind(d, p)[1]
+                rows = rows or reductions_behind(d, p)[1]
             elif len(p.writes) == 1 and reads_identity(b, x.buffer) and sole_reader(d.s.nest, p) is b:
                 tiled = p
     return tiled, rows

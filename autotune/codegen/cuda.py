@@ -1,0 +1,67 @@
+"""CUDA C: the dialect, and whole sources for a program."""
+
+from __future__ import annotations
+
+from autotune.codegen.simt import Dialect, emit
+from schedules.simt import GridKernel, GridProgram
+
+PRELUDE = """\
+#ifndef AT_EMULATED
+#define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
+#define AT_STORE(type, n, p, v) (*reinterpret_cast<type##n*>(&p) = v)
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#endif
+#define AT_INLINE static __device__ __forceinline__
+AT_INLINE float at_min(float a, float b) { return a < b || a != a ? a : b; }
+AT_INLINE float at_max(float a, float b) { return a > b || a != a ? a : b; }
+AT_INLINE double at_min(double a, double b) { return a < b || a != a ? a : b; }
+AT_INLINE double at_max(double a, double b) { return a > b || a != a ? a : b; }
+template <class T> AT_INLINE T at_imin(T a, T b) { return a < b ? a : b; }
+template <class T> AT_INLINE T at_imax(T a, T b) { return a > b ? a : b; }
+template <class T> AT_INLINE T at_iabs(T a) { return a < 0 ? -a : a; }
+template <class T> AT_INLINE T at_floordiv(T a, T b) {
+  return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+template <class T> AT_INLINE T at_mod(T a, T b) {
+  return b == 0 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+}
+"""
+
+_FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
+
+
+def _head(name: str, params: str, kernel: GridKernel) -> str:
+    return f'extern "C" __global__ void __launch_bounds__({kernel.threads}) {name}({params})'
+
+
+def _parameter(kind: str, name: str, written: bool) -> str:
+    return f"{'' if written else 'const '}{kind}* __restrict__ {name}"
+
+
+def _function(name: str, dtype: str) -> str:
+    base = name if name in _FUNCTIONS else {"abs": "fabs"}[name]
+    return base + ("f" if dtype == "float32" else "")
+
+
+CUDA = Dialect(
+    name="CUDA C",
+    prelude=PRELUDE,
+    types={"float32": "float", "float64": "double", "int32": "int", "int64": "long long", "bool": "int"},
+    head=_head,
+    parameter=_parameter,
+    shared="AT_SHARED({type}, {name}, {count});",
+    block_id="blockIdx.{axis}",
+    thread_id="threadIdx.{axis}",
+    barrier="__syncthreads();",
+    load="AT_LOAD({type}, {n}, {buffer}[{at}])",
+    store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
+    function=_function,
+    shuffles=True,
+)
+
+
+def source(program: GridProgram) -> str:
+    """The CUDA C of all kernels of a program."""
+    return "\n".join([PRELUDE, *(emit(k, CUDA) + "\n" for k in program.kernels)])

@@ -1,0 +1,438 @@
+"""C for GPUs from `GridProgram`: one generator, whose dialects are CUDA C and OpenCL C.
+
+What the dialects share is written here: loops, indices, vectors of 16 bytes, reductions across threads. What
+differs stands in a `Dialect`: how kernels, memory spaces, ids and barriers are spelt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from autotune.errors import CompileError
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.ir import Alloc, AllReduce, Barrier, Buffer, Guard, Loop, Seq, Stmt, Store, const, walk
+from schedules.passes.cross_thread import identity
+from schedules.passes.simplify import loop_range
+from schedules.simt import GridKernel
+
+C_TYPE = {"float32": "float", "float64": "double", "int32": "int", "int64": "long", "bool": "int"}
+ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
+VECTOR_BYTES = 16  # the widest access of a thread
+WARP = 32
+MOST_INT = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a language spells what the generator needs. ``types``: C names of dtypes; ``functions``: of math,
+    by name and dtype; ``shuffles``: whether threads of a warp exchange registers."""
+
+    name: str
+    prelude: str
+    types: dict[str, str]
+    head: Callable[[str, str, GridKernel], str]  # (name, parameters, kernel)
+    parameter: Callable[[str, str, bool], str]  # (type, name, written)
+    shared: str  # with {type}, {name} and {count}
+    block_id: str  # with {axis}
+    thread_id: str
+    barrier: str
+    load: str  # with {type}, {n}, {buffer} and {at}
+    store: str  # and {value}
+    function: Callable[[str, str], str]
+    shuffles: bool
+
+
+def emit(kernel: GridKernel, dialect: Dialect) -> str:
+    """The text of one kernel, without the prelude. Raises CompileError for a dtype that GPUs lack here."""
+    return _Emitter(kernel, dialect).text()
+
+
+@dataclass
+class _Lanes:
+    """The vector that is being written: its variable, how many lanes, and loads of whole vectors by their
+    text."""
+
+    var: str
+    n: int
+    loaded: dict[Load, str] = field(default_factory=dict)
+    lane: int = 0
+
+
+class _Emitter:
+    def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
+        self.k, self.d = kernel, dialect
+        self.lines: list[str] = []
+        self.shared: list[str] = []
+        self.depth = 1
+        self.ranges: dict[str, affine.Range] = {x.var: (0, (const(x.extent) or 1) - 1) for x in kernel.blocks}
+        self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
+        self.names: dict[str, str] = {}
+        self.lanes: _Lanes | None = None
+        self.axes = ""  # of the loops over threads around
+        self.serial = 0  # loops around, outside those
+        self.fresh = 0
+        large = any(math.prod(_shape(b)) > MOST_INT for b in kernel.params)
+        self.index = dialect.types["int64"] if large else "int"
+
+    def text(self) -> str:
+        for b in self.k.params:
+            if b.dtype not in ITEM:
+                raise CompileError(f"{self.d.name}: no dtype {b.dtype} of {b.name}; use {', '.join(ITEM)}")
+        for x in self.k.blocks:
+            at = self.d.block_id.format(axis=x.kind[-1])
+            self.do(f"const {self.index} {self.name(x.var)} = {at};")
+        self.stmt(self.k.body)
+        params = ", ".join(
+            self.d.parameter(self.d.types[b.dtype], self.name(b.name), b.name in self.k.written)
+            for b in self.k.params
+        )
+        head = self.d.head(self.k.name, params, self.k)
+        return "\n".join([f"{head} {{", *self.shared, *self.lines, "}"])
+
+    # -- text ----------------------------------------------------------------------------------
+
+    def do(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def open(self, line: str) -> None:
+        self.do(line + " {")
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+        self.do("}")
+
+    def name(self, name: str) -> str:
+        """The name as an identifier that no language has taken."""
+        if name not in self.names:
+            plain = "v_" + re.sub(r"\W", "_", name)
+            while plain in self.names.values():
+                plain += "_"
+            self.names[name] = plain
+        return self.names[name]
+
+    def temporary(self) -> str:
+        self.fresh += 1
+        return f"t{self.fresh}"
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt) -> None:
+        match s:
+            case Seq(stmts=xs):
+                for x in xs:
+                    self.stmt(x)
+            case Loop():
+                self.loop(s)
+            case Guard(cond=c, body=body):
+                self.open(f"if ({self.expr(c)})")
+                self.stmt(body)
+                self.close()
+            case Alloc():
+                self.alloc(s)
+            case Store():
+                self.store(s)
+            case Barrier():
+                self.do(self.d.barrier)
+            case AllReduce():
+                self.all_reduce(s)
+            case _:
+                raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
+
+    def loop(self, s: Loop) -> None:
+        held = self.ranges
+        r = loop_range(s.extent, self.ranges)
+        self.ranges = {**held, s.var: r} if r is not None else held
+        v = self.name(s.var)
+        if s.kind.startswith("threadIdx"):
+            axis = s.kind[-1]
+            n = const(s.extent) or 0
+            at = self.d.thread_id.format(axis=axis)
+            guard = f"if ({at} < {n}) " if n < self.k.block["xyz".index(axis)] else ""
+            if guard and any(isinstance(x, (AllReduce, Barrier)) for x in walk(s.body)):
+                raise CompileError(f"loop {s.var}: a barrier where only {n} threads are; bind all of them")
+            self.open(guard.rstrip())
+            self.do(f"const {self.index} {v} = {at};")
+            self.axes += axis
+            self.stmt(s.body)
+            self.axes = self.axes[:-1]
+            self.close()
+        elif s.kind == "vectorize" and self.vectorized(s):
+            pass
+        else:
+            if s.kind in ("unroll", "vectorize"):
+                self.do("#pragma unroll")
+            n_text = self.expr(s.extent)
+            self.open(f"for ({self.index} {v} = 0; {v} < {n_text}; ++{v})")
+            self.serial += 1
+            self.stmt(s.body)
+            self.serial -= 1
+            self.close()
+        self.ranges = held
+
+    def alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        self.buffers[b.name] = b
+        count = max(1, math.prod(_shape(b)))
+        kind, name = self.d.types[b.dtype], self.name(b.name)
+        if b.scope == "shared":
+            self.shared.append("  " + self.d.shared.format(type=kind, name=name, count=count))
+            self.stmt(s.body)
+            return
+        self.open("")
+        self.do(f"{kind} {name}[{count}];")
+        self.stmt(s.body)
+        self.close()
+
+    def store(self, s: Store) -> None:
+        text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.expr(s.value)};"
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+
+    def guard(self, buffer: str) -> str:
+        """What lets one of the threads through that would all write the same to memory that they share: the
+        axes of threads that no loop around stands for."""
+        if self.buffers[buffer].scope == "local":
+            return ""
+        axes = [a for a, n in zip("xyz", self.k.block, strict=True) if n > 1 and a not in self.axes]
+        return " && ".join(f"{self.d.thread_id.format(axis=a)} == 0" for a in axes)
+
+    # -- vectors -------------------------------------------------------------------------------
+
+    def vectorized(self, s: Loop) -> bool:
+        """Write a loop over lanes as accesses of whole vectors; False where it is not that."""
+        store = s.body
+        n = const(s.extent) or 0
+        if not isinstance(store, Store) or self.guard(store.buffer) or self.lanes is not None:
+            return False
+        if self.step(store.buffer, store.indices, s.var) not in (0, 1):
+            return False
+        item = ITEM[self.buffers[store.buffer].dtype]
+        width = VECTOR_BYTES // item
+        while width > 1 and (n % width or not self.aligned(store.buffer, store.indices, s.var, width)):
+            width //= 2
+        if width < 2 or "int64" in (
+            self.buffers[store.buffer].dtype,
+            *(x.dtype for x in E.loads(store.value)),
+        ):
+            return False
+        for first in range(0, n, width):
+            self.vector(store, s.var, first, width)
+        return True
+
+    def vector(self, s: Store, var: str, first: int, width: int) -> None:
+        lanes = self.lanes = _Lanes(var, width)
+        self.open("")
+        here = self.buffers[s.buffer].dtype
+        whole = {x for x in E.loads(s.value) if ITEM.get(x.dtype) == ITEM[here] and self.whole(x, var, width)}
+        for x in sorted(whole, key=E.show):
+            t = self.temporary()
+            kind = self.d.types[x.dtype]
+            at = self.flat(x.buffer, _at(x.indices, var, first))
+            text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
+            self.do(f"const {kind}{width} {t} = {text};")
+            lanes.loaded[x] = t
+        values = []
+        sums = self.step(s.buffer, s.indices, var) == 0
+        for lane in range(width):
+            lanes.lane = lane
+            at_lane = partial(self.in_lane, var=var, k=first + lane)
+            values.append(self.expr(E.rewrite(s.value, at_lane)))
+            if sums:
+                self.do(f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {values[-1]};")
+        if not sums:
+            self.write(s, var, first, width, values)
+        self.close()
+        self.lanes = None
+
+    def write(self, s: Store, var: str, first: int, width: int, values: Sequence[str]) -> None:
+        kind, name = self.d.types[self.buffers[s.buffer].dtype], self.name(s.buffer)
+        if not self.whole(Load(s.buffer, s.indices, self.buffers[s.buffer].dtype), var, width):
+            for lane, value in enumerate(values):
+                self.do(f"{name}[{self.flat(s.buffer, _at(s.indices, var, first + lane))}] = {value};")
+            return
+        t = self.temporary()
+        self.do(f"{kind}{width} {t};")
+        for lane, value in enumerate(values):
+            self.do(f"{t}.{'xyzw'[lane]} = {value};")
+        at = self.flat(s.buffer, _at(s.indices, var, first))
+        self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
+
+    def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
+        assert self.lanes is not None
+        if isinstance(e, Load) and e in self.lanes.loaded:
+            return e  # `expr` takes its lane of the vector
+        return Const(k) if e == Var(var) else None
+
+    def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:
+        """Elements between neighbouring lanes; None where that is no constant."""
+        terms, _ = affine.linear(self.offset(buffer, indices))
+        if any(var in E.variables(a) and a != Var(var) for a in terms):
+            return None
+        c = terms.get(Var(var), Const(0))
+        return c.value if isinstance(c, Const) and isinstance(c.value, int) else None
+
+    def whole(self, x: Load, var: str, width: int) -> bool:
+        """Whether the lanes' elements are an aligned vector in memory."""
+        if self.step(x.buffer, x.indices, var) != 1 or self.buffers[x.buffer].scope == "local":
+            return False
+        return self.aligned(x.buffer, x.indices, var, width)
+
+    def aligned(self, buffer: str, indices: tuple[Expr, ...], var: str, width: int) -> bool:
+        rest = E.substitute(self.offset(buffer, indices), {var: Const(0)})
+        return affine.multiple(affine.simplify(rest, self.ranges)) % width == 0
+
+    # -- reductions across threads ---------------------------------------------------------------
+
+    def all_reduce(self, s: AllReduce) -> None:
+        dtype = E.dtype_of(s.value)
+        kind, acc = self.d.types[dtype], self.temporary()
+        x = self.d.thread_id.format(axis="x")
+        width, rows = self.k.block[0], self.k.block[1] * self.k.block[2]
+        nothing = self.expr(Const(identity(s.op, dtype), dtype))
+        self.open("")
+        self.do(f"{kind} {acc} = {nothing};")
+        self.ranges = {**self.ranges, s.var: (0, s.extent - 1)}
+        self.open(f"if ({x} < {s.extent})" if s.extent < width else "")
+        self.do(f"const {self.index} {self.name(s.var)} = {x};")
+        self.do(f"{acc} = {self.expr(s.value)};")
+        self.close()
+        within = min(width, WARP)
+        shuffles = (
+            self.d.shuffles
+            and within & (within - 1) == 0
+            and width % within == 0
+            and self.k.threads % WARP == 0
+        )
+        if shuffles:
+            distance = within // 2
+            while distance:
+                other = f"__shfl_xor_sync(0xffffffffu, {acc}, {distance})"
+                self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
+                distance //= 2
+        each = within if shuffles else 1  # threads that have the same partial result
+        if width > each:
+            part, row = self.temporary(), self.row()
+            count = width // each
+            self.shared.append("  " + self.d.shared.format(type=kind, name=part, count=count * rows))
+            if self.serial:
+                self.do(self.d.barrier)  # someone may still read what the iteration before left
+            guard = f"if ({x} % {each} == 0) " if each > 1 else ""
+            self.do(f"{guard}{part}[{row} * {count} + {x} / {each}] = {acc};")
+            self.do(self.d.barrier)
+            self.do(f"{acc} = {part}[{row} * {count}];")
+            i = self.temporary()
+            self.open(f"for (int {i} = 1; {i} < {count}; ++{i})")
+            self.do(f"{acc} = {self.combine(s.op, dtype, acc, f'{part}[{row} * {count} + {i}]')};")
+            self.close()
+        place = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
+        text = f"{place} = {self.combine(s.op, dtype, place, acc)};"
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+        self.close()
+
+    def row(self) -> str:
+        y, z = (self.d.thread_id.format(axis=a) for a in "yz")
+        if self.k.block[2] > 1:
+            return f"({z} * {self.k.block[1]} + {y})"
+        return y if self.k.block[1] > 1 else "0"
+
+    def combine(self, op: str, dtype: str, a: str, b: str) -> str:
+        if op in ("min", "max"):
+            return f"{'at_' if E.is_float(dtype) else 'at_i'}{op}({a}, {b})"
+        return f"({a} {op} {b})"
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
+
+    def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
+        out: Expr = Const(0)
+        size = 1
+        for i, n in zip(reversed(indices), reversed(_shape(self.buffers[buffer])), strict=True):
+            out = out + i * size
+            size *= n
+        return out
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Const(value=v, dtype=d):
+                return self.literal(v, d)
+            case Var(name=n):
+                return self.name(n)
+            case Load(buffer=b, indices=ix):
+                if self.lanes is not None and e in self.lanes.loaded:
+                    return f"{self.lanes.loaded[e]}.{'xyzw'[self.lanes.lane]}"
+                return f"{self.name(b)}[{self.flat(b, ix)}]"
+            case Binary(op=op, a=a, b=b):
+                return self.binary(op, a, b)
+            case Compare(op=op, a=a, b=b):
+                return f"({self.expr(a)} {op} {self.expr(b)})"
+            case Logic(op="not", args=args):
+                return f"(!{self.expr(args[0])})"
+            case Logic(op=op, args=args):
+                return "(" + f" {'&&' if op == 'and' else '||'} ".join(map(self.expr, args)) + ")"
+            case Select(cond=c, a=a, b=b):
+                return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
+            case Call(fn=fn, arg=a):
+                d = E.dtype_of(a)
+                x = self.expr(a)
+                if fn == "sigmoid":
+                    one = self.literal(1.0, d)
+                    return f"({one} / ({one} + {self.d.function('exp', d)}(-{x})))"
+                if not E.is_float(d):
+                    return f"at_iabs({x})" if fn == "abs" else x
+                return f"{self.d.function(fn, d)}({x})"
+            case Cast(dtype=d, a=a):
+                return f"(({self.d.types[d]}){self.expr(a)})"
+        raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
+
+    def binary(self, op: str, a: Expr, b: Expr) -> str:
+        d = E.dtype_of(a)
+        x, y = self.expr(a), self.expr(b)
+        if op in ("+", "-", "*") or (op == "/" and E.is_float(d)):
+            return f"({x} {op} {y})"
+        if op in ("min", "max"):
+            return self.combine(op, d, x, y)
+        if d == E.INDEX and isinstance(b, Const) and b.value > 0:
+            span = affine.bounds(a, self.ranges)
+            if span is not None and span[0] >= 0:
+                if op == "ceildiv":
+                    return f"(({x} + {b.value - 1}) / {y})"
+                return f"({x} {'/' if op == '//' else '%'} {y})"
+        name = {"//": "at_floordiv", "%": "at_mod", "ceildiv": "-at_floordiv"}[op]
+        return f"({name}({'-' if op == 'ceildiv' else ''}{x}, {y}))"
+
+    def literal(self, v: int | float | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "1" if v else "0"
+        if not E.is_float(dtype):
+            return f"({v})" if v < 0 else str(v)
+        if dtype == "float32":
+            v = struct.unpack("<f", struct.pack("<f", v))[0] if math.isfinite(v) else v
+        if math.isinf(v) or math.isnan(v):
+            text = "INFINITY" if math.isinf(v) else "NAN"
+            return f"(-{text})" if v < 0 else text
+        text = repr(np.float32(v).item()) if dtype != "float32" else np.format_float_scientific(np.float32(v))
+        return f"({text}{'f' if dtype == 'float32' else ''})" if v < 0 else text + "f" * (dtype == "float32")
+
+
+def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:
+    return tuple(E.substitute(i, {var: Const(k)}) for i in indices)
+
+
+def _shape(b: Buffer) -> tuple[int, ...]:
+    shape = tuple(n for n in (const(x) for x in b.shape) if n is not None)
+    if len(shape) != len(b.shape):
+        raise CompileError(f"buffer {b.name} has no fixed shape")
+    return shape

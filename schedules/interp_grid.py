@@ -1,0 +1,224 @@
+"""The interpreter of `GridProgram`: every block, its threads side by side.
+
+Each thread runs until a barrier while the others wait, in one order or the other, so that a missing barrier
+shows in the result; and it is found where it is missing: an element that one thread writes and another
+uses, with no barrier between them, is a race. A barrier that some threads of a block do not come to is an
+error too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array, rounding
+from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, walk
+from schedules.simt import GridKernel, GridProgram
+
+Place = tuple[str, tuple[int, ...]]
+Who = tuple[tuple[int, ...], int]  # block, and thread in it
+
+
+@dataclass
+class _Use:
+    """Who used an element last, by kind, and in which phase of its block."""
+
+    writer: Who | None = None
+    written: int = -1
+    readers: dict[Who, int] = field(default_factory=dict)
+
+
+class _Memory:
+    """What `interp.Compiler` asks for an array: a thread's own, its block's, or everyone's."""
+
+    def __init__(self) -> None:
+        self.everyone: dict[str, np.ndarray] = {}
+        self.block: dict[str, np.ndarray] = {}
+        self.own: dict[int, dict[str, np.ndarray]] = {}
+        self.thread = 0
+        self.arrays = _Lookup(self)
+        self.written = _Ignored()
+
+    def add(self, name: str, array: np.ndarray, *, known: bool) -> None:
+        self.own[self.thread][name] = array
+
+
+class _Lookup(dict[str, np.ndarray]):
+    def __init__(self, mem: _Memory) -> None:
+        super().__init__()
+        self.mem = mem
+
+    def __missing__(self, name: str) -> np.ndarray:
+        for where in (self.mem.own.get(self.mem.thread, {}), self.mem.block, self.mem.everyone):
+            if name in where:
+                return where[name]
+        raise InterpError(f"{name} is used where it does not live")
+
+
+class _Ignored(dict[str, Any]):
+    """Outputs are looked at for NaN or their poison instead."""
+
+    def __missing__(self, name: str) -> Any:
+        return {}
+
+
+class _Checked(Compiler):
+    """Statements without barriers, with every access to memory that threads share checked for races."""
+
+    def __init__(self, mem: _Memory, shared: frozenset[str]) -> None:
+        super().__init__(mem, None)  # type: ignore[arg-type]
+        self.shared = shared
+        self.at: tuple[int, ...] = ()
+        self.phase = 0
+        self.uses: dict[Place, _Use] = {}
+
+    def bounds(self, buffer: str, p: tuple[int, ...], what: str) -> None:
+        super().bounds(buffer, p, what)
+        if buffer not in self.shared:
+            return
+        me: Who = (self.at, self.mem.thread)  # type: ignore[attr-defined]
+        use = self.uses.setdefault((buffer, p), _Use())
+        writes = what == "writes"
+        if use.writer is not None and self._meets(me, use.writer, use.written):
+            raise InterpError(self._race(buffer, p, me, use.writer, "written"))
+        if writes:
+            for other, phase in use.readers.items():
+                if self._meets(me, other, phase):
+                    raise InterpError(self._race(buffer, p, me, other, "read"))
+            use.writer, use.written = me, self.phase
+        else:
+            use.readers[me] = self.phase
+
+    def _meets(self, me: Who, other: Who, phase: int) -> bool:
+        return other != me and (other[0] != me[0] or phase == self.phase)
+
+    def _race(self, buffer: str, p: tuple[int, ...], me: Who, other: Who, done: str) -> str:
+        who = f"thread {other[1]} of block {list(other[0])}"
+        return f"race on {buffer}{list(p)}: thread {me[1]} of block {list(me[0])} uses what {who} has {done}"
+
+
+def run_grid(program: GridProgram, arrays: Mapping[str, np.ndarray], *, backwards: bool = False) -> None:
+    """Execute on numpy arrays by parameter name; outputs are written in place. ``backwards``: the last thread
+    of a block first. Raises InterpError on a race, a barrier that not all threads reach, an access out of
+    bounds, or an output that holds NaN where nothing was written."""
+    everyone = dict(arrays)
+    for b in program.scratch:
+        everyone[b.name] = new_array(b)
+    for kernel in program.kernels:
+        _Grid(kernel, everyone, backwards).run()
+
+
+class _Grid:
+    def __init__(self, kernel: GridKernel, everyone: dict[str, np.ndarray], backwards: bool) -> None:
+        self.kernel, self.backwards = kernel, backwards
+        self.mem = _Memory()
+        self.mem.everyone = everyone
+        allocs = [x.buffer for x in walk(kernel.body) if isinstance(x, Alloc)]
+        self.on_chip = [b for b in allocs if b.scope == "shared"]
+        shared = frozenset(b.name for b in self.on_chip) | kernel.written
+        self.code = _Checked(self.mem, shared)
+        self.actions: dict[int, Any] = {}
+        self.values: dict[tuple[int, int], Any] = {}  # of a reduction: (row of threads, thread in it)
+
+    def run(self) -> None:
+        for at in itertools.product(*(range(int(E.evaluate(x.extent, {}))) for x in self.kernel.blocks)):
+            self._block(at)
+
+    def _block(self, at: tuple[int, ...]) -> None:
+        self.mem.block = {b.name: new_array(b) for b in self.on_chip}
+        self.mem.own = {}
+        self.code.at, self.code.phase = at, 0
+        for place in [p for p in self.code.uses if p[0] in self.mem.block]:
+            del self.code.uses[place]  # other memory, though of that name
+        threads = []
+        for number, (z, y, x) in enumerate(itertools.product(*map(range, reversed(self.kernel.block)))):
+            env = dict(zip((b.var for b in self.kernel.blocks), at, strict=True))
+            self.mem.own[number] = {}
+            threads.append(
+                (number, self._steps(self.kernel.body, env, number, {"x": x, "y": y, "z": z}, ""))
+            )
+        if self.backwards:
+            threads.reverse()
+        while threads:
+            stopped: dict[int, list[int]] = {}
+            left = []
+            for number, steps in threads:
+                self.mem.thread = number
+                where = next(steps, None)
+                stopped.setdefault(id(where) if where is not None else 0, []).append(number)
+                if where is not None:
+                    left.append((number, steps))
+            if len(stopped) > 1:
+                few = min(stopped.values(), key=len)
+                raise InterpError(
+                    f"{self.kernel.name}: a barrier in block {list(at)} that not all threads reach: thread "
+                    f"{few[0]} is elsewhere"
+                )
+            threads = left
+            self.code.phase += 1
+
+    def _steps(self, s: Stmt, env: Env, number: int, at: dict[str, int], axes: str) -> Iterator[Stmt]:
+        """A thread's way through a statement: it stops at every barrier. Of threads that differ in an axis
+        that no loop around stands for (``axes`` do), the first writes what all share."""
+        match s:
+            case Seq(stmts=xs):
+                for x in xs:
+                    yield from self._steps(x, env, number, at, axes)
+            case Alloc(buffer=b, body=body):
+                if b.scope == "local":
+                    self.mem.own[number][b.name] = new_array(b)
+                yield from self._steps(body, env, number, at, axes)
+            case Barrier():
+                yield s
+            case AllReduce():
+                yield from self._reduce(s, env, number, at)
+            case Loop(kind=kind, var=v, extent=n, body=body) if kind.startswith("threadIdx"):
+                if at[kind[-1]] < int(E.evaluate(n, env)):
+                    env[v] = at[kind[-1]]
+                    yield from self._steps(body, env, number, at, axes + kind[-1])
+                    del env[v]
+            case Loop(var=v, extent=n, body=body) if _waits(body) or _has_threads(body):
+                for i in range(int(E.evaluate(n, env))):
+                    env[v] = i
+                    yield from self._steps(body, env, number, at, axes)
+                env.pop(v, None)
+            case Guard(cond=c, body=body) if _waits(body) or _has_threads(body):
+                if self.code.expr(c)(env):
+                    yield from self._steps(body, env, number, at, axes)
+            case _:
+                own = all(x.buffer in self.mem.own[number] for x in walk(s) if isinstance(x, Store))
+                if own or all(at[a] == 0 for a in at if a not in axes):
+                    self._action(s)(env)
+
+    def _action(self, s: Stmt) -> Any:
+        if id(s) not in self.actions:
+            self.actions[id(s)] = self.code.stmt(s)
+        return self.actions[id(s)]
+
+    def _reduce(self, s: AllReduce, env: Env, number: int, at: dict[str, int]) -> Iterator[Stmt]:
+        width = self.kernel.block[0]
+        if at["x"] < s.extent:
+            env[s.var] = at["x"]
+            self.values[number // width, at["x"]] = self.code.expr(s.value)(env)
+            del env[s.var]
+        yield s
+        dtype = E.dtype_of(s.value)
+        here = E.Load(s.buffer, s.indices, dtype)
+        total, keep = self.code.expr(here)(env), rounding(dtype)
+        for x in range(s.extent):
+            total = keep(FOLD_NUMERIC[s.op](total, self.values[number // width, x]))
+        self.code.place(s.buffer, s.indices)(env)(total)
+        yield Seq(())  # the values may be overwritten
+
+
+def _waits(s: Stmt) -> bool:
+    return any(isinstance(x, (Barrier, AllReduce)) for x in walk(s))
+
+
+def _has_threads(s: Stmt) -> bool:
+    return any(isinstance(x, Loop) and x.kind.startswith("threadIdx") for x in walk(s))

@@ -1,0 +1,66 @@
+"""Barriers by dependence: where a thread of a block may meet what another one has written, or overwrite what
+another still reads, all wait for each other first.
+
+Statements of a block run in phases: a loop over its threads is one. Between two phases of which one writes
+and the other uses the same shared buffer there has to be a barrier, also around a loop from its end to its
+beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, in_order, seq, walk
+from schedules.passes.simplify import loads
+
+Names = frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Shared buffers written, and read, since the last barrier."""
+
+    written: Names = frozenset()
+    read: Names = frozenset()
+
+    def __or__(self, other: _Pending) -> _Pending:
+        return _Pending(self.written | other.written, self.read | other.read)
+
+
+def barriers(s: Stmt, visible: Names) -> Stmt:
+    """The body of a block with barriers. ``visible``: buffers that the threads share, beside those allocated
+    with scope "shared" in it."""
+    shared = {x.buffer.name for x in walk(s) if isinstance(x, Alloc) and x.buffer.scope == "shared"}
+    return _go(s, _Pending(), visible | shared)[0]
+
+
+def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
+    """The statement with its barriers, and what is pending after it."""
+    if isinstance(s, Seq):
+        out: list[Stmt] = []
+        for x in s.stmts:
+            new, before = _go(x, before, shared)
+            out.extend(in_order(new))
+        return seq(*out), before
+    if isinstance(s, Alloc):
+        body, after = _go(s.body, before, shared)
+        return Alloc(s.buffer, body), after
+    if isinstance(s, Loop) and not s.kind.startswith("threadIdx"):
+        # what an iteration leaves pending, the next one meets
+        _, once = _go(s.body, before, shared)
+        body, after = _go(s.body, before | once, shared)
+        return Loop(s.var, s.extent, body, s.kind, s.annotations), after | before
+    if isinstance(s, Guard):
+        body, after = _go(s.body, before, shared)
+        return Guard(s.cond, body, s.speculative), after | before
+    own = _uses(s, shared)
+    if own.read & before.written or own.written & (before.written | before.read):
+        return seq(Barrier(), s), own
+    return s, before | own
+
+
+def _uses(s: Stmt, shared: Names) -> _Pending:
+    every = walk(s)
+    written = frozenset(x.buffer for x in every if isinstance(x, (Store, AllReduce)))
+    read = frozenset(x.buffer for y in every for x in loads(y))
+    return _Pending(written & shared, read & shared)

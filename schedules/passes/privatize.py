@@ -1,0 +1,164 @@
+"""Local buffers of a block, each thread's own part of them: ``C[t * 4 + i]`` becomes ``C[i]``.
+
+Schedules state a block as loops over its threads, one after the other, which share a buffer of scope "local"
+as long as each thread keeps to its own elements. Here the part of every index that names the thread goes,
+and what remains is packed densely, so that the buffer fits the registers of a thread. An index without such
+a part is the same for all threads: each has a copy, and all compute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from schedules import affine
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, Store, kids, walk, with_body
+from schedules.passes.accesses import moved
+from schedules.passes.simplify import Ranges, loads, loop_range
+
+Indices = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class _Access:
+    indices: Indices
+    threads: Mapping[str, str]  # thread variables around it -> their axes
+    ranges: Ranges
+
+
+def privatize(s: Stmt, ranges: Ranges) -> Stmt:
+    """``s`` with every local buffer that stands outside the loops over threads made one thread's own;
+    ``ranges``: of the variables around it. Raises ScheduleError where a thread would need another's
+    element."""
+    if isinstance(s, Loop):
+        if s.kind.startswith("threadIdx"):
+            return s
+        r = loop_range(s.extent, ranges)
+        ranges = ranges | ({s.var: r} if r is not None else {})
+    s = with_body(s, lambda x: privatize(x, ranges))
+    if isinstance(s, Alloc) and s.buffer.scope == "local" and _holds_threads(s.body):
+        return _private(s, ranges)
+    return s
+
+
+def _holds_threads(s: Stmt) -> bool:
+    return any(isinstance(x, AllReduce) or getattr(x, "kind", "").startswith("threadIdx") for x in walk(s))
+
+
+def _private(s: Alloc, ranges: Ranges) -> Alloc:
+    b = s.buffer
+    found = _accesses(s.body, b.name, {}, ranges)
+    if not found:
+        return s
+    dims = [_dimension(b, d, found) for d in range(len(b.shape))]
+    body = moved(s.body, b.name, b.name, lambda ix: tuple(m(i) for m, i in zip(dims, ix, strict=True)))
+    return Alloc(Buffer(b.name, tuple(Const(m.extent) for m in dims), b.dtype, b.scope), body)
+
+
+def _accesses(s: Stmt, name: str, threads: dict[str, str], ranges: Ranges) -> list[_Access]:
+    out: list[_Access] = []
+    if isinstance(s, AllReduce):
+        threads = threads | {s.var: "threadIdx.x"}
+        ranges = ranges | {s.var: (0, s.extent - 1)}
+    out += [_Access(x.indices, threads, ranges) for x in loads(s) if x.buffer == name]
+    if isinstance(s, (Store, AllReduce)) and s.buffer == name:
+        out.append(_Access(s.indices, threads, ranges))
+    if isinstance(s, Loop):
+        r = loop_range(s.extent, ranges)
+        ranges = ranges | ({s.var: r} if r is not None else {})
+        if s.kind.startswith("threadIdx"):
+            threads = threads | {s.var: s.kind}
+    for k in kids(s):
+        out += _accesses(k, name, threads, ranges)
+    return out
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    """How an index of one dimension becomes one of the thread's own buffer. ``digits``: coefficients of its
+    variables and what they become; None: they stay."""
+
+    threads: frozenset[str]
+    digits: Mapping[int, int] | None
+    extent: int
+
+    def __call__(self, index: Expr) -> Expr:
+        terms, rest = affine.linear(index)
+        own = [(a, _int(c)) for a, c in terms.items() if not _names(a, self.threads)]
+        out: Expr = Const(0)
+        for atom, c in own:
+            out = out + atom * (c if self.digits is None else self.digits[c])
+        if self.digits is None:
+            return out + rest
+        return out + sum(n * self.digits[c] for c, n in _split(_int(rest), self.digits).items())
+
+
+def _dimension(b: Buffer, d: int, found: list[_Access]) -> _Dimension:
+    owners: set[Expr] = set()
+    coefficients: set[int] = set()
+    names = frozenset().union(*(a.threads for a in found))
+    for a in found:
+        terms, rest = affine.linear(a.indices[d])
+        who: Expr = Const(0)
+        for atom, c in terms.items():
+            if _names(atom, names):
+                if not E.variables(atom) <= names:
+                    raise _shared(b, a.indices[d])
+                who = who + E.substitute(atom, {v: Var(a.threads[v]) for v in E.variables(atom)}) * c
+            elif affine.bounds(atom, a.ranges) is None or _int(c) <= 0:
+                raise _shared(b, a.indices[d])
+            else:
+                coefficients.add(_int(c))
+        if _int(rest) < 0:
+            raise _shared(b, a.indices[d])
+        owners.add(affine.simplify(who, {}))
+    if len(owners) > 1:
+        raise _shared(b, found[0].indices[d])
+    counts = dict.fromkeys(sorted(coefficients, reverse=True), 1)
+    reach, dense = 0, True
+    for a in found:
+        terms, rest = affine.linear(a.indices[d])
+        given = _split(_int(rest), counts)
+        dense = dense and sum(c * n for c, n in given.items()) == _int(rest)
+        spans = dict.fromkeys(counts, 0)
+        for atom, c in terms.items():
+            span = affine.bounds(atom, a.ranges)
+            if span is not None and not _names(atom, names):
+                dense = dense and span[0] >= 0
+                spans[_int(c)] += span[1]
+        counts = {c: max(n, 1 + spans[c] + given[c]) for c, n in counts.items()}
+        reach = max(reach, _int(rest) + sum(c * n for c, n in spans.items()))
+    digits: dict[int, int] = {}
+    size = end = 1
+    for k, n in reversed(counts.items()):
+        dense = dense and k >= end  # digits that overlap are not told apart
+        digits[k], size, end = size, size * n, k * n
+    if not dense:
+        return _Dimension(names, None, reach + 1)
+    return _Dimension(names, dict(reversed(digits.items())), size)
+
+
+def _names(atom: Expr, threads: frozenset[str]) -> bool:
+    return not E.variables(atom).isdisjoint(threads)
+
+
+def _split(k: int, coefficients: Mapping[int, int]) -> dict[int, int]:
+    """``k`` as digits, by coefficient, largest first."""
+    out = {}
+    for c in coefficients:
+        out[c], k = divmod(k, c)
+    return out
+
+
+def _int(e: Expr) -> int:
+    return e.value if isinstance(e, Const) and isinstance(e.value, int) else -1
+
+
+def _shared(b: Buffer, index: Expr) -> ScheduleError:
+    return ScheduleError(
+        f"buffer {b.name}: at {E.show(index)} a thread uses an element that another one has; threads share "
+        "memory of scope shared, not local"
+    )

@@ -1,0 +1,43 @@
+"""set_scope: say which memory an intermediate buffer lies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.ir import SCOPES, Nest
+from schedules.model import Target
+from schedules.nest import set_buffer
+from schedules.primitives.base import Primitive
+
+
+@dataclass(frozen=True)
+class SetScope(Primitive):
+    """Put an intermediate buffer into ``scope``: "global", "shared" (by the threads of a block) or "local"
+    (registers of one thread).
+
+    Legal for any buffer that is no argument. Whether threads keep to their own elements of a local buffer is
+    found when the nest is lowered. Cost: registers and shared memory limit how many blocks run at a time.
+    """
+
+    name: ClassVar[str] = "set_scope"
+    buffer: str
+    scope: str
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        if self.scope not in SCOPES:
+            raise ScheduleError(
+                f"set_scope {self.buffer}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
+            )
+        own = [b.name for b in nest.buffers if b.name not in nest.params]
+        if self.buffer in nest.params:
+            raise ScheduleError(f"set_scope {self.buffer}: an argument; use cache_read or cache_write")
+        if self.buffer not in own:
+            raise ScheduleError(
+                f"set_scope: there is no buffer {self.buffer!r}; intermediate buffers are "
+                f"{', '.join(own) or 'none'}"
+            )
+
+    def apply(self, nest: Nest) -> Nest:
+        return set_buffer(nest, replace(nest.buffer(self.buffer), scope=self.scope))

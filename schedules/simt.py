@@ -1,0 +1,154 @@
+"""Lowering for GPUs: a scheduled nest becomes kernels, each a grid of blocks of threads.
+
+A statement at the root of the nest is one kernel. Its outermost loops are bound to ``blockIdx``: their body
+is what a block does, in phases, each a loop bound to ``threadIdx`` (statements outside such loops are done by
+every thread for itself, or by one where they write memory that threads share). Lowered, a loop over threads
+only says which thread does its body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Buffer,
+    Loop,
+    Nest,
+    Stmt,
+    Store,
+    const,
+    in_order,
+    walk,
+    with_body,
+)
+from schedules.lower import pipeline
+from schedules.passes.barriers import barriers
+from schedules.passes.cross_thread import cross_thread
+from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.privatize import privatize
+from schedules.passes.promote import promote
+from schedules.passes.simplify import loads, simplify
+from schedules.verify import verify
+
+AXES = ("x", "y", "z")
+Extents = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class GridKernel:
+    """One launch. ``params``: global arrays that it uses; those in ``written`` it writes. ``blocks`` are the
+    loops over ``blockIdx``, outermost first; ``body`` is what a block does."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    written: frozenset[str]
+    grid: Extents
+    block: Extents
+    blocks: tuple[Loop, ...]
+    body: Stmt
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True)
+class GridProgram:
+    """Kernels in the order of their launches; ``scratch`` are arrays that only they use."""
+
+    params: tuple[Buffer, ...]
+    outputs: tuple[str, ...]
+    scratch: tuple[Buffer, ...]
+    kernels: tuple[GridKernel, ...]
+
+
+def lower_simt(nest: Nest) -> GridProgram:
+    """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
+    params = tuple(nest.buffer(n) for n in nest.params)
+    s = expand_blocks(nest)
+    for title, run in pipeline(nest):
+        if title not in ("reuse", "promote"):
+            s = run(s)
+    # local buffers will be registers anyway
+    s = promote(s, {b.name: b.dtype for b in nest.buffers if b.scope != "local"})
+    verify(s, params, "lowering")
+    scratch: list[Buffer] = []
+    while isinstance(s, Alloc):
+        if s.buffer.scope != "global":
+            raise ScheduleError(
+                f"buffer {s.buffer.name}: several kernels use it, but its scope is {s.buffer.scope}; compute "
+                "its producer in a loop over blocks of its reader, or leave its scope global"
+            )
+        scratch.append(s.buffer)
+        s = s.body
+    held = (*params, *scratch)
+    kernels = [_kernel(f"kernel{n}", x, held) for n, x in enumerate(in_order(s))]
+    return GridProgram(params, nest.outputs, tuple(scratch), tuple(kernels))
+
+
+def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
+    blocks: list[Loop] = []
+    grid = dict.fromkeys(AXES, 1)
+    while isinstance(s, Loop) and s.kind.startswith("blockIdx"):
+        blocks.append(s)
+        grid[s.kind[-1]] = _extent(s)
+        s = s.body
+    late = next((x for x in walk(s) if isinstance(x, Loop) and x.kind.startswith("blockIdx")), None)
+    if late is not None:
+        raise ScheduleError(
+            f"loop {late.var} is {late.kind}, but not outermost: blocks are the outermost loops of a kernel, "
+            "with nothing between them"
+        )
+    s = cross_thread(_flat(s))
+    ranges = {x.var: (0, _extent(x) - 1) for x in blocks}
+    s = simplify(privatize(s, ranges), ranges)
+    block = dict.fromkeys(AXES, 1)
+    for x in walk(s):
+        if isinstance(x, AllReduce):
+            block["x"] = max(block["x"], x.extent)
+        elif isinstance(x, Loop) and x.kind.startswith("threadIdx"):
+            block[x.kind[-1]] = max(block[x.kind[-1]], _extent(x))
+    used = {x.buffer for y in walk(s) for x in loads(y)}
+    written = frozenset(x.buffer for x in walk(s) if isinstance(x, (Store, AllReduce)))
+    params = tuple(b for b in held if b.name in used | written)
+    names = frozenset(b.name for b in params)
+    shape = (block["x"], block["y"], block["z"])
+    return GridKernel(
+        name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(blocks),
+        barriers(s, names & written),
+    )  # fmt: skip
+
+
+def _extent(x: Loop) -> int:
+    n = const(x.extent)
+    if n is None:
+        raise ScheduleError(
+            f"loop {x.var} is {x.kind} but runs {E.show(x.extent)} times, no fixed number"
+        )
+    return n
+
+
+def _flat(s: Stmt) -> Stmt:
+    """Intermediate arrays get a place on the chip: what a phase alone uses is each thread's own, else the
+    threads of a block share it. Virtual threads are unrolled loops."""
+    match s:
+        case Alloc(buffer=b):
+            return Alloc(replace(b, scope="shared") if b.scope == "global" else b, _flat(s.body))
+        case Loop(kind=kind) if kind.startswith("threadIdx"):
+            return replace(s, body=_of_thread(s.body))
+        case Loop(kind="vthread"):
+            return replace(s, kind="unroll", body=_flat(s.body))
+    return with_body(s, _flat)
+
+
+def _of_thread(s: Stmt) -> Stmt:
+    match s:
+        case Alloc(buffer=b):
+            return Alloc(replace(b, scope="local"), _of_thread(s.body))
+        case Loop(kind="vthread"):
+            return replace(s, kind="unroll", body=_of_thread(s.body))
+    return with_body(s, _of_thread)

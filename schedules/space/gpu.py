@@ -1,0 +1,286 @@
+"""Quantities of kernels for GPUs, for one candidate or for every row of a decision matrix.
+
+`analyse` reads a nest once and keeps expressions over its holes; limits and features evaluate them. Limits
+are those of the target: threads of a block, shared memory, registers, and the size of unrolled code; so that
+no infeasible candidate reaches a compiler. The estimate is a roofline whose ceilings shrink with occupancy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, in_order, path_to, walk
+from schedules.model import Target
+from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
+from schedules.regions import footprint
+from schedules.space.holes import Columns
+from schedules.space.quantities import ITEM, Number, number
+
+WARP = 32
+SPARE_REGISTERS = 28  # indices, pointers, operands on their way
+MOST_UNROLLED = 4096  # statements of one body
+LAUNCH_S = 3e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Limits and rates of a GPU, from `Target.limits`."""
+
+    sms: float
+    threads: float  # of a block at most
+    sm_threads: float
+    sm_blocks: float
+    shared: float  # bytes, of a block at most
+    sm_shared: float
+    registers: float  # 32 bits each, of a block and of an SM
+    thread_registers: float
+    fma: float  # a cycle and SM, float32
+    clock: float  # Hz
+    bandwidth: float  # bytes a second
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        def limit(name: str, default: int) -> float:
+            return float(target.limit(name, default))
+
+        shared = limit("shared_bytes", 48 << 10)
+        return Machine(
+            limit("sms", 108), limit("block_threads", 1024), limit("sm_threads", 2048),
+            limit("sm_blocks", 32), shared, max(shared, limit("sm_shared_bytes", 164 << 10)),
+            limit("registers", 65536), limit("thread_registers", 255), limit("fma", 64),
+            1e6 * limit("clock_mhz", 1400), 1e9 * limit("bandwidth_gbs", 1500),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One read or write of a block: bytes an element, whether from beyond the chip, and whether neighbouring
+    threads use neighbouring elements."""
+
+    item: int
+    far: bool
+    side_by_side: bool
+    write: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one block of the nest does in a kernel."""
+
+    instances: Expr
+    unrolled: Expr
+    lanes: Expr
+    flops: int
+    special: int
+    accesses: tuple[Access, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """One kernel: the shape of its grid, what a block keeps on the chip, and its work."""
+
+    blocks: Expr
+    threads: tuple[Expr, ...]  # by axis
+    shared_bytes: Expr
+    local_bytes: Expr  # of a thread
+    work: tuple[Work, ...]
+
+
+def analyse(nest: Nest) -> tuple[KernelFacts, ...]:
+    """Facts of every kernel, as expressions over the holes that the nest still has."""
+    return tuple(_kernel(nest, s) for s in in_order(nest.body))
+
+
+def _product(xs: list[Expr]) -> Expr:
+    out: Expr = Const(1)
+    for x in xs:
+        out = out * x
+    return out
+
+
+def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
+    grid = _product([x.extent for x in walk(s) if isinstance(x, Loop) and x.kind.startswith("blockIdx")])
+    threads: dict[str, Expr] = {}
+    for x in walk(s):
+        if isinstance(x, Loop) and x.kind.startswith("threadIdx"):
+            threads[x.kind] = E.maximum(threads.get(x.kind, Const(1)), x.extent)
+    inside = {b.name for b in blocks(s)}
+    shared: Expr = Const(0)
+    local: Expr = Const(0)
+    for buffer in nest.buffers:
+        made = [b for b in writers(nest, buffer.name) if b.name in inside]
+        if buffer.name in nest.params or not made:
+            continue
+        if buffer.scope == "shared":
+            shared = shared + _region(nest, s, buffer.name) * ITEM[buffer.dtype]
+        elif buffer.scope == "local":
+            local = local + _own(s, made[0]) * ITEM[buffer.dtype]
+    near = {b.name for b in nest.buffers if b.scope != "global"}
+    return KernelFacts(
+        grid, tuple(threads.values()), shared, local, tuple(_work(s, b, nest, near) for b in blocks(s))
+    )
+
+
+def _region(nest: Nest, s: Stmt, name: str) -> Expr:
+    """Elements of a shared buffer between whose first and last use nothing else is needed of it."""
+    users = [*writers(nest, name), *readers(nest, name)]
+    paths = [path_to(s, lambda x, u=u: x is u) or () for u in users]  # type: ignore[misc]
+    common = 0
+    while all(len(p) > common for p in paths) and len({id(p[common]) for p in paths}) == 1:
+        common += 1
+    inner = {x.var: x.extent for p in paths for x in p[common:] if isinstance(x, Loop)}
+    places = [at for u in users for at in accesses(u, name)]
+    return _product([n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=False)])
+
+
+def _own(s: Stmt, b: Block) -> Expr:
+    """Elements that one thread keeps of what a block writes."""
+    path = path_to(s, lambda x: x is b) or ()
+    spatial = vars_bound(b, "spatial")
+    return _product(
+        [
+            x.extent
+            for x in path
+            if isinstance(x, Loop) and x.var in spatial and not x.kind.startswith(("blockIdx", "threadIdx"))
+        ]
+    )
+
+
+def _work(s: Stmt, b: Block, nest: Nest, near: set[str]) -> Work:
+    loops = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
+    thread = next((x.var for x in loops if x.kind == "threadIdx.x"), "")
+    ops = [x for v in b.values for x in E.walk(v)]
+    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
+    own = {w.buffer for w in b.writes}
+    places = [(w.buffer, w.indices, True) for w in b.writes]
+    places += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
+    found = tuple(
+        Access(
+            ITEM[nest.buffer(name).dtype], name not in near, _beside(b, ix, thread), write
+        )
+        for name, ix, write in places
+    )  # fmt: skip
+    return Work(
+        _product([x.extent for x in loops]),
+        _product([x.extent for x in loops if x.kind in ("unroll", "vectorize")]),
+        _product([x.extent for x in loops if x.kind == "vectorize"]),
+        flops + len(b.writes) * (b.reducer is not None),
+        sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops),
+        found,
+    )
+
+
+def _beside(b: Block, indices: tuple[Expr, ...], thread: str) -> bool:
+    """Whether the last index moves with the thread, and no other one alone does."""
+    if not indices or not thread:
+        return True
+    last = bound(b, indices[-1])
+    terms, _ = affine.linear(last)
+    inner = [a for a, c in terms.items() if thread in E.variables(a)]
+    if not inner:
+        return not any(thread in E.variables(bound(b, i)) for i in indices[:-1])
+    return any(a == Var(thread) or (isinstance(a, E.Binary) and a.op == "%") for a in inner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    threads: Number
+    shared: Number
+    registers: Number
+    blocks: Number
+    resident: Number  # blocks of an SM at a time
+
+
+def _shape(k: KernelFacts, env: Columns, m: Machine) -> _Shape:
+    threads = np.ones(())
+    for x in k.threads:
+        threads = threads * number(x, env)
+    shared = number(k.shared_bytes, env)
+    registers = np.ceil(number(k.local_bytes, env) / 4) + SPARE_REGISTERS
+    warps = np.ceil(threads / WARP)
+    resident = np.minimum(m.sm_blocks, np.floor(m.sm_threads / (warps * WARP)))
+    resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared, 1.0)))
+    resident = np.minimum(resident, np.floor(m.registers / (np.minimum(registers, 255.0) * warps * WARP)))
+    return _Shape(threads, shared, registers, number(k.blocks, env), resident)
+
+
+def within(facts: tuple[KernelFacts, ...], env: Columns, rows: int, m: Machine) -> npt.NDArray[np.bool_]:
+    """Which rows keep the limits of the target, [rows]."""
+    ok = np.ones(rows, dtype=bool)
+    for k in facts:
+        x = _shape(k, env, m)
+        ok &= (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
+        ok &= (x.registers <= m.thread_registers) & (x.blocks < 2**31)
+        for w in k.work:
+            ok &= number(w.unrolled, env) <= MOST_UNROLLED
+    return ok
+
+
+FEATURES_PER_KERNEL = (
+    "blocks", "threads", "waves", "occupancy", "shared_bytes", "registers", "flops", "special", "far_bytes",
+    "scattered_bytes", "near_loads", "unrolled", "lanes", "intensity", "warp_use", "est_s",
+)  # fmt: skip
+HOT_KERNELS = 2
+FEATURE_NAMES = (
+    *(f"kernel{n}.{f}" for n in range(HOT_KERNELS) for f in FEATURES_PER_KERNEL),
+    "kernels",
+    "est_time_s",
+)
+
+
+def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
+    x = _shape(k, env, m)
+    flops = special = far = scattered = near = unrolled = np.zeros(())
+    lanes = np.ones(())
+    for w in k.work:
+        n = number(w.instances, env)
+        flops, special = flops + n * w.flops, special + n * w.special
+        unrolled = np.maximum(unrolled, number(w.unrolled, env))
+        lanes = np.maximum(lanes, number(w.lanes, env))
+        for a in w.accesses:
+            if not a.far:
+                near = near + n
+            else:
+                far = far + n * a.item
+                scattered = scattered + n * a.item * (not a.side_by_side)
+    waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
+    occupancy = np.minimum(1.0, x.resident * np.ceil(x.threads / WARP) * WARP / m.sm_threads)
+    busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
+    warp_use = x.threads / (np.ceil(x.threads / WARP) * WARP)
+    hidden = np.minimum(1.0, occupancy * 4.0)  # a quarter of the threads hides most of the latency
+    rate = m.sms * m.clock * busy * hidden * warp_use
+    seconds = np.maximum(flops / 2 / (m.fma * rate), near / (32.0 * rate))
+    seconds = np.maximum(seconds, special / (16.0 * rate))
+    seconds = np.maximum(seconds, (far + 3.0 * scattered) / (m.bandwidth * 2.0 * busy * hidden)) + LAUNCH_S
+    return {
+        "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": occupancy,
+        "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
+        "far_bytes": far, "scattered_bytes": scattered, "near_loads": near, "unrolled": unrolled,
+        "lanes": lanes, "intensity": flops / np.maximum(far, 1.0), "warp_use": warp_use, "est_s": seconds,
+    }  # fmt: skip
+
+
+def features(
+    facts: tuple[KernelFacts, ...], env: Columns, rows: int, machine: Machine
+) -> npt.NDArray[np.float32]:
+    """The features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]: of the slowest kernels by
+    the estimate one by one, and of all together."""
+    width = len(FEATURES_PER_KERNEL)
+    table = np.empty((rows, len(facts), width), dtype=np.float64)
+    for i, k in enumerate(facts):
+        q = _measure(k, env, machine)
+        for j, name in enumerate(FEATURES_PER_KERNEL):
+            table[:, i, j] = q[name]
+    seconds = table[:, :, FEATURES_PER_KERNEL.index("est_s")]
+    order = np.argsort(-seconds, axis=1, kind="stable")[:, :HOT_KERNELS]
+    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
+    out[:, : hot.shape[1] * width] = hot.reshape(rows, hot.shape[1] * width)
+    out[:, -2], out[:, -1] = len(facts), seconds.sum(axis=1)
+    return out

@@ -1,0 +1,41 @@
+"""Which stages share a kernel, and by which rule: from the outputs back to the inputs."""
+
+from __future__ import annotations
+
+from schedules.nest import loops_of
+from schedules.space.rules.gpu.inline import inline_stages
+from schedules.space.rules.gpu.maps import schedule_map
+from schedules.space.rules.gpu.plain import schedule_plainly
+from schedules.space.rules.gpu.rows import schedule_rows
+from schedules.space.rules.gpu.tiles import schedule_tiles
+from schedules.space.rules.groups import reductions_behind
+from schedules.space.rules.patterns import is_row_reduction
+from schedules.space.sketching import Draft
+
+
+def apply_gpu_rules(d: Draft) -> None:
+    """Draw a whole sketch."""
+    inline_stages(d)
+    while left := [name for name in d.s.blocks() if name not in d.done]:
+        before = set(d.s.blocks())
+        name = left[-1]
+        _schedule(d, name)
+        d.done |= {name} | (set(d.s.blocks()) - before)
+
+
+def _schedule(d: Draft, name: str) -> None:
+    b = d.block(name)
+    if len(b.writes) > 1 or not loops_of(d.s.nest, name):
+        schedule_plainly(d, name)
+    elif b.reducer is not None and is_row_reduction(b):
+        schedule_rows(d, d.s.cache_write(name, "local"))
+    elif b.reducer is not None:
+        schedule_tiles(d, name, d.s.cache_write(name, "local"))
+    else:
+        tiled, rows = reductions_behind(d, b)
+        if tiled is not None:
+            schedule_tiles(d, tiled.name, name)
+        elif rows is not None:
+            schedule_rows(d, name)
+        else:
+            schedule_map(d, name)

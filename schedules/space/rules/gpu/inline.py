@@ -1,0 +1,26 @@
+"""Inline: elementwise stages disappear into their readers. Arithmetic is cheaper than memory here."""
+
+from __future__ import annotations
+
+from schedules.nest import readers
+from schedules.space.rules.patterns import is_costly, is_guarded_copy, is_map, is_row_reduction
+from schedules.space.sketching import Draft
+
+
+def inline_stages(d: Draft) -> None:
+    """Inline every elementwise stage but what is costly and read several times, and paddings that a
+    reduction reads: the tiling rule inlines these into copies in shared memory."""
+    for name in d.s.blocks():
+        nest, b = d.s.nest, d.block(name)
+        if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params:
+            continue
+        users = readers(nest, b.writes[0].buffer)
+        reducing = [u for u in users if u.reducer is not None]
+        if is_guarded_copy(b) and reducing and not any(is_row_reduction(u) for u in reducing):
+            continue
+        rank = len(b.iters)
+        wider = any(len([i for i in u.iters if i.kind == "spatial"]) > rank for u in users)
+        if is_costly(b) and (wider or len(users) > 1):
+            continue
+        if users:
+            d.s.inline(name)

@@ -1,0 +1,35 @@
+"""Elementwise stages: one thread an element or a short vector, neighbours side by side in memory."""
+
+from __future__ import annotations
+
+from schedules.space.sketching import Draft, extent
+
+THREADS = (64, 128, 256, 512, 1024)
+LANES = (1, 2, 4)
+EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
+
+
+def schedule_map(d: Draft, name: str) -> None:
+    """The loops of a stage as one, over blocks of threads."""
+    b = d.block(name)
+    loops = [x.var for x in d.loops(name)]
+    last = extent(d.loops(name)[-1])
+    lanes = d.choice(f"{name}.vec", lanes_of(last))
+    flat = d.s.fuse(*loops) if len(loops) > 1 else loops[0]
+    total = 1
+    for i in b.iters:
+        total *= int(getattr(i.extent, "value", 1))
+    rest, v = d.s.split(flat, (None, lanes))
+    threads = d.choice(f"{name}.threads", [t for t in THREADS if t <= total] or [32])
+    each = d.choice(f"{name}.each", [k for k in EACH if k * 64 <= total] or [1])
+    block, vectors, thread = d.s.split(rest, (None, each, threads))
+    d.s.reorder(block, thread, vectors, v)
+    d.s.bind(block, "blockIdx.x")
+    d.s.bind(thread, "threadIdx.x")
+    d.s.unroll(vectors)
+    d.s.vectorize(v)
+
+
+def lanes_of(n: int) -> list[int]:
+    """Vectors that cut an axis of ``n`` into whole ones."""
+    return [k for k in LANES if n % k == 0]

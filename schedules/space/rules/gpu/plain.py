@@ -1,0 +1,30 @@
+"""What no other rule takes: a thread an element, its reduction in a loop."""
+
+from __future__ import annotations
+
+from schedules.nest import vars_bound
+from schedules.space.sketching import Draft
+
+THREADS = (32, 64, 128, 256)
+
+
+def schedule_plainly(d: Draft, name: str) -> None:
+    """Spatial loops as one, over blocks of threads; reductions stay serial."""
+    b = d.block(name)
+    spatial = [x.var for x in d.loops(name) if x.var in vars_bound(b, "spatial")]
+    reduce = [x.var for x in d.loops(name) if x.var not in spatial]
+    if not spatial:
+        return
+    if reduce:
+        d.s.reorder(*spatial, *reduce)
+    flat = d.s.fuse(*spatial) if len(spatial) > 1 else spatial[0]
+    block, thread = d.s.split(flat, (None, d.choice(f"{name}.threads", THREADS)))
+    d.s.bind(block, "blockIdx.x")
+    d.s.bind(thread, "threadIdx.x")
+
+
+def schedule_each_plainly(d: Draft) -> None:
+    """Every stage a kernel of its own."""
+    d.words.append("separate")
+    for name in d.s.blocks():
+        schedule_plainly(d, name)

@@ -1,0 +1,137 @@
+"""Rows: stages that reduce along memory and whatever is made of the results, fused in one kernel.
+
+A block takes a few rows. The threads of a row each reduce their part of it, every so many elements one, then
+together (`Bind` of a reduction); what a later stage needs again stays in the registers of the thread that
+made it.
+"""
+
+from __future__ import annotations
+
+from schedules.expr import Const, Hole
+from schedules.ir import Block
+from schedules.nest import find_loop, vars_bound
+from schedules.space.rules.gpu.maps import lanes_of
+from schedules.space.rules.patterns import extents, is_row_reduction
+from schedules.space.rules.rows import compute_stages_at, row_rank
+from schedules.space.sketching import Draft, extent
+
+THREADS = (8, 32, 64, 128, 256, 512, 1024)
+ROWS = (1, 2, 4, 8)
+MOST_KEPT = 64  # elements of a row that a thread keeps
+
+
+def schedule_rows(d: Draft, root: str) -> None:
+    """Schedule ``root`` and all it reads that can be computed row by row."""
+    b = d.block(root)
+    rank = row_rank(d, b)
+    loops = [x.var for x in d.loops(root)]
+    n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
+    threads = d.choice(f"{root}.threads", [t for t in THREADS if t <= max(8, 2 * n)])
+    rows = d.choice(f"{root}.rows", ROWS)
+    lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root)))
+    outer, inner = d.s.split(loops[rank - 1], (None, rows))
+    block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
+    d.s.bind(block, "blockIdx.x")
+    blocks = [d.block(name) for name in d.s.blocks()]
+    d.roots |= {x.name for x in blocks if x.reducer is not None and not _joins(x)}
+    compute_stages_at(d, root, block)
+    for name in list(d.s.blocks()):
+        if name == root or block not in {x.var for x in d.loops(name)}:
+            continue
+        if d.block(name).reducer is not None:
+            partial = _partial(d, name, threads, lanes)
+            _local(d, partial)
+            _local(d, name)
+            _thread_partial(d, partial)
+            _thread_total(d, name)
+        else:
+            _local(d, name)
+            own = [x.var for x in d.own_loops(name)]
+            _thread_map(d, own[rank - 1], own[rank:], threads, lanes, n)
+    _thread_map(d, inner, loops[rank:], threads, lanes, n)
+
+
+def _joins(b: Block) -> bool:
+    """Whether a reduction can be done by rows."""
+    return is_row_reduction(b) and len(b.writes) == 1
+
+
+def _local(d: Draft, name: str) -> None:
+    d.s.set_scope(d.block(name).writes[0].buffer, "local")
+
+
+def _row_length(d: Draft, name: str) -> int:
+    b = d.block(name)
+    if not is_row_reduction(b):
+        return 1
+    out = 1
+    for i in b.iters:
+        if i.kind == "reduce":
+            out *= extents(b)[i.var]
+    return out
+
+
+def _last(d: Draft, root: str) -> int:
+    """The length of the innermost loop over a row."""
+    for name in [root, *d.s.blocks()]:
+        b = d.block(name)
+        if b.reducer is None and name == root and len(d.loops(name)) > 1:
+            return extent(d.loops(name)[-1])
+        if is_row_reduction(b) and name not in d.done:
+            return extent(d.loops(name)[-1])
+    return 1
+
+
+def _partial(d: Draft, name: str, threads: int | Hole, lanes: int | Hole) -> str:
+    """Partial results, one a thread (rfactor)."""
+    rest, _ = d.s.split(d.loops(name)[-1].var, (None, lanes))
+    _, across = d.s.split(rest, (None, threads))
+    return d.s.rfactor(name, across)
+
+
+def _thread_partial(d: Draft, name: str) -> None:
+    """Loops: rows, the thread, and the reduction of its part."""
+    b = d.block(name)
+    own = [x.var for x in d.own_loops(name)]
+    reduce = [x for x in own if x in vars_bound(b, "reduce")]
+    *rows, thread = [x for x in own if x not in reduce]
+    d.s.reorder(*rows, thread, *reduce)
+    d.s.decompose_reduction(name, reduce[0])
+    _bind_rows(d, rows)
+    d.s.bind(thread, "threadIdx.x")
+    d.s.vectorize(reduce[-1])
+
+
+def _thread_total(d: Draft, name: str) -> None:
+    """The partial results of a row, reduced by its threads together."""
+    b = d.block(name)
+    own = [x.var for x in d.own_loops(name)]
+    reduce = [x for x in own if x in vars_bound(b, "reduce")]
+    rows = [x for x in own if x not in reduce]
+    d.s.decompose_reduction(name, reduce[0])
+    _bind_rows(d, rows)
+    d.s.bind(reduce[-1], "threadIdx.x")
+
+
+def _thread_map(
+    d: Draft, rows: str, rest: list[str], threads: int | Hole, lanes: int | Hole, n: int
+) -> None:
+    """An elementwise stage: its loop over rows, and the rest, if any, over the threads of a row."""
+    if rest:
+        flat = d.s.fuse(*rest) if len(rest) > 1 else rest[0]
+        whole, v = d.s.split(flat, (None, lanes))
+        outer, thread = d.s.split(whole, (None, threads))
+        d.s.reorder(thread, outer, v)
+        d.s.bind(thread, "threadIdx.x")
+        if n <= MOST_KEPT * THREADS[-1]:
+            d.s.unroll(outer)
+        d.s.vectorize(v)
+    _bind_rows(d, [rows])
+
+
+def _bind_rows(d: Draft, rows: list[str]) -> None:
+    """The last of the loops over rows has those of a block; the others run once."""
+    if rows and find_loop(d.s.nest, rows[-1]).extent != Const(1):
+        d.s.bind(rows[-1], "threadIdx.y")
+
+

@@ -1,0 +1,160 @@
+"""Products and convolutions: a block computes a tile of the output, its threads a few elements each.
+
+The structure is that of Ansor's GPU sketches and of every fast SGEMM: parts of the operands are fetched into
+shared memory by all threads of the block together, accumulators stay in registers, and every spatial axis is
+cut into blocks, virtual threads (apart from each other, so that neighbouring threads use neighbouring banks),
+threads and a thread's own elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules.ir import Block
+from schedules.nest import vars_bound, writers
+from schedules.primitives.base import Factor
+from schedules.space.rules.patterns import extents, is_guarded_copy, operands, reduction_length, spatial
+from schedules.space.sketching import Draft, extent
+
+ACROSS = (1, 2, 4)  # virtual threads
+THREADS = (1, 2, 4, 8, 16, 32)
+OWN = (1, 2, 4, 8)  # elements of a thread along an axis
+STEPS = (4, 8, 16, 32)  # of the reduction, fetched at a time
+LANES = (1, 2, 4)
+MOST_UNROLLED = 32
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How an axis is cut: virtual threads, threads, and a thread's own elements."""
+
+    across: Factor
+    threads: Factor
+    own: Factor
+
+
+def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
+    """Tile reduction ``producer``, with ``consumer``, which alone reads it, written from registers."""
+    p = d.block(producer)
+    d.done.add(producer)
+    if p.writes[0].buffer not in d.s.nest.params:
+        d.s.set_scope(p.writes[0].buffer, "local")
+    n = extents(d.block(consumer))
+    axes = spatial(d.block(consumer))
+    long = [a for a in reversed(axes) if n[a] > 1]
+    cuts = {a: _cut(d, producer, n[a], place) for place, a in enumerate(long)}
+    shared = _operands_to_share(d, p) if _worth_sharing(p) else []
+    share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
+
+    loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
+    blocks, threads, rest = [], [], []
+    for a, loop in loops.items():
+        if a not in cuts:
+            blocks.append(loop)
+            continue
+        c = cuts[a]
+        b, v, t, i = d.s.split(loop, (None, c.across, c.threads, c.own))
+        blocks.append(b)
+        threads.append(t)
+        rest += [v, i]
+    d.s.reorder(*blocks, *threads, *rest)
+    block = d.s.fuse(*blocks) if len(blocks) > 1 else blocks[0]
+    d.s.bind(block, "blockIdx.x")
+    _bind(d, threads)
+    for x in rest:
+        d.s.unroll(x)
+    d.s.compute_at(producer, block)
+    where = _accumulate(d, producer, block, cuts, axes)
+    if share:
+        for buffer in shared:
+            _fetch(d, producer, buffer, where, list(cuts.values()))
+    else:
+        _inline_paddings(d, producer)
+
+
+def _cut(d: Draft, producer: str, n: int, place: int) -> Cut:
+    """``place``: 0 for the last axis, along which memory is contiguous."""
+    name = f"{producer}.{place}"
+    if place > 2:
+        return Cut(1, 1, 1)
+    across = d.choice(f"{name}.vthread", [k for k in ACROSS if k <= n]) if place < 2 else 1
+    most = 32 if place == 0 else 16 if place == 1 else 8
+    threads = d.choice(f"{name}.threads", [k for k in THREADS if k <= min(2 * n, most)])
+    own = d.choice(f"{name}.own", [k for k in OWN if k <= n]) if place < 2 else 1
+    return Cut(across, threads, own)
+
+
+def _worth_sharing(p: Block) -> bool:
+    return reduction_length(p) > 1
+
+
+def _operands_to_share(d: Draft, p: Block) -> list[str]:
+    names = [x.buffer for x in operands(p)]
+    return sorted({x for x in names if names.count(x) == 1})
+
+
+def _accumulate(d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes: list[str]) -> str:
+    """Cut the producer as the consumer is; returns the loop that fetches happen in."""
+    p = d.block(producer)
+    loops = [x for x in d.loops(producer) if x.var != block]
+    reduce = [x for x in loops if x.var in vars_bound(p, "reduce")]
+    own = [x.var for x in loops if x not in reduce]
+    threads, rest, still = [], [], []
+    for a, loop in zip(axes, own[-len(axes) :], strict=True):
+        if a not in cuts:
+            still.append(loop)
+            continue
+        c = cuts[a]
+        v, t, i = d.s.split(loop, (c.across, c.threads, c.own))
+        threads.append(t)
+        rest += [v, i]
+    *outer, last = reduce
+    steps = [k for k in STEPS if k < extent(last) and extent(last) % k == 0] or [
+        k for k in STEPS if k < extent(last)
+    ]
+    if steps and extent(last) > STEPS[0]:
+        where, inner = d.s.split(last.var, (None, d.choice(f"{producer}.steps", steps)))
+    else:
+        where, inner = d.s.split(last.var, (None, extent(last)))
+    d.s.reorder(*(x.var for x in outer), where, *threads, *still, inner, *rest)
+    _bind(d, threads)
+    for x in rest:
+        d.s.unroll(x)
+    if 0 < extent(last) <= MOST_UNROLLED and not outer:
+        d.s.unroll(inner)
+    first = outer[0].var if outer else where
+    d.s.decompose_reduction(producer, first)
+    return where
+
+
+def _bind(d: Draft, threads: list[str]) -> None:
+    if threads:
+        d.s.bind(d.s.fuse(*threads) if len(threads) > 1 else threads[0], "threadIdx.x")
+
+
+def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
+    """All threads of the block copy what one turn of the loop reads, paddings made on the way."""
+    copy = d.s.cache_read(producer, buffer, "shared")
+    d.s.compute_at(copy, where)
+    for b in writers(d.s.nest, buffer):
+        if is_guarded_copy(b) and b.name != copy:
+            d.s.inline(b.name)
+    own = [x.var for x in d.own_loops(copy)]
+    flat = d.s.fuse(*own) if len(own) > 1 else own[0]
+    last = extents(d.block(copy))
+    contiguous = last[d.block(copy).iters[-1].var]
+    lanes = d.choice(f"{copy}.vec", [k for k in LANES if contiguous % k == 0])
+    factors = [c.threads for c in reversed(cuts) if c.threads != 1]
+    outer, *threads, v = d.s.split(flat, (None, *factors, lanes))
+    d.s.reorder(*threads, outer, v)
+    _bind(d, threads)
+    d.s.vectorize(v)
+
+
+def _inline_paddings(d: Draft, producer: str) -> None:
+    for x in operands(d.block(producer)):
+        for b in writers(d.s.nest, x.buffer):
+            if is_guarded_copy(b):
+                d.s.inline(b.name)
+
+
