@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from autotune.api import build as build
     from autotune.api import ops as ops
     from autotune.api import tune as tune
+    from autotune.crosscompile import Compiled as Compiled
+    from autotune.crosscompile import compile_for as compile_for
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
@@ -51,6 +53,8 @@ _EXPORTS = {
     "load": ("autotune.loading", "load"),
     "best": ("autotune.loading", "best"),
     "build": ("autotune.api", "build"),
+    "compile_for": ("autotune.crosscompile", "compile_for"),
+    "Compiled": ("autotune.crosscompile", "Compiled"),
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
     "Schedule": ("schedules.schedule", "Schedule"),

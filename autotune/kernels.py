@@ -86,7 +86,7 @@ def generator_version() -> str:
 def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     for item in sorted(folder.iterdir(), key=lambda x: x.name):
-        if item.name.endswith(".py"):
+        if item.name.endswith((".py", ".h")):
             found.append((f"{prefix}/{item.name}", item.read_bytes()))
         elif item.name != "__pycache__" and item.is_dir():
             found += _sources(item, f"{prefix}/{item.name}")

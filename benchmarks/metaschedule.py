@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 BATCH = 64  # what MetaSchedule measures before it says anything
 BUILD_S = 300.0  # its limit for a build, else 30: here importing itself takes it a minute
+SETTLE_S = 0.5  # TVM's threads go on spinning for a quarter of a second
 CONV56 = {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1}
 ROWS: list[tuple[str, dict[str, int], int]] = [
     ("conv2d", CONV56, 1),
@@ -43,8 +44,8 @@ ROWS: list[tuple[str, dict[str, int], int]] = [
 ]
 
 
-def tvm_function(op: str, p: dict[str, int]) -> Any:
-    """The operator as TVM's own test workloads state it."""
+def tvm_tensors(op: str, p: dict[str, int]) -> list[Any]:
+    """The operator as TVM's own test workloads state it: inputs, then the output."""
     from tvm import te
     from tvm.s_tir.meta_schedule.testing import te_workload as w
 
@@ -66,7 +67,13 @@ def tvm_function(op: str, p: dict[str, int]) -> Any:
             bias = te.placeholder((p["co"],), name="bias")
             plus = te.compute(out.shape, lambda *i: out[i] + bias[i[-1]], name="plus")
             tensors = [x, weights, bias, te.compute(out.shape, lambda *i: te.max(plus[i], 0.0), name="relu")]
-    return te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
+    return list(tensors)
+
+
+def tvm_function(op: str, p: dict[str, int]) -> Any:
+    from tvm import te
+
+    return te.create_prim_func(tvm_tensors(op, p)).with_attr("global_symbol", "main")
 
 
 def tvm_target(threads: int) -> Any:
@@ -130,17 +137,21 @@ def compare(
         for name in tuned:
             kernels[name] = at.load(op, threads=threads, db=f"{tmp}/{name}.db", **p)
     inputs, outputs = arrays_for(kernels["trials"].workload, 0)
+    shapes = [[int(n) for n in t.shape] for t in tvm_tensors(op, p)]
     contenders = []
     for name, kernel in kernels.items():
         contenders.append(Contender(name, lambda kernel=kernel: kernel(*inputs, out=outputs[0])))
     for name in ("first", "all"):
         built = tvm.compile(tvm.ir.load_json(theirs[name]), tvm_target(threads))["main"]
-        arrays = [tvm.runtime.tensor(a) for a in [*inputs, np.zeros_like(outputs[0])]]
+        arrays = [
+            tvm.runtime.tensor(a.reshape(shape))
+            for a, shape in zip([*inputs, np.zeros_like(outputs[0])], shapes, strict=True)
+        ]
         contenders.append(Contender(f"tvm {name}", lambda f=built, a=arrays: f(*a)))
         built(*arrays)
         kernels["seconds"](*inputs, out=outputs[0])
-        np.testing.assert_allclose(arrays[-1].numpy(), outputs[0], rtol=1e-3, atol=1e-3)
-    found = interleave(contenders, seconds=10, settle_s=0.05 if threads > 1 else 0.0)
+        np.testing.assert_allclose(arrays[-1].numpy().reshape(outputs[0].shape), outputs[0], 1e-3, 1e-3)
+    found = interleave(contenders, seconds=20, settle_s=SETTLE_S if threads > 1 else 0.0)
     return {
         "op": op, "params": p, "threads": threads,
         "times_s": {c.name: found.time_s(c.name) for c in contenders},
@@ -201,6 +212,7 @@ def main() -> None:
         if options.tvm_only:
             continue
         os.environ["TVM_NUM_THREADS"] = str(threads)
+        os.environ["TVM_BIND_THREADS"] = "0"  # else it binds the caller, and whom that one starts
         done["rows"].append(compare(op, p, threads, options.budget, json.loads(theirs.read_text())))
         from autotune.targets import machine
 

@@ -20,6 +20,7 @@ from schedules.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, walk
 from schedules.simt import GridKernel, GridProgram
 
+AFTER = Seq(())  # where the values of a reduction may be overwritten
 Place = tuple[str, tuple[int, ...]]
 Who = tuple[tuple[int, ...], int]  # block, and thread in it
 
@@ -178,10 +179,15 @@ class _Grid:
             case AllReduce():
                 yield from self._reduce(s, env, number, at)
             case Loop(kind=kind, var=v, extent=n, body=body) if kind.startswith("threadIdx"):
+                env[v] = at[kind[-1]]
                 if at[kind[-1]] < int(E.evaluate(n, env)):
-                    env[v] = at[kind[-1]]
                     yield from self._steps(body, env, number, at, axes + kind[-1])
-                    del env[v]
+                else:
+                    for x in walk(body):
+                        if isinstance(x, AllReduce):  # which all threads come to
+                            yield x
+                            yield AFTER
+                del env[v]
             case Loop(var=v, extent=n, body=body) if _waits(body) or _has_threads(body):
                 for i in range(int(E.evaluate(n, env))):
                     env[v] = i
@@ -213,7 +219,7 @@ class _Grid:
         for x in range(s.extent):
             total = keep(FOLD_NUMERIC[s.op](total, self.values[number // width, x]))
         self.code.place(s.buffer, s.indices)(env)(total)
-        yield Seq(())  # the values may be overwritten
+        yield AFTER
 
 
 def _waits(s: Stmt) -> bool:

@@ -15,11 +15,13 @@ from schedules.errors import ScheduleError
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Block,
     Buffer,
     Loop,
     Nest,
     Stmt,
     Store,
+    blocks,
     const,
     in_order,
     walk,
@@ -76,6 +78,7 @@ def lower_simt(nest: Nest) -> GridProgram:
     # local buffers will be registers anyway
     s = promote(s, {b.name: b.dtype for b in nest.buffers if b.scope != "local"})
     verify(s, params, "lowering")
+    s = _padded(s, {w.buffer: n for b in blocks(nest.body) if (n := _pad(b)) for w in b.writes})
     scratch: list[Buffer] = []
     while isinstance(s, Alloc):
         if s.buffer.scope != "global":
@@ -90,11 +93,25 @@ def lower_simt(nest: Nest) -> GridProgram:
     return GridProgram(params, nest.outputs, tuple(scratch), tuple(kernels))
 
 
+def _pad(b: Block) -> int:
+    n = dict(b.annotations).get("pad", 0)
+    return n if isinstance(n, int) else 0
+
+
+def _padded(s: Stmt, pads: dict[str, int]) -> Stmt:
+    """Rows of shared buffers as long as is asked: then columns do not all lie in one bank."""
+    if isinstance(s, Alloc) and s.buffer.scope == "shared" and s.buffer.shape:
+        *rest, last = s.buffer.shape
+        b = replace(s.buffer, shape=(*rest, last + pads.get(s.buffer.name, 0)))
+        return Alloc(b, _padded(s.body, pads))
+    return with_body(s, lambda x: _padded(x, pads))
+
+
 def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
-    blocks: list[Loop] = []
+    outer: list[Loop] = []
     grid = dict.fromkeys(AXES, 1)
     while isinstance(s, Loop) and s.kind.startswith("blockIdx"):
-        blocks.append(s)
+        outer.append(s)
         grid[s.kind[-1]] = _extent(s)
         s = s.body
     late = next((x for x in walk(s) if isinstance(x, Loop) and x.kind.startswith("blockIdx")), None)
@@ -104,7 +121,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
             "with nothing between them"
         )
     s = cross_thread(_flat(s))
-    ranges = {x.var: (0, _extent(x) - 1) for x in blocks}
+    ranges = {x.var: (0, _extent(x) - 1) for x in outer}
     s = simplify(privatize(s, ranges), ranges)
     block = dict.fromkeys(AXES, 1)
     for x in walk(s):
@@ -118,7 +135,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
     names = frozenset(b.name for b in params)
     shape = (block["x"], block["y"], block["z"])
     return GridKernel(
-        name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(blocks),
+        name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer),
         barriers(s, names & written),
     )  # fmt: skip
 
@@ -126,9 +143,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
 def _extent(x: Loop) -> int:
     n = const(x.extent)
     if n is None:
-        raise ScheduleError(
-            f"loop {x.var} is {x.kind} but runs {E.show(x.extent)} times, no fixed number"
-        )
+        raise ScheduleError(f"loop {x.var} is {x.kind} but runs {E.show(x.extent)} times, no fixed number")
     return n
 
 

@@ -351,11 +351,53 @@ def test_text_compiles_and_calls_only_libc(triple: str) -> None:
     assert declared == {
         *("pthread_create", "pthread_attr_init", "pthread_attr_setdetachstate", "pthread_attr_setstacksize"),
         *("pthread_attr_destroy", "pthread_sigmask", "sigfillset", "sigdelset", "clock_gettime"),
-        *("sched_yield", "syscall"),
+        *("sched_yield", "sched_getcpu", "sched_getaffinity", "sched_setaffinity", "syscall"),
     }
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="default")
     assembly = machine.emit_assembly(module)
     assert re.search(r"\bpause\b", assembly) is not None if triple.startswith("x86") else "isb" in assembly
+
+
+ON_ONE_CPU = """
+import os, time
+import numpy as np
+import autotune as at
+
+te = at.te
+x = te.placeholder((8, 64), "float32", name="x")
+s = at.Schedule([x, te.compute((8, 64), lambda i, j: te.exp(te.exp(x[i, j])), name="y")])
+s.parallel(s.loops("y")[0])
+kernel = at.build(s, threads=2)
+data = np.zeros((8, 64), "f4")
+before = {int(t) for t in os.listdir("/proc/self/task")}
+kernel(data)
+(worker,) = {int(t) for t in os.listdir("/proc/self/task")} - before
+every = os.sched_getaffinity(0)
+here = sorted(every)[0]
+cpu = lambda tid: int(open(f"/proc/self/task/{tid}/stat").read().rsplit(")", 1)[1].split()[36])
+os.sched_setaffinity(0, {here})
+moved = 0
+for alone in [True] * 3 + [False] * 20:  # the worker may use the caller's CPU only, then any
+    os.sched_setaffinity(worker, {here})
+    time.sleep(0.005)  # asleep, and there
+    if not alone:
+        os.sched_setaffinity(worker, every)
+    assert np.allclose(kernel(data), np.exp(1.0), rtol=1e-5)
+    time.sleep(0.005)
+    late = time.monotonic() + 10  # it may be on its way
+    while os.sched_getaffinity(worker) != ({here} if alone else every):
+        assert time.monotonic() < late
+        time.sleep(0.005)
+    moved += not alone and cpu(worker) != here
+print("moved", moved)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_worker_leaves_the_cpu_of_its_caller() -> None:
+    done = subprocess.run([sys.executable, "-c", ON_ONE_CPU], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) >= 10, done.stdout
 
 
 @pytest.mark.parametrize(

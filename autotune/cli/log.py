@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, counts, print_json, seconds, table
+from autotune.cli.output import console, counts, print_json, seconds, table, task_text
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
 app = typer.Typer(
-    help="The tuning log: stats, list, export, import, merge.",
+    help="The tuning log: stats, list, verify, export, import, merge.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -160,6 +160,56 @@ def merge(
       autotune log merge other.db export.jsonl --db tuning.db
     """
     _merge(files, opt.db_of(db), json)
+
+
+@app.command("verify", short_help="Check and time stored records again on this machine.")
+def verify(
+    top: Annotated[
+        int, typer.Option("--top", metavar="K", min=1, help="The K best records of every task.")
+    ] = 1,
+    slower: Annotated[
+        float, typer.Option("--slower", min=1.0, help="Times the stored time from which a record is slower.")
+    ] = 1.25,
+    db: opt.DbOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Check the best records of every task against the reference, and time them, on this machine. Records
+    for other machines are left out. The exit status is 1 if any result is wrong or any record fails.
+
+    \b
+    Examples:
+      autotune log verify --db tuning.db
+      autotune log verify --top 3 --slower 1.5 --json
+    """
+    from autotune.verify import verify as check
+
+    found: Counter[str] = Counter()
+    rows = []
+    with _existing(opt.db_of(db)) as log:
+        for v in check(log, top, slower):
+            found[v.status] += 1
+            rows.append(
+                {
+                    "record_id": v.record.uid,
+                    "task": task_text(v.workload, v.target.threads),
+                    "status": v.status,
+                    "reason": v.reason,
+                    "stored_s": v.record.time_s,
+                    "time_s": v.time_s,
+                }
+            )
+            if not json:
+                now = seconds(v.time_s) if v.time_s is not None else "-"
+                was = seconds(v.record.time_s) if v.record.time_s is not None else "-"
+                text = f"{v.status:7} {rows[-1]['task']}: {now}, stored {was}"
+                console().print(f"{text}; {v.reason}" if v.reason else text, markup=False)
+    if json:
+        document = {"checked": found.total()} | {s: found[s] for s in ("ok", "slower", "wrong", "failed")}
+        print_json(document | {"records": rows})
+    else:
+        console().print(f"{found.total()} records checked: {counts(found) or 'none can run here'}")
+    if found["wrong"] or found["failed"]:
+        raise typer.Exit(1)
 
 
 def _merge(files: list[Path], db: str, json: bool) -> None:

@@ -157,6 +157,7 @@ static void at_run_block(int threads) {
 }
 
 static void at_launch(void (*body)(void **), void **args, at_ids grid, at_ids block) {
+  if (at_failed) return;
   at_body = body, at_args = args, gridDim = grid, blockDim = block;
   for (int z = 0; z < grid.z; ++z)
     for (int y = 0; y < grid.y; ++y)
@@ -168,34 +169,34 @@ static void at_launch(void (*body)(void **), void **args, at_ids grid, at_ids bl
       }
 }
 
-static void at_begin() {
-  at_failed = false;
-  size_t bytes = (size_t)at_most * at_stack;
-  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  at_stacks = (char *)mmap(0, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-  if (at_stacks == MAP_FAILED) {
-    snprintf(at_message, sizeof at_message, "no memory for the stacks of the threads");
-    at_failed = true;
-  }
-}
-
-static const char *at_end() {
-  if (at_stacks != MAP_FAILED) munmap(at_stacks, (size_t)at_most * at_stack);
-  return at_failed ? at_message : 0;
-}
-
 // What an object of a CPU has: its entry, and the header by which it describes itself.
-extern "C" const char *at_emulate(void **args, void *scratch);
-extern "C" void at_kernel(void **args, void *scratch, int) {
-  const char *fault = at_emulate(args, scratch);
-  if (!fault) return;
-  fprintf(stderr, "%s\n", fault);
-  abort();
-}
-
 struct at_head {
   int abi, threads;
   long long scratch;
   void (*kernel)(void **, void *, int);
   const char *signature;
 };
+
+static const char *at_run(void (*program)(void **, void *), void **args, void *scratch) {
+  size_t bytes = (size_t)at_most * at_stack;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  at_failed = false;
+  at_stacks = (char *)mmap(0, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (at_stacks == MAP_FAILED) return "no memory for the stacks of the threads";
+  program(args, scratch);
+  munmap(at_stacks, bytes);
+  return at_failed ? at_message : 0;
+}
+
+#define AT_ENTRY(abi, bytes, signature)                                              \
+  extern "C" const char *at_emulate(int which, void **args, void *scratch) {          \
+    return at_run(at_programs[which], args, scratch);                                 \
+  }                                                                                   \
+  static void at_kernel(void **args, void *scratch, int) {                            \
+    const char *fault = at_run(at_programs[0], args, scratch);                        \
+    if (!fault) return;                                                               \
+    fprintf(stderr, "%s\n", fault);                                                   \
+    abort();                                                                          \
+  }                                                                                   \
+  extern "C" const at_head at_header;                                                 \
+  const at_head at_header = {abi, 1, bytes, at_kernel, signature};

@@ -7,17 +7,20 @@ about a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from autotune.codegen import cuda, entry
-from autotune.codegen.simt import ITEM
+from autotune.codegen.simt import ITEM, emit
 from autotune.errors import CompileError
 from schedules.ir import Buffer, const
 from schedules.simt import GridKernel, GridProgram
@@ -26,14 +29,15 @@ FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-thr
 ALIGN = 256
 
 
-def build(program: GridProgram) -> bytes:
-    """The object file of a program. Raises CompileError, also where there is no g++."""
+def build(*programs: GridProgram) -> bytes:
+    """The object file of a program, or of several that `run` tells apart. Raises CompileError, also where
+    there is no g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise CompileError("emulating a GPU needs g++; install it, or use target='cpu'")
     with tempfile.TemporaryDirectory() as tmp:
         source, out = Path(tmp) / "kernel.cpp", Path(tmp) / "kernel.o"
-        source.write_text(text(program), encoding="utf-8")
+        source.write_text(text(*programs), encoding="utf-8")
         done = subprocess.run(
             [compiler, *FLAGS, "-c", str(source), "-o", str(out)], capture_output=True, text=True, check=False
         )
@@ -42,33 +46,42 @@ def build(program: GridProgram) -> bytes:
         return out.read_bytes()
 
 
-def text(program: GridProgram) -> str:
-    """What is compiled: the shim, the CUDA C, launches, and the entry."""
+def text(*programs: GridProgram) -> str:
+    """What is compiled: the shim, the CUDA C, launches, and the entry, which is the first program's."""
     shim = files("autotune.codegen").joinpath("emulator.h").read_text(encoding="utf-8")
+    parts = [shim, cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
+    first = programs[0]
+    calls = ", ".join(f"at_program{n}" for n in range(len(programs)))
+    size, _ = _scratch(first)
+    signature = entry.signature(first.params, first.outputs)
+    return "\n".join(
+        [
+            *parts,
+            f"static void (*const at_programs[])(void **, void *) = {{{calls}}};",
+            f'AT_ENTRY({entry.ABI}, {size}, "{signature}")',
+        ]
+    )
+
+
+def _program(program: GridProgram, number: int) -> str:
+    """Kernels under names of their own, and the function that launches them one after the other."""
+    kernels = [replace(k, name=f"p{number}_{k.name}") for k in program.kernels]
+    _, offsets = _scratch(program)
+    places = {b.name: f"args[{n}]" for n, b in enumerate(program.params)}
+    places |= {n: f"(char *)scratch + {at}" for n, at in offsets.items()}
+    lines = [emit(k, cuda.CUDA) + "\n" + _wrapper(k) for k in kernels]
+    lines.append(f"static void at_program{number}(void **args, void *scratch) {{")
+    lines += [_launch(k, places) for k in kernels]
+    return "\n".join([*lines, "}"])
+
+
+def _scratch(program: GridProgram) -> tuple[int, dict[str, int]]:
+    """Bytes that the arrays between kernels need, and where each begins."""
     offsets, size = {}, 0
     for b in program.scratch:
         offsets[b.name] = size
         size += -(-_bytes(b) // ALIGN) * ALIGN
-    places = {b.name: f"args[{n}]" for n, b in enumerate(program.params)}
-    places |= {n: f"(char *)args[{len(program.params)}] + {at}" for n, at in offsets.items()}
-    launches = "\n".join(_launch(k, places) for k in program.kernels)
-    wrappers = "\n".join(_wrapper(k) for k in program.kernels)
-    signature = entry.signature(program.params, program.outputs)
-    count = len(program.params)
-    return f"""{shim}
-{cuda.source(program)}
-{wrappers}
-extern "C" const char *at_emulate(void **given, void *scratch) {{
-  void *args[{count + 1}];
-  memcpy(args, given, sizeof(void *) * {count});
-  args[{count}] = scratch;
-  at_begin();
-{launches}
-  return at_end();
-}}
-extern "C" const at_head at_header;
-const at_head at_header = {{{entry.ABI}, 1, {size}, at_kernel, "{signature}"}};
-"""
+    return size, offsets
 
 
 def _wrapper(k: GridKernel) -> str:
@@ -82,26 +95,23 @@ def _wrapper(k: GridKernel) -> str:
 def _launch(k: GridKernel, places: dict[str, str]) -> str:
     args = ", ".join(places[b.name] for b in k.params)
     grid, block = (", ".join(map(str, x)) for x in (k.grid, k.block))
-    return (
-        f"  {{ void *own[] = {{{args}}};\n"
-        f"    if (!at_failed) at_launch(at_{k.name}, own, {{{grid}}}, {{{block}}}); }}"
-    )
+    return f"  {{ void *own[] = {{{args}}}; at_launch(at_{k.name}, own, {{{grid}}}, {{{block}}}); }}"
 
 
 def _bytes(b: Buffer) -> int:
     return math.prod(const(n) or 1 for n in b.shape) * ITEM[b.dtype]
 
 
-def run(obj: bytes, arrays: list[np.ndarray], scratch_bytes: int = 0) -> str | None:
-    """Run an object of `build` on arrays, inputs then outputs; what went wrong, None for nothing."""
-    import ctypes
-
+def run(obj: bytes, program: GridProgram, arrays: Sequence[np.ndarray], which: int = 0) -> str | None:
+    """Run program ``which`` of an object of `build` on arrays, inputs then outputs. Returns what a GPU would
+    have let pass, or None where there is nothing to say."""
     from autotune.codegen.compile import link
 
     at, keep = link(obj, ("at_emulate",), {})
-    call = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)(at["at_emulate"])
-    pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-    scratch = np.full(max(1, scratch_bytes), 0xFF, np.uint8)
-    said = call(ctypes.addressof(pointers), scratch.ctypes.data)
+    ptr = ctypes.c_void_p
+    call = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int, ptr, ptr)(at["at_emulate"])
+    pointers = (ptr * len(arrays))(*(a.ctypes.data for a in arrays))
+    scratch = np.full(max(1, _scratch(program)[0]), 0xFF, np.uint8)
+    said = call(which, ctypes.addressof(pointers), scratch.ctypes.data)
     del keep
     return said.decode() if said else None

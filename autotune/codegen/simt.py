@@ -19,7 +19,20 @@ from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
-from schedules.ir import Alloc, AllReduce, Barrier, Buffer, Guard, Loop, Seq, Stmt, Store, const, walk
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Buffer,
+    Guard,
+    Loop,
+    Seq,
+    Stmt,
+    Store,
+    const,
+    in_order,
+    walk,
+)
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
 from schedules.simt import GridKernel
@@ -78,6 +91,7 @@ class _Emitter:
         self.names: dict[str, str] = {}
         self.lanes: _Lanes | None = None
         self.axes = ""  # of the loops over threads around
+        self.present: list[str] = []  # which threads take part, where not all that are here do
         self.serial = 0  # loops around, outside those
         self.fresh = 0
         large = any(math.prod(_shape(b)) > MOST_INT for b in kernel.params)
@@ -157,13 +171,20 @@ class _Emitter:
             axis = s.kind[-1]
             n = const(s.extent) or 0
             at = self.d.thread_id.format(axis=axis)
-            guard = f"if ({at} < {n}) " if n < self.k.block["xyz".index(axis)] else ""
-            if guard and any(isinstance(x, (AllReduce, Barrier)) for x in walk(s.body)):
-                raise CompileError(f"loop {s.var}: a barrier where only {n} threads are; bind all of them")
-            self.open(guard.rstrip())
+            guard = f"{at} < {n}" if n < self.k.block["xyz".index(axis)] else ""
+            together = any(isinstance(x, AllReduce) for x in walk(s.body))
+            self.open(f"if ({guard})" if guard and not together else "")
             self.do(f"const {self.index} {v} = {at};")
             self.axes += axis
-            self.stmt(s.body)
+            if guard and together:  # all threads come to the reduction, these do the rest
+                self.present.append(guard)
+                for x in in_order(s.body):
+                    self.open("" if isinstance(x, AllReduce) else f"if ({guard})")
+                    self.stmt(x)
+                    self.close()
+                self.present.pop()
+            else:
+                self.stmt(s.body)
             self.axes = self.axes[:-1]
             self.close()
         elif s.kind == "vectorize" and self.vectorized(s):
@@ -302,7 +323,8 @@ class _Emitter:
         self.open("")
         self.do(f"{kind} {acc} = {nothing};")
         self.ranges = {**self.ranges, s.var: (0, s.extent - 1)}
-        self.open(f"if ({x} < {s.extent})" if s.extent < width else "")
+        there = [*self.present, *([f"{x} < {s.extent}"] if s.extent < width else [])]
+        self.open(f"if ({' && '.join(there)})" if there else "")
         self.do(f"const {self.index} {self.name(s.var)} = {x};")
         self.do(f"{acc} = {self.expr(s.value)};")
         self.close()
@@ -336,7 +358,7 @@ class _Emitter:
             self.close()
         place = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
         text = f"{place} = {self.combine(s.op, dtype, place, acc)};"
-        guard = self.guard(s.buffer)
+        guard = " && ".join([*self.present, *filter(None, [self.guard(s.buffer)])])
         self.do(f"if ({guard}) {text}" if guard else text)
         self.close()
 

@@ -18,8 +18,11 @@ All coordination is one 64-bit word, so that every decision is one compare-and-s
     bits 63..32 generation of the job | bit 31 open | bits 30..16 nthreads | bits 15..0 workers inside
 
 The generation is also the futex word. Workers spin for about SPIN_NS after the last job that they were asked
-to join, then sleep; the caller makes the waking system call only if one that it needs is asleep. The module
-calls only libc: pthread_create and its attributes, signal sets, clock_gettime, sched_yield, syscall(futex).
+to join, then sleep; the caller makes the waking system call only if one that it needs is asleep. Linux often
+wakes a worker on the CPU of the caller, which computes meanwhile, and leaves both there for tens of
+milliseconds (seen on two CPUs in processes with other threads: no gain from the second thread); a worker that
+finds itself there moves to another CPU before it joins. The module calls only libc: pthread_create and its
+attributes, signal sets, clock_gettime, sched_yield, sched_getcpu, sched_get/setaffinity, syscall(futex).
 
 The code must stay mapped until the process ends, as workers are never joined.
 """
@@ -79,6 +82,8 @@ target triple = "$triple"
 ; busy: 1 while a caller owns the pool. It alone writes fn, ctx, workers, refused and opens and closes jobs.
 @at_busy = internal global i32 0, align 128
 @at_workers = internal global i32 0, align 4
+; The CPU that the last caller was on.
+@at_home = internal global i32 -1, align 4
 ; The generation at which pthread_create last failed, or -1: then growing is tried again only after 1024 jobs.
 @at_refused = internal global i64 -1, align 8
 ; asleep[tid] is 1 while worker tid may be waiting in the kernel.
@@ -94,9 +99,13 @@ declare i32 @sigfillset(ptr)
 declare i32 @sigdelset(ptr, i32)
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_yield()
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
 $declare_pause
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i32 @llvm.umin.i32(i32, i32)
 
 define void @at_parallel(ptr %fn, ptr %ctx, i32 %asked) nounwind {
@@ -135,6 +144,8 @@ grow:
   br label %publish
 
 publish:
+  %home = call i32 @sched_getcpu()
+  store atomic i32 %home, ptr @at_home monotonic, align 4
   store ptr %fn, ptr getelementptr inbounds ({ i64, ptr, ptr }, ptr @at_pool, i32 0, i32 1), align 8
   store ptr %ctx, ptr getelementptr inbounds ({ i64, ptr, ptr }, ptr @at_pool, i32 0, i32 2), align 8
   %new.generation = add i64 %old.generation, 1
@@ -252,6 +263,16 @@ fresh:
   br i1 %included, label %ours, label %relax
 
 ours:
+  %cpu = call i32 @sched_getcpu()
+  %home = load atomic i32, ptr @at_home monotonic, align 4
+  %shares = icmp eq i32 %cpu, %home
+  br i1 %shares, label %move, label %look.open
+
+move:
+  %moved = call i1 @at_move(i32 %cpu)
+  br i1 %moved, label %lost, label %look.open
+
+look.open:
   %open.bit = and i64 %state, 2147483648
   %open = icmp ne i64 %open.bit, 0
   br i1 %open, label %enter, label %missed
@@ -312,6 +333,43 @@ awoken:
 }
 
 ; Nanoseconds of the monotonic clock, for differences.
+; Go to another of the CPUs that this thread may use. False where there is none.
+define internal i1 @at_move(i32 %cpu) noinline nounwind {
+entry:
+  %all = alloca [128 x i8], align 8
+  %others = alloca [128 x i8], align 8
+  %known = icmp ult i32 %cpu, 1024
+  br i1 %known, label %ask, label %stay
+
+ask:
+  %size = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
+  %answered = icmp eq i32 %size, 0
+  br i1 %answered, label %clear, label %stay
+
+clear:
+  call void @llvm.memcpy.p0.p0.i64(ptr %others, ptr %all, i64 128, i1 false)
+  %byte = lshr i32 %cpu, 3
+  %place = getelementptr i8, ptr %others, i32 %byte
+  %bits = load i8, ptr %place, align 1
+  %low = and i32 %cpu, 7
+  %low.byte = trunc i32 %low to i8
+  %one = shl i8 1, %low.byte
+  %rest = xor i8 %one, -1
+  %kept = and i8 %bits, %rest
+  store i8 %kept, ptr %place, align 1
+  ; fails, and changes nothing, where no CPU is left; then the mask is as it was
+  %left = call i32 @sched_setaffinity(i32 0, i64 128, ptr %others)
+  %gone = icmp eq i32 %left, 0
+  br i1 %gone, label %restore, label %stay
+
+restore:
+  %restored = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
+  ret i1 true
+
+stay:
+  ret i1 false
+}
+
 define internal i64 @at_now(ptr %time) nounwind {
   %status = call i32 @clock_gettime(i32 1, ptr %time)
   %seconds = load i64, ptr %time, align 8

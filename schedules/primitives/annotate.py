@@ -13,6 +13,7 @@ from schedules.primitives.base import Factor, Primitive
 
 HINTS = {
     "chunk": "loop: iterations that a thread claims at once from a parallel loop",
+    "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them",
 }
 

@@ -18,6 +18,7 @@ from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, in_order, path_to, walk
 from schedules.model import Target
 from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
+from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 from schedules.space.holes import Columns
 from schedules.space.quantities import ITEM, Number, number
@@ -136,7 +137,9 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
         common += 1
     inner = {x.var: x.extent for p in paths for x in p[common:] if isinstance(x, Loop)}
     places = [at for u in users for at in accesses(u, name)]
-    return _product([n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=False)])
+    spans = [n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=False)]
+    pads = [as_expr(x) for b in writers(nest, name) for k, x in b.annotations if k == "pad"]
+    return _product([*spans[:-1], spans[-1] + pads[0]] if pads and spans else spans)
 
 
 def _own(s: Stmt, b: Block) -> Expr:

@@ -6,7 +6,7 @@ from schedules.nest import loops_of
 from schedules.space.rules.gpu.inline import inline_stages
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
-from schedules.space.rules.gpu.rows import schedule_rows
+from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
 from schedules.space.rules.gpu.tiles import schedule_tiles
 from schedules.space.rules.groups import reductions_behind
 from schedules.space.rules.patterns import is_row_reduction
@@ -16,6 +16,8 @@ from schedules.space.sketching import Draft
 def apply_gpu_rules(d: Draft) -> None:
     """Draw a whole sketch."""
     inline_stages(d)
+    for name in list(d.s.blocks()):
+        split_among_blocks(d, name)
     while left := [name for name in d.s.blocks() if name not in d.done]:
         before = set(d.s.blocks())
         name = left[-1]

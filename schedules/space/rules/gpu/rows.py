@@ -7,17 +7,36 @@ made it.
 
 from __future__ import annotations
 
+import math
+
 from schedules.expr import Const, Hole
 from schedules.ir import Block
 from schedules.nest import find_loop, vars_bound
 from schedules.space.rules.gpu.maps import lanes_of
-from schedules.space.rules.patterns import extents, is_row_reduction
+from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length
 from schedules.space.rules.rows import compute_stages_at, row_rank
 from schedules.space.sketching import Draft, extent
 
 THREADS = (8, 32, 64, 128, 256, 512, 1024)
 ROWS = (1, 2, 4, 8)
+PARTS = (16, 64, 256, 1024)
+LONG = 1 << 14
 MOST_KEPT = 64  # elements of a row that a thread keeps
+
+
+def split_among_blocks(d: Draft, name: str) -> None:
+    """A long reduction with too few rows for the processors: partial results by blocks of their own, in a
+    kernel before the one that adds them up."""
+    b = d.block(name)
+    if not _joins(b):
+        return
+    n = extents(b)
+    rows = math.prod(n[i.var] for i in b.iters if i.kind == "spatial")
+    first = next(x for x in d.loops(name) if x.var in vars_bound(b, "reduce"))
+    parts = [p for p in PARTS if p <= extent(first)]
+    if rows < 2 * d.target.limit("sms", 1) and reduction_length(b) >= LONG and parts:
+        outer, _ = d.s.split(first.var, (d.choice(f"{name}.parts", parts), None))
+        d.roots.add(d.s.rfactor(name, outer))
 
 
 def schedule_rows(d: Draft, root: str) -> None:

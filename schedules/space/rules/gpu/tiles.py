@@ -21,6 +21,7 @@ THREADS = (1, 2, 4, 8, 16, 32)
 OWN = (1, 2, 4, 8)  # elements of a thread along an axis
 STEPS = (4, 8, 16, 32)  # of the reduction, fetched at a time
 LANES = (1, 2, 4)
+PADS = (0, 1, 4)  # elements: one against conflicts of columns, four keep vectors aligned
 MOST_UNROLLED = 32
 
 
@@ -139,6 +140,7 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
     for b in writers(d.s.nest, buffer):
         if is_guarded_copy(b) and b.name != copy:
             d.s.inline(b.name)
+    d.s.annotate(copy, "pad", d.choice(f"{copy}.pad", PADS))
     own = [x.var for x in d.own_loops(copy)]
     flat = d.s.fuse(*own) if len(own) > 1 else own[0]
     last = extents(d.block(copy))

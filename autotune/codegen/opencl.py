@@ -1,0 +1,60 @@
+"""OpenCL C: the dialect, and whole sources for a program."""
+
+from __future__ import annotations
+
+from autotune.codegen.simt import Dialect, emit
+from schedules.simt import GridKernel, GridProgram
+
+PRELUDE = """\
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#define AT_GROUP_x get_group_id(0)
+#define AT_GROUP_y get_group_id(1)
+#define AT_GROUP_z get_group_id(2)
+#define AT_LOCAL_x ((int)get_local_id(0))
+#define AT_LOCAL_y ((int)get_local_id(1))
+#define AT_LOCAL_z ((int)get_local_id(2))
+#define at_min(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define at_max(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define at_imin(a, b) ((a) < (b) ? (a) : (b))
+#define at_imax(a, b) ((a) > (b) ? (a) : (b))
+#define at_iabs(a) ((a) < 0 ? -(a) : (a))
+#define at_floordiv(a, b) ((b) == 0 ? 0 : (a) / (b) - ((a) % (b) != 0 && ((a) < 0) != ((b) < 0)))
+#define at_mod(a, b) ((b) == 0 ? 0 : (a) % (b) + ((a) % (b) != 0 && ((a) < 0) != ((b) < 0) ? (b) : 0))
+"""
+
+
+def _head(name: str, params: str, kernel: GridKernel) -> str:
+    x, y, z = kernel.block
+    return f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z}))) void {name}({params})"
+
+
+def _parameter(kind: str, name: str, written: bool) -> str:
+    return f"__global {'' if written else 'const '}{kind} *restrict {name}"
+
+
+def _function(name: str, dtype: str) -> str:
+    return "fabs" if name == "abs" else name
+
+
+OPENCL = Dialect(
+    name="OpenCL C",
+    prelude=PRELUDE,
+    types={"float32": "float", "float64": "double", "int32": "int", "int64": "long", "bool": "int"},
+    head=_head,
+    parameter=_parameter,
+    shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
+    block_id="AT_GROUP_{axis}",
+    thread_id="AT_LOCAL_{axis}",
+    barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+    load="vload{n}(0, &{buffer}[{at}])",
+    store="vstore{n}({value}, 0, &{buffer}[{at}])",
+    function=_function,
+    shuffles=False,
+)
+
+
+def source(program: GridProgram) -> str:
+    """The OpenCL C of all kernels of a program."""
+    return "\n".join([PRELUDE, *(emit(k, OPENCL) + "\n" for k in program.kernels)])

@@ -1,0 +1,42 @@
+"""Compiling for a GPU that need not be here: machine code, its source, and what it takes of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune import targets
+from schedules.model import Target, Workload
+from schedules.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Kernels for a described target. ``cubin``: machine code for its architecture. ``facts``: of each kernel
+    by name: registers a thread, bytes of shared memory, of stack, and of registers spilled."""
+
+    target: Target
+    source: str
+    cubin: bytes
+    facts: Mapping[str, Mapping[str, int]]
+
+
+def compile_for(schedule: Schedule, target: str | Target) -> Compiled:
+    """Compile a schedule for a described GPU such as "a100" or "h100" (``configs/targets``); no device and no
+    driver is needed, only NVRTC (extra ``cuda``).
+
+    Raises `TargetError` for a target that is no CUDA GPU, `ScheduleError` for a schedule that no grid can
+    run, and `CompileError` with the compiler's words.
+    """
+    from autotune.building import grid_program
+    from autotune.codegen import cuda, nvrtc
+
+    goal = targets.parse(target)
+    if goal.kind != "cuda" or targets.emulated(goal):
+        raise targets.TargetError(
+            f"target {goal.kind} {goal.arch} is no described GPU; use one such as a100, h100 or t4"
+        )
+    workload = Workload(schedule.dag)
+    source = cuda.source(grid_program(workload.dag, schedule.trace, goal))
+    made = nvrtc.compile_cubin(source, goal.arch)
+    return Compiled(goal, source, made.data, made.facts)

@@ -1,0 +1,59 @@
+"""Stored records, checked and timed again on this machine: which of them still hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autotune import preparation, targets
+from kernels_db.records import Record
+from kernels_db.store import Log
+from schedules.model import Target, Trace, TraceError, Workload
+
+SLOWER = 1.25  # times the stored time, and a record no longer holds
+PATIENCE_S = 60.0  # limits of measuring are those of a tune of this budget
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``status``: "ok", "slower", "wrong" (another result, or memory not its own) or "failed" (not legal, not
+    compiled, no answer). ``time_s``: measured now, None where it was not."""
+
+    record: Record
+    workload: Workload
+    target: Target
+    status: str
+    reason: str
+    time_s: float | None
+
+
+def verify(log: Log, top: int = 1, slower: float = SLOWER) -> Iterator[Verdict]:
+    """The ``top`` best records of every task whose target this machine can run, best first, each replayed
+    through every legality check, compiled, checked against the reference and timed. Nothing is written.
+    Raises `MeasureError` where measuring itself does not work."""
+    for workload_digest, target_digest in log.tasks():
+        workload, target = log.workload(workload_digest), log.target(target_digest)
+        here = targets.runnable(target) and target.threads <= targets.usable_cpus()
+        records = log.top_k(workload_digest, target_digest, top) if here else []
+        if records:
+            yield from _task(workload, target, records, slower)
+
+
+def _task(workload: Workload, target: Target, records: list[Record], slower: float) -> Iterator[Verdict]:
+    readable: list[tuple[Record, Trace]] = []
+    for record in records:
+        try:
+            readable.append((record, record.trace))
+        except TraceError as err:
+            yield Verdict(record, workload, target, "failed", str(err), None)
+    with preparation.measurer(workload, target, PATIENCE_S) as measurer:
+        for (record, _), m in zip(readable, measurer.measure([t for _, t in readable]), strict=False):
+            status, reason = "failed", m.reason or m.status
+            if m.status in ("wrong_result", "out_of_bounds"):
+                status = "wrong"
+            elif m.time_s is not None and record.time_s is not None:
+                ratio = m.time_s / record.time_s
+                status, reason = "ok", ""
+                if ratio > slower:
+                    status, reason = "slower", f"{ratio:.2f} times its stored time"
+            yield Verdict(record, workload, target, status, reason, m.time_s)

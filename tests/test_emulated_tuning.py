@@ -1,0 +1,103 @@
+"""The whole tuning loop on an emulated GPU, and machine code for GPUs that are not here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_runner import run
+from grid_cases import TARGET, case, missing, sampled
+
+import autotune as at
+from autotune import targets
+from autotune.building import build_object
+from autotune.codegen import nvrtc
+from autotune.codegen.compile import load_object
+from schedules.model import Target, Trace
+from schedules.schedule import Schedule
+
+
+@pytest.fixture
+def gxx() -> None:
+    if shutil.which("g++") is None:
+        missing("g++")
+
+
+@pytest.mark.usefixtures("gxx")
+def test_tune_then_load(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    shape = {"m": 19, "n": 21, "k": 18}
+    result = at.tune("matmul", target="cuda-emulator", trials=6, budget_s=60, db=db, **shape)
+    assert result.measured == 6 and result.best is not None
+    assert not set(result.failed) - {"slow"}  # nothing infeasible, nothing wrong
+    assert result.best.share_of_peak is None
+    kernel = at.load("matmul", target="cuda-emulator", db=db, **shape)
+    a, b = (np.arange(n, dtype="f4").reshape(s) % 7 for n, s in ((19 * 18, (19, 18)), (18 * 21, (18, 21))))
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+    assert "__global__" in kernel.source()
+    with pytest.raises(at.KernelNotFound):
+        at.load("matmul", db=db, **shape)  # a kernel for another target is none for this CPU
+
+
+@pytest.mark.usefixtures("gxx")
+def test_the_command_line_takes_the_target(tmp_path: Path) -> None:
+    db = ["--db", tmp_path / "tuning.db", "--target", "cuda-emulator"]
+    ran = run("tune", "softmax", "--shape", "m=6,n=40", "--trials", 3, *db, "--json")
+    assert ran.status == 0 and ran.json["task"]["target"]["arch"] == "emulator"
+    assert "__global__" in run("best", "softmax", "--shape", "m=6,n=40", *db, "--source").out
+
+
+@pytest.mark.usefixtures("gxx")
+def test_objects_have_the_entry_of_a_cpu_kernel() -> None:
+    c = case("rms_norm")
+    trace = next(sampled(c.dag, 1))[1]
+    loaded = load_object(build_object(c.dag, trace, TARGET))
+    outputs = c.poisoned()
+    loaded.run([x.ctypes.data for x in (*c.inputs, *outputs)])
+    c.check(outputs, "rms_norm")
+
+
+@pytest.mark.parametrize("name", ["v100", "t4", "a100", "rtx4090", "h100", "h200", "b200", "cuda-emulator"])
+def test_described_targets(name: str) -> None:
+    target = targets.parse(name)
+    assert target.kind == "cuda" and target.limit("block_threads") == 1024
+    assert targets.parse(name, 4) == target  # threads are a CPU's
+    if name != "cuda-emulator":
+        assert not targets.runnable(target)
+        with pytest.raises(at.TargetError, match="cannot run code"):
+            targets.check_here(target)
+        with pytest.raises(at.CompileError, match="no device here runs code for cuda"):
+            build_object(case("add").dag, Trace(), target)
+
+
+@pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h100", "b200"])
+def test_machine_code_without_a_device(name: str) -> None:
+    if not nvrtc.available():
+        missing("nvrtc")
+    c = case("softmax")
+    trace = next(sampled(c.dag, 1))[1]
+    made = at.compile_for(Schedule.replay(c.dag, trace, TARGET), name)
+    assert made.cubin[:4] == b"\x7fELF"
+    assert 0 < made.facts["kernel0"]["registers"] <= 255
+    assert "__global__" in made.source
+
+
+def test_only_described_gpus_are_compiled_for() -> None:
+    s = at.Schedule(case("add").dag)
+    for target in ("cpu", "cuda-emulator", Target("opencl", "any")):
+        with pytest.raises(at.TargetError, match="no described GPU"):
+            at.compile_for(s, target)
+
+
+def test_what_ptxas_says_is_read() -> None:
+    log = (
+        "ptxas info    : Compiling entry function 'kernel0' for 'sm_80'\n"
+        "ptxas info    : Function properties for kernel0\n"
+        "    32 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\n"
+        "ptxas info    : Used 62 registers, used 1 barriers, 768 bytes smem, 376 bytes cmem[0]\n"
+    )
+    assert nvrtc.facts(log) == {
+        "kernel0": {"registers": 62, "shared_bytes": 768, "stack_bytes": 32, "spill_bytes": 4}
+    }

@@ -1,0 +1,107 @@
+"""Every operator on GPUs, by sampled schedules: emulated, and compiled to machine code."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, program, sampled, space
+
+from autotune import targets
+from autotune.codegen import cuda, emulator, nvrtc
+from schedules import ops
+from schedules.schedule import Schedule
+from schedules.space import derive
+from schedules.space.gpu import analyse
+
+EACH = 20  # schedules of an operator
+
+
+def _some(c: Case, count: int) -> list[tuple[str, emulator.GridProgram]]:
+    each = -(-count // len(space(c.dag).sketches))
+    return [(name, program(c.dag, trace)) for name, trace in sampled(c.dag, each)][:count]
+
+
+def test_every_operator_is_here() -> None:
+    assert set(SMALL) == set(ops.REGISTRY)
+
+
+def emulate(c: Case, count: int) -> None:
+    if shutil.which("g++") is None:
+        missing("g++")
+    found = _some(c, count)
+    obj = emulator.build(*(p for _, p in found))
+    for n, (name, p) in enumerate(found):
+        outputs = c.poisoned()
+        fault = emulator.run(obj, p, [*c.inputs, *outputs], n)
+        assert fault is None, f"{name}: {fault}"
+        c.check(outputs, name)
+
+
+@pytest.mark.parametrize("op", SMALL)
+def test_sampled_schedules_compute_the_operator(op: str) -> None:
+    emulate(case(op), EACH)
+
+
+@pytest.mark.parametrize("n", [1, 31, 1000, 1003])
+def test_vector_add_with_a_mask(n: int) -> None:
+    emulate(masked_add(n), 6)
+    assert len(program(masked_add(n).dag, next(sampled(masked_add(n).dag, 1))[1]).kernels) == 1
+
+
+def test_softmax_is_one_kernel_that_keeps_its_row() -> None:
+    for _, trace in sampled(case("softmax").dag, 5):
+        p = program(case("softmax").dag, trace)
+        assert len(p.kernels) == 1 and not p.scratch
+
+
+@pytest.mark.parametrize("op", SMALL)
+def test_estimates_of_a_row_are_what_its_kernels_take(op: str) -> None:
+    dag = case(op).dag
+    for name, trace in sampled(dag, 4):
+        p = program(dag, trace)
+        facts = analyse(Schedule.replay(dag, trace, TARGET).nest)
+        for k, f in zip(p.kernels, facts, strict=True):
+            threads = int(np.prod([int(x.value) for x in f.threads]))  # type: ignore[attr-defined]
+            assert k.threads <= threads, name
+            assert k.grid[0] == int(f.blocks.value), name  # type: ignore[attr-defined]
+
+
+def _compile(op: str, params: dict[str, object], count: int, archs: tuple[str, ...]) -> None:
+    if not nvrtc.available():
+        missing("nvrtc")
+    dag = ops.workload(op, params).dag
+    found = derive(dag, targets.parse("a100"))
+    rng = np.random.default_rng(3)
+    for number, name in enumerate(found.sketches):
+        rows = found.sample(number, 400, rng)
+        rows = rows[found.valid(number, rows)][: -(-count // len(found.sketches))]
+        for row in rows:
+            p = program(dag, found.trace(number, row))
+            for arch in archs:
+                cubin = nvrtc.compile_cubin(cuda.source(p), arch)
+                assert len(cubin.facts) == len(p.kernels), (name, row)
+                for k in p.kernels:
+                    facts = cubin.facts[k.name]
+                    assert facts["shared_bytes"] <= 48 << 10, (name, row.tolist(), facts)
+                    assert facts["registers"] * k.threads <= 65536, (name, row.tolist(), facts)
+
+
+@pytest.mark.parametrize("op", SMALL)
+def test_schedules_compile_to_machine_code(op: str) -> None:
+    _compile(op, SMALL[op], 2, ("sm_80",))
+
+
+LARGE = {
+    "matmul": {"m": 1024, "n": 1024, "k": 1024},
+    "conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1},
+    "softmax": {"m": 4096, "n": 1024},
+    "attention": {"heads": 12, "seq": 128, "dim": 64},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", SMALL)
+def test_twenty_schedules_compile_for_two_architectures(op: str) -> None:
+    _compile(op, LARGE.get(op, SMALL[op]), EACH, ("sm_80", "sm_90"))

@@ -1,0 +1,67 @@
+"""``autotune log verify``: stored records, checked and timed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_runner import run
+from log_filler import fill, host
+
+import autotune as at
+from autotune.verify import verify
+from kernels_db.records import NewRecord
+from kernels_db.store import Log
+from schedules import ops
+from schedules.model import Target, Trace
+
+MATMUL = {"m": 8, "n": 8, "k": 8}
+
+
+def store(db: Path, trace: Trace, time_s: float, target: Target, op: str = "matmul") -> None:
+    workload = ops.workload(op, MATMUL if op == "matmul" else {"m": 4, "n": 8})
+    with Log(db) as log:
+        session = log.start_run(workload, target, {"cpu": "test"}, seed=0)
+        log.add(NewRecord(session.uid, 0, "by hand", trace, "ok", times_s=(time_s,)))
+        log.finish_run(session)
+
+
+def test_a_true_record_is_ok_and_a_flattering_one_is_slower(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    store(db, Trace(), 1.0, host())
+    store(db, Trace(), 1e-12, host(), "softmax")
+    ran = run("log", "verify", "--db", db, "--json")
+    assert ran.status == 0
+    found = {r["task"].split()[0]: r for r in ran.json["records"]}
+    assert {k: ran.json[k] for k in ("checked", "ok", "slower", "wrong", "failed")} == {
+        "checked": 2, "ok": 1, "slower": 1, "wrong": 0, "failed": 0,
+    }  # fmt: skip
+    assert found["matmul"]["status"] == "ok" and 0 < found["matmul"]["time_s"] < 1
+    assert "times its stored time" in found["softmax"]["reason"]
+
+
+def test_a_trace_that_is_not_legal_fails_with_its_reason(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    s = at.Schedule(ops.workload("matmul", {"m": 8, "n": 8, "k": 8, "transpose_b": 1}).dag)
+    s.reorder(*reversed(s.loops("c")))
+    s.split(s.loops("c")[0], (2, None))
+    bad = Trace((*s.trace.steps, *s.trace.steps))
+    store(db, bad, 1e-3, host())
+    ran = run("log", "verify", "--db", db)
+    assert ran.status == 1
+    assert "failed" in ran.out and "matmul" in ran.out
+
+
+def test_records_for_other_machines_are_left_out(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    store(db, Trace(), 1e-3, Target("cpu", "a64fx", "aarch64-unknown-linux-gnu", ("sve",), 1))
+    with Log(db) as log:
+        assert list(verify(log)) == []
+    assert "none can run here" in run("log", "verify", "--db", db).out
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    fill(db, [("matmul", MATMUL, 1e-4)])
+    before = run("log", "stats", "--db", db, "--json").json
+    run("log", "verify", "--db", db, "--top", 2)
+    assert run("log", "stats", "--db", db, "--json").json == before
