@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune import bundle
-from autotune.errors import CompileError
 from autotune.targets import emulated
 from schedules import expr as E
 from schedules import ir
@@ -110,11 +109,16 @@ def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
     from autotune.codegen.compile import compile_module
 
     if target.kind != "cpu":
-        from autotune.codegen import emulator
+        from autotune.codegen import cuda, emulator, nvrtc, opencl
+        from autotune.codegen.gridcode import grid_code
 
-        if not emulated(target):
-            raise CompileError(f"no device here runs code for {target.kind} {target.arch}; use cuda-emulator")
-        return emulator.build(grid_program(dag, trace, target))
+        program = grid_program(dag, trace, target)
+        if target.kind == "opencl":
+            return grid_code(program, "opencl", opencl.source(program)).to_bytes()
+        if emulated(target):
+            return emulator.build(program)
+        source = cuda.source(program)
+        return grid_code(program, "cuda", source, nvrtc.compile_cubin(source, target.arch).data).to_bytes()
     func, packing = programs(dag, trace, target)
     kernel = compile_module(_module(func, target).text, target)
     return bundle.join(

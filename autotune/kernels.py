@@ -20,6 +20,9 @@ from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
     from autotune.codegen.compile import LoadedObject
+    from autotune.devices.object import DeviceObject
+
+    Loaded = tuple[LoadedObject | DeviceObject, dict[int, LoadedObject]]
 
 # What decides the code that a trace gives; whatever else changes, cached objects stay good.
 _GENERATOR = ("schedules", "autotune.codegen")
@@ -40,7 +43,7 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
 
         obj = build_object(workload.dag, trace, code)
         objects.put(name, obj)
-        loaded = bundle.load(obj)
+        loaded = _load(obj)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
 
@@ -58,13 +61,14 @@ def default_kernel(workload: Workload, target: Target) -> Kernel:
 
 
 def source_of(workload: Workload, target: Target, trace: Trace) -> str:
-    """The LLVM IR text of a schedule, or the CUDA C of one for a GPU."""
+    """The LLVM IR text of a schedule, or the C of one for a GPU."""
     from autotune.building import emit_module, grid_program
 
-    if target.kind == "cuda":
-        from autotune.codegen import cuda
+    if target.kind != "cpu":
+        from autotune.codegen import cuda, opencl
 
-        return cuda.source(grid_program(workload.dag, trace, target))
+        dialect = opencl if target.kind == "opencl" else cuda
+        return dialect.source(grid_program(workload.dag, trace, target))
     return emit_module(workload.dag, trace, confined(target)).text
 
 
@@ -93,11 +97,22 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def _cached(objects: ObjectCache, name: str) -> tuple[LoadedObject, dict[int, LoadedObject]] | None:
+def _cached(objects: ObjectCache, name: str) -> Loaded | None:
     obj = objects.get(name)
     if obj is None:
         return None
     try:
-        return bundle.load(obj)
+        return _load(obj)
     except CompileError:  # it will be compiled again and replaced
         return None
+
+
+def _load(obj: bytes) -> Loaded:
+    """What runs, and what packs constants, by the number of the input. Raises CompileError."""
+    from autotune.codegen.gridcode import is_grid_code
+
+    if not is_grid_code(obj):
+        return bundle.load(obj)
+    from autotune.devices.object import DeviceObject
+
+    return DeviceObject(obj), {}

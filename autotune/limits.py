@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from autotune.devices import cpu, special
-from autotune.targets import emulated
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 
@@ -14,14 +13,14 @@ SAMPLE_S = 2e-3
 
 
 def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
-    """A function that measures the roofline of a workload in seconds; None for an emulated target.
+    """A function that measures the roofline of a workload in seconds; None for what is no CPU.
 
     It is the slowest of its FLOPs over the FMA rate, measured afresh by each call on ``target.threads``
     threads at once, of its compulsory bytes over the copy bandwidth of the memory level that holds
     them, with streaming stores where these are faster, and of its special functions over their rate,
     measured here once. Integer work counts bytes only.
     """
-    if emulated(target):
+    if target.kind != "cpu":
         return None
     moved = compulsory_bytes(workload.dag)
     dtype = workload.dag.params[-1].dtype

@@ -24,6 +24,7 @@ from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
     from autotune.codegen.compile import LoadedObject
+    from autotune.devices.object import DeviceObject
 
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
 _DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
@@ -71,7 +72,7 @@ class Kernel:
 
     def __init__(
         self,
-        loaded: LoadedObject,
+        loaded: LoadedObject | DeviceObject,
         params: tuple[Buffer, ...],
         outputs: tuple[str, ...],
         workload: Workload,

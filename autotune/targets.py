@@ -11,6 +11,8 @@ import platform
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,8 +77,28 @@ def detect(threads: int | None = None) -> Target:
     )
 
 
+def detect_device(kind: str) -> Target:
+    """The first device of this host of a kind, "cuda" or "opencl". Raises `TargetError` if there is none."""
+    from autotune.devices import cuda, opencl
+
+    if kind == "cuda":
+        if not cuda.available():
+            raise TargetError(
+                "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
+                "target='cuda-emulator' runs its code on this CPU, to check it"
+            )
+        return Target("cuda", cuda.arch(), limits=tuple(sorted(cuda.limits().items())))
+    if opencl.context() is None:
+        raise TargetError(
+            "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
+            "or use target='cpu'"
+        )
+    return Target("opencl", opencl.name(), limits=tuple(sorted(opencl.limits().items())))
+
+
 def parse(target: str | Target | None, threads: int | None = None) -> Target:
-    """A target from what a user gives: None or "cpu" (this host), a `Target`, or a JSON file's path.
+    """A target from what a user gives: None or "cpu" (this host), "cuda" or "opencl" (its first device), a
+    name of ``configs/targets``, a JSON file's path, or a `Target`.
 
     Raises `TargetError` for anything else.
     """
@@ -86,6 +108,8 @@ def parse(target: str | Target | None, threads: int | None = None) -> Target:
         return detect(threads)
     if not isinstance(target, str):
         raise TargetError(f"target {target!r} is not a name, a file or a Target; use target='cpu'")
+    if target in ("cuda", "opencl"):
+        return detect_device(target)
     found = from_name(target)
     return found if threads is None or found.kind != "cpu" else replace(found, threads=threads)
 
@@ -111,6 +135,24 @@ def from_name(name_or_file: str) -> Target:
         raise TargetError(f"target file {name_or_file!r}: {err}") from None
 
 
+def usable_cpu_set() -> frozenset[int]:
+    """The CPUs that the calling thread may use; empty where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+@contextmanager
+def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
+    """The calling thread, and threads that it creates meanwhile, may use these CPUs (none: as they are)."""
+    before = usable_cpu_set()
+    if cpus and cpus != before:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        if cpus and cpus != before:
+            os.sched_setaffinity(0, before)
+
+
 def usable_cpus() -> int:
     """How many CPUs this process may keep busy: its affinity, cut by the cgroup's CPU quota (at least 1)."""
     if hasattr(os, "sched_getaffinity"):
@@ -126,6 +168,14 @@ def runnable(target: Target) -> bool:
     emulates it."""
     if emulated(target):
         return shutil.which("g++") is not None
+    if target.kind == "opencl":
+        from autotune.devices import opencl
+
+        return opencl.context() is not None and opencl.name() == target.arch
+    if target.kind == "cuda":
+        from autotune.devices import cuda
+
+        return cuda.available() and cuda.arch() == target.arch
     return target.kind == "cpu" and _same_family(target) and not lacking(target)
 
 
@@ -146,7 +196,7 @@ def confined(target: Target) -> Target:
     as it is, any other by its extensions alone. The name of a processor implies more of them, and names
     and extensions that LLVM does not know end the process."""
     here = detect(1)
-    if emulated(target):
+    if target.kind != "cpu":
         return target
     if (target.arch, target.features) == (here.arch, here.features):
         return target
@@ -162,7 +212,7 @@ def emulated(target: Target) -> bool:
 
 def measured_by(target: Target) -> Target:
     """The CPU that runs what is measured for a target, and its clock."""
-    return detect(1) if emulated(target) else target
+    return detect(1) if target.kind != "cpu" else target
 
 
 def check_here(target: Target) -> None:

@@ -2,8 +2,9 @@
 
     python benchmarks/suite.py ops.toml:quick --threads 1 --budget 60s --out benchmarks/results/suite.json
 
-Each row tunes from nothing, in a log of its own, then compares interleaved (``autotune bench``). Rows that
-the file has are kept, so that a run can be resumed. A group counts once: the geometric mean of its shapes.
+torch's threads are bound to CPUs (OMP_PROC_BIND): unbound, two of them may share one for tens of
+milliseconds and spin against each other, and it seems a hundred times slower than it is. Each row tunes from
+nothing, in a log of its own, then compares interleaved (``autotune bench``). Rows that the file has are kept, so that a run can be resumed. A group counts once: the geometric mean of its shapes.
 ``--markdown`` prints the table of a file.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,8 +32,9 @@ DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose
 def run(*args: str) -> dict[str, Any]:
     """One command of the command line, its JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "autotune", *args, "--json"], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "autotune", *args, "--json"], capture_output=True, text=True, check=False,
+        env=os.environ | ({"OMP_PROC_BIND": "true"} if args[0] == "bench" else {}),
+    )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"autotune {' '.join(args)} failed: {done.stdout or done.stderr}")
     out: dict[str, Any] = json.loads(done.stdout)

@@ -15,7 +15,7 @@ from autotune import targets
 from autotune.building import build_object
 from autotune.codegen import nvrtc
 from autotune.codegen.compile import load_object
-from schedules.model import Target, Trace
+from schedules.model import Target
 from schedules.schedule import Schedule
 
 
@@ -68,8 +68,6 @@ def test_described_targets(name: str) -> None:
         assert not targets.runnable(target)
         with pytest.raises(at.TargetError, match="cannot run code"):
             targets.check_here(target)
-        with pytest.raises(at.CompileError, match="no device here runs code for cuda"):
-            build_object(case("add").dag, Trace(), target)
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h100", "b200"])

@@ -7,10 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from grid_cases import SMALL, case, masked_add, missing, program, sampled
 
+import autotune as at
+from autotune import targets
+from autotune.codegen.gridcode import GridCode, grid_code
+from autotune.codegen.opencl import source
 from autotune.devices import opencl
+from autotune.devices.object import DeviceObject
+from schedules.model import Target
 
 
 def check(op: str, each: int) -> None:
@@ -19,13 +26,51 @@ def check(op: str, each: int) -> None:
     c = masked_add(1003) if op == "masked add" else case(op)
     for name, trace in sampled(c.dag, each, seed=5):
         outputs = c.poisoned()
-        opencl.Loaded(program(c.dag, trace)).run([*c.inputs, *outputs])
+        p = program(c.dag, trace)
+        opencl.Loaded(grid_code(p, "opencl", source(p))).run([*c.inputs, *outputs])
         c.check(outputs, name)
 
 
 @pytest.mark.parametrize("op", ["masked add", *SMALL])
 def test_a_schedule_of_every_operator(op: str) -> None:
     check(op, 1)
+
+
+def test_tune_then_load(tmp_path: Path) -> None:
+    if opencl.context() is None:
+        missing("opencl")
+    db = tmp_path / "tuning.db"
+    shape = {"m": 19, "n": 21, "k": 18}
+    result = at.tune("matmul", target="opencl", trials=4, budget_s=60, db=db, **shape)
+    assert result.measured == 4 and result.best is not None and not set(result.failed) - {"slow"}
+    kernel = at.load("matmul", target="opencl", db=db, **shape)
+    a, b = (np.arange(n, dtype="f4").reshape(s) % 7 for n, s in ((19 * 18, (19, 18)), (18 * 21, (18, 21))))
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+    assert "__kernel" in kernel.source() and kernel.time() > 0
+    with pytest.raises(at.ArgumentError):
+        kernel(a, a)
+    default = at.load("matmul", target="opencl", db=db, m=3, n=4, k=5, fallback=True)
+    np.testing.assert_array_equal(default(a[:3, :5].copy(), b[:5, :4].copy()), a[:3, :5] @ b[:5, :4])
+
+
+def test_a_target_of_another_device_is_not_run_here() -> None:
+    if opencl.context() is None:
+        missing("opencl")
+    here = targets.parse("opencl")
+    assert targets.runnable(here) and here.limit("sms") > 0
+    assert not targets.runnable(Target("opencl", "Adreno-740"))
+
+
+def test_code_comes_back_from_bytes() -> None:
+    c = case("softmax")
+    p = program(c.dag, next(sampled(c.dag, 1))[1])
+    code = grid_code(p, "opencl", source(p))
+    assert GridCode.from_bytes(code.to_bytes()) == code
+    for bad in (code.to_bytes()[:40], code.to_bytes().replace(b'"params"', b'"parms"')):
+        with pytest.raises(at.CompileError, match="damaged code for a device"):
+            GridCode.from_bytes(bad)
+    with pytest.raises(at.CompileError, match="no device here runs code for vulkan"):
+        DeviceObject(code.to_bytes().replace(b'"kind": "opencl"', b'"kind": "vulkan"'))
 
 
 @pytest.mark.slow

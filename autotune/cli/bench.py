@@ -106,28 +106,36 @@ def _compare(
     from autotune.limits import limit_of
     from autotune.loading import load_workload
     from autotune.peers import PeerError, peer
+    from autotune.targets import on_cpus, usable_cpu_set
 
-    peers = {name: peer(name) for name in names}
     kernel = load_workload(workload, target=target, threads=threads, db=where)
     inputs, outputs = arrays_for(workload, seed)
     call = _caller(kernel, inputs, outputs)
     call()
     n = kernel.target.threads
+    limit = limit_of(workload, kernel.target)
+    if limit is not None:
+        limit()
+    # Threads are created on the CPUs of who creates them, and with OMP_PROC_BIND importing torch binds us to
+    # one: ours exist already, and each peer makes its own with all CPUs.
+    cpus = usable_cpu_set()
+    peers = {name: peer(name) for name in names}
     with ExitStack() as stack:
         contenders = [Contender(TUNED, call)]
         for name, module in peers.items():
             own = [a.copy() for a in outputs]
             try:
-                prepared = stack.enter_context(module.prepare(workload, inputs, own, n))
+                with on_cpus(cpus):
+                    prepared = stack.enter_context(module.prepare(workload, inputs, own, n))
+                    prepared.call()
             except PeerError:
                 if not skip:
                     raise
                 continue
-            prepared.call()
             agree(workload, name, prepared.result(), outputs)
             contenders.append(Contender(name, prepared.call))
         settle = SETTLE_S if kernel.target.threads > 1 else 0.0
-        result = compare(contenders, limit_of(workload, kernel.target), seconds=time_s, settle_s=settle)
+        result = compare(contenders, limit, seconds=time_s, settle_s=settle)
     rows = [
         {
             "impl": c.name,

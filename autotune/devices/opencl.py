@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen import opencl
-from autotune.codegen.simt import ITEM
+from autotune.codegen.gridcode import Array, GridCode
 from autotune.errors import CompileError
-from schedules.ir import Buffer, const
-from schedules.simt import GridProgram
 
 
 @cache
 def context() -> Any:
-    """A context of the first device that there is, or None."""
+    """A context of the first device, GPUs before others, or None where there is no device. A context does
+    not survive a fork: each process asks for its own."""
     if find_spec("pyopencl") is None:
         return None
     import pyopencl as cl
@@ -28,13 +26,32 @@ def context() -> Any:
         devices = [d for p in cl.get_platforms() for d in p.get_devices()]
     except cl.Error:  # no platform
         return None
+    devices.sort(key=lambda d: not d.type & cl.device_type.GPU)
     return cl.Context(devices[:1]) if devices else None
 
 
-class Loaded:
-    """The kernels of a program on a device, and the arrays that only they use."""
+def limits() -> dict[str, int]:
+    """What the device says of itself, by the names of `Target.limits`."""
+    d = context().devices[0]
+    block = int(d.max_work_group_size)
+    return {
+        "block_threads": block,
+        "sm_threads": max(block, 2048),
+        "sms": int(d.max_compute_units),
+        "shared_bytes": int(d.local_mem_size),
+        "clock_mhz": int(d.max_clock_frequency) or 1000,
+    }
 
-    def __init__(self, program: GridProgram) -> None:
+
+def name() -> str:
+    """The device's own name, with what a file name or an identifier cannot hold taken out."""
+    return "-".join("".join(c if c.isalnum() else " " for c in context().devices[0].name).split())
+
+
+class Loaded:
+    """A program on a device, with memory for its arrays."""
+
+    def __init__(self, code: GridCode) -> None:
         """Raises CompileError, also where there is no device."""
         if context() is None:
             raise CompileError(
@@ -42,31 +59,54 @@ class Loaded:
             )
         import pyopencl as cl
 
-        self._program = program
+        self.code = code
         self._queue = cl.CommandQueue(context())
         try:
-            built = cl.Program(context(), opencl.source(program)).build()
+            built = cl.Program(context(), code.source).build()
         except cl.Error as err:
             raise CompileError(f"OpenCL refused the generated code: {str(err)[:600]}") from None
-        self._kernels = [cl.Kernel(built, k.name) for k in program.kernels]
-        flags = cl.mem_flags.READ_WRITE
-        self._scratch = {b.name: cl.Buffer(context(), flags, _bytes(b)) for b in program.scratch}
+        self._held = {a.name: self._memory(a) for a in (*code.params, *code.scratch)}
+        self._calls = []
+        for x in code.launches:
+            kernel = cl.Kernel(built, x.kernel)
+            kernel.set_args(*(self._held[n] for n in x.arrays))
+            size = tuple(g * b for g, b in zip(x.grid, x.block, strict=True))
+            self._calls.append((kernel, size, x.block))
 
-    def run(self, arrays: Sequence[np.ndarray]) -> None:
-        """Run once on arrays of the host, inputs then outputs, copied to the device and back."""
+    def _memory(self, a: Array) -> Any:
         import pyopencl as cl
 
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        held = {b.name: cl.Buffer(context(), flags, hostbuf=a) for b, a in zip(self._program.params, arrays)}
-        for k, kernel in zip(self._program.kernels, self._kernels, strict=True):
-            size = tuple(g * b for g, b in zip(k.grid, k.block, strict=True))
-            args = [held.get(b.name) or self._scratch[b.name] for b in k.params]
-            kernel(self._queue, size, k.block, *args)
-        for b, a in zip(self._program.params, arrays, strict=True):
-            if b.name in self._program.outputs:
-                cl.enqueue_copy(self._queue, a, held[b.name])
+        return cl.Buffer(context(), cl.mem_flags.READ_WRITE, max(1, a.nbytes))
+
+    def upload(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy arrays of the host, in the order of the parameters, to the device."""
+        import pyopencl as cl
+
+        for a, x in zip(self.code.params, arrays, strict=True):
+            cl.enqueue_copy(self._queue, self._held[a.name], x)
         self._queue.finish()
 
+    def seconds(self, n: int) -> float:
+        """Run ``n`` times, one after the other; how long that takes together."""
+        import pyopencl as cl
 
-def _bytes(b: Buffer) -> int:
-    return max(1, math.prod(const(n) or 1 for n in b.shape)) * ITEM[b.dtype]
+        start = time.perf_counter()
+        for _ in range(n):
+            for kernel, size, block in self._calls:
+                cl.enqueue_nd_range_kernel(self._queue, kernel, size, block)
+        self._queue.finish()
+        return time.perf_counter() - start
+
+    def download(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the outputs into arrays of the host."""
+        import pyopencl as cl
+
+        for n, x in zip(self.code.outputs, arrays, strict=True):
+            cl.enqueue_copy(self._queue, x, self._held[n])
+        self._queue.finish()
+
+    def run(self, arrays: Sequence[np.ndarray]) -> None:
+        """Run once on arrays of the host, inputs then outputs."""
+        self.upload(arrays)
+        self.seconds(1)
+        self.download(arrays[len(arrays) - len(self.code.outputs) :])

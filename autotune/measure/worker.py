@@ -10,6 +10,7 @@ import ctypes
 import socket
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,12 +19,14 @@ import numpy as np
 from autotune import bundle
 from autotune.codegen.compile import LoadedObject
 from autotune.codegen.entry import parse_signature
+from autotune.codegen.gridcode import is_grid_code
 from autotune.devices.cpu import Reference
 from autotune.errors import CompileError
 from autotune.measure import protocol, wire
 from autotune.measure.arena import LINE, Arena, Placement
 from autotune.measure.check import Checker
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
+from autotune.measure.on_device import OnDevice
 from autotune.measure.results import Measurement, Options
 from schedules.model import Target
 
@@ -63,7 +66,7 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
     """Check and time one object."""
     start = time.perf_counter()
     try:
-        loaded = _Loaded(bench, obj)
+        loaded = _loaded(bench, obj)
     except CompileError as err:
         return Measurement("compile_error", str(err))
     except MemoryError as err:
@@ -72,8 +75,7 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
     limit = None if best_s is None else bench.options.give_up * best_s + COLD_S
     for number, placement in enumerate(bench.arena.placements):
         bench.arena.poison(placement, number)
-        pointers = loaded.packed(placement)
-        seconds = min(seconds, _runner(bench, loaded.kernel, pointers, placement.name)(1))
+        seconds = min(seconds, loaded.run(placement))
         verdict = bench.checker.check(placement.outputs, number)
         if verdict.reason:
             return _wrong(verdict.reason, verdict.error, start)
@@ -89,8 +91,9 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
                 "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start
             )
     checked = time.perf_counter()
-    run = _runner(bench, loaded.kernel, loaded.packed(bench.arena.timing), "begin")
-    timing = protocol.screen(run, clock, seconds, best_s, bench.options)
+    if isinstance(loaded, OnDevice):
+        clock = protocol.Clock(lambda: 1.0, 1.0)  # this CPU's speed says nothing of the device's
+    timing = protocol.screen(loaded.timer(), clock, seconds, best_s, bench.options)
     reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""
     return Measurement(
         "slow" if timing.slow else "ok", reason, timing.times_s, timing.time_s, error, timing.rate,
@@ -102,16 +105,35 @@ def remeasure(
     bench: Bench, clock: protocol.Clock, header: dict[str, Any], payload: bytes
 ) -> list[tuple[float, ...]]:
     """Normalised times of several checked objects, which lie end to end in ``payload``."""
-    objects, at = [], 0
+    parts, at = [], 0
     for size in header["sizes"]:
-        objects.append(_Loaded(bench, payload[at : at + size]))
+        parts.append(payload[at : at + size])
         at += size
+    runs = _side_by_side(bench, parts)
+    if any(map(is_grid_code, parts)):
+        clock = protocol.Clock(lambda: 1.0, 1.0)
+    seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
+    return protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
+
+
+def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
+    return OnDevice(bench.arena, data) if is_grid_code(data) else _Loaded(bench, data)
+
+
+def _side_by_side(bench: Bench, parts: list[bytes]) -> list[protocol.Run]:
+    """Timers of several candidates that stay loaded together."""
+    if any(map(is_grid_code, parts)):
+        return [OnDevice(bench.arena, x).timer() for x in parts]
+    objects = [_Loaded(bench, x) for x in parts]
     keep: list[np.ndarray] = []  # what is packed: each has its own
     pointers = [x.packed(bench.arena.timing, keep) for x in objects]
     scratch = bench.arena.scratch.open(max(x.kernel.scratch_bytes for x in objects), "begin")
-    runs = [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
-    seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
-    return protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
+    timers = [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
+    return [partial(_keeping, keep, run) for run in timers]
+
+
+def _keeping(keep: list[np.ndarray], run: protocol.Run, n: int) -> float:
+    return run(n)
 
 
 class _Loaded:
@@ -122,6 +144,13 @@ class _Loaded:
         self._bench = bench
         self.kernel, self.packing = bundle.load(data)
         self._fits()
+
+    def run(self, placement: Placement) -> float:
+        """Run once in a placement; seconds."""
+        return _runner(self._bench, self.kernel, self.packed(placement), placement.name)(1)
+
+    def timer(self) -> protocol.Run:
+        return _runner(self._bench, self.kernel, self.packed(self._bench.arena.timing), "begin")
 
     def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
         """The pointers of a placement, packed constants in the place of constants: packed here, into memory

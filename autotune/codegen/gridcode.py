@@ -1,0 +1,110 @@
+"""Kernels for a device as bytes: what builders hand to workers, and what the object cache keeps.
+
+`MAGIC`, a line of JSON (launches, arrays, bytes of source), the source in the language of the device, and its
+machine code where that is made ahead. Nothing of it runs by being read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from autotune.codegen.simt import ITEM
+from autotune.errors import CompileError
+from schedules.ir import Buffer, const
+from schedules.simt import Extents, GridProgram
+
+MAGIC = b"autotune-grid-1\n"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel: its grid in blocks, its block in threads, and the names of the arrays that it takes."""
+
+    kernel: str
+    grid: Extents
+    block: Extents
+    arrays: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of the device, row-major."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEM[self.dtype]
+
+
+@dataclass(frozen=True)
+class GridCode:
+    """A program for a kind of device: ``params`` are its arguments, inputs then ``outputs``; ``scratch`` are
+    arrays that only its kernels use."""
+
+    kind: str
+    params: tuple[Array, ...]
+    outputs: tuple[str, ...]
+    scratch: tuple[Array, ...]
+    launches: tuple[Launch, ...]
+    source: str
+    binary: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        head = {
+            "kind": self.kind,
+            "params": [[a.name, a.dtype, a.shape] for a in self.params],
+            "outputs": self.outputs,
+            "scratch": [[a.name, a.dtype, a.shape] for a in self.scratch],
+            "source": len(self.source.encode()),
+            "launches": [[x.kernel, x.grid, x.block, x.arrays] for x in self.launches],
+        }
+        return b"".join([MAGIC, json.dumps(head).encode(), b"\n", self.source.encode(), self.binary])
+
+    @staticmethod
+    def from_bytes(data: bytes) -> GridCode:
+        """Inverse of `to_bytes`. Raises CompileError for what it cannot have made."""
+        head, _, rest = data[len(MAGIC) :].partition(b"\n")
+        try:
+            v = json.loads(head)
+            launches = tuple(Launch(n, _extents(g), _extents(b), tuple(a)) for n, g, b, a in v["launches"])
+            return GridCode(
+                v["kind"], _arrays(v["params"]), tuple(v["outputs"]), _arrays(v["scratch"]), launches,
+                rest[: int(v["source"])].decode(), rest[int(v["source"]) :],
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as err:
+            raise CompileError(f"damaged code for a device: {err!r}") from None
+
+
+def is_grid_code(data: bytes) -> bool:
+    return data.startswith(MAGIC)
+
+
+def grid_code(program: GridProgram, kind: str, source: str, binary: bytes = b"") -> GridCode:
+    """The program with its source, ready to be sent."""
+    return GridCode(
+        kind,
+        tuple(map(_array, program.params)),
+        program.outputs,
+        tuple(map(_array, program.scratch)),
+        tuple(Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params)) for k in program.kernels),
+        source,
+        binary,
+    )
+
+
+def _array(b: Buffer) -> Array:
+    return Array(b.name, b.dtype, tuple(const(n) or 0 for n in b.shape))
+
+
+def _arrays(items: list[tuple[str, str, list[int]]]) -> tuple[Array, ...]:
+    return tuple(Array(str(n), str(d), tuple(map(int, s))) for n, d, s in items)
+
+
+def _extents(v: list[int]) -> Extents:
+    x, y, z = map(int, v)
+    return x, y, z

@@ -1,0 +1,30 @@
+"""A candidate on a device of its own memory: arrays are copied there and back for every check."""
+
+from __future__ import annotations
+
+from autotune.devices.object import DeviceObject
+from autotune.errors import CompileError
+from autotune.measure import protocol
+from autotune.measure.arena import Arena, Placement
+
+
+class OnDevice:
+    """The program of one candidate, loaded. Raises CompileError where it is not of this workload, or the
+    device's compiler refuses it."""
+
+    def __init__(self, arena: Arena, data: bytes) -> None:
+        self._object = DeviceObject(data)
+        wanted = [(p.dtype, p.shape) for p in arena.params]
+        if [(a.dtype, a.shape) for a in self._object.code.params] != wanted:
+            raise CompileError("the code takes other arrays than this workload")
+
+    def run(self, placement: Placement) -> float:
+        """Run once on the arrays of a placement; seconds on the device, results in its outputs."""
+        return self._object.bench([p or 0 for p in placement.pointers], 1) * 1e-9
+
+    def overrun(self, placement: Placement) -> str:
+        """Nothing is seen here of accesses out of bounds: emulation finds those."""
+        return ""
+
+    def timer(self) -> protocol.Run:
+        return self._object.seconds
