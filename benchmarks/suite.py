@@ -4,7 +4,8 @@
 
 torch's threads are bound to CPUs (OMP_PROC_BIND): unbound, two of them may share one for tens of
 milliseconds and spin against each other, and it seems a hundred times slower than it is. Each row tunes from
-nothing, in a log of its own, then compares interleaved (``autotune bench``). Rows that the file has are kept, so that a run can be resumed. A group counts once: the geometric mean of its shapes.
+nothing, in a log of its own, then compares interleaved (``autotune bench``). Rows that the file has are kept,
+so that a run can be resumed. A group counts once: the geometric mean of its shapes.
 ``--markdown`` prints the table of a file.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -62,7 +63,9 @@ class Loaded:
         self.code = code
         self._queue = cl.CommandQueue(context())
         try:
-            built = cl.Program(context(), code.source).build()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)  # what a compiler remarks is not for users
+                built = cl.Program(context(), code.source).build()
         except cl.Error as err:
             raise CompileError(f"OpenCL refused the generated code: {str(err)[:600]}") from None
         self._held = {a.name: self._memory(a) for a in (*code.params, *code.scratch)}

@@ -48,12 +48,14 @@ class Bench:
 
 def serve(sock: socket.socket, bench: Bench) -> None:
     """Answer requests until the parent goes away."""
-    clock = protocol.Clock(bench.reference.seconds, bench.reference.nominal_s)
+    of_cpu = protocol.Clock(bench.reference.seconds, bench.reference.nominal_s)
+    of_device = protocol.Clock(lambda: 1.0, 1.0)  # this CPU's speed says nothing of a device's
     while True:
         try:
             header, payload, _ = wire.receive(sock)
         except wire.Closed:
             return
+        clock = of_device if is_grid_code(payload) else of_cpu
         clock.rates.clear()
         if header["do"] == "measure":
             reply = asdict(measure(bench, clock, payload, header.get("best_s")))
@@ -91,8 +93,6 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
                 "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start
             )
     checked = time.perf_counter()
-    if isinstance(loaded, OnDevice):
-        clock = protocol.Clock(lambda: 1.0, 1.0)  # this CPU's speed says nothing of the device's
     timing = protocol.screen(loaded.timer(), clock, seconds, best_s, bench.options)
     reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""
     return Measurement(
@@ -110,8 +110,6 @@ def remeasure(
         parts.append(payload[at : at + size])
         at += size
     runs = _side_by_side(bench, parts)
-    if any(map(is_grid_code, parts)):
-        clock = protocol.Clock(lambda: 1.0, 1.0)
     seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
     return protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
 

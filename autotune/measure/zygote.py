@@ -31,7 +31,7 @@ from autotune.measure.arena import Arena, Param
 from autotune.measure.check import Checker, reduction_length
 from autotune.measure.native import Native
 from autotune.measure.results import Options
-from autotune.targets import measured_by
+from autotune.targets import emulated, measured_by
 from schedules.model import Target, Workload
 
 _PR_SET_PDEATHSIG = 1
@@ -126,7 +126,8 @@ def _child(state: Prepared, role: str, fds: Sequence[int]) -> NoReturn:
         die_with(zygote)
         os.setpgid(0, 0)
         os.dup2(fds[1], 2)
-        _limit(state.options.memory_bytes)
+        if state.target.kind == "cpu" or emulated(state.target):
+            _limit(state.options.memory_bytes)  # drivers of devices map and write what they like
         sock = socket.socket(fileno=fds[0])
         if role == "worker":
             state.bench.native.watch(fds[2])
