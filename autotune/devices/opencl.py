@@ -64,7 +64,7 @@ class Loaded:
         self._queue = cl.CommandQueue(context())
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", cl.CompilerWarning)  # what a compiler remarks is not for users
+                warnings.simplefilter("ignore", cl.CompilerWarning)
                 built = cl.Program(context(), code.source).build()
         except cl.Error as err:
             raise CompileError(f"OpenCL refused the generated code: {str(err)[:600]}") from None
