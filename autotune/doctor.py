@@ -10,12 +10,12 @@ import ctypes.util
 import importlib
 import importlib.util
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from autotune.settings import Settings
 
@@ -48,6 +48,8 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         ("object cache", lambda: writable("object cache", settings.cache_dir, "AUTOTUNE_CACHE_DIR")),
         ("torch", torch),
         ("cuda", cuda),
+        ("opencl", opencl),
+        ("gpu emulation", emulator),
     ]
     return [_guarded(name, check) for name, check in checks]
 
@@ -217,13 +219,34 @@ def torch() -> Finding:
 
 
 def cuda() -> Finding:
-    """Whether a driver is present, which says what the machine has; kernels are for CPUs so far."""
+    """Whether kernels for NVIDIA GPUs can be compiled, and whether one can run them."""
+    from autotune.codegen import nvrtc
+    from autotune.devices import cuda as device
+
+    if not nvrtc.available():
+        remedy = "pip install 'autotune[cuda]' to compile for GPUs"
+        return Finding("cuda", "ok", "NVRTC is not installed", remedy)
+    if device.available():
+        return Finding("cuda", "ok", f"NVRTC, and a GPU of {device.arch()}: use --target cuda")
     name = ctypes.util.find_library("cuda") or "libcuda.so.1"
     try:
-        driver: Any = ctypes.CDLL(name)
-        count = ctypes.c_int(0)
-        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value:
-            return Finding("cuda", "ok", f"{count.value} device(s) present; this version tunes for CPUs only")
-        return Finding("cuda", "ok", "driver present, no usable device; this version tunes for CPUs only")
-    except (OSError, AttributeError):
-        return Finding("cuda", "ok", "no NVIDIA driver; this version tunes for CPUs only and needs none")
+        ctypes.CDLL(name)
+        found = "a driver, but no usable GPU"
+    except OSError:
+        found = "no NVIDIA driver"
+    return Finding("cuda", "ok", f"NVRTC compiles for described GPUs such as h100; {found}")
+
+
+def opencl() -> Finding:
+    from autotune.devices import opencl as device
+
+    if device.context() is None:
+        remedy = "pip install 'autotune[opencl]' and a driver, such as PoCL, to use one"
+        return Finding("opencl", "ok", "no OpenCL device", remedy)
+    return Finding("opencl", "ok", f"{device.name()}: use --target opencl")
+
+
+def emulator() -> Finding:
+    if shutil.which("g++") is None:
+        return Finding("gpu emulation", "ok", "no g++", "install g++ to use --target cuda-emulator")
+    return Finding("gpu emulation", "ok", "g++: use --target cuda-emulator")
