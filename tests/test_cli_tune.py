@@ -204,7 +204,7 @@ def test_the_python_api_calls_the_same_tuner(tuner: Callable[..., Calls], tmp_pa
 
 
 def test_the_choices_offered_are_those_that_exist() -> None:
-    from autotune.cli.tune import MODELS, SEARCHES
+    from autotune.cli.options import MODELS, SEARCHES
     from autotune.search.policies import POLICIES
     from cost_model.models import MODELS as known
 

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from autotune.tuner import TuneResult
     from schedules.model import Workload
 
-SEARCHES = ("evolutionary", "random")
-MODELS = ("xgb", "analytic", "random")
-
 
 def tune(
     op: opt.OpArgument,
@@ -33,10 +30,8 @@ def tune(
     budget: Annotated[
         str, typer.Option("--budget", metavar="TIME", help="Stop after: 60s, 2m, 500ms.")
     ] = "60s",
-    search: Annotated[
-        str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")
-    ] = "evolutionary",
-    model: Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")] = "xgb",
+    search: opt.SearchOption = "evolutionary",
+    model: opt.ModelOption = "xgb",
     db: opt.DbOption = None,
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
@@ -53,8 +48,8 @@ def tune(
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
     """
     budget_s = opt.parse_budget(budget)
-    opt.one_of("--search", search, SEARCHES)
-    opt.one_of("--model", model, MODELS)
+    opt.one_of("--search", search, opt.SEARCHES)
+    opt.one_of("--model", model, opt.MODELS)
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
     goal = opt.target_of(target, threads)

@@ -1,0 +1,61 @@
+"""``autotune replay``: a search against a recorded table instead of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli.output import console, print_json, seconds, table
+
+
+def replay(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A log, an export, a Kernel Tuner cache or T4 results.")
+    ],
+    search: opt.SearchOption = "evolutionary",
+    model: opt.ModelOption = "xgb",
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of each search.")] = 100,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches, with seeds from 0.")] = 10,
+    json: opt.JsonOption = False,
+) -> None:
+    """Run a search against a table of measured candidates, and say how soon it came near the best.
+
+    \b
+    Examples:
+      autotune replay tuning.db --trials 64
+      autotune replay kernel_tuner_cache.json.gz --search random --seeds 20 --json
+    """
+    from autotune.replay import read
+    from autotune.replay import replay as run
+
+    opt.one_of("--search", search, opt.SEARCHES)
+    opt.one_of("--model", model, opt.MODELS)
+
+    recorded = read(file)
+    times = recorded.space.times_s
+    optimum = float(times.min())
+    runs = [run(recorded, search, model, trials, seed) for seed in range(seeds)]
+    if json:
+        print_json(
+            {
+                "space": recorded.name,
+                "configurations": recorded.space.configurations,
+                "valid": len(times),
+                "optimum_s": optimum,
+                "runs": [{"seed": r.seed, "best_s": list(r.best_s)} for r in runs],
+            }
+        )
+        return
+    out = console()
+    out.print(recorded.name, style="bold", markup=False)
+    out.print(f"  {recorded.space.configurations} configurations, {len(times)} ran, best {seconds(optimum)}")
+    rows = []
+    for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, trials) if k <= trials}):
+        found = sorted(optimum / b for r in runs if (b := r.best_s[:after][-1:] and r.best_s[:after][-1]))
+        if found:
+            middle = found[len(found) // 2]
+            rows.append((str(after), f"{middle:.1%}", f"{found[0]:.1%}", f"{found[-1]:.1%}"))
+    table(out, ("trials", ">median of the best", ">worst seed", ">best seed"), rows)

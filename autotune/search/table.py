@@ -1,0 +1,107 @@
+"""A space whose candidates were all measured before: search is then a test, not an opinion.
+
+It offers what any space offers (`schedules.space.base.Space`), but samples, mutates and crosses over within
+the rows that the table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.model import Step, Trace
+from schedules.space.base import Candidate, Rows
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The candidates of one sketch: ``rows`` of decisions [candidates, holes], each once, ``times_s`` (NaN
+    for those that failed) and ``features`` [candidates, features]."""
+
+    name: str
+    holes: tuple[str, ...]
+    rows: Rows
+    times_s: npt.NDArray[np.float64]
+    features: npt.NDArray[np.float32]
+
+
+class TableSpace:
+    """A `Space` of recorded candidates."""
+
+    def __init__(self, sheets: Sequence[Sheet], feature_names: Sequence[str]) -> None:
+        self._sheets = tuple(sheets)
+        self._names = tuple(feature_names)
+        self._at = [{row.tobytes(): i for i, row in enumerate(_rows(s.rows))} for s in self._sheets]
+
+    @property
+    def sketches(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self._sheets)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return self._names
+
+    def holes(self, sketch: int) -> tuple[str, ...]:
+        return self._sheets[sketch].holes
+
+    def size(self, sketch: int) -> float:
+        return float(len(self._sheets[sketch].rows))
+
+    def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
+        rows = self._sheets[sketch].rows
+        return rows[rng.integers(len(rows), size=n)]
+
+    def mutate(self, sketch: int, rows: Rows, rng: np.random.Generator) -> Rows:
+        """Each row with one decision changed to another that the table has; any row where none does."""
+        table = self._sheets[sketch].rows
+        out = self.sample(sketch, len(rows), rng)
+        if not table.shape[1]:
+            return out
+        for i, row in enumerate(rows):
+            hole = int(rng.integers(table.shape[1]))
+            same = (table == row).sum(axis=1) == table.shape[1] - 1
+            near = np.flatnonzero(same & (table[:, hole] != row[hole]))
+            if len(near):
+                out[i] = table[near[rng.integers(len(near))]]
+        return out
+
+    def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
+        """Uniform crossover; what the table lacks becomes its first parent."""
+        mixed = np.where(rng.random(a.shape) < 0.5, a, b)
+        return np.where(self.valid(sketch, mixed)[:, None], mixed, a)
+
+    def valid(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
+        at = self._at[sketch]
+        return np.array([row.tobytes() in at for row in _rows(rows)], dtype=bool)
+
+    def features(self, sketch: int, rows: Rows) -> npt.NDArray[np.float32]:
+        at = self._at[sketch]
+        return self._sheets[sketch].features[[at[row.tobytes()] for row in _rows(rows)]]
+
+    def trace(self, sketch: int, row: Rows) -> Trace:
+        sheet = self._sheets[sketch]
+        decisions = zip(sheet.holes, (int(x) for x in row), strict=True)
+        return Trace((Step(f"table {sketch}", tuple(sorted(decisions))),))
+
+    def time_s(self, candidate: Candidate) -> float | None:
+        """What the table says of a candidate; None where it failed."""
+        row = np.asarray(candidate.row, dtype=np.int64)
+        t = float(self._sheets[candidate.sketch].times_s[self._at[candidate.sketch][row.tobytes()]])
+        return t if np.isfinite(t) else None
+
+    @property
+    def times_s(self) -> npt.NDArray[np.float64]:
+        """Of all candidates that ran."""
+        every = np.concatenate([s.times_s for s in self._sheets])
+        return every[np.isfinite(every)]
+
+    @property
+    def configurations(self) -> int:
+        return sum(len(s.rows) for s in self._sheets)
+
+
+def _rows(rows: Rows) -> Rows:
+    return np.ascontiguousarray(rows, dtype=np.int64)

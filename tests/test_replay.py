@@ -1,0 +1,173 @@
+"""Searches against recorded tables: our own logs, Kernel Tuner's caches, T4 results."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_runner import run
+
+import autotune as at
+from autotune.replay import ReplayError, read, replay
+from autotune.search.table import Sheet, TableSpace
+from schedules.space.base import Candidate
+
+X, Y, KIND = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 5, 6, 7, 8), ("row", "column")
+
+
+def seconds(x: int, y: int, kind: str) -> float:
+    """Best at x=8, y=5, by columns; x * y above 128 does not run."""
+    if x * y > 128:
+        return math.nan
+    return 1e-3 * (1 + abs(math.log2(x) - 3) + 0.2 * abs(y - 5) + 0.5 * (kind == "row"))
+
+
+def kernel_tuner() -> dict[str, Any]:
+    cache = {}
+    for x in X:
+        for y in Y:
+            for kind in KIND:
+                t = seconds(x, y, kind)
+                entry = {"block_size_x": x, "tile": y, "order": kind}
+                entry["time"] = "RuntimeFailedConfig" if math.isnan(t) else t * 1e3
+                cache[f"{x},{y},{kind}"] = entry
+    return {
+        "device_name": "A100", "kernel_name": "convolution", "problem_size": [4096],
+        "tune_params_keys": ["block_size_x", "tile", "order"], "objective": "time", "cache": cache,
+    }  # fmt: skip
+
+
+def t4() -> dict[str, Any]:
+    results = []
+    for entry in kernel_tuner()["cache"].values():
+        t = entry.pop("time")
+        good = not isinstance(t, str)
+        results.append(
+            {
+                "configuration": entry,
+                "times": {"compilation_time": 1.0},
+                "invalidity": "correct" if good else "runtime",
+                "correctness": int(good),
+                "objectives": ["time"],
+                "measurements": [{"name": "time", "value": t, "unit": "ms"}] if good else [],
+            }
+        )
+    return {"schema_version": "1.0.0", "metadata": {}, "results": results}
+
+
+def written(path: Path, document: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def check(path: Path) -> None:
+    space = read(path).space
+    assert space.configurations == len(X) * len(Y) * len(KIND)
+    assert len(space.times_s) == sum(not math.isnan(seconds(x, y, k)) for x in X for y in Y for k in KIND)
+    assert space.times_s.min() == pytest.approx(seconds(8, 5, "column"))
+
+
+def test_a_cache_of_kernel_tuner(tmp_path: Path) -> None:
+    path = written(tmp_path / "cache.json", kernel_tuner())
+    check(path)
+    assert read(path).name == "convolution on A100"
+
+
+def test_one_that_was_never_closed(tmp_path: Path) -> None:
+    path = tmp_path / "cache.json"
+    path.write_text(json.dumps(kernel_tuner())[:-2] + ",\n")
+    check(path)
+
+
+def test_a_packed_one(tmp_path: Path) -> None:
+    path = tmp_path / "cache.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(kernel_tuner()).encode()))
+    check(path)
+
+
+def test_t4_results(tmp_path: Path) -> None:
+    check(written(tmp_path / "t4.json", t4()))
+
+
+@pytest.mark.parametrize("search", ["random", "evolutionary"])
+def test_a_search_finds_the_best_and_is_the_same_every_time(tmp_path: Path, search: str) -> None:
+    table = read(written(tmp_path / "cache.json", kernel_tuner()))
+    whole = replay(table, search, "xgb", 1000, 0)
+    assert len(whole.best_s) == table.space.configurations  # every one once, then it ends
+    assert whole.best_s[-1] == pytest.approx(seconds(8, 5, "column"))
+    known = [t for t in whole.best_s if t is not None]
+    assert known == sorted(known, reverse=True)
+    assert replay(table, search, "xgb", 40, 3) == replay(table, search, "xgb", 40, 3)
+    assert replay(table, search, "xgb", 40, 3) != replay(table, search, "xgb", 40, 4)
+
+
+def test_a_model_finds_more_than_chance(tmp_path: Path) -> None:
+    table = read(written(tmp_path / "cache.json", kernel_tuner()))
+
+    def after(search: str) -> float:
+        found = [replay(table, search, "xgb", 32, seed).best_s[-1] or math.inf for seed in range(8)]
+        return float(np.mean(found))
+
+    assert after("evolutionary") < after("random")
+
+
+def test_our_own_log_and_its_export(tmp_path: Path) -> None:
+    db, export = tmp_path / "tuning.db", tmp_path / "all.jsonl"
+    shape = {"m": 16, "n": 24, "k": 8}
+    result = at.tune("matmul", trials=10, budget_s=60, threads=1, db=db, **shape)
+    run("log", "export", export, "--db", db)
+    for path in (db, export):
+        table = read(path)
+        assert table.space.configurations == result.measured
+        assert result.best is not None
+        ran = replay(table, "evolutionary", "xgb", 50, 0)
+        assert len(ran.best_s) == table.space.configurations
+        assert ran.best_s[-1] == pytest.approx(table.space.times_s.min())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "neither a log"),
+        ("hello", "neither a log"),
+        ("{}", "no table of Kernel Tuner"),
+        ('{"results": []}', "has no configurations"),
+        ('{"cache": {}, "tune_params_keys": ["x"]}', "has no configurations"),
+        ('{"cache": {"1": {"x": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["x"]}', "none of its 1"),
+        ('{"line": "of something"}\n{"else": 1}', "neither a tuning log"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises((ReplayError, at.LogError), match=message):
+        read(path)
+    assert run("replay", path).status == 2
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "cache.json", kernel_tuner())
+    found = run("replay", path, "--trials", 20, "--seeds", 3, "--json").json
+    assert set(found) == {"space", "configurations", "valid", "optimum_s", "runs"}
+    assert [r["seed"] for r in found["runs"]] == [0, 1, 2]
+    assert all(len(r["best_s"]) == 20 for r in found["runs"])
+    text = run("replay", path, "--trials", 20, "--seeds", 3, "--search", "random").out
+    assert "96 configurations" in text and "%" in text
+
+
+def test_a_table_offers_what_a_space_does() -> None:
+    rows = np.array([[0, 0], [0, 1], [1, 1]], dtype=np.int64)
+    sheet = Sheet("s", ("a", "b"), rows, np.array([1.0, math.nan, 3.0]), rows.astype(np.float32))
+    space, rng = TableSpace([sheet], ["a", "b"]), np.random.default_rng(0)
+    crossed = space.crossover(0, rows, rows[::-1], rng)
+    for made in (space.sample(0, 50, rng), space.mutate(0, rows[[0] * 50], rng), crossed):
+        assert space.valid(0, made).all()
+    assert not space.valid(0, np.array([[1, 0]])).any()
+    assert (space.mutate(0, rows[[0] * 50], rng) == [0, 1]).all(axis=1).any()
+    assert space.time_s(Candidate(0, (0, 1))) is None and space.time_s(Candidate(0, (1, 1))) == 3.0
+    assert space.trace(0, rows[1]) != space.trace(0, rows[2])
