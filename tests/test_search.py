@@ -37,7 +37,7 @@ def best(results: list[Result]) -> float:
     return max(r.throughput for r in results)
 
 
-CASES = [("random", "xgb"), *(("evolutionary", m) for m in sorted(MODELS))]
+CASES = [("random", "xgb"), ("local", "xgb"), *(("evolutionary", m) for m in sorted(MODELS))]
 
 
 @pytest.mark.parametrize(("search", "model"), CASES)
@@ -103,6 +103,15 @@ def test_evolution_with_a_model_beats_random_with_paired_seeds() -> None:
         ratios.append(evolved / drawn)
     assert np.exp(np.mean(np.log(ratios))) > 1.02
     assert sum(r >= 1 for r in ratios) >= 5
+
+
+def test_local_search_refines_what_it_finds() -> None:
+    ratios = []
+    for seed in range(8):
+        space = FormulaSpace(choices=((12, 12, 10, 10, 8), (16, 12, 12), (10, 8, 8, 4)), seed=seed)
+        refined = best(simulate(create("local", space, seed=seed), space, 96))
+        ratios.append(refined / best(simulate(create("random", space, seed=seed), space, 96)))
+    assert np.exp(np.mean(np.log(ratios))) > 1.02
 
 
 def test_estimate_helps_before_there_is_data() -> None:
@@ -214,4 +223,4 @@ def test_unknown_names_are_refused() -> None:
         create("magic", FormulaSpace())
     with pytest.raises(CostModelError, match="unknown cost model"):
         create("evolutionary", FormulaSpace(), "magic")
-    assert set(POLICIES) == {"evolutionary", "random"}
+    assert set(POLICIES) == {"evolutionary", "local", "random"}

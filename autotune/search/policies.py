@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, model_features
+from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
 from autotune.targets import usable_cpus
 from cost_model.models import create as create_model
@@ -16,6 +17,7 @@ POLICIES: dict[str, Callable[[Space, str, int], SearchPolicy]] = {
     "evolutionary": lambda space, model, seed: EvolutionarySearch(
         space, create_model(model, model_features(space), seed, usable_cpus()), seed
     ),
+    "local": lambda space, model, seed: LocalSearch(space, seed),
     "random": lambda space, model, seed: RandomSearch(space, seed),
 }
 

@@ -1,0 +1,71 @@
+"""Local search: neighbours of the best candidates so far, and some random ones. It needs no model.
+
+Iterated hill climbing from several points at once: one decision of an elite is changed at a time, so that it
+refines what another search has found, and is a baseline that a learned model has to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from autotune.search.base import Known, Result, candidates
+from schedules.space.base import Candidate, Space
+
+FIRST = 16  # random trials before there is anything to refine
+ELITES = 4
+NEIGHBOURS = 16  # tried around an elite until one is new
+RANDOM_SHARE = 0.2  # of the later trials
+
+
+class LocalSearch:
+    """The neighbourhood of the `ELITES` best candidates, in turns."""
+
+    def __init__(self, space: Space, seed: int = 0) -> None:
+        self._space = space
+        self._known = Known(space)
+        self._rng = np.random.default_rng(seed)
+        self._told: list[Result] = []
+        self._queue: list[int] = []
+
+    def ask(self, n: int) -> list[Candidate]:
+        chosen: list[Candidate] = []
+        elites = [r.candidate for r in self._elites()]
+        while len(chosen) < n:
+            refine = elites and len(self._told) + len(chosen) >= FIRST and self._rng.random() > RANDOM_SHARE
+            found = self._neighbour(elites[len(chosen) % len(elites)]) if refine else None
+            found = found or self._random()
+            if found is None:
+                break
+            chosen.append(found)
+        return chosen
+
+    def tell(self, results: Sequence[Result]) -> None:
+        for result in results:
+            self._known.add(result.candidate)
+        self._told += results
+
+    def exclude(self, digests: Iterable[str]) -> None:
+        self._known.exclude(digests)
+
+    def _elites(self) -> list[Result]:
+        ran = [r for r in self._told if r.throughput > 0]
+        return sorted(ran, key=lambda r: -r.throughput)[:ELITES]
+
+    def _neighbour(self, elite: Candidate) -> Candidate | None:
+        rows = np.array([elite.row] * NEIGHBOURS, dtype=np.int64)
+        fresh = self._known.fresh(elite.sketch, self._space.mutate(elite.sketch, rows, self._rng))
+        return next((c for c in candidates(elite.sketch, fresh) if self._known.admit(c)), None)
+
+    def _random(self) -> Candidate | None:
+        """A fresh random candidate, sketches in turns; None where there is none left."""
+        while True:
+            if not self._queue:
+                self._queue = [int(s) for s in self._rng.permutation(self._known.live())]
+                if not self._queue:
+                    return None
+            sketch = self._queue.pop(0)
+            for candidate in candidates(sketch, self._known.draw(sketch, 4, self._rng)):
+                if self._known.admit(candidate):
+                    return candidate
