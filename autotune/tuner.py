@@ -105,7 +105,7 @@ class Trials:
 @dataclass(frozen=True)
 class TuneResult:
     """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
-    "budget", "interrupted" or "exhausted". ``spent_s`` splits the time: prepare, search, measure
+    "budget", "interrupted", "exhausted" or "frozen". ``spent_s`` splits the time: prepare, search, measure
     (of which build, check and run, which overlap), finalists."""
 
     workload: Workload
@@ -405,16 +405,10 @@ class _Tuning:
         )
 
     def result(self, stopped: str) -> TuneResult:
-        top = self.log.top_k(self.workload, self.target, FINALISTS)
-        record = next((r for r in top if r.time_s is not None and _trace(r)), None)
-        best = None
-        if record is not None and record.time_s is not None:
-            share = self._share(record.time_s)
-            best = Best(record.time_s, self._gflops(record.time_s), share, record.trace, record.uid)
         return TuneResult(
             workload=self.workload,
             target=self.target,
-            best=best,
+            best=_best(self.workload, self.target, self.log, self.peak_s),
             measured=self.measured,
             failed=dict(sorted(self.failed.items())),
             resumed=self.resumed,
@@ -429,6 +423,25 @@ class _Tuning:
 
     def _share(self, time_s: float | None) -> float | None:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
+
+
+def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
+    """What the log says of a task, as the result of a run that measures nothing. Raises `LogError`."""
+    started = time.monotonic()
+    known = len(log.seen(workload, target))
+    best = _best(workload, target, log, None)
+    took = time.monotonic() - started
+    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")
+
+
+def _best(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
+    """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
+    top = log.top_k(workload, target, FINALISTS)
+    record = next((r for r in top if r.time_s is not None and _trace(r)), None)
+    if record is None or record.time_s is None:
+        return None
+    share = None if peak_s is None else peak_s / record.time_s
+    return Best(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
 
 
 def _is(kind: type | tuple[type, ...], value: object) -> bool:

@@ -32,6 +32,9 @@ def tune(
     ] = "60s",
     search: opt.SearchOption = "evolutionary",
     model: opt.ModelOption = "xgb",
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Take what the log has and measure nothing.")
+    ] = False,
     db: opt.DbOption = None,
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
@@ -39,7 +42,8 @@ def tune(
     """Tune an operator: every candidate is checked, timed and kept in the tuning log.
 
     The budget or the number of trials ends it, whichever comes first. Trials already in the log are
-    reused. Ctrl-C keeps everything and prints the best. Exit status 1: nothing valid was found.
+    reused. Ctrl-C keeps everything and prints the best. Exit status 1: nothing valid was found, with
+    --frozen: in the log.
 
     \b
     Examples:
@@ -62,7 +66,12 @@ def tune(
     chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
         with Log(where) as log, reporter(workload, quiet=json) as report:
-            result = run(workload, goal, log, chosen, report, interrupts=interrupts)
+            if frozen:
+                from autotune.tuner import frozen as stored
+
+                result = stored(workload, goal, log, seed)
+            else:
+                result = run(workload, goal, log, chosen, report, interrupts=interrupts)
         if json:
             print_json(document(result, dtype))
         else:
@@ -102,6 +111,7 @@ _ENDINGS = {
     "budget": "budget used",
     "interrupted": "interrupted; everything measured is kept",
     "exhausted": "nothing left to try",
+    "frozen": "the log as it is",
 }
 
 
