@@ -61,13 +61,13 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One read or write of a block: bytes an element, whether from beyond the chip, and whether neighbouring
-    threads use neighbouring elements."""
+    """One read or write of a block: bytes an element, the memory it goes to, whether neighbouring threads use
+    neighbouring elements, and how often a thread uses what it has once in a register."""
 
     item: int
-    far: bool
+    scope: str
     side_by_side: bool
-    write: bool
+    reuse: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,8 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
             shared = shared + _region(nest, s, buffer.name) * ITEM[buffer.dtype]
         elif buffer.scope == "local":
             local = local + _own(s, made[0]) * ITEM[buffer.dtype]
-    near = {b.name for b in nest.buffers if b.scope != "global"}
     return KernelFacts(
-        grid, tuple(threads.values()), shared, local, tuple(_work(s, b, nest, near) for b in blocks(s))
+        grid, tuple(threads.values()), shared, local, tuple(_work(s, b, nest) for b in blocks(s))
     )
 
 
@@ -155,19 +154,25 @@ def _own(s: Stmt, b: Block) -> Expr:
     )
 
 
-def _work(s: Stmt, b: Block, nest: Nest, near: set[str]) -> Work:
+def _work(s: Stmt, b: Block, nest: Nest) -> Work:
     loops = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
     thread = next((x.var for x in loops if x.kind == "threadIdx.x"), "")
     ops = [x for v in b.values for x in E.walk(v)]
     flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
     own = {w.buffer for w in b.writes}
-    places = [(w.buffer, w.indices, True) for w in b.writes]
-    places += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
+    places = [(w.buffer, w.indices) for w in b.writes]
+    places += [(x.buffer, x.indices) for x in reads(b) if x.buffer not in own]
+    unrolled = [x for x in loops if x.kind in ("unroll", "vectorize")]
+
+    def reuse(ix: tuple[Expr, ...]) -> Expr:
+        used = frozenset().union(*(E.variables(bound(b, i)) for i in ix)) if ix else frozenset()
+        return _product([x.extent for x in unrolled if x.var not in used])
+
     found = tuple(
         Access(
-            ITEM[nest.buffer(name).dtype], name not in near, _beside(b, ix, thread), write
+            ITEM[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix)
         )
-        for name, ix, write in places
+        for name, ix in places
     )  # fmt: skip
     return Work(
         _product([x.extent for x in loops]),
@@ -247,11 +252,12 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
         unrolled = np.maximum(unrolled, number(w.unrolled, env))
         lanes = np.maximum(lanes, number(w.lanes, env))
         for a in w.accesses:
-            if not a.far:
-                near = near + n
-            else:
-                far = far + n * a.item
-                scattered = scattered + n * a.item * (not a.side_by_side)
+            times = n / number(a.reuse, env)
+            if a.scope == "shared":
+                near = near + times
+            elif a.scope == "global":
+                far = far + times * a.item
+                scattered = scattered + times * a.item * (not a.side_by_side)
     waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
     occupancy = np.minimum(1.0, x.resident * np.ceil(x.threads / WARP) * WARP / m.sm_threads)
     busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
