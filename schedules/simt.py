@@ -31,6 +31,7 @@ from schedules.lower import pipeline
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
 from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.prefetch import prefetch
 from schedules.passes.privatize import privatize
 from schedules.passes.promote import promote
 from schedules.passes.simplify import loads, simplify
@@ -120,7 +121,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
             f"loop {late.var} is {late.kind}, but not outermost: blocks are the outermost loops of a kernel, "
             "with nothing between them"
         )
-    s = cross_thread(_flat(s))
+    s = cross_thread(prefetch(_flat(s)))
     ranges = {x.var: (0, _extent(x) - 1) for x in outer}
     s = simplify(privatize(s, ranges), ranges)
     block = dict.fromkeys(AXES, 1)

@@ -26,7 +26,7 @@ from schedules.simt import GridProgram, lower_simt
 M, N, K = 13, 10, 11
 
 
-def product(tile: int = 2) -> Schedule:
+def product(tile: int = 2, ahead: bool = False) -> Schedule:
     """A matrix product: 4×4 threads of 2×2 (or other) elements, operands fetched into shared memory."""
     a, b = te.placeholder((M, K), "float32", name="A"), te.placeholder((K, N), "float32", name="B")
     k = te.reduce_axis(K, name="k")
@@ -54,6 +54,8 @@ def product(tile: int = 2) -> Schedule:
         s.reorder(t, o)
         s.bind(t, "threadIdx.x")
     s.decompose_reduction("C", k0)
+    if ahead:
+        s.annotate(k0, "prefetch", 1)
     return s
 
 
@@ -95,6 +97,20 @@ def count(p: GridProgram, kind: type) -> int:
 def test_threads_may_run_in_any_order(backwards: bool) -> None:
     a, b = data()
     np.testing.assert_array_equal(multiply(lower_simt(product().nest), backwards), a @ b)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_operands_are_loaded_ahead_into_registers(backwards: bool) -> None:
+    p = lower_simt(product(ahead=True).nest)
+    kept = {x.buffer.name: x.buffer for k in p.kernels for x in walk(k.body) if isinstance(x, Alloc)}
+    assert {"A_shared_next", "B_shared_next"} <= set(kept)
+    assert kept["A_shared_next"].scope == "local"
+    assert [n.value for n in kept["A_shared_next"].shape] == [1, 2]  # type: ignore[attr-defined]
+    a, b = data()
+    np.testing.assert_array_equal(multiply(p, backwards), a @ b)
+    for number in range(count(p, Barrier)):
+        with pytest.raises(InterpError, match="race"):
+            multiply(without(p, Barrier, number))
 
 
 @pytest.mark.parametrize("tile", [1, 2, 3])

@@ -13,6 +13,7 @@ from schedules.primitives.base import Factor, Primitive
 
 HINTS = {
     "chunk": "loop: iterations that a thread claims at once from a parallel loop",
+    "prefetch": "loop: 1 loads what its next iteration copies to shared memory while this one computes",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them",
 }

@@ -120,6 +120,7 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
             continue
         if buffer.scope == "shared":
             shared = shared + _region(nest, s, buffer.name) * ITEM[buffer.dtype]
+            local = local + _own(s, made[0]) * ITEM[buffer.dtype] * _ahead(s, made[0])
         elif buffer.scope == "local":
             local = local + _own(s, made[0]) * ITEM[buffer.dtype]
     return KernelFacts(
@@ -139,6 +140,12 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
     spans = [n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=False)]
     pads = [as_expr(x) for b in writers(nest, name) for k, x in b.annotations if k == "pad"]
     return _product([*spans[:-1], spans[-1] + pads[0]] if pads and spans else spans)
+
+
+def _ahead(s: Stmt, b: Block) -> Expr:
+    """1 where a loop around the block asks for what it writes to be loaded ahead, into registers."""
+    marks = (x.annotations for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop))
+    return next((as_expr(v) for m in marks for k, v in m if k == "prefetch"), Const(0))
 
 
 def _own(s: Stmt, b: Block) -> Expr:

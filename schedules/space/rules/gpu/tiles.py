@@ -67,6 +67,7 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
     d.s.compute_at(producer, block)
     where = _accumulate(d, producer, block, cuts, axes)
     if share:
+        d.s.annotate(where, "prefetch", d.choice(f"{producer}.prefetch", (0, 1)))
         for buffer in shared:
             _fetch(d, producer, buffer, where, list(cuts.values()))
     else:
@@ -150,6 +151,7 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
     outer, *threads, v = d.s.split(flat, (None, *factors, lanes))
     d.s.reorder(*threads, outer, v)
     _bind(d, threads)
+    d.s.unroll(outer)
     d.s.vectorize(v)
 
 
