@@ -12,8 +12,9 @@ from schedules.schedule import Schedule
 
 @dataclass(frozen=True)
 class Compiled:
-    """Kernels for a described target. ``cubin``: machine code for its architecture. ``facts``: of each kernel
-    by name: registers a thread, bytes of shared memory, of stack, and of registers spilled."""
+    """Kernels for a described target. ``cubin``: machine code for its architecture, empty for OpenCL, whose
+    devices compile the ``source`` themselves. ``facts``: of each kernel by name: registers a thread, bytes of
+    shared memory, of stack, and of registers spilled."""
 
     target: Target
     source: str
@@ -22,21 +23,24 @@ class Compiled:
 
 
 def compile_for(schedule: Schedule, target: str | Target) -> Compiled:
-    """Compile a schedule for a described GPU such as "a100" or "h100" (``configs/targets``); no device and no
-    driver is needed, only NVRTC (extra ``cuda``).
+    """Compile a schedule for a described GPU such as "a100", "h100" or "adreno-740" (``configs/targets``); no
+    device and no driver is needed, only NVRTC for CUDA (extra ``cuda``).
 
-    Raises `TargetError` for a target that is no CUDA GPU, `ScheduleError` for a schedule that no grid can
+    Raises `TargetError` for a target that is no GPU, `ScheduleError` for a schedule that no grid can
     run, and `CompileError` with the compiler's words.
     """
     from autotune.building import grid_program
-    from autotune.codegen import cuda, nvrtc
+    from autotune.codegen import cuda, nvrtc, opencl
 
     goal = targets.parse(target)
-    if goal.kind != "cuda" or targets.emulated(goal):
+    if goal.kind not in ("cuda", "opencl") or targets.emulated(goal):
         raise targets.TargetError(
             f"target {goal.kind} {goal.arch} is no described GPU; use one such as a100, h100 or t4"
         )
     workload = Workload(schedule.dag)
-    source = cuda.source(grid_program(workload.dag, schedule.trace, goal))
+    program = grid_program(workload.dag, schedule.trace, goal)
+    if goal.kind == "opencl":
+        return Compiled(goal, opencl.source(program), b"", {})
+    source = cuda.source(program)
     made = nvrtc.compile_cubin(source, goal.arch)
     return Compiled(goal, source, made.data, made.facts)

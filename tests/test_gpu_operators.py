@@ -10,7 +10,7 @@ from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, program, 
 
 from autotune import targets
 from autotune.codegen import cuda, emulator, nvrtc
-from schedules import ops
+from schedules import ops, te
 from schedules.schedule import Schedule
 from schedules.space import derive
 from schedules.space.gpu import analyse
@@ -48,6 +48,17 @@ def test_sampled_schedules_compute_the_operator(op: str) -> None:
 def test_vector_add_with_a_mask(n: int) -> None:
     emulate(masked_add(n), 6)
     assert len(program(masked_add(n).dag, next(sampled(masked_add(n).dag, 1))[1]).kernels) == 1
+
+
+def test_a_long_reduction_is_split_among_blocks() -> None:
+    x = te.placeholder((3, 140, 150), "float32", name="x")
+    i, j = te.reduce_axis(140, name="i"), te.reduce_axis(150, name="j")
+    dag = te.dag([x, te.compute((3,), lambda b: te.sum(x[b, i, j], axis=(i, j)), name="y")])
+    data = np.random.default_rng(4).integers(-3, 4, (3, 140, 150)).astype("float32")
+    c = Case(dag, (data,), (data.sum((1, 2)),))
+    emulate(c, 4)
+    (first, second) = program(dag, next(sampled(dag, 1))[1]).kernels
+    assert first.grid[0] > 3 * second.grid[0]
 
 
 def test_softmax_is_one_kernel_that_keeps_its_row() -> None:

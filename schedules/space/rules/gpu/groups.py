@@ -27,6 +27,7 @@ def apply_gpu_rules(d: Draft) -> None:
 
 def _schedule(d: Draft, name: str) -> None:
     b = d.block(name)
+    d.roots.discard(name)  # its turn has come
     if len(b.writes) > 1 or not loops_of(d.s.nest, name):
         schedule_plainly(d, name)
     elif b.reducer is not None and is_row_reduction(b):

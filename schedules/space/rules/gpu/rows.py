@@ -57,7 +57,10 @@ def schedule_rows(d: Draft, root: str) -> None:
     for name in list(d.s.blocks()):
         if name == root or block not in {x.var for x in d.loops(name)}:
             continue
-        if d.block(name).reducer is not None:
+        if f"{name}_rf" in d.roots:  # parts of it come from another kernel: a thread takes one
+            _local(d, name)
+            _thread_total(d, name)
+        elif d.block(name).reducer is not None:
             partial = _partial(d, name, threads, lanes)
             _local(d, partial)
             _local(d, name)
