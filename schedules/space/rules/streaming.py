@@ -10,6 +10,7 @@ import math
 from schedules.ir import Block, blocks, const
 from schedules.nest import reads, writers
 from schedules.space.quantities import ITEM
+from schedules.space.rules.patterns import depends, spatial, unit_stride_vars
 from schedules.space.sketching import Draft
 
 
@@ -30,7 +31,12 @@ def stream_outputs(d: Draft) -> None:
 
 
 def _is_final(b: Block) -> bool:
-    return b.reducer is None and len(b.writes) == 1
+    """Written once and in the order of memory. A transposition writes pieces of lines, which do not leave the
+    write buffers whole where the array does not begin with a line (numpy's begin 16 bytes later): twice as
+    slow then, and tuning, on arrays that do, would not see it."""
+    last = spatial(b)[-1:]
+    in_order = all(not depends(x, v) or v in unit_stride_vars(x) for v in last for x in reads(b))
+    return b.reducer is None and len(b.writes) == 1 and in_order
 
 
 def _bytes(d: Draft, name: str) -> int:
