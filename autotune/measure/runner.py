@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.codegen.gridcode import is_grid_code
 from autotune.measure.arena import Span, locate
 from autotune.measure.process import Death, Slot, Zygote
 from autotune.measure.results import Measurement, Options
@@ -33,7 +34,9 @@ class Runner(Slot[int]):
         super().__init__(zygote, "worker")
 
     def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
-        self.start(job, {"do": "measure", "best_s": best_s}, obj, time_limit(best_s, options))
+        # a device's compiler works in this process, and takes a second or two
+        limit = options.timeout_s if is_grid_code(obj) else time_limit(best_s, options)
+        self.start(job, {"do": "measure", "best_s": best_s}, obj, limit)
 
     def result(self) -> Measurement:
         """The measurement, once the socket is readable. After anything but "ok" and "slow" the process is
