@@ -374,20 +374,22 @@ kernel(data)
 (worker,) = {int(t) for t in os.listdir("/proc/self/task")} - before
 every = os.sched_getaffinity(0)
 here = sorted(every)[0]
-cpu = lambda tid: int(open(f"/proc/self/task/{tid}/stat").read().rsplit(")", 1)[1].split()[36])
+stat = lambda tid: open(f"/proc/self/task/{tid}/stat").read().rsplit(")", 1)[1].split()
+cpu = lambda tid: int(stat(tid)[36])
+def rest():  # until the worker sleeps: it may be on its way to another CPU
+    while stat(worker)[0] != "S":
+        time.sleep(0.001)
+    time.sleep(0.002)
 os.sched_setaffinity(0, {here})
 moved = 0
 for alone in [True] * 3 + [False] * 20:  # the worker may use the caller's CPU only, then any
+    rest()
     os.sched_setaffinity(worker, {here})
-    time.sleep(0.005)  # asleep, and there
     if not alone:
         os.sched_setaffinity(worker, every)
     assert np.allclose(kernel(data), np.exp(1.0), rtol=1e-5)
-    time.sleep(0.005)
-    late = time.monotonic() + 10  # it may be on its way
-    while os.sched_getaffinity(worker) != ({here} if alone else every):
-        assert time.monotonic() < late
-        time.sleep(0.005)
+    rest()
+    assert os.sched_getaffinity(worker) == ({here} if alone else every)
     moved += not alone and cpu(worker) != here
 print("moved", moved)
 """
