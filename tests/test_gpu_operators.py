@@ -61,6 +61,22 @@ def test_a_long_reduction_is_split_among_blocks() -> None:
     assert first.grid[0] > 3 * second.grid[0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_constants_keep_all_their_digits(dtype: str) -> None:
+    x = te.placeholder((7,), dtype, name="x")
+    y = te.compute(
+        (7,),
+        lambda i: x[i] * 0.1 + te.select(x[i] < -0.3, te.const(-1e-300, dtype), te.const(1 / 3, dtype)),
+        name="y",
+    )
+    data = np.linspace(-1, 1, 7).astype(dtype)
+    one = np.dtype(dtype).type
+    expected = data * one(0.1) + np.where(data < one(-0.3), one(-1e-300), one(1 / 3))
+    emulate(Case(te.dag([x, y]), (data,), (expected,)), 2)
+    text = cuda.source(program(te.dag([x, y]), next(sampled(te.dag([x, y]), 1))[1]))
+    assert ("0.3333333333333333" in text) == (dtype == "float64")
+
+
 def test_softmax_is_one_kernel_that_keeps_its_row() -> None:
     for _, trace in sampled(case("softmax").dag, 5):
         p = program(case("softmax").dag, trace)

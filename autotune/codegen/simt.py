@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -440,13 +439,15 @@ class _Emitter:
             return "1" if v else "0"
         if not E.is_float(dtype):
             return f"({v})" if v < 0 else str(v)
-        if dtype == "float32":
-            v = struct.unpack("<f", struct.pack("<f", v))[0] if math.isfinite(v) else v
-        if math.isinf(v) or math.isnan(v):
-            text = "INFINITY" if math.isinf(v) else "NAN"
-            return f"(-{text})" if v < 0 else text
-        text = repr(np.float32(v).item()) if dtype != "float32" else np.format_float_scientific(np.float32(v))
-        return f"({text}{'f' if dtype == 'float32' else ''})" if v < 0 else text + "f" * (dtype == "float32")
+        if math.isnan(v):
+            text = "NAN"
+        elif math.isinf(v):
+            text = "INFINITY"
+        elif dtype == "float32":
+            text = np.format_float_scientific(np.float32(abs(v))) + "f"
+        else:
+            text = repr(abs(float(v)))
+        return f"(-{text})" if math.copysign(1.0, v) < 0 else text
 
 
 def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:
