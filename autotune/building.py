@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from autotune import bundle
 from autotune.targets import emulated
@@ -80,7 +77,7 @@ def _check_operations(count: int) -> None:
 def _checked(func: LoweredFunc) -> LoweredFunc:
     """The program, if it is not too large."""
     _check_operations(operations(func.body))
-    scratch = sum(_bytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
+    scratch = sum(ir.nbytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
     if scratch > MAX_SCRATCH:
         raise ScheduleError(
             f"the schedule's intermediate buffers take {scratch / 2**30:.3g} GiB, more than "
@@ -138,10 +135,6 @@ def operations(s: ir.Stmt) -> int:
         case ir.Guard():
             return _nodes(s.cond) + operations(s.body)
     return sum(map(operations, ir.kids(s)))
-
-
-def _bytes(b: ir.Buffer) -> int:
-    return math.prod(ir.const(n) or 1 for n in b.shape) * np.dtype(b.dtype).itemsize
 
 
 def _length(value: object) -> int:

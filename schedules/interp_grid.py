@@ -17,7 +17,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array, rounding
-from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, walk
+from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, walk
 from schedules.simt import GridKernel, GridProgram
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
@@ -178,7 +178,7 @@ class _Grid:
                 yield s
             case AllReduce():
                 yield from self._reduce(s, env, number, at)
-            case Loop(kind=kind, var=v, extent=n, body=body) if kind.startswith("threadIdx"):
+            case Loop(kind=kind, var=v, extent=n, body=body) if bound_to(s, "threadIdx"):
                 env[v] = at[kind[-1]]
                 if at[kind[-1]] < int(E.evaluate(n, env)):
                     yield from self._steps(body, env, number, at, axes + kind[-1])
@@ -227,4 +227,4 @@ def _waits(s: Stmt) -> bool:
 
 
 def _has_threads(s: Stmt) -> bool:
-    return any(isinstance(x, Loop) and x.kind.startswith("threadIdx") for x in walk(s))
+    return any(bound_to(x, "threadIdx") for x in walk(s))

@@ -15,9 +15,10 @@ domain, whatever ``where`` says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeGuard, Union
 
 from schedules.dag import Reducer
 from schedules.expr import Const, Expr, Hole
@@ -31,6 +32,7 @@ GPU_AXES = (
     "threadIdx.z",
     "vthread",
 )
+ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes of an element
 LOOP_KINDS = ("serial", "parallel", "vectorize", "unroll", *GPU_AXES)
 SCOPES = ("global", "shared", "local")  # local: registers or the stack of one thread
 
@@ -176,6 +178,16 @@ class LoweredFunc:
     outputs: tuple[str, ...]
     body: Stmt
     streamed: tuple[str, ...] = ()
+
+
+def nbytes(b: Buffer) -> int:
+    """Bytes of a buffer with known extents."""
+    return math.prod(const(n) or 1 for n in b.shape) * ITEM[b.dtype]
+
+
+def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:
+    """Whether the statement is a loop over "blockIdx" or "threadIdx", whatever its dimension."""
+    return isinstance(s, Loop) and s.kind.startswith(axis)
 
 
 def const(e: Expr) -> int | None:

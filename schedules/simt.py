@@ -22,6 +22,7 @@ from schedules.ir import (
     Stmt,
     Store,
     blocks,
+    bound_to,
     const,
     in_order,
     walk,
@@ -111,11 +112,11 @@ def _padded(s: Stmt, pads: dict[str, int]) -> Stmt:
 def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
     outer: list[Loop] = []
     grid = dict.fromkeys(AXES, 1)
-    while isinstance(s, Loop) and s.kind.startswith("blockIdx"):
+    while bound_to(s, "blockIdx"):
         outer.append(s)
         grid[s.kind[-1]] = _extent(s)
         s = s.body
-    late = next((x for x in walk(s) if isinstance(x, Loop) and x.kind.startswith("blockIdx")), None)
+    late = next((x for x in walk(s) if bound_to(x, "blockIdx")), None)
     if late is not None:
         raise ScheduleError(
             f"loop {late.var} is {late.kind}, but not outermost: blocks are the outermost loops of a kernel, "
@@ -128,7 +129,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
     for x in walk(s):
         if isinstance(x, AllReduce):
             block["x"] = max(block["x"], x.extent)
-        elif isinstance(x, Loop) and x.kind.startswith("threadIdx"):
+        elif bound_to(x, "threadIdx"):
             block[x.kind[-1]] = max(block[x.kind[-1]], _extent(x))
     used = {x.buffer for y in walk(s) for x in loads(y)}
     written = frozenset(x.buffer for x in walk(s) if isinstance(x, (Store, AllReduce)))
@@ -154,7 +155,7 @@ def _flat(s: Stmt) -> Stmt:
     match s:
         case Alloc(buffer=b):
             return Alloc(replace(b, scope="shared") if b.scope == "global" else b, _flat(s.body))
-        case Loop(kind=kind) if kind.startswith("threadIdx"):
+        case Loop() if bound_to(s, "threadIdx"):
             return replace(s, body=_of_thread(s.body))
         case Loop(kind="vthread"):
             return replace(s, kind="unroll", body=_flat(s.body))

@@ -27,7 +27,10 @@ def check(op: str, each: int) -> None:
     for name, trace in sampled(c.dag, each, seed=5):
         outputs = c.poisoned()
         p = program(c.dag, trace)
-        opencl.Loaded(grid_code(p, "opencl", source(p))).run([*c.inputs, *outputs])
+        loaded = opencl.Loaded(grid_code(p, "opencl", source(p)))
+        loaded.upload([*c.inputs, *outputs])
+        loaded.seconds(1)
+        loaded.download(outputs)
         c.check(outputs, name)
 
 

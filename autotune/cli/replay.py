@@ -54,7 +54,8 @@ def replay(
     out.print(f"  {recorded.space.configurations} configurations, {len(times)} ran, best {seconds(optimum)}")
     rows = []
     for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, trials) if k <= trials}):
-        found = sorted(optimum / b for r in runs if (b := r.best_s[:after][-1:] and r.best_s[:after][-1]))
+        reached = [r.best_s[min(after, len(r.best_s)) - 1] for r in runs if r.best_s]
+        found = sorted(optimum / t for t in reached if t is not None)
         if found:
             middle = found[len(found) // 2]
             rows.append((str(after), f"{middle:.1%}", f"{found[0]:.1%}", f"{found[-1]:.1%}"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.codegen.simt import Dialect, emit
+from autotune.codegen import simt
+from autotune.codegen.simt import Dialect
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\
@@ -64,4 +65,4 @@ CUDA = Dialect(
 
 def source(program: GridProgram) -> str:
     """The CUDA C of all kernels of a program."""
-    return "\n".join([PRELUDE, *(emit(k, CUDA) + "\n" for k in program.kernels)])
+    return simt.source(program, CUDA)

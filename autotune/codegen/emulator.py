@@ -8,7 +8,6 @@ about a GPU.
 from __future__ import annotations
 
 import ctypes
-import math
 import shutil
 import subprocess
 import tempfile
@@ -20,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from autotune.codegen import cuda, entry
-from autotune.codegen.simt import ITEM, emit
+from autotune.codegen.simt import emit
 from autotune.errors import CompileError
-from schedules.ir import Buffer, const
+from schedules.ir import nbytes
 from schedules.simt import GridKernel, GridProgram
 
 FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w")
@@ -80,7 +79,7 @@ def _scratch(program: GridProgram) -> tuple[int, dict[str, int]]:
     offsets, size = {}, 0
     for b in program.scratch:
         offsets[b.name] = size
-        size += -(-_bytes(b) // ALIGN) * ALIGN
+        size += -(-nbytes(b) // ALIGN) * ALIGN
     return size, offsets
 
 
@@ -96,10 +95,6 @@ def _launch(k: GridKernel, places: dict[str, str]) -> str:
     args = ", ".join(places[b.name] for b in k.params)
     grid, block = (", ".join(map(str, x)) for x in (k.grid, k.block))
     return f"  {{ void *own[] = {{{args}}}; at_launch(at_{k.name}, own, {{{grid}}}, {{{block}}}); }}"
-
-
-def _bytes(b: Buffer) -> int:
-    return math.prod(const(n) or 1 for n in b.shape) * ITEM[b.dtype]
 
 
 def run(obj: bytes, program: GridProgram, arrays: Sequence[np.ndarray], which: int = 0) -> str | None:

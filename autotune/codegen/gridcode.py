@@ -10,9 +10,8 @@ import json
 import math
 from dataclasses import dataclass
 
-from autotune.codegen.simt import ITEM
 from autotune.errors import CompileError
-from schedules.ir import Buffer, const
+from schedules.ir import ITEM, Buffer, const
 from schedules.simt import Extents, GridProgram
 
 MAGIC = b"autotune-grid-1\n"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.codegen.simt import Dialect, emit
+from autotune.codegen import simt
+from autotune.codegen.simt import Dialect
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\
@@ -57,4 +58,4 @@ OPENCL = Dialect(
 
 def source(program: GridProgram) -> str:
     """The OpenCL C of all kernels of a program."""
-    return "\n".join([PRELUDE, *(emit(k, OPENCL) + "\n" for k in program.kernels)])
+    return simt.source(program, OPENCL)

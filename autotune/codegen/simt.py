@@ -19,6 +19,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import (
+    ITEM,
     Alloc,
     AllReduce,
     Barrier,
@@ -28,16 +29,15 @@ from schedules.ir import (
     Seq,
     Stmt,
     Store,
+    bound_to,
     const,
     in_order,
     walk,
 )
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
-from schedules.simt import GridKernel
+from schedules.simt import GridKernel, GridProgram
 
-C_TYPE = {"float32": "float", "float64": "double", "int32": "int", "int64": "long", "bool": "int"}
-ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
 VECTOR_BYTES = 16  # the widest access of a thread
 WARP = 32
 MOST_INT = (1 << 31) - 1
@@ -66,6 +66,11 @@ class Dialect:
 def emit(kernel: GridKernel, dialect: Dialect) -> str:
     """The text of one kernel, without the prelude. Raises CompileError for a dtype that GPUs lack here."""
     return _Emitter(kernel, dialect).text()
+
+
+def source(program: GridProgram, dialect: Dialect) -> str:
+    """The text of all kernels of a program."""
+    return "\n".join([dialect.prelude, *(emit(k, dialect) + "\n" for k in program.kernels)])
 
 
 @dataclass
@@ -166,7 +171,7 @@ class _Emitter:
         r = loop_range(s.extent, self.ranges)
         self.ranges = {**held, s.var: r} if r is not None else held
         v = self.name(s.var)
-        if s.kind.startswith("threadIdx"):
+        if bound_to(s, "threadIdx"):
             axis = s.kind[-1]
             n = const(s.extent) or 0
             at = self.d.thread_id.format(axis=axis)

@@ -107,9 +107,3 @@ class Loaded:
         for n, x in zip(self.code.outputs, arrays, strict=True):
             cl.enqueue_copy(self._queue, x, self._held[n])
         self._queue.finish()
-
-    def run(self, arrays: Sequence[np.ndarray]) -> None:
-        """Run once on arrays of the host, inputs then outputs."""
-        self.upload(arrays)
-        self.seconds(1)
-        self.download(arrays[len(arrays) - len(self.code.outputs) :])

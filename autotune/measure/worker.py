@@ -10,7 +10,6 @@ import ctypes
 import socket
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -109,7 +108,8 @@ def remeasure(
     for size in header["sizes"]:
         parts.append(payload[at : at + size])
         at += size
-    runs = _side_by_side(bench, parts)
+    keep: list[np.ndarray] = []  # what is packed: each has its own
+    runs = _side_by_side(bench, parts, keep)
     seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
     return protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
 
@@ -118,20 +118,14 @@ def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
     return OnDevice(bench.arena, data) if is_grid_code(data) else _Loaded(bench, data)
 
 
-def _side_by_side(bench: Bench, parts: list[bytes]) -> list[protocol.Run]:
-    """Timers of several candidates that stay loaded together."""
+def _side_by_side(bench: Bench, parts: list[bytes], keep: list[np.ndarray]) -> list[protocol.Run]:
+    """Timers of several candidates that stay loaded together; ``keep`` gets the arrays that they need."""
     if any(map(is_grid_code, parts)):
         return [OnDevice(bench.arena, x).timer() for x in parts]
     objects = [_Loaded(bench, x) for x in parts]
-    keep: list[np.ndarray] = []  # what is packed: each has its own
     pointers = [x.packed(bench.arena.timing, keep) for x in objects]
     scratch = bench.arena.scratch.open(max(x.kernel.scratch_bytes for x in objects), "begin")
-    timers = [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
-    return [partial(_keeping, keep, run) for run in timers]
-
-
-def _keeping(keep: list[np.ndarray], run: protocol.Run, n: int) -> float:
-    return run(n)
+    return [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
 
 
 class _Loaded:

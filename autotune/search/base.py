@@ -108,6 +108,26 @@ class Known:
         return found[:n]
 
 
+class RandomTurns:
+    """Fresh random candidates, sketches in a random order, round after round."""
+
+    def __init__(self, known: Known, rng: np.random.Generator) -> None:
+        self._known, self._rng = known, rng
+        self._queue: list[int] = []
+
+    def next(self) -> Candidate | None:
+        """None where there is none left."""
+        while True:
+            if not self._queue:
+                self._queue = [int(s) for s in self._rng.permutation(self._known.live())]
+                if not self._queue:
+                    return None
+            sketch = self._queue.pop(0)
+            for candidate in candidates(sketch, self._known.draw(sketch, 4, self._rng)):
+                if self._known.admit(candidate):
+                    return candidate
+
+
 def unique(rows: Rows) -> Rows:
     """Each row once, in the order of their first occurrence."""
     if len(rows) < 2 or not rows.shape[1]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autotune.search.base import Known, Result, candidates
+from autotune.search.base import Known, RandomTurns, Result, candidates
 from schedules.space.base import Candidate, Space
 
 FIRST = 16  # random trials before there is anything to refine
@@ -27,7 +27,7 @@ class LocalSearch:
         self._known = Known(space)
         self._rng = np.random.default_rng(seed)
         self._told: list[Result] = []
-        self._queue: list[int] = []
+        self._turns = RandomTurns(self._known, self._rng)
 
     def ask(self, n: int) -> list[Candidate]:
         chosen: list[Candidate] = []
@@ -35,7 +35,7 @@ class LocalSearch:
         while len(chosen) < n:
             refine = elites and len(self._told) + len(chosen) >= FIRST and self._rng.random() > RANDOM_SHARE
             found = self._neighbour(elites[len(chosen) % len(elites)]) if refine else None
-            found = found or self._random()
+            found = found or self._turns.next()
             if found is None:
                 break
             chosen.append(found)
@@ -57,15 +57,3 @@ class LocalSearch:
         rows = np.array([elite.row] * NEIGHBOURS, dtype=np.int64)
         fresh = self._known.fresh(elite.sketch, self._space.mutate(elite.sketch, rows, self._rng))
         return next((c for c in candidates(elite.sketch, fresh) if self._known.admit(c)), None)
-
-    def _random(self) -> Candidate | None:
-        """A fresh random candidate, sketches in turns; None where there is none left."""
-        while True:
-            if not self._queue:
-                self._queue = [int(s) for s in self._rng.permutation(self._known.live())]
-                if not self._queue:
-                    return None
-            sketch = self._queue.pop(0)
-            for candidate in candidates(sketch, self._known.draw(sketch, 4, self._rng)):
-                if self._known.admit(candidate):
-                    return candidate

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autotune.search.base import Known, Result, candidates
+from autotune.search.base import Known, RandomTurns, Result
 from schedules.space.base import Candidate, Space
 
 
@@ -15,21 +15,12 @@ class RandomSearch:
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         self._known = Known(space)
-        self._rng = np.random.default_rng(seed)
-        self._queue: list[int] = []
+        self._turns = RandomTurns(self._known, np.random.default_rng(seed))
 
     def ask(self, n: int) -> list[Candidate]:
         chosen: list[Candidate] = []
-        while len(chosen) < n:
-            if not self._queue:
-                self._queue = [int(s) for s in self._rng.permutation(self._known.live())]
-                if not self._queue:
-                    break
-            sketch = self._queue.pop(0)
-            for candidate in candidates(sketch, self._known.draw(sketch, 4, self._rng)):
-                if self._known.admit(candidate):
-                    chosen.append(candidate)
-                    break
+        while len(chosen) < n and (found := self._turns.next()) is not None:
+            chosen.append(found)
         return chosen
 
     def tell(self, results: Sequence[Result]) -> None:

@@ -10,7 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, in_order, seq, walk
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Guard,
+    Loop,
+    Seq,
+    Stmt,
+    Store,
+    bound_to,
+    in_order,
+    seq,
+    walk,
+)
 from schedules.passes.simplify import loads
 
 Names = frozenset[str]
@@ -45,7 +58,7 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
     if isinstance(s, Alloc):
         body, after = _go(s.body, before, shared)
         return Alloc(s.buffer, body), after
-    if isinstance(s, Loop) and not s.kind.startswith("threadIdx"):
+    if isinstance(s, Loop) and not bound_to(s, "threadIdx"):
         # what an iteration leaves pending, the next one meets
         _, once = _go(s.body, before, shared)
         body, after = _go(s.body, before | once, shared)

@@ -15,7 +15,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, Store, kids, walk, with_body
+from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, Store, bound_to, kids, walk, with_body
 from schedules.passes.accesses import moved
 from schedules.passes.simplify import Ranges, loads, loop_range
 
@@ -34,7 +34,7 @@ def privatize(s: Stmt, ranges: Ranges) -> Stmt:
     ``ranges``: of the variables around it. Raises ScheduleError where a thread would need another's
     element."""
     if isinstance(s, Loop):
-        if s.kind.startswith("threadIdx"):
+        if bound_to(s, "threadIdx"):
             return s
         r = loop_range(s.extent, ranges)
         ranges = ranges | ({s.var: r} if r is not None else {})
@@ -45,7 +45,7 @@ def privatize(s: Stmt, ranges: Ranges) -> Stmt:
 
 
 def _holds_threads(s: Stmt) -> bool:
-    return any(isinstance(x, AllReduce) or getattr(x, "kind", "").startswith("threadIdx") for x in walk(s))
+    return any(isinstance(x, AllReduce) or bound_to(x, "threadIdx") for x in walk(s))
 
 
 def _private(s: Alloc, ranges: Ranges) -> Alloc:
@@ -69,7 +69,7 @@ def _accesses(s: Stmt, name: str, threads: dict[str, str], ranges: Ranges) -> li
     if isinstance(s, Loop):
         r = loop_range(s.extent, ranges)
         ranges = ranges | ({s.var: r} if r is not None else {})
-        if s.kind.startswith("threadIdx"):
+        if bound_to(s, "threadIdx"):
             threads = threads | {s.var: s.kind}
     for k in kids(s):
         out += _accesses(k, name, threads, ranges)

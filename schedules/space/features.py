@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedules.space.holes import Columns
-from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, measure
+from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, hottest, measure
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
 HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
@@ -28,16 +28,10 @@ def features(
     by the names of the holes. A row's features depend on no other row."""
     found = [measure(b, env, machine) for b in facts]
     width = len(FEATURES_PER_BLOCK)
-    table = np.empty((rows, len(found), width), dtype=np.float64)
-    for k, q in enumerate(found):
-        for j, name in enumerate(FEATURES_PER_BLOCK):
-            table[:, k, j] = q[name]
-    cycles = table[:, :, FEATURES_PER_BLOCK.index("cycles")]
-    order = np.argsort(-cycles, axis=1, kind="stable")[:, :HOT_BLOCKS]
-    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    table, hot = hottest(found, FEATURES_PER_BLOCK, rows, "cycles", HOT_BLOCKS)
     out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
-    out[:, : hot.shape[1] * width] = hot.reshape(rows, hot.shape[1] * width)
-    total = cycles.sum(axis=1)
+    out[:, : hot.shape[1]] = hot
+    total = table[:, :, FEATURES_PER_BLOCK.index("cycles")].sum(axis=1)
     memory = table[:, :, FEATURES_PER_BLOCK.index("memory_bytes")].sum(axis=1)
     special = sum(b.special for b in facts)
     out[:, HOT_BLOCKS * width :] = np.stack(

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, Stmt, blocks, in_order, path_to, walk
+from schedules.ir import ITEM, Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
 from schedules.model import Target
 from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 from schedules.space.holes import Columns
-from schedules.space.quantities import ITEM, Number, number
+from schedules.space.quantities import Number, arithmetic, hottest, number, product
 
 WARP = 32
 SPARE_REGISTERS = 28  # indices, pointers, operands on their way
@@ -98,18 +98,11 @@ def analyse(nest: Nest) -> tuple[KernelFacts, ...]:
     return tuple(_kernel(nest, s) for s in in_order(nest.body))
 
 
-def _product(xs: list[Expr]) -> Expr:
-    out: Expr = Const(1)
-    for x in xs:
-        out = out * x
-    return out
-
-
 def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
-    grid = _product([x.extent for x in walk(s) if isinstance(x, Loop) and x.kind.startswith("blockIdx")])
+    grid = product([x.extent for x in walk(s) if bound_to(x, "blockIdx")])
     threads: dict[str, Expr] = {}
     for x in walk(s):
-        if isinstance(x, Loop) and x.kind.startswith("threadIdx"):
+        if bound_to(x, "threadIdx"):
             threads[x.kind] = E.maximum(threads.get(x.kind, Const(1)), x.extent)
     inside = {b.name for b in blocks(s)}
     shared: Expr = Const(0)
@@ -139,7 +132,7 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
     places = [at for u in users for at in accesses(u, name)]
     spans = [n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=False)]
     pads = [as_expr(x) for b in writers(nest, name) for k, x in b.annotations if k == "pad"]
-    return _product([*spans[:-1], spans[-1] + pads[0]] if pads and spans else spans)
+    return product([*spans[:-1], spans[-1] + pads[0]] if pads and spans else spans)
 
 
 def _ahead(s: Stmt, b: Block) -> Expr:
@@ -152,7 +145,7 @@ def _own(s: Stmt, b: Block) -> Expr:
     """Elements that one thread keeps of what a block writes."""
     path = path_to(s, lambda x: x is b) or ()
     spatial = vars_bound(b, "spatial")
-    return _product(
+    return product(
         [
             x.extent
             for x in path
@@ -164,8 +157,7 @@ def _own(s: Stmt, b: Block) -> Expr:
 def _work(s: Stmt, b: Block, nest: Nest) -> Work:
     loops = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
     thread = next((x.var for x in loops if x.kind == "threadIdx.x"), "")
-    ops = [x for v in b.values for x in E.walk(v)]
-    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
+    flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
     places = [(w.buffer, w.indices) for w in b.writes]
     places += [(x.buffer, x.indices) for x in reads(b) if x.buffer not in own]
@@ -173,7 +165,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
 
     def reuse(ix: tuple[Expr, ...]) -> Expr:
         used = frozenset().union(*(E.variables(bound(b, i)) for i in ix)) if ix else frozenset()
-        return _product([x.extent for x in unrolled if x.var not in used])
+        return product([x.extent for x in unrolled if x.var not in used])
 
     found = tuple(
         Access(
@@ -182,11 +174,11 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         for name, ix in places
     )  # fmt: skip
     return Work(
-        _product([x.extent for x in loops]),
-        _product([x.extent for x in loops if x.kind in ("unroll", "vectorize")]),
-        _product([x.extent for x in loops if x.kind == "vectorize"]),
-        flops + len(b.writes) * (b.reducer is not None),
-        sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops),
+        product([x.extent for x in loops]),
+        product([x.extent for x in unrolled]),
+        product([x.extent for x in loops if x.kind == "vectorize"]),
+        flops,
+        special,
         found,
     )
 
@@ -287,16 +279,10 @@ def features(
 ) -> npt.NDArray[np.float32]:
     """The features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]: of the slowest kernels by
     the estimate one by one, and of all together."""
-    width = len(FEATURES_PER_KERNEL)
-    table = np.empty((rows, len(facts), width), dtype=np.float64)
-    for i, k in enumerate(facts):
-        q = _measure(k, env, machine)
-        for j, name in enumerate(FEATURES_PER_KERNEL):
-            table[:, i, j] = q[name]
-    seconds = table[:, :, FEATURES_PER_KERNEL.index("est_s")]
-    order = np.argsort(-seconds, axis=1, kind="stable")[:, :HOT_KERNELS]
-    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    found = [_measure(k, env, machine) for k in facts]
+    table, hot = hottest(found, FEATURES_PER_KERNEL, rows, "est_s", HOT_KERNELS)
     out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
-    out[:, : hot.shape[1] * width] = hot.reshape(rows, hot.shape[1] * width)
+    out[:, : hot.shape[1]] = hot
+    seconds = table[:, :, FEATURES_PER_KERNEL.index("est_s")]
     out[:, -2], out[:, -1] = len(facts), seconds.sum(axis=1)
     return out

@@ -6,6 +6,7 @@ columns. One definition feeds the static limits, the features and the analytic m
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +15,13 @@ import numpy as np
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
+from schedules.ir import ITEM, Block, Loop, Nest, Stmt, blocks, path_to
 from schedules.model import Target
 from schedules.nest import bound, reads
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 from schedules.space.holes import Columns
 
-ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
 Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
 LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
@@ -71,11 +71,35 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     return tuple(_block(nest, b) for b in blocks(nest.body))
 
 
-def _product(xs: list[Expr]) -> Expr:
+def product(xs: list[Expr]) -> Expr:
+    """All of them multiplied."""
     out: Expr = Const(1)
     for x in xs:
         out = out * x
     return out
+
+
+def arithmetic(b: Block) -> tuple[int, int]:
+    """Operations of one instance: floating-point ones, a reduction's own included, and special functions."""
+    ops = [x for v in b.values for x in E.walk(v)]
+    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
+    special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)
+    return flops + len(b.writes) * (b.reducer is not None), special
+
+
+def hottest(
+    found: Sequence[Mapping[str, Number]], names: Sequence[str], rows: int, by: str, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Quantities of several blocks or kernels, by name, as a table [rows, blocks, names]; and those of the
+    ``count`` with most of ``by`` in each row, most first, side by side: [rows, count * names], fewer where
+    there are fewer."""
+    table = np.empty((rows, len(found), len(names)), dtype=np.float64)
+    for k, q in enumerate(found):
+        for j, name in enumerate(names):
+            table[:, k, j] = q[name]
+    order = np.argsort(-table[:, :, names.index(by)], axis=1, kind="stable")[:, :count]
+    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    return table, hot.reshape(rows, hot.shape[1] * len(names))
 
 
 def _block(nest: Nest, b: Block) -> BlockFacts:
@@ -96,10 +120,7 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
     walk = next((x for x in reversed(loops) if x.var in red), None)
     rows = [x for x in tile if x.kind == "unroll" and x.var not in red]
     dtype = nest.buffer(b.writes[0].buffer).dtype
-    ops = [x for v in b.values for x in E.walk(v)]
-    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops) + len(b.writes) * (
-        b.reducer is not None
-    )
+    flops, special = arithmetic(b)
     facts: list[AccessFacts] = []
     own = {w.buffer for w in b.writes}
     places: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
@@ -111,7 +132,7 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
         def size(over: list[Loop], at: tuple[Expr, ...] = at, shape: tuple[Expr, ...] = buf.shape) -> Expr:
             spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
             # tails and guards may reach beyond the buffer, but touch nothing there
-            return _product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
+            return product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
 
         facts.append(
             AccessFacts(
@@ -129,15 +150,15 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
         )
     return BlockFacts(
         b.name,
-        _product([x.extent for x in loops]),
+        product([x.extent for x in loops]),
         lane.extent if lane is not None else Const(1),
-        _product([x.extent for x in tile if x.kind == "unroll"]),
-        _product([x.extent for x in deep]),
-        _product([x.extent for x in outer if x.var in red]),
-        _product([x.extent for x in outer]),
-        _product([x.extent for x in loops if x.kind == "parallel"]),
+        product([x.extent for x in tile if x.kind == "unroll"]),
+        product([x.extent for x in deep]),
+        product([x.extent for x in outer if x.var in red]),
+        product([x.extent for x in outer]),
+        product([x.extent for x in loops if x.kind == "parallel"]),
         flops,
-        sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops),
+        special,
         ITEM[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),

@@ -5,11 +5,8 @@ An ordinary store fetches the line that it writes: a copy moves three bytes for 
 
 from __future__ import annotations
 
-import math
-
-from schedules.ir import Block, blocks, const
+from schedules.ir import Block, blocks, nbytes
 from schedules.nest import reads, writers
-from schedules.space.quantities import ITEM
 from schedules.space.rules.patterns import depends, spatial, unit_stride_vars
 from schedules.space.sketching import Draft
 
@@ -18,13 +15,13 @@ def stream_outputs(d: Draft) -> None:
     """A choice for every output that does not fit beside the inputs in the caches of the cores, where it is
     written once and not read."""
     nest = d.s.nest
-    held = sum(_bytes(d, name) for name in nest.params)
+    held = sum(nbytes(nest.buffer(name)) for name in nest.params)
     if held <= d.target.limit("l2_bytes", 512 << 10) * d.threads:
         return
     read = {x.buffer for b in blocks(nest.body) for x in reads(b)}
     for name in nest.outputs:
         made = writers(nest, name)
-        if name not in read and all(_is_final(b) for b in made) and 8 * _bytes(d, name) >= held:
+        if name not in read and all(_is_final(b) for b in made) and 8 * nbytes(nest.buffer(name)) >= held:
             stream = d.choice(f"{name}.stream", (0, 1))
             for b in made:
                 d.s.annotate(b.name, "nontemporal", stream)
@@ -37,8 +34,3 @@ def _is_final(b: Block) -> bool:
     last = spatial(b)[-1:]
     in_order = all(not depends(x, v) or v in unit_stride_vars(x) for v in last for x in reads(b))
     return b.reducer is None and len(b.writes) == 1 and in_order
-
-
-def _bytes(d: Draft, name: str) -> int:
-    buffer = d.s.nest.buffer(name)
-    return math.prod(const(n) or 1 for n in buffer.shape) * ITEM[buffer.dtype]

@@ -15,7 +15,6 @@ from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.nest import vars_bound, writers
 from schedules.primitives.base import as_expr
-from schedules.space.quantities import ITEM
 from schedules.space.rules.copies import schedule_copy, schedule_packing
 from schedules.space.rules.patterns import (
     depends,
@@ -249,7 +248,7 @@ def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
     if x.buffer in d.s.dag.constants:
         return ("root", "none")
     buffer = d.s.nest.buffer(x.buffer)
-    held = math.prod(ir.const(n) or 1 for n in buffer.shape) * ITEM[buffer.dtype]
+    held = ir.nbytes(buffer)
     return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
 
 
