@@ -13,6 +13,7 @@ from schedules.passes.promote import promote
 from schedules.passes.reuse import reuse
 from schedules.passes.simplify import simplify
 from schedules.passes.speculate import speculate
+from schedules.passes.spread import spread
 from schedules.passes.trim import trim
 from schedules.passes.unswitch import unswitch
 from schedules.verify import verify
@@ -44,6 +45,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         ("reuse", lambda s: reuse(s, params, stay)),
         # needs the final loops: guards would be in its way
         ("promote", lambda s: promote(s, dtypes)),
+        # what is not in registers by now is in memory
+        ("spread", spread),
     ]
 
 

@@ -9,11 +9,12 @@ from schedules import expr as E
 from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr, Load, Logic, Var
-from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
+from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
 from schedules.lower import lower, stages
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.simplify import simplify
+from schedules.passes.spread import spread
 from schedules.passes.trim import trim
 from schedules.passes.unswitch import unswitch
 from schedules.printer import show
@@ -47,6 +48,34 @@ def test_simplify_drops_what_the_ranges_prove() -> None:
     assert simplify(body, {"j": (0, 3)}) == Loop("i", Const(10), STORE)
     assert simplify(Guard(V < 0, STORE), {"i": (0, 9)}) == Seq(())
     assert simplify(Loop("i", Const(1), STORE)) == Store("X", (Const(0),), STORE.value)
+
+
+def test_promote_takes_a_reduction_that_is_unrolled_whole() -> None:
+    at = (Var("p") * 4 + V,)
+    step = Loop("i", Const(4), Store("X", at, Load("X", at, "float32") + 1.0), "vectorize")
+    out = promote(Loop("p", Const(2), Loop("k", Const(8), step, "unroll")), {"X": "float32"})
+    inside = next(x for x in walk(out) if isinstance(x, Loop) and x.var == "k")
+    assert [x.buffer for x in walk(inside) if isinstance(x, Store)] == ["X_reg"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "spread_to"),
+    [
+        ((16, 1024), (16, 1040)),  # rows 4 KiB apart
+        ((3, 4, 512), (3, 4, 528)),
+        ((16, 1000), (16, 1000)),  # rows in sets of their own
+        ((16, 256), (16, 256)),  # four rows to a way
+        ((1, 4096), (1, 4096)),  # one row
+        ((4096,), (4096,)),
+    ],
+)
+def test_spread_moves_rows_of_scratch_that_share_the_sets_of_a_cache(
+    shape: tuple[int, ...], spread_to: tuple[int, ...]
+) -> None:
+    s = Alloc(Buffer("t", tuple(map(Const, shape)), "float32", "global"), STORE)
+    out = spread(Loop("i", Const(2), s))
+    assert isinstance(out, Loop) and isinstance(out.body, Alloc)
+    assert out.body.buffer.shape == tuple(map(Const, spread_to)) and out.body.body == STORE
 
 
 def test_unswitch_takes_a_choice_out_of_the_loops_that_do_not_decide_it() -> None:

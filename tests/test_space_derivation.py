@@ -165,6 +165,22 @@ def test_inputs_may_have_the_names_that_primitives_give(names: tuple[str, str]) 
             assert np.array_equal(out, (x * y).sum(1))
 
 
+def test_parts_of_a_reduction_copy_the_rows_that_every_tile_reads() -> None:
+    """Rows of the caller's may lie a power of two apart: a tile that walks several would evict itself."""
+    space = derive(ops.workload("matmul", {"m": 16, "n": 512, "k": 1024}).dag, target())
+    n = space.sketches.index("c.pack=none c.k=blocks")
+    rows = space.sample(n, 256, np.random.default_rng(0))
+    row = rows[space.valid(n, rows)][0]
+    func = lower(Schedule.replay(space.dag, space.trace(n, row), space.target).nest)
+    part = int(row[space.holes(n).index("c_r0.block")])
+    copies = [x.buffer for x in walk(func.body) if isinstance(x, Alloc) and x.buffer.name == "a_global"]
+    assert [const(d) for b in copies for d in b.shape[1:]] == [part]
+    # where few tiles would read the copy, it is not made
+    narrow = derive(ops.workload("matmul", {"m": 512, "n": 64, "k": 1024}).dag, target())
+    s = narrow.sketch(narrow.sketches.index("c.pack=none c.k=blocks"))
+    assert "cache_read" not in {step.primitive for step in s.trace.steps}
+
+
 def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:
     space = big_space("attention")
     n = space.sketches.index("y.by=blocks")

@@ -18,9 +18,9 @@ MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
 
 
 def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
-    """``s`` with every outermost serial loop over a single accumulating store promoted, to a buffer whose
-    dtype is given."""
-    if isinstance(s, Loop) and s.kind == "serial":
+    """``s`` with every outermost serial or unrolled loop over a single accumulating store promoted, to a
+    buffer whose dtype is given."""
+    if isinstance(s, Loop) and s.kind in ("serial", "unroll"):
         new = _promoted(s, dtypes)
         if new is not None:
             return new

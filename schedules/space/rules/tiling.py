@@ -34,6 +34,7 @@ UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions st
 BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
 BLOCK_PACKED = 1024  # and with a packed operand longer ones stream well
 REDUCTION_BLOCKS = (8, 16, 32, 64, 128, 192, 256, 384, 512)
+REUSED = 256  # elements along the vector axis, for which a copy of the other operand's rows costs little
 STEPS = (1, 2, 4, 8)  # of the innermost reduction loop, written out: fewer instructions that only count
 
 
@@ -131,6 +132,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
     _arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, outer[-1])
 
+    row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
     rest: list[str] = []  # axes that are not tiled
@@ -162,7 +164,26 @@ def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
     for x in parts:
         d.s.partition(x)
     d.s.decompose_reduction(t.producer, parts[0])
+    for name in row_copies:
+        d.s.compute_at(name, parts[-1])
+        schedule_copy(d, name, parallel=False)
     return outer, parts[-1]
+
+
+def _copy_rows(d: Draft, t: Tiling) -> list[str]:
+    """Copies of the inputs that the rows of a register tile read: a part of the reduction of each row, to lie
+    close together while the tile moves along the vector axis."""
+    v = t.axis_of[t.v]
+    rows = {t.axis_of[a] for a in t.tile if a != t.v}
+    if t.n[t.v] < REUSED:
+        return []
+    p = d.block(t.producer)
+    buffers = {
+        x.buffer
+        for x in operands(p)
+        if x.buffer in d.s.nest.params and not depends(x, v) and any(depends(x, r) for r in rows)
+    }
+    return [d.s.cache_read(t.producer, b, "global") for b in sorted(buffers)]
 
 
 def reduction_steps(d: Draft, producer: str, loop: str) -> list[str]:

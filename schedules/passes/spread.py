@@ -1,0 +1,38 @@
+"""Rows of scratch buffers that do not all fall into the same sets of a cache.
+
+Addresses that differ by a multiple of a cache's size over its ways (4 KiB for a first cache of 32 KiB and 8
+ways) share a set. A register tile walks several rows at once: where those are a power of two of bytes
+apart, the tile evicts itself. One line more a row spreads them (Lam, Rothberg and Wolf, 1991; `storage_align`
+of TVM). Arrays of the caller keep the layout they have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from schedules.expr import Const
+from schedules.ir import ITEM, Alloc, Buffer, Stmt, const, with_body
+
+LINE = 64  # bytes
+APART = 2048  # rows at a multiple of this fall into two places of a first cache
+
+
+def spread(s: Stmt) -> Stmt:
+    """``s`` with a line added to the innermost dimension of scratch buffers whose rows lie a multiple of
+    ``APART`` bytes apart."""
+    if isinstance(s, Alloc):
+        return Alloc(_spread(s.buffer), spread(s.body))
+    return with_body(s, spread)
+
+
+def _spread(b: Buffer) -> Buffer:
+    shape = [const(n) for n in b.shape]
+    item = ITEM[b.dtype]
+    known = [n for n in shape if n is not None]
+    if len(known) < len(shape) or len(shape) < 2:
+        return b
+    row = known[-1] * item
+    if row < APART or row % APART or math.prod(known[:-1]) == 1:
+        return b
+    return replace(b, shape=(*b.shape[:-1], Const(known[-1] + LINE // item)))
