@@ -14,7 +14,7 @@ from grid_cases import SMALL, case, masked_add, missing, program, sampled
 import autotune as at
 from autotune import targets
 from autotune.codegen.gridcode import GridCode, grid_code
-from autotune.codegen.opencl import source
+from autotune.codegen.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from schedules.model import Target
@@ -27,10 +27,9 @@ def check(op: str, each: int) -> None:
     for name, trace in sampled(c.dag, each, seed=5):
         outputs = c.poisoned()
         p = program(c.dag, trace)
-        loaded = opencl.Loaded(grid_code(p, "opencl", source(p)))
-        loaded.upload([*c.inputs, *outputs])
-        loaded.seconds(1)
-        loaded.download(outputs)
+        loaded = DeviceObject(grid_code(p, "opencl", generate(p)).to_bytes())
+        loaded.run([x.ctypes.data for x in (*c.inputs, *outputs)])
+        loaded.close()
         c.check(outputs, name)
 
 
@@ -68,7 +67,7 @@ def test_a_target_of_another_device_is_not_run_here() -> None:
 def test_code_comes_back_from_bytes() -> None:
     c = case("softmax")
     p = program(c.dag, next(sampled(c.dag, 1))[1])
-    code = grid_code(p, "opencl", source(p))
+    code = grid_code(p, "opencl", generate(p))
     assert GridCode.from_bytes(code.to_bytes()) == code
     for bad in (code.to_bytes()[:40], code.to_bytes().replace(b'"params"', b'"parms"')):
         with pytest.raises(at.CompileError, match="damaged code for a device"):
