@@ -1,13 +1,13 @@
-"""One command for whatever GPU is at hand: tests, then every task of a suite, tuned and timed beside cuBLAS and
-cuDNN (torch), torch.compile (max-autotune) and Triton, in the same rounds.
+"""One command for whatever GPU is at hand: tests, then every task of a suite, tuned and timed beside cuBLAS
+and cuDNN (torch), torch.compile (max-autotune) and Triton, in the same rounds.
 
-    pip download -d wheels '.[cuda,dev]' hatchling torch triton            # where there is a network
-    python benchmarks/gpu.py ops.toml:quick --wheels wheels                # where there is a GPU, and no network
+    pip download -d wheels '.[cuda,dev]' hatchling editables torch triton   # where there is a network
+    python benchmarks/gpu.py ops.toml:quick --wheels wheels   # where there is a GPU, and no network
 
-25 steps, each a process of its own of at most --limit seconds. Their results are kept in --out as they are made:
-the same command goes on where it was cut off, and --for SECONDS ends it before a step that would not fit.
-``--target cuda-emulator`` or ``opencl`` try the steps without an NVIDIA GPU; what needs one is skipped, with the
-reason. ``--markdown`` prints the table of a file.
+25 steps, each a process of its own of at most --limit seconds. Their results are kept in --out as they are
+made: the same command goes on where it was cut off, and --for SECONDS ends it before a step that would not
+fit. ``--target cuda-emulator`` or ``opencl`` try the steps without an NVIDIA GPU; what needs one is skipped,
+with the reason. ``--markdown`` prints the table of a file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,16 @@ def install(o: argparse.Namespace) -> Result:
     if o.wheels is None:
         raise Skip("no --wheels: the present environment is used")
     subprocess.run([sys.executable, "-m", "venv", str(o.venv)], check=True)
-    pip = [str(o.venv / "bin/python"), "-m", "pip", "install", "-q", "--no-index", "--find-links", str(o.wheels)]
+    pip = [
+        str(o.venv / "bin/python"),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--find-links",
+        str(o.wheels),
+    ]
     subprocess.run([*pip, "hatchling", "editables"], check=True)
     subprocess.run([*pip, "--no-build-isolation", "-e", f"{ROOT}[cuda,dev]"], check=True)
     missing = [x for x in ("torch", "triton") if subprocess.run([*pip, x], check=False).returncode]
@@ -72,7 +81,11 @@ def tests(o: argparse.Namespace) -> Result:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-1:]
-    return {"passed": done.returncode == 0, "summary": last, "output": done.stdout[-4000:] if done.returncode else ""}
+    return {
+        "passed": done.returncode == 0,
+        "summary": last,
+        "output": done.stdout[-4000:] if done.returncode else "",
+    }
 
 
 def suite(o: argparse.Namespace, number: int) -> Result:
@@ -97,7 +110,9 @@ def row(task: Any, o: argparse.Namespace, budget: float) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         db = f"{folder}/tuning.db"
         start = time.monotonic()
-        tuned = at.tune(w.op, layout=layout, target=o.target, budget_s=budget, trials=o.trials, db=db, **params)
+        tuned = at.tune(
+            w.op, layout=layout, target=o.target, budget_s=budget, trials=o.trials, db=db, **params
+        )
         took = time.monotonic() - start
         found: Result = {
             "group": task.group, "op": w.op, "params": params, "flops": w.flops,
@@ -152,8 +167,9 @@ def environment(o: argparse.Namespace) -> Result:
         return done.stdout.strip()
 
     found: Result = {
-        "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]), "commit": git("rev-parse", "HEAD"),
-        "changed": bool(git("status", "--porcelain")), "machine": targets.machine(), "driver": nvml.driver(),
+        "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
+        "commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain")),
+        "machine": targets.machine(), "driver": nvml.driver(),
     }  # fmt: skip
     if o.target in select.KINDS and select.available(o.target):
         device = select.device(o.target)
@@ -201,7 +217,10 @@ def markdown(content: Result) -> str:
     """A table of the rows: times of all, and how many times as fast as each we are."""
     rows = [r for s in content["steps"] for r in s.get("rows", [])]
     names = list(dict.fromkeys(n for r in rows for n in (*r["times_s"], *r["skipped"]) if n != "autotune"))
-    out = [f"| task | time | {' | '.join(f'÷ {n}' for n in names)} | candidates/s |", "|---" * (3 + len(names)) + "|"]
+    out = [
+        f"| task | time | {' | '.join(f'÷ {n}' for n in names)} | candidates/s |",
+        "|---" * (3 + len(names)) + "|",
+    ]
     for r in rows:
         ours = r["times_s"].get("autotune")
         task = " ".join([r["op"], *(f"{k}={v}" for k, v in r["params"].items())])
@@ -220,8 +239,12 @@ def options() -> argparse.Namespace:
     p.add_argument("--wheels", type=Path, help="a folder to install from, offline")
     p.add_argument("--venv", type=Path, default=ROOT / ".gpu-venv", help="where --wheels are installed")
     p.add_argument("--limit", type=float, default=480.0, help="seconds of a step at most")
-    p.add_argument("--for", dest="total", type=float, default=float("inf"), help="begin no step that may not fit")
-    p.add_argument("--budget", type=float, help="seconds of tuning for each task; default: what the limit leaves")
+    p.add_argument(
+        "--for", dest="total", type=float, default=float("inf"), help="begin no step that may not fit"
+    )
+    p.add_argument(
+        "--budget", type=float, help="seconds of tuning for each task; default: what the limit leaves"
+    )
     p.add_argument("--trials", type=int, help="end the tuning of a task earlier, after so many")
     p.add_argument("--steps", help="only these, separated by commas")
     p.add_argument("--markdown", action="store_true", help="print the table of --out and stop")
@@ -260,7 +283,10 @@ def main() -> int:
             content["environment"] = environment(o)
         content["steps"] = [s for s in content["steps"] if s["step"] != name] + [answer]
         save(o.out, content)
-        print(f"{name}: {answer['status']} in {answer['seconds']} s {answer.get('reason', '')[-300:]}", flush=True)
+        print(
+            f"{name}: {answer['status']} in {answer['seconds']} s {answer.get('reason', '')[-300:]}",
+            flush=True,
+        )
     left = [n for n in STEPS if not any(s["step"] == n for s in content["steps"])]
     print(f"{len(STEPS) - len(left)} of {len(STEPS)} steps done")
     return int(any(s["status"] == "failed" for s in content["steps"]))

@@ -1,8 +1,8 @@
-"""Our kernel and other libraries' on one NVIDIA GPU, interleaved: rounds in which each has its turn, the second
-cache written over before each, times by events on one stream.
+"""Our kernel and other libraries' on one NVIDIA GPU, interleaved: rounds in which each has its turn, the
+second cache written over before each, times by events on one stream.
 
-Each contender is captured into a CUDA graph where that is possible, so that what Python costs is nobody's time.
-float32 means float32: tf32 is off everywhere.
+Each contender is captured into a CUDA graph where that is possible, so that what Python costs is nobody's
+time. float32 means float32: tf32 is off everywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernels of Triton's own tutorials, for comparison: elementwise, softmax, matrix product (float32, no tf32)."""
+"""The kernels of Triton's own tutorials, for comparison: elementwise, softmax, matrix product (no tf32)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ def _softmax(x, out, n, BLOCK: tl.constexpr):
 
 
 def _configurations() -> list[Any]:
-    tiles = [(128, 128, 16, 8), (128, 64, 32, 4), (64, 64, 32, 4), (64, 32, 32, 4), (128, 256, 16, 8), (32, 32, 32, 2)]
+    tiles = [
+        (128, 128, 16, 8),
+        (128, 64, 32, 4),
+        (64, 64, 32, 4),
+        (64, 32, 32, 4),
+        (128, 256, 16, 8),
+        (32, 32, 32, 2),
+    ]
     return [
         triton.Config({"BM": m, "BN": n, "BK": k}, num_warps=warps, num_stages=stages)
         for m, n, k, warps in tiles
