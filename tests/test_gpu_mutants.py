@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grid_cases import Case, case, masked_add, missing, program, sampled
+from grid_cases import TARGET, Case, case, masked_add, missing, program, sampled
 from test_grid import count, without
 
 from autotune.codegen import cuda, emulator, launcher
@@ -21,7 +21,8 @@ from schedules import te
 from schedules.interp import InterpError
 from schedules.interp_grid import run_grid
 from schedules.ir import Barrier, Guard
-from schedules.simt import GridProgram
+from schedules.schedule import Schedule
+from schedules.simt import GridProgram, lower_simt
 
 
 def rows_of_products() -> Case:
@@ -90,20 +91,40 @@ def mutants(text: str) -> Iterator[tuple[str, str]]:
             yield found.group(), text[: found.start()] + instead + text[found.end() :]
 
 
-@pytest.mark.parametrize("op", ["softmax", "reduce_sum", "rms_norm"])
+def several_warps(c: Case) -> GridProgram:
+    """A sampled schedule with a few threads a row."""
+    for _, trace in sampled(c.dag, 30, seed=8):
+        p = program(c.dag, trace)
+        if len(p.kernels) == 1 and p.kernels[0].block[0] in (64, 128):
+            return p
+    raise AssertionError("none has several warps a row")
+
+
+def reduced_again_and_again() -> tuple[Case, GridProgram]:
+    """Threads reduce together in every turn of a loop, and nothing else keeps the turns apart."""
+    x = te.placeholder((2, 3, 64), "float32", name="x")
+    j, k = te.reduce_axis(3, name="j"), te.reduce_axis(64, name="k")
+    s = Schedule([x, te.compute((2,), lambda i: te.sum(x[i, j, k], axis=(j, k)), name="y")], TARGET)
+    block = s.loops(s.cache_write("y", "local"))[0]
+    s.bind(block, "blockIdx.x")
+    s.compute_at("y", block)
+    *_, turn, thread = s.loops("y")
+    s.decompose_reduction("y", turn)
+    s.bind(thread, "threadIdx.x")
+    data = np.random.default_rng(5).integers(-9, 9, (2, 3, 64)).astype("float32")
+    return Case(s.dag, (data,), (data.sum((1, 2)),)), lower_simt(s.nest)
+
+
+@pytest.mark.parametrize("op", ["softmax", "reduce_sum", "rms_norm", "in a loop"])
 def test_what_the_generator_adds_to_reductions_is_needed(op: str) -> None:
     if shutil.which("g++") is None:
         missing("g++")
-    c = case(op)
-    texts: list[tuple[str, str]] = []
-    wanted = {"__syncthreads();": 1, "%": 1}
-    for _, trace in sampled(c.dag, 30, seed=8):  # a few threads a row, in several warps
-        p = program(c.dag, trace)
-        if len(p.kernels) == 1 and p.kernels[0].block[0] in (64, 128):
-            whole = cuda.source(p).removeprefix(cuda.PRELUDE)
-            texts = [("nothing", whole), *mutants(whole)]
-            break
-    assert all(sum(w in what for what, _ in texts) >= n for w, n in wanted.items()), [w for w, _ in texts]
+    c, p = reduced_again_and_again() if op == "in a loop" else (case(op), several_warps(case(op)))
+    whole = cuda.source(p).removeprefix(cuda.PRELUDE)
+    texts = [("nothing", whole), *mutants(whole)]
+    barriers = sum("sync" in what for what, _ in texts)
+    assert barriers == {"softmax": 2, "in a loop": 2}.get(op, 1), [w for w, _ in texts]
+    assert any("%" in what for what, _ in texts)
     made = cuda.generate(p)
     base = grid_code(p, "cuda", made)
     (launch,) = base.launches
