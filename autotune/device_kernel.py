@@ -26,7 +26,7 @@ from autotune.device_arrays import (
     shown,
 )
 from autotune.devices.object import DeviceObject
-from autotune.devices.protocol import Addressed
+from autotune.devices.protocol import Addressed, DeviceError
 from autotune.errors import ArgumentError
 from autotune.runtime import Kernel, _Signature
 
@@ -105,7 +105,7 @@ class DeviceKernel(Kernel):
             self._on.mend(status)
             status = self._launch(*addresses, *scratch, stream)
             if status:
-                self._on.mend(-1)
+                raise DeviceError(f"the driver refuses to launch {self.workload.op}: error {status}")
 
     def _between(self, stream: int) -> Sequence[int]:
         """Memory of a stream for what steps pass on."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from grid_cases import missing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +33,7 @@ def run(folder: Path, *args: str) -> tuple[int, str, dict[str, Any]]:
     return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else {}
 
 
+@pytest.mark.slow
 def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         missing("g++")
