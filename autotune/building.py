@@ -111,11 +111,12 @@ def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
 
         program = grid_program(dag, trace, target)
         if target.kind == "opencl":
-            return grid_code(program, "opencl", opencl.source(program)).to_bytes()
+            return grid_code(program, "opencl", opencl.generate(program)).to_bytes()
         if emulated(target):
             return emulator.build(program)
-        source = cuda.source(program)
-        return grid_code(program, "cuda", source, nvrtc.compile_cubin(source, target.arch).data).to_bytes()
+        made = cuda.generate(program)
+        cubin = nvrtc.compile_cubin(made.text, target.arch)
+        return grid_code(program, "cuda", made, cubin.data, cubin.facts).to_bytes()
     func, packing = programs(dag, trace, target)
     kernel = compile_module(_module(func, target).text, target)
     return bundle.join(

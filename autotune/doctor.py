@@ -221,13 +221,14 @@ def torch() -> Finding:
 def cuda() -> Finding:
     """Whether kernels for NVIDIA GPUs can be compiled, and whether one can run them."""
     from autotune.codegen import nvrtc
-    from autotune.devices import cuda as device
+    from autotune.devices import select
 
     if not nvrtc.available():
         remedy = "pip install 'autotune[cuda]' to compile for GPUs"
         return Finding("cuda", "ok", "NVRTC is not installed", remedy)
-    if device.available():
-        return Finding("cuda", "ok", f"NVRTC, and a GPU of {device.arch()}: use --target cuda")
+    if select.available("cuda"):
+        gpu = select.device("cuda")
+        return Finding("cuda", "ok", f"NVRTC, and {gpu.name()} ({gpu.arch()}): use --target cuda")
     name = ctypes.util.find_library("cuda") or "libcuda.so.1"
     try:
         ctypes.CDLL(name)
@@ -238,12 +239,12 @@ def cuda() -> Finding:
 
 
 def opencl() -> Finding:
-    from autotune.devices import opencl as device
+    from autotune.devices import select
 
-    if device.context() is None:
+    if not select.available("opencl"):
         remedy = "pip install 'autotune[opencl]' and a driver, such as PoCL, to use one"
         return Finding("opencl", "ok", "no OpenCL device", remedy)
-    return Finding("opencl", "ok", f"{device.name()}: use --target opencl")
+    return Finding("opencl", "ok", f"{select.device('opencl').name()}: use --target opencl")
 
 
 def emulator() -> Finding:

@@ -50,7 +50,19 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     def source() -> str:
         return source_of(workload, target, trace)
 
-    return Kernel(main, params, workload.dag.outputs, workload, target, record, trace, source, packing)
+    make = _class_for(main)
+    return make(main, params, workload.dag.outputs, workload, target, record, trace, source, packing)
+
+
+def _class_for(loaded: LoadedObject | DeviceObject) -> type[Kernel]:
+    """What calls it: on arrays of the host, or where its device's memory has addresses, of the device."""
+    device = getattr(loaded, "device", None)
+    if device is None:
+        return Kernel
+    from autotune.device_kernel import DeviceKernel
+    from autotune.devices.protocol import Addressed
+
+    return DeviceKernel if isinstance(device, Addressed) else Kernel
 
 
 def default_kernel(workload: Workload, target: Target) -> Kernel:

@@ -25,6 +25,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 20}  # a modest desktop core
 
+_NO_DEVICE = {
+    "cuda": "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
+    "target='cuda-emulator' runs its code on this CPU, to check it",
+    "opencl": "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
+    "or use target='cpu'",
+}
+
 # LLVM's name of an extension that generated code may use -> its name in /proc/cpuinfo, where they differ.
 X86_NAMES = {
     "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "bmi": "bmi1", "lzcnt": "abm",
@@ -79,21 +86,12 @@ def detect(threads: int | None = None) -> Target:
 
 def detect_device(kind: str) -> Target:
     """The first device of this host of a kind, "cuda" or "opencl". Raises `TargetError` if there is none."""
-    from autotune.devices import cuda, opencl
+    from autotune.devices import select
 
-    if kind == "cuda":
-        if not cuda.available():
-            raise TargetError(
-                "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
-                "target='cuda-emulator' runs its code on this CPU, to check it"
-            )
-        return Target("cuda", cuda.arch(), limits=tuple(sorted(cuda.limits().items())))
-    if opencl.context() is None:
-        raise TargetError(
-            "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
-            "or use target='cpu'"
-        )
-    return Target("opencl", opencl.name(), limits=tuple(sorted(opencl.limits().items())))
+    if not select.available(kind):
+        raise TargetError(_NO_DEVICE[kind])
+    found = select.device(kind)
+    return Target(kind, found.arch(), limits=tuple(sorted(found.attributes().items())))
 
 
 def parse(target: str | Target | None, threads: int | None = None) -> Target:
@@ -168,14 +166,10 @@ def runnable(target: Target) -> bool:
     emulates it."""
     if emulated(target):
         return shutil.which("g++") is not None
-    if target.kind == "opencl":
-        from autotune.devices import opencl
+    if target.kind in _NO_DEVICE:
+        from autotune.devices import select
 
-        return opencl.context() is not None and opencl.name() == target.arch
-    if target.kind == "cuda":
-        from autotune.devices import cuda
-
-        return cuda.available() and cuda.arch() == target.arch
+        return select.available(target.kind) and select.device(target.kind).arch() == target.arch
     return target.kind == "cpu" and _same_family(target) and not lacking(target)
 
 

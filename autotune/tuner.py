@@ -377,6 +377,7 @@ class _Tuning:
                 **environment,
                 "reference_rate": m.reference_rate,
                 "seconds": {k: round(v, 6) for k, v in seconds.items()},
+                **({"device": m.facts} if m.facts else {}),
             },
             kind=kind,
         )

@@ -136,10 +136,11 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
     params = tuple(b for b in held if b.name in used | written)
     names = frozenset(b.name for b in params)
     shape = (block["x"], block["y"], block["z"])
+    if max(shape) > 1:  # one thread waits for nobody
+        s = barriers(s, names & written)
     return GridKernel(
-        name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer),
-        barriers(s, names & written),
-    )  # fmt: skip
+        name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer), s
+    )
 
 
 def _extent(x: Loop) -> int:

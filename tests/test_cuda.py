@@ -11,21 +11,22 @@ from grid_cases import SMALL, case, program, sampled
 import autotune as at
 from autotune import targets
 from autotune.codegen import nvrtc
-from autotune.codegen.cuda import source
+from autotune.codegen.cuda import generate
 from autotune.codegen.gridcode import grid_code
-from autotune.devices import cuda
+from autotune.devices import select
+from autotune.devices.object import DeviceObject
 
-on_gpu = pytest.mark.skipif(not cuda.available(), reason="there is no NVIDIA GPU here")
+on_gpu = pytest.mark.skipif(not select.available("cuda"), reason="there is no NVIDIA GPU here")
 
 
-@pytest.mark.skipif(cuda.available(), reason="there is an NVIDIA GPU here")
+@pytest.mark.skipif(select.available("cuda"), reason="there is an NVIDIA GPU here")
 def test_without_a_gpu_the_target_says_so() -> None:
     with pytest.raises(at.TargetError, match="no NVIDIA GPU here"):
         targets.parse("cuda")
     c = case("add")
     p = program(c.dag, next(sampled(c.dag, 1))[1])
     with pytest.raises(at.CompileError, match="no NVIDIA GPU here"):
-        cuda.Loaded(grid_code(p, "cuda", source(p)))
+        DeviceObject(grid_code(p, "cuda", generate(p)).to_bytes())
 
 
 @pytest.mark.gpu
@@ -35,12 +36,11 @@ def test_every_operator(op: str) -> None:
     c = case(op)
     for name, trace in sampled(c.dag, 3, seed=9):
         p = program(c.dag, trace)
-        text = source(p)
-        loaded = cuda.Loaded(grid_code(p, "cuda", text, nvrtc.compile_cubin(text, cuda.arch()).data))
+        made = generate(p)
+        cubin = nvrtc.compile_cubin(made.text, select.device("cuda").arch())
+        loaded = DeviceObject(grid_code(p, "cuda", made, cubin.data, cubin.facts).to_bytes())
         outputs = c.poisoned()
-        loaded.upload([*c.inputs, *outputs])
-        assert loaded.seconds(2) > 0
-        loaded.download(outputs)
+        assert loaded.bench([x.ctypes.data for x in (*c.inputs, *outputs)], 2) > 0
         loaded.close()
         c.check(outputs, name)
 

@@ -15,7 +15,7 @@ from autotune import targets
 from autotune.building import build_object
 from autotune.codegen import nvrtc
 from autotune.codegen.compile import load_object
-from autotune.devices import cuda
+from autotune.devices import select
 from schedules.model import Target
 from schedules.schedule import Schedule
 
@@ -65,7 +65,7 @@ def test_described_targets(name: str) -> None:
     target = targets.parse(name)
     assert target.kind == "cuda" and target.limit("block_threads") == 1024
     assert targets.parse(name, 4) == target  # threads are a CPU's
-    if name != "cuda-emulator" and not cuda.available():
+    if name != "cuda-emulator" and not select.available("cuda"):
         assert not targets.runnable(target)
         with pytest.raises(at.TargetError, match="cannot run code"):
             targets.check_here(target)

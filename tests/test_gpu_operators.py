@@ -61,6 +61,61 @@ def test_a_long_reduction_is_split_among_blocks() -> None:
     assert first.grid[0] > 3 * second.grid[0]
 
 
+# Products with more steps than there are tiles for the processors.
+LONG: dict[str, dict[str, object]] = {
+    "matmul_bias_relu": {"m": 6, "n": 21, "k": 1030},
+    "conv2d": {"h": 3, "w": 3, "ci": 128, "co": 6, "k": 3, "padding": 1},
+}
+
+
+def workload_case(op: str, params: dict[str, object]) -> Case:
+    workload = ops.workload(op, params)
+    rng = np.random.default_rng(1)
+    inputs = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in workload.dag.inputs)
+    return Case(workload.dag, inputs, tuple(ops.reference(workload, list(inputs))))
+
+
+@pytest.mark.parametrize("op", LONG)
+def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
+    c = workload_case(op, LONG[op])
+    split = {n for n in space(c.dag).sketches if "reduction=split" in n}
+    assert len(split) == 2 and len(space(c.dag).sketches) == 4  # operands shared or direct, each of both
+    emulate(c, 8)
+    for name, trace in sampled(c.dag, 2):
+        p = program(c.dag, trace)
+        partial = next(x for x in p.kernels if x.name == "kernel0")
+        parts = 1
+        if any(name.startswith(x) for x in split):
+            assert len(p.kernels) == 2 and len(p.scratch) == 1
+            parts = int(p.scratch[0].shape[-1].value)  # type: ignore[attr-defined]
+            assert parts > 1 and partial.grid[0] % parts == 0
+        facts = analyse(Schedule.replay(c.dag, trace, TARGET).nest)
+        assert [k.grid[0] for k in p.kernels] == [int(f.blocks.value) for f in facts]  # type: ignore[attr-defined]
+
+
+def test_a_product_with_enough_tiles_is_not_split() -> None:
+    big = ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag
+    assert not any("reduction" in n for n in derive(big, targets.parse("h100")).sketches)
+    few = ops.workload("matmul", {"m": 16, "n": 4096, "k": 4096}).dag
+    assert any("reduction=split" in n for n in derive(few, targets.parse("h100")).sketches)
+
+
+@pytest.mark.parametrize("n", [4100, 5003])
+def test_a_bounded_grid_goes_on_as_long_as_there_is_work(n: int) -> None:
+    c = workload_case("add", {"n": n})
+    emulate(c, 12)
+    blocks = set()
+    for name, trace in sampled(c.dag, 8):
+        (kernel,) = program(c.dag, trace).kernels
+        if "bounded" in name:
+            blocks.add(kernel.grid[0])
+    assert blocks <= {2 * k for k in (2, 4, 8, 16, 32)} and len(blocks) > 1
+
+
+def test_split_products_compile_to_machine_code() -> None:
+    _compile("matmul", {"m": 5, "n": 9, "k": 2050}, 4, ("sm_80", "sm_90"))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_constants_keep_all_their_digits(dtype: str) -> None:
     x = te.placeholder((7,), dtype, name="x")
@@ -122,6 +177,7 @@ def test_schedules_compile_to_machine_code(op: str) -> None:
 
 LARGE = {
     "matmul": {"m": 1024, "n": 1024, "k": 1024},
+    "batch_matmul": {"b": 2, "m": 64, "n": 64, "k": 2048},  # may be split
     "conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1},
     "softmax": {"m": 4096, "n": 1024},
     "attention": {"heads": 12, "seq": 128, "dim": 64},

@@ -256,6 +256,23 @@ def test_a_loop_carries_what_is_pending_to_its_beginning() -> None:
     assert kinds == ["Barrier", "Loop", "Barrier", "Loop"]
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(("n", "vectors"), [(1003, False), (1004, True), (1024, True)])
+def test_vectors_are_cut_by_no_tail(n: int, vectors: bool) -> None:
+    x = te.placeholder((n,), "float32", name="x")
+    s = Schedule([x, te.compute((n,), lambda i: x[i] + x[i], name="y")], TARGET)
+    block, thread, lanes = s.split(s.loops("y")[0], (None, 64, 4))
+    s.bind(block, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+    s.vectorize(lanes)
+    p = lower_simt(s.nest)
+    assert ("AT_STORE(float, 4" in cuda.source(p).removeprefix(cuda.PRELUDE)) == vectors
+    assert cuda.generate(p).align == (dict.fromkeys("xy", 16) if vectors else {})
+    data, out = np.arange(n, dtype="f4"), np.full(n + 8, -7, "f4")
+    assert emulator.run(emulator.build(p), p, [data, out[:n]]) is None
+    np.testing.assert_array_equal(out, [*(2 * data), *[-7] * 8])
+
+
 def test_the_text_of_a_kernel() -> None:
     p = lower_simt(product().nest)
     text, other = cuda.source(p), opencl.source(p)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.codegen import simt
-from autotune.codegen.simt import Dialect
+from autotune.codegen.simt import Dialect, Generated
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\
@@ -60,9 +60,15 @@ CUDA = Dialect(
     store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
     function=_function,
     shuffles=True,
+    aligned=True,
 )
+
+
+def generate(program: GridProgram) -> Generated:
+    """CUDA C of all kernels of a program, with what it asks of its arrays."""
+    return simt.generate(program, CUDA)
 
 
 def source(program: GridProgram) -> str:
     """The CUDA C of all kernels of a program."""
-    return simt.source(program, CUDA)
+    return generate(program).text

@@ -102,8 +102,24 @@ template <class T, int N> struct at_shared {
   }
 };
 
-template <class V, class T> static V at_load(const T &p) { V v; memcpy(&v, &p, sizeof v); return v; }
-template <class V, class T> static void at_store(T &p, const V &v) { memcpy((void *)&p, &v, sizeof v); }
+// Arrays of a GPU begin where vectors may; those of a CPU, which checks of candidates use, need not.
+#ifdef AT_STRICT
+#define AT_ALIGNED(p, V)                                                                                    \
+  if ((uintptr_t)(p) % sizeof(V))                                                                           \
+  at_fault("thread %d of block %d: %d bytes at a misaligned address", at_now, at_block, (int)sizeof(V))
+#else
+#define AT_ALIGNED(p, V) (void)0
+#endif
+template <class V, class T> static V at_load(const T &p) {
+  AT_ALIGNED(&p, V);
+  V v;
+  memcpy(&v, &p, sizeof v);
+  return v;
+}
+template <class V, class T> static void at_store(T &p, const V &v) {
+  AT_ALIGNED(&p, V);
+  memcpy((void *)&p, &v, sizeof v);
+}
 template <class V, class T, int N> static V at_load(const at_element<T, N> &p) {
   const int n = sizeof(V) / sizeof(T);
   if (p.at % n) at_fault("thread %d: a vector of %d at %s[%d] is not aligned", at_now, n, p.array.what, p.at);
@@ -177,16 +193,34 @@ struct at_head {
   const char *signature;
 };
 
-static const char *at_run(void (*program)(void **, void *), void **args, void *scratch) {
-  size_t bytes = (size_t)at_most * at_stack;
+static bool at_begin() {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  at_failed = false;
-  at_stacks = (char *)mmap(0, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-  if (at_stacks == MAP_FAILED) return "no memory for the stacks of the threads";
+  at_stacks = (char *)mmap(0, (size_t)at_most * at_stack, PROT_READ | PROT_WRITE, flags, -1, 0);
+  at_failed = at_stacks == MAP_FAILED;
+  if (at_failed) strcpy(at_message, "no memory for the stacks of the threads");
+  return !at_failed;
+}
+
+static void at_end() { munmap(at_stacks, (size_t)at_most * at_stack); }
+
+static const char *at_run(void (*program)(void **, void *), void **args, void *scratch) {
+  if (!at_begin()) return at_message;
   program(args, scratch);
-  munmap(at_stacks, bytes);
+  at_end();
   return at_failed ? at_message : 0;
 }
+
+// What a driver has: cuLaunchKernel, whose handles are functions of the addresses of parameters, and words
+// for the last fault.
+#define AT_DRIVER                                                                                           \
+  extern "C" int at_cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,         \
+                                   unsigned by, unsigned bz, unsigned, void *, void **params, void **) {     \
+    if (!at_begin()) return 2;                                                                              \
+    at_launch((void (*)(void **))kernel, params, {(int)gx, (int)gy, (int)gz}, {(int)bx, (int)by, (int)bz}); \
+    at_end();                                                                                               \
+    return at_failed ? 719 : 0;                                                                             \
+  }                                                                                                         \
+  extern "C" const char *at_fault_text() { return at_message; }
 
 #define AT_ENTRY(abi, bytes, signature)                                              \
   extern "C" const char *at_emulate(int which, void **args, void *scratch) {          \

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.codegen import cuda, entry
+from autotune.codegen.gridcode import GridCode
 from autotune.codegen.simt import emit
 from autotune.errors import CompileError
 from schedules.ir import nbytes
@@ -31,24 +32,47 @@ ALIGN = 256
 def build(*programs: GridProgram) -> bytes:
     """The object file of a program, or of several that `run` tells apart. Raises CompileError, also where
     there is no g++."""
+    return _compile(text(*programs), "-c")
+
+
+def driver(code: GridCode, *, shared: bool = False) -> bytes:
+    """An object, or a shared library, with the functions that a driver launches (`launched`) and what
+    launches them, ``at_cuLaunchKernel``. Raises CompileError."""
+    parts = ["#define AT_STRICT", _shim(), code.source]
+    types = {a.name: cuda.CUDA.types[a.dtype] for a in (*code.params, *code.scratch)}
+    for x in code.launches:
+        args = ", ".join(f"({types[n]} *)*(void **)params[{i}]" for i, n in enumerate(x.arrays))
+        parts.append(f'extern "C" void {launched(x.kernel)}(void **params) {{ {x.kernel}({args}); }}')
+    return _compile("\n".join([*parts, "AT_DRIVER"]), *(["-shared"] if shared else ["-c"]))
+
+
+def launched(kernel: str) -> str:
+    """The name of the function that a driver launches for a kernel."""
+    return f"at_{kernel}"
+
+
+def _compile(source: str, *how: str) -> bytes:
     compiler = shutil.which("g++")
     if compiler is None:
         raise CompileError("emulating a GPU needs g++; install it, or use target='cpu'")
     with tempfile.TemporaryDirectory() as tmp:
-        source, out = Path(tmp) / "kernel.cpp", Path(tmp) / "kernel.o"
-        source.write_text(text(*programs), encoding="utf-8")
+        path, out = Path(tmp) / "kernel.cpp", Path(tmp) / "kernel.o"
+        path.write_text(source, encoding="utf-8")
         done = subprocess.run(
-            [compiler, *FLAGS, "-c", str(source), "-o", str(out)], capture_output=True, text=True, check=False
+            [compiler, *FLAGS, *how, str(path), "-o", str(out)], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise CompileError(f"g++ refused the generated code: {done.stderr[:600]}")
         return out.read_bytes()
 
 
+def _shim() -> str:
+    return files("autotune.codegen").joinpath("emulator.h").read_text(encoding="utf-8")
+
+
 def text(*programs: GridProgram) -> str:
     """What is compiled: the shim, the CUDA C, launches, and the entry, which is the first program's."""
-    shim = files("autotune.codegen").joinpath("emulator.h").read_text(encoding="utf-8")
-    parts = [shim, cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
+    parts = [_shim(), cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
     first = programs[0]
     calls = ", ".join(f"at_program{n}" for n in range(len(programs)))
     size, _ = _scratch(first)
@@ -68,7 +92,7 @@ def _program(program: GridProgram, number: int) -> str:
     _, offsets = _scratch(program)
     places = {b.name: f"args[{n}]" for n, b in enumerate(program.params)}
     places |= {n: f"(char *)scratch + {at}" for n, at in offsets.items()}
-    lines = [emit(k, cuda.CUDA) + "\n" + _wrapper(k) for k in kernels]
+    lines = [emit(k, cuda.CUDA).text + "\n" + _wrapper(k) for k in kernels]
     lines.append(f"static void at_program{number}(void **args, void *scratch) {{")
     lines += [_launch(k, places) for k in kernels]
     return "\n".join([*lines, "}"])

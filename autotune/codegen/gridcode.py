@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from autotune.codegen.simt import Generated
 from autotune.errors import CompileError
 from schedules.ir import ITEM, Buffer, const
 from schedules.simt import Extents, GridProgram
 
-MAGIC = b"autotune-grid-1\n"
+MAGIC = b"autotune-grid-2\n"
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class Array:
-    """An array of the device, row-major."""
+    """An array of the device, row-major, which begins at a multiple of ``align`` bytes."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    align: int
 
     @property
     def nbytes(self) -> int:
@@ -43,7 +46,7 @@ class Array:
 @dataclass(frozen=True)
 class GridCode:
     """A program for a kind of device: ``params`` are its arguments, inputs then ``outputs``; ``scratch`` are
-    arrays that only its kernels use."""
+    arrays that only its kernels use. ``facts``: what the compiler tells of each kernel, by name."""
 
     kind: str
     params: tuple[Array, ...]
@@ -52,15 +55,17 @@ class GridCode:
     launches: tuple[Launch, ...]
     source: str
     binary: bytes = b""
+    facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         head = {
             "kind": self.kind,
-            "params": [[a.name, a.dtype, a.shape] for a in self.params],
+            "params": [[a.name, a.dtype, a.shape, a.align] for a in self.params],
             "outputs": self.outputs,
-            "scratch": [[a.name, a.dtype, a.shape] for a in self.scratch],
+            "scratch": [[a.name, a.dtype, a.shape, a.align] for a in self.scratch],
             "source": len(self.source.encode()),
             "launches": [[x.kernel, x.grid, x.block, x.arrays] for x in self.launches],
+            "facts": self.facts,
         }
         return b"".join([MAGIC, json.dumps(head).encode(), b"\n", self.source.encode(), self.binary])
 
@@ -74,8 +79,9 @@ class GridCode:
             return GridCode(
                 v["kind"], _arrays(v["params"]), tuple(v["outputs"]), _arrays(v["scratch"]), launches,
                 rest[: int(v["source"])].decode(), rest[int(v["source"]) :],
+                {str(k): {str(n): int(x) for n, x in f.items()} for k, f in v["facts"].items()},
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as err:
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
             raise CompileError(f"damaged code for a device: {err!r}") from None
 
 
@@ -83,25 +89,33 @@ def is_grid_code(data: bytes) -> bool:
     return data.startswith(MAGIC)
 
 
-def grid_code(program: GridProgram, kind: str, source: str, binary: bytes = b"") -> GridCode:
+def grid_code(
+    program: GridProgram,
+    kind: str,
+    made: Generated,
+    binary: bytes = b"",
+    facts: Mapping[str, Mapping[str, int]] | None = None,
+) -> GridCode:
     """The program with its source, ready to be sent."""
+
+    def array(b: Buffer) -> Array:
+        shape = tuple(const(n) or 0 for n in b.shape)
+        return Array(b.name, b.dtype, shape, made.align.get(b.name, ITEM[b.dtype]))
+
     return GridCode(
         kind,
-        tuple(map(_array, program.params)),
+        tuple(map(array, program.params)),
         program.outputs,
-        tuple(map(_array, program.scratch)),
+        tuple(map(array, program.scratch)),
         tuple(Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params)) for k in program.kernels),
-        source,
+        made.text,
         binary,
+        facts or {},
     )
 
 
-def _array(b: Buffer) -> Array:
-    return Array(b.name, b.dtype, tuple(const(n) or 0 for n in b.shape))
-
-
-def _arrays(items: list[tuple[str, str, list[int]]]) -> tuple[Array, ...]:
-    return tuple(Array(str(n), str(d), tuple(map(int, s))) for n, d, s in items)
+def _arrays(items: list[tuple[str, str, list[int], int]]) -> tuple[Array, ...]:
+    return tuple(Array(str(n), str(d), tuple(map(int, s)), int(a)) for n, d, s, a in items)
 
 
 def _extents(v: list[int]) -> Extents:

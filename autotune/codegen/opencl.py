@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.codegen import simt
-from autotune.codegen.simt import Dialect
+from autotune.codegen.simt import Dialect, Generated
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\
@@ -53,9 +53,15 @@ OPENCL = Dialect(
     store="vstore{n}({value}, 0, &{buffer}[{at}])",
     function=_function,
     shuffles=False,
+    aligned=False,
 )
+
+
+def generate(program: GridProgram) -> Generated:
+    """OpenCL C of all kernels of a program, with what it asks of its arrays."""
+    return simt.generate(program, OPENCL)
 
 
 def source(program: GridProgram) -> str:
     """The OpenCL C of all kernels of a program."""
-    return simt.source(program, OPENCL)
+    return generate(program).text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -61,16 +61,32 @@ class Dialect:
     store: str  # and {value}
     function: Callable[[str, str], str]
     shuffles: bool
+    aligned: bool  # vectors lie at multiples of their size
 
 
-def emit(kernel: GridKernel, dialect: Dialect) -> str:
-    """The text of one kernel, without the prelude. Raises CompileError for a dtype that GPUs lack here."""
-    return _Emitter(kernel, dialect).text()
+@dataclass(frozen=True)
+class Generated:
+    """Text in a dialect. ``align``: bytes that global arrays begin at multiples of, by name, where that is
+    more than their elements need."""
+
+    text: str
+    align: Mapping[str, int]
 
 
-def source(program: GridProgram, dialect: Dialect) -> str:
-    """The text of all kernels of a program."""
-    return "\n".join([dialect.prelude, *(emit(k, dialect) + "\n" for k in program.kernels)])
+def emit(kernel: GridKernel, dialect: Dialect) -> Generated:
+    """One kernel, without the prelude. Raises CompileError for a dtype that GPUs lack here."""
+    emitter = _Emitter(kernel, dialect)
+    return Generated(emitter.text(), emitter.align)
+
+
+def generate(program: GridProgram, dialect: Dialect) -> Generated:
+    """All kernels of a program, after the prelude."""
+    kernels = [emit(k, dialect) for k in program.kernels]
+    align: dict[str, int] = {}
+    for k in kernels:
+        for name, n in k.align.items():
+            align[name] = max(n, align.get(name, 1))
+    return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
 
 
 @dataclass
@@ -92,6 +108,7 @@ class _Emitter:
         self.depth = 1
         self.ranges: dict[str, affine.Range] = {x.var: (0, (const(x.extent) or 1) - 1) for x in kernel.blocks}
         self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
+        self.align: dict[str, int] = {}
         self.names: dict[str, str] = {}
         self.lanes: _Lanes | None = None
         self.axes = ""  # of the loops over threads around
@@ -235,7 +252,10 @@ class _Emitter:
 
     def vectorized(self, s: Loop) -> bool:
         """Write a loop over lanes as accesses of whole vectors; False where it is not that."""
-        store = s.body
+        store, conds = s.body, list[Expr]()
+        while isinstance(store, Guard):
+            conds += E.conjuncts(store.cond)
+            store = store.body
         n = const(s.extent) or 0
         if not isinstance(store, Store) or self.guard(store.buffer) or self.lanes is not None:
             return False
@@ -243,7 +263,11 @@ class _Emitter:
             return False
         item = ITEM[self.buffers[store.buffer].dtype]
         width = VECTOR_BYTES // item
-        while width > 1 and (n % width or not self.aligned(store.buffer, store.indices, s.var, width)):
+        while width > 1 and (
+            n % width
+            or not self.aligned(store.buffer, store.indices, s.var, width)
+            or not all(self.together(c, s.var, width) for c in conds)
+        ):
             width //= 2
         if width < 2 or "int64" in (
             self.buffers[store.buffer].dtype,
@@ -251,12 +275,26 @@ class _Emitter:
         ):
             return False
         for first in range(0, n, width):
+            held = [self.expr(E.substitute(c, {s.var: Const(first)})) for c in conds]
+            self.open(f"if ({' && '.join(held)})" if held else "")
             self.vector(store, s.var, first, width)
+            self.close()
         return True
+
+    def together(self, cond: Expr, var: str, width: int) -> bool:
+        """Whether a condition holds for all lanes of every vector or for none."""
+        if var not in E.variables(cond):
+            return True
+        if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
+            return False
+        terms, _ = affine.linear(cond.a)
+        if terms.get(Var(var)) != Const(1) or any(var in E.variables(a) and a != Var(var) for a in terms):
+            return False
+        before = affine.simplify(E.substitute(cond.a, {var: Const(0)}), self.ranges)
+        return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
         lanes = self.lanes = _Lanes(var, width)
-        self.open("")
         here = self.buffers[s.buffer].dtype
         whole = {x for x in E.loads(s.value) if ITEM.get(x.dtype) == ITEM[here] and self.whole(x, var, width)}
         for x in sorted(whole, key=E.show):
@@ -265,6 +303,7 @@ class _Emitter:
             at = self.flat(x.buffer, _at(x.indices, var, first))
             text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
             self.do(f"const {kind}{width} {t} = {text};")
+            self.needs(x.buffer, width)
             lanes.loaded[x] = t
         values = []
         sums = self.step(s.buffer, s.indices, var) == 0
@@ -276,7 +315,6 @@ class _Emitter:
                 self.do(f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {values[-1]};")
         if not sums:
             self.write(s, var, first, width, values)
-        self.close()
         self.lanes = None
 
     def write(self, s: Store, var: str, first: int, width: int, values: Sequence[str]) -> None:
@@ -291,6 +329,13 @@ class _Emitter:
             self.do(f"{t}.{'xyzw'[lane]} = {value};")
         at = self.flat(s.buffer, _at(s.indices, var, first))
         self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
+        self.needs(s.buffer, width)
+
+    def needs(self, buffer: str, width: int) -> None:
+        """Note that vectors of so many elements are accessed."""
+        b = self.buffers[buffer]
+        if self.d.aligned and b.scope == "global":
+            self.align[buffer] = max(self.align.get(buffer, 1), width * ITEM[b.dtype])
 
     def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
         assert self.lanes is not None

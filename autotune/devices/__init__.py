@@ -1,1 +1,1 @@
-"""What the machine itself can do: peaks and bandwidths."""
+"""Devices: what loads, runs and times code on them (`protocol`), and what the machine itself can do."""

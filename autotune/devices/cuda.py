@@ -1,37 +1,37 @@
 """NVIDIA GPUs through the driver's own interface (``cuda-bindings``, extra ``cuda``).
 
 Machine code is made by NVRTC beforehand; here it is loaded, run on arrays of the device, and timed by events,
-with the second cache flushed before every run. An error of the device is sticky: it ends the process that
-meets it, which is a worker's.
+with the second cache flushed before every run. The context is the device's primary one, which torch and CuPy
+use as well. An error of the device is sticky: it ends the process that meets it, which is a worker's.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from autotune.codegen import launcher
 from autotune.codegen.gridcode import GridCode
+from autotune.devices import nvml
+from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
 
-FLUSH = 2  # times the second cache: what is written between two runs
-
-
-class DeviceError(RuntimeError):
-    """The driver reports an error."""
+AHEAD = 16  # timed runs that are under way together
+INVALID_CONTEXT = 201  # the driver's word for a thread that has not met the device
 
 
 def available() -> bool:
     """Whether there are bindings, a driver, and a GPU."""
-    return _device() is not None
+    return _handle() is not None
 
 
 @cache
-def _device() -> Any:
+def _handle() -> Any:
     """The first GPU, or None. The driver library is looked for first: the bindings may hang without it."""
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         return None
@@ -49,11 +49,16 @@ def _device() -> Any:
 
 def _ok(answer: tuple[Any, ...]) -> Any:
     """The value of a driver call. Raises DeviceError."""
+    if int(answer[0]) != 0:
+        raise DeviceError(_words(int(answer[0])))
+    return answer[1] if len(answer) == 2 else answer[1:] or None
+
+
+def _words(status: int) -> str:
     from cuda.bindings import driver
 
-    if int(answer[0]) != 0:
-        raise DeviceError(driver.cuGetErrorString(answer[0])[1].decode())
-    return answer[1] if len(answer) == 2 else answer[1:] or None
+    failed, text = driver.cuGetErrorString(driver.CUresult(status))
+    return f"error {status}" if int(failed) else str(text.decode())
 
 
 def attribute(name: str) -> int:
@@ -61,22 +66,19 @@ def attribute(name: str) -> int:
     from cuda.bindings import driver
 
     which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    return int(_ok(driver.cuDeviceGetAttribute(which, _device())))
+    return int(_ok(driver.cuDeviceGetAttribute(which, _handle())))
 
 
-def arch() -> str:
-    """Such as "sm_90"."""
-    return f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}"
-
-
-def limits() -> dict[str, int]:
-    """What the device says of itself, by the names of `Target.limits`."""
+def limits(attribute: Callable[[str], int]) -> dict[str, int]:
+    """What a device says of itself, by the names of `Target.limits`; ``attribute``: of the driver, by
+    name."""
     clock = attribute("MEMORY_CLOCK_RATE") // 1000  # MHz; two transfers a cycle
+    capability = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
     return {
         "block_threads": attribute("MAX_THREADS_PER_BLOCK"),
         "bandwidth_gbs": 2 * clock * attribute("GLOBAL_MEMORY_BUS_WIDTH") // 8000,
         "clock_mhz": attribute("CLOCK_RATE") // 1000,
-        "fma": 64 if attribute("COMPUTE_CAPABILITY_MAJOR") < 8 or arch() == "sm_80" else 128,
+        "fma": 64 if capability <= (8, 0) else 128,
         "l2_bytes": attribute("L2_CACHE_SIZE"),
         "registers": attribute("MAX_REGISTERS_PER_BLOCK"),
         "shared_bytes": attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
@@ -87,59 +89,139 @@ def limits() -> dict[str, int]:
     }
 
 
-class Loaded:
-    """A program on the device, with memory for its arrays. The context is the device's primary one, which
-    torch and CuPy use as well."""
+class CudaProgram:
+    """See `Program`."""
 
-    def __init__(self, code: GridCode) -> None:
-        """Raises CompileError where there is no GPU, or the driver refuses the code."""
+    def __init__(self, device: CudaDevice, code: GridCode) -> None:
+        self._d, self._device = device.driver, device
+        try:
+            self._module = _ok(self._d.cuModuleLoadData(code.binary))
+        except DeviceError as err:
+            raise CompileError(f"the driver refused the code: {err}") from None
+        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
+        launches = []
+        for x in code.launches:
+            function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
+            launches.append((function, x.grid, x.block, [numbers[n] for n in x.arrays]))
+        address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value or 0
+        self.launch = launcher.bind(address, launches, len(numbers))
+
+    def run(self, memory: Sequence[Memory]) -> None:
+        self._launched(memory)
+        _ok(self._d.cuStreamSynchronize(0))
+
+    def seconds(self, memory: Sequence[Memory], n: int) -> float:
+        total, left = 0.0, n
+        flush, size = self._device.flush
+        while left:
+            pairs = self._device.events[: min(left, AHEAD)]
+            for start, end in pairs:
+                _ok(self._d.cuMemsetD8Async(flush, 0, size, 0))  # and it hides what launching costs
+                _ok(self._d.cuEventRecord(start, 0))
+                self._launched(memory)
+                _ok(self._d.cuEventRecord(end, 0))
+            _ok(self._d.cuEventSynchronize(pairs[-1][1]))
+            total += sum(_ok(self._d.cuEventElapsedTime(*pair)) for pair in pairs) * 1e-3
+            left -= len(pairs)
+        return total
+
+    def _launched(self, memory: Sequence[Memory]) -> None:
+        status = self.launch(*memory, 0)
+        if status:
+            raise DeviceError(_words(status))
+
+    def close(self) -> None:
+        _ok(self._d.cuModuleUnload(self._module))
+
+
+class CudaDevice:
+    """The first GPU: see `Device` and `Addressed`."""
+
+    kind = "cuda"
+    arrays_on = (2, 0)
+
+    def __init__(self) -> None:
+        """Raises CompileError where there is no GPU."""
         if not available():
             raise CompileError("there is no NVIDIA GPU here; use target='cuda-emulator'")
         from cuda.bindings import driver
 
-        self.code, self._d = code, driver
-        _ok(driver.cuCtxSetCurrent(_ok(driver.cuDevicePrimaryCtxRetain(_device()))))
+        self.driver = driver
+        self._context = _ok(driver.cuDevicePrimaryCtxRetain(_handle()))
+        _ok(driver.cuCtxSetCurrent(self._context))
+        self._flush: tuple[int, int] | None = None
+        self._events: list[tuple[Any, Any]] = []
+
+    def name(self) -> str:
+        return str(_ok(self.driver.cuDeviceGetName(256, _handle())).decode().rstrip("\0 "))
+
+    def arch(self) -> str:
+        return f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}"
+
+    def attributes(self) -> Mapping[str, int]:
+        return limits(attribute)
+
+    def state(self) -> dict[str, Any]:
+        return nvml.state(_ok(self.driver.cuDeviceGetPCIBusId(32, _handle())).decode().rstrip("\0 "))
+
+    def allocate(self, nbytes: int) -> Memory:
+        # a stream that is being captured into a graph lets nobody allocate, unless asked not to mind
+        mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = _ok(self.driver.cuThreadExchangeStreamCaptureMode(mode))
         try:
-            self._module = _ok(driver.cuModuleLoadData(code.binary))
-        except DeviceError as err:
-            raise CompileError(f"the driver refused the code: {err}") from None
-        self._held = {a.name: _ok(driver.cuMemAlloc(max(1, a.nbytes))) for a in (*code.params, *code.scratch)}
-        self._flush = _ok(driver.cuMemAlloc(FLUSH * attribute("L2_CACHE_SIZE")))
-        self._events = [_ok(driver.cuEventCreate(0)) for _ in range(2)]
-        self._calls = []
-        for x in code.launches:
-            function = _ok(driver.cuModuleGetFunction(self._module, x.kernel.encode()))
-            pointers = tuple(int(self._held[n]) for n in x.arrays)
-            self._calls.append((function, x.grid, x.block, (pointers, (ctypes.c_void_p,) * len(pointers))))
+            return int(_ok(self.driver.cuMemAlloc(max(1, nbytes))))
+        finally:
+            _ok(self.driver.cuThreadExchangeStreamCaptureMode(before))
 
-    def close(self) -> None:
-        """Give the memory of the device back."""
-        for memory in (*self._held.values(), self._flush):
-            _ok(self._d.cuMemFree(memory))
-        _ok(self._d.cuModuleUnload(self._module))
+    def free(self, memory: Memory) -> None:
+        _ok(self.driver.cuMemFree(memory))
 
-    def upload(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy arrays of the host, in the order of the parameters, to the device."""
-        for a, x in zip(self.code.params, arrays, strict=True):
-            _ok(self._d.cuMemcpyHtoD(self._held[a.name], x.ctypes.data, a.nbytes))
+    def upload(self, memory: Memory, array: np.ndarray) -> None:
+        _ok(self.driver.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes))
 
-    def seconds(self, n: int) -> float:
-        """Run ``n`` times, the second cache flushed before each; how long the runs take together, by
-        events."""
-        total = 0.0
-        start, end = self._events
-        for _ in range(n):
-            _ok(self._d.cuMemsetD8Async(self._flush, 0, FLUSH * attribute("L2_CACHE_SIZE"), 0))
-            _ok(self._d.cuEventRecord(start, 0))
-            for function, grid, block, arguments in self._calls:
-                _ok(self._d.cuLaunchKernel(function, *grid, *block, 0, 0, arguments, 0))
-            _ok(self._d.cuEventRecord(end, 0))
-            _ok(self._d.cuEventSynchronize(end))
-            total += _ok(self._d.cuEventElapsedTime(start, end)) * 1e-3
-        return total
+    def download(self, array: np.ndarray, memory: Memory) -> None:
+        _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes))
 
-    def download(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the outputs into arrays of the host."""
-        sizes = {a.name: a.nbytes for a in self.code.params}
-        for name, x in zip(self.code.outputs, arrays, strict=True):
-            _ok(self._d.cuMemcpyDtoH(x.ctypes.data, self._held[name], sizes[name]))
+    def load(self, code: GridCode) -> CudaProgram:
+        return CudaProgram(self, code)
+
+    def launcher(self, program: CudaProgram) -> Callable[..., int]:
+        return program.launch
+
+    def mend(self, status: int) -> None:
+        if status != INVALID_CONTEXT:
+            raise DeviceError(_words(status))
+        _ok(self.driver.cuCtxSetCurrent(self._context))
+
+    def owns(self, address: int) -> bool:
+        which = self.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        status, ordinal = self.driver.cuPointerGetAttribute(which, address)
+        return int(status) == 0 and int(ordinal) == self.arrays_on[1]
+
+    def wait(self, stream: int, other: int) -> None:
+        event = _ok(self.driver.cuEventCreate(2))  # without a clock
+        _ok(self.driver.cuEventRecord(event, other))
+        _ok(self.driver.cuStreamWaitEvent(stream, event, 0))
+        _ok(self.driver.cuEventDestroy(event))  # once it has happened
+
+    @property
+    def flush(self) -> tuple[int, int]:
+        """Memory to write between timed runs, and its bytes."""
+        if self._flush is None:
+            size = FLUSH * attribute("L2_CACHE_SIZE")
+            self._flush = self.allocate(size), size
+        return self._flush
+
+    @property
+    def events(self) -> list[tuple[Any, Any]]:
+        """Beginnings and ends of timed runs."""
+        if not self._events:
+            create = self.driver.cuEventCreate
+            self._events = [(_ok(create(0)), _ok(create(0))) for _ in range(AHEAD)]
+        return self._events
+
+
+@cache
+def device() -> CudaDevice:
+    """The first GPU, in this process: contexts do not survive a fork. Raises CompileError."""
+    return CudaDevice()

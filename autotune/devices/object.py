@@ -4,46 +4,48 @@ the host are copied to the device and back at every run."""
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from autotune.codegen.gridcode import Array, GridCode
-from autotune.devices import cuda, opencl
-from autotune.errors import CompileError
-
-
-class Loaded(Protocol):
-    """What every kind of device offers: a program, with memory for its arrays."""
-
-    def upload(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy arrays of the host, in the order of the parameters, to the device."""
-
-    def seconds(self, n: int) -> float:
-        """Run ``n`` times on what the device holds; how long that takes together."""
-
-    def download(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the outputs into arrays of the host."""
-
-
-DEVICES: dict[str, Callable[[GridCode], Loaded]] = {"cuda": cuda.Loaded, "opencl": opencl.Loaded}
+from autotune.devices import protocol, select
+from autotune.devices.protocol import Device, Memory
 
 
 class DeviceObject:
-    """The kernels of one program, loaded on the device that it is for. Raises CompileError."""
+    """The kernels of one program, loaded on the device that it is for, or on the one given. Raises
+    CompileError."""
 
     threads = 1
     scratch_bytes = 0
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, device: Device | None = None) -> None:
         self.code = code = GridCode.from_bytes(data)
-        if code.kind not in DEVICES:
-            raise CompileError(f"no device here runs code for {code.kind}")
+        self.device = select.device(code.kind) if device is None else device
         inputs = [_text(a) for a in code.params if a.name not in code.outputs]
         outputs = [_text(a) for a in code.params if a.name in code.outputs]
         self.signature = f"{' '.join(inputs)} -> {' '.join(outputs)}".strip()
-        self._loaded: Loaded = DEVICES[code.kind](code)
+        self.program = self.device.load(code)
+        self._one_at_a_time = threading.Lock()
+
+    @cached_property
+    def memory(self) -> list[Memory]:
+        """Memory of the device for all arrays, made when arrays of the host are first given."""
+        return [self.device.allocate(a.nbytes) for a in (*self.code.params, *self.code.scratch)]
+
+    def close(self) -> None:
+        """Give the memory of the device back. Nothing may run any more."""
+        for x in self.__dict__.pop("memory", ()):
+            self.device.free(x)
+        self.program.close()
+
+    def facts(self) -> dict[str, Any]:
+        """What the compiler says of its kernels, and the state of the device now."""
+        return {**protocol.facts(self.code), **self.device.state()}
 
     def python_function(self) -> Callable[..., int] | None:
         """None: every call goes through the checks of `Kernel`."""
@@ -51,24 +53,32 @@ class DeviceObject:
 
     def run(self, pointers: Sequence[int]) -> None:
         """Run once on data pointers of the host, in the order of the parameters."""
-        self.bench(pointers, 1)
+        self._with_copies(pointers, lambda: self.program.run(self.memory))
 
     def bench(
         self, pointers: Sequence[int], n: int, *, threads: int | None = None, cpu_clock: bool = False
     ) -> int:
         """Nanoseconds that ``n`` runs take together on the device, without the copies."""
-        arrays = [_view(p, a) for p, a in zip(pointers, self.code.params, strict=True)]
-        self._loaded.upload(arrays)
-        seconds = self._loaded.seconds(n)
-        self._loaded.download(arrays[len(arrays) - len(self.code.outputs) :])
-        return round(seconds * 1e9)
+        seconds = self._with_copies(pointers, lambda: self.program.seconds(self.memory, n))
+        return round(float(seconds) * 1e9)
 
     def seconds(self, n: int) -> float:
         """Seconds that ``n`` more runs take on what the device holds."""
-        return self._loaded.seconds(n)
+        return self.program.seconds(self.memory, n)
 
     def no_memory(self) -> MemoryError:
         return MemoryError("no memory on the device")
+
+    def _with_copies(self, pointers: Sequence[int], run: Callable[[], Any]) -> Any:
+        arrays = [_view(p, a) for p, a in zip(pointers, self.code.params, strict=True)]
+        inputs = len(arrays) - len(self.code.outputs)
+        with self._one_at_a_time:
+            for memory, x in zip(self.memory, arrays):
+                self.device.upload(memory, x)
+            answer = run()
+            for memory, x in zip(self.memory[inputs : len(arrays)], arrays[inputs:], strict=True):
+                self.device.download(x, memory)
+        return answer
 
 
 def _text(a: Array) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from autotune.codegen.gridcode import Array, GridCode
+from autotune.codegen.gridcode import GridCode
+from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
 
 
@@ -31,79 +31,131 @@ def context() -> Any:
     return cl.Context(devices[:1]) if devices else None
 
 
-def limits() -> dict[str, int]:
-    """What the device says of itself, by the names of `Target.limits`."""
-    d = context().devices[0]
-    block = int(d.max_work_group_size)
-    return {
-        "block_threads": block,
-        "sm_threads": max(block, 2048),
-        "sms": int(d.max_compute_units),
-        "shared_bytes": int(d.local_mem_size),
-        "clock_mhz": int(d.max_clock_frequency) or 1000,
-    }
+class OpenclProgram:
+    """See `Program`. Kernels keep their arguments, so that one of them serves one thread at a time."""
 
-
-def name() -> str:
-    """The device's own name, with what a file name or an identifier cannot hold taken out."""
-    return "-".join("".join(c if c.isalnum() else " " for c in context().devices[0].name).split())
-
-
-class Loaded:
-    """A program on a device, with memory for its arrays."""
-
-    def __init__(self, code: GridCode) -> None:
-        """Raises CompileError, also where there is no device."""
-        if context() is None:
-            raise CompileError(
-                "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device"
-            )
-        import pyopencl as cl
-
-        self.code = code
-        self._queue = cl.CommandQueue(context())
+    def __init__(self, device: OpenclDevice, code: GridCode) -> None:
+        cl = device.cl
+        self._cl, self._device = cl, device
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 built = cl.Program(context(), code.source).build()
         except cl.Error as err:
             raise CompileError(f"OpenCL refused the generated code: {str(err)[:600]}") from None
-        self._held = {a.name: self._memory(a) for a in (*code.params, *code.scratch)}
-        self._calls = []
+        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
+        self._launches = []
         for x in code.launches:
-            kernel = cl.Kernel(built, x.kernel)
-            kernel.set_args(*(self._held[n] for n in x.arrays))
             size = tuple(g * b for g, b in zip(x.grid, x.block, strict=True))
-            self._calls.append((kernel, size, x.block))
+            used = [numbers[n] for n in x.arrays]
+            self._launches.append((cl.Kernel(built, x.kernel), size, x.block, used))
 
-    def _memory(self, a: Array) -> Any:
-        import pyopencl as cl
+    def run(self, memory: Sequence[Memory]) -> None:
+        self._launched(memory)
+        self._device.finish()
 
-        return cl.Buffer(context(), cl.mem_flags.READ_WRITE, max(1, a.nbytes))
-
-    def upload(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy arrays of the host, in the order of the parameters, to the device."""
-        import pyopencl as cl
-
-        for a, x in zip(self.code.params, arrays, strict=True):
-            cl.enqueue_copy(self._queue, self._held[a.name], x)
-        self._queue.finish()
-
-    def seconds(self, n: int) -> float:
-        """Run ``n`` times, one after the other; how long that takes together."""
-        import pyopencl as cl
-
-        start = time.perf_counter()
+    def seconds(self, memory: Sequence[Memory], n: int) -> float:
+        pairs = []
         for _ in range(n):
-            for kernel, size, block in self._calls:
-                cl.enqueue_nd_range_kernel(self._queue, kernel, size, block)
-        self._queue.finish()
-        return time.perf_counter() - start
+            self._device.flush()
+            events = self._launched(memory)
+            pairs.append((events[0], events[-1]))
+        self._device.finish()
+        return sum(end.profile.end - start.profile.start for start, end in pairs) * 1e-9
 
-    def download(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the outputs into arrays of the host."""
+    def _launched(self, memory: Sequence[Memory]) -> list[Any]:
+        events = []
+        try:
+            for kernel, size, block, used in self._launches:
+                kernel.set_args(*(memory[i] for i in used))
+                events.append(
+                    self._cl.enqueue_nd_range_kernel(self._device.queue, kernel, size, block)
+                )  # in order: nothing begins before the one before has ended
+        except self._cl.Error as err:
+            raise DeviceError(str(err)) from None
+        return events
+
+    def close(self) -> None:
+        self._launches.clear()
+
+
+class OpenclDevice:
+    """The first device: see `Device`."""
+
+    kind = "opencl"
+
+    def __init__(self) -> None:
+        """Raises CompileError where there is none."""
+        if context() is None:
+            raise CompileError(
+                "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device"
+            )
         import pyopencl as cl
 
-        for n, x in zip(self.code.outputs, arrays, strict=True):
-            cl.enqueue_copy(self._queue, x, self._held[n])
-        self._queue.finish()
+        self.cl = cl
+        self._own = context().devices[0]
+        self.queue = cl.CommandQueue(context(), properties=cl.command_queue_properties.PROFILING_ENABLE)
+        # a CPU's caches are its own affair: emulation's times say nothing anyway
+        size = FLUSH * int(self._own.global_mem_cache_size) if self._own.type & cl.device_type.GPU else 0
+        self._flush = (self.allocate(size), size) if size else None
+
+    def name(self) -> str:
+        return str(self._own.name).strip()
+
+    def arch(self) -> str:
+        """The device's own name, with what a file name or an identifier cannot hold taken out."""
+        return "-".join("".join(c if c.isalnum() else " " for c in self.name()).split())
+
+    def attributes(self) -> Mapping[str, int]:
+        block = int(self._own.max_work_group_size)
+        return {
+            "block_threads": block,
+            "sm_threads": max(block, 2048),
+            "sms": int(self._own.max_compute_units),
+            "shared_bytes": int(self._own.local_mem_size),
+            "clock_mhz": int(self._own.max_clock_frequency) or 1000,
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {}  # OpenCL has no words for it
+
+    def allocate(self, nbytes: int) -> Memory:
+        try:
+            return self.cl.Buffer(context(), self.cl.mem_flags.READ_WRITE, max(1, nbytes))
+        except self.cl.Error as err:
+            raise DeviceError(str(err)) from None
+
+    def free(self, memory: Memory) -> None:
+        memory.release()
+
+    def upload(self, memory: Memory, array: np.ndarray) -> None:
+        if array.nbytes:
+            self.cl.enqueue_copy(self.queue, memory, array)
+        self.finish()
+
+    def download(self, array: np.ndarray, memory: Memory) -> None:
+        if array.nbytes:
+            self.cl.enqueue_copy(self.queue, array, memory)
+        self.finish()
+
+    def load(self, code: GridCode) -> OpenclProgram:
+        return OpenclProgram(self, code)
+
+    def finish(self) -> None:
+        """Wait for all that was begun."""
+        try:
+            self.queue.finish()
+        except self.cl.Error as err:
+            raise DeviceError(str(err)) from None
+
+    def flush(self) -> None:
+        """Begin to write so much that nothing else stays in the second cache."""
+        if self._flush is not None:
+            memory, size = self._flush
+            self.cl.enqueue_fill_buffer(self.queue, memory, np.zeros(1, np.uint32), 0, size // 4 * 4)
+
+
+@cache
+def device() -> OpenclDevice:
+    """The first device, in this process. Raises CompileError."""
+    return OpenclDevice()

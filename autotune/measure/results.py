@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 STATUSES = (
     "ok",
@@ -26,6 +27,7 @@ class Measurement:
     |output - reference| over the RMS of the reference, None if nothing was compared.
     ``reference_rate``: rate of the reference loop beside the timings over its nominal rate (1.0: the machine
     runs as it did when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
+    ``facts``: what a device's compiler and the device say: registers, spills, clocks, throttling.
     """
 
     status: str
@@ -37,6 +39,7 @@ class Measurement:
     build_s: float = 0.0
     check_s: float = 0.0
     run_s: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -96,7 +96,7 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
     reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""
     return Measurement(
         "slow" if timing.slow else "ok", reason, timing.times_s, timing.time_s, error, timing.rate,
-        check_s=checked - start, run_s=time.perf_counter() - checked,
+        check_s=checked - start, run_s=time.perf_counter() - checked, facts=loaded.facts(),
     )  # fmt: skip
 
 
@@ -143,6 +143,9 @@ class _Loaded:
 
     def timer(self) -> protocol.Run:
         return _runner(self._bench, self.kernel, self.packed(self._bench.arena.timing), "begin")
+
+    def facts(self) -> dict[str, Any]:
+        return {}
 
     def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
         """The pointers of a placement, packed constants in the place of constants: packed here, into memory

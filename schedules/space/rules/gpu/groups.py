@@ -7,7 +7,7 @@ from schedules.space.rules.gpu.inline import inline_stages
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
-from schedules.space.rules.gpu.tiles import schedule_tiles
+from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.groups import reductions_behind
 from schedules.space.rules.patterns import is_row_reduction
 from schedules.space.sketching import Draft
@@ -18,6 +18,7 @@ def apply_gpu_rules(d: Draft) -> None:
     inline_stages(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
+        split_reduction(d, name)
     while left := [name for name in d.s.blocks() if name not in d.done]:
         before = set(d.s.blocks())
         name = left[-1]

@@ -7,10 +7,12 @@ from schedules.space.sketching import Draft, extent
 THREADS = (64, 128, 256, 512, 1024)
 LANES = (1, 2, 4)
 EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
+BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
 
 
 def schedule_map(d: Draft, name: str) -> None:
-    """The loops of a stage as one, over blocks of threads."""
+    """The loops of a stage as one, over blocks of threads: as many as it takes, or a bounded number, each of
+    which goes on a grid further as long as there is work (a grid-stride loop)."""
     b = d.block(name)
     loops = [x.var for x in d.loops(name)]
     last = extent(d.loops(name)[-1])
@@ -22,8 +24,15 @@ def schedule_map(d: Draft, name: str) -> None:
     rest, v = d.s.split(flat, (None, lanes))
     threads = d.choice(f"{name}.threads", [t for t in THREADS if t <= total] or [32])
     each = d.choice(f"{name}.each", [k for k in EACH if k * 64 <= total] or [1])
-    block, vectors, thread = d.s.split(rest, (None, each, threads))
-    d.s.reorder(block, thread, vectors, v)
+    sms = d.target.limit("sms", 1)
+    bounded = total > 4 * BLOCKS[0] * sms * THREADS[0]
+    if bounded and d.choose(f"{name}.grid", ("whole", "bounded")) == "bounded":
+        blocks = d.choice(f"{name}.blocks", [k * sms for k in BLOCKS])
+        turn, block, vectors, thread = d.s.split(rest, (None, blocks, each, threads))
+        d.s.reorder(block, thread, turn, vectors, v)
+    else:
+        block, vectors, thread = d.s.split(rest, (None, each, threads))
+        d.s.reorder(block, thread, vectors, v)
     d.s.bind(block, "blockIdx.x")
     d.s.bind(thread, "threadIdx.x")
     d.s.unroll(vectors)

@@ -8,12 +8,20 @@ threads and a thread's own elements.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from schedules.ir import Block
 from schedules.nest import vars_bound, writers
 from schedules.primitives.base import Factor
-from schedules.space.rules.patterns import extents, is_guarded_copy, operands, reduction_length, spatial
+from schedules.space.rules.patterns import (
+    extents,
+    is_guarded_copy,
+    is_row_reduction,
+    operands,
+    reduction_length,
+    spatial,
+)
 from schedules.space.sketching import Draft, extent
 
 ACROSS = (1, 2, 4)  # virtual threads
@@ -23,6 +31,9 @@ STEPS = (4, 8, 16, 32)  # of the reduction, fetched at a time
 LANES = (1, 2, 4)
 PADS = (0, 1, 4)  # elements: one against conflicts of columns, four keep vectors aligned
 MOST_UNROLLED = 32
+PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
+TILE = 64 * 64  # elements that a block usually makes
+LONG = 1024
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,22 @@ class Cut:
     across: Factor
     threads: Factor
     own: Factor
+
+
+def split_reduction(d: Draft, name: str) -> None:
+    """Split-k: a long reduction with too few tiles for the processors, its parts by blocks of their own, in a
+    kernel before the one that adds them up."""
+    b = d.block(name)
+    if b.reducer is None or len(b.writes) != 1 or is_row_reduction(b):
+        return
+    n = extents(b)
+    tiles = math.prod(n[a] for a in spatial(b)) // TILE
+    loop = max((x for x in d.loops(name) if x.var in vars_bound(b, "reduce")), key=extent)
+    if tiles >= 2 * d.target.limit("sms", 1) or reduction_length(b) < LONG or extent(loop) < 2 * PARTS[-1]:
+        return
+    if d.choose(f"{name}.reduction", ("whole", "split")) == "split":
+        outer, _ = d.s.split(loop.var, (d.choice(f"{name}.parts", PARTS), None))
+        d.roots.add(d.s.rfactor(name, outer))
 
 
 def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
@@ -87,7 +114,7 @@ def _cut(d: Draft, producer: str, n: int, place: int) -> Cut:
 
 
 def _worth_sharing(p: Block) -> bool:
-    return reduction_length(p) > 1
+    return reduction_length(p) != 1  # 0: of a length that is still open
 
 
 def _operands_to_share(d: Draft, p: Block) -> list[str]:
@@ -111,18 +138,15 @@ def _accumulate(d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes:
         threads.append(t)
         rest += [v, i]
     *outer, last = reduce
-    steps = [k for k in STEPS if k < extent(last) and extent(last) % k == 0] or [
-        k for k in STEPS if k < extent(last)
-    ]
-    if steps and extent(last) > STEPS[0]:
-        where, inner = d.s.split(last.var, (None, d.choice(f"{producer}.steps", steps)))
-    else:
-        where, inner = d.s.split(last.var, (None, extent(last)))
+    n = extent(last)  # 0: a part of the reduction, of a length that is still open
+    steps = [k for k in STEPS if k < n and n % k == 0] or [k for k in STEPS if k < n or not n]
+    step = d.choice(f"{producer}.steps", steps) if steps and (n > STEPS[0] or not n) else n
+    where, inner = d.s.split(last.var, (None, step))
     d.s.reorder(*(x.var for x in outer), where, *threads, *still, inner, *rest)
     _bind(d, threads)
     for x in rest:
         d.s.unroll(x)
-    if 0 < extent(last) <= MOST_UNROLLED and not outer:
+    if 0 < n <= MOST_UNROLLED and not outer:
         d.s.unroll(inner)
     first = outer[0].var if outer else where
     d.s.decompose_reduction(producer, first)

@@ -1,0 +1,101 @@
+"""A GPU whose memory is this process's own, and whose driver is emulation (``codegen/emulator.h``): for
+tests of what is done with devices. Streams follow one another there; its times say nothing about a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from autotune.codegen import emulator, launcher
+from autotune.codegen.gridcode import GridCode
+from autotune.devices.protocol import DeviceError, Memory
+from autotune.targets import from_name
+
+CPU = (1, 0)  # where DLPack says that its arrays are
+
+
+class EmulatedProgram:
+    """See `Program`."""
+
+    def __init__(self, code: GridCode) -> None:
+        from autotune.codegen.compile import link
+
+        names = [emulator.launched(x.kernel) for x in code.launches]
+        at, self._keep = link(emulator.driver(code), ("at_cuLaunchKernel", "at_fault_text", *names), {})
+        self._text = ctypes.CFUNCTYPE(ctypes.c_char_p)(at["at_fault_text"])
+        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
+        launches = [
+            (at[n], x.grid, x.block, [numbers[a] for a in x.arrays])
+            for n, x in zip(names, code.launches, strict=True)
+        ]
+        self.launch = launcher.bind(at["at_cuLaunchKernel"], launches, len(numbers))
+
+    def run(self, memory: Sequence[Memory]) -> None:
+        if self.launch(*memory, 0):
+            raise DeviceError((self._text() or b"").decode())
+
+    def seconds(self, memory: Sequence[Memory], n: int) -> float:
+        start = time.perf_counter()
+        for _ in range(n):
+            self.run(memory)
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        pass
+
+
+class EmulatedDevice:
+    """See `Device` and `Addressed`."""
+
+    kind = "cuda"
+    arrays_on = CPU
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}
+        self.waits: list[tuple[int, int]] = []
+
+    def name(self) -> str:
+        return "emulator"
+
+    def arch(self) -> str:
+        return "emulator"
+
+    def attributes(self) -> Mapping[str, int]:
+        return dict(from_name("cuda-emulator").limits)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def allocate(self, nbytes: int) -> Memory:
+        raw = np.empty(nbytes + 255, np.uint8)
+        at = -(-raw.ctypes.data // 256) * 256  # as a GPU's memory begins
+        self._held[at] = raw
+        return at
+
+    def free(self, memory: Memory) -> None:
+        del self._held[memory]
+
+    def upload(self, memory: Memory, array: np.ndarray) -> None:
+        ctypes.memmove(memory, array.ctypes.data, array.nbytes)
+
+    def download(self, array: np.ndarray, memory: Memory) -> None:
+        ctypes.memmove(array.ctypes.data, memory, array.nbytes)
+
+    def load(self, code: GridCode) -> EmulatedProgram:
+        return EmulatedProgram(code)
+
+    def launcher(self, program: EmulatedProgram) -> Callable[..., int]:
+        return program.launch
+
+    def mend(self, status: int) -> None:
+        raise DeviceError(f"emulation ended with status {status}")
+
+    def owns(self, address: int) -> bool:
+        return True
+
+    def wait(self, stream: int, other: int) -> None:
+        self.waits.append((stream, other))

@@ -1,0 +1,102 @@
+"""What every kind of device offers: attributes, memory, and programs that are loaded, run and timed.
+
+One contract test runs over all of them (``tests/test_devices.py``). Devices whose memory has addresses offer
+`Addressed` programs too, which `autotune.device_kernel` launches on arrays of other libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from autotune.codegen.gridcode import GridCode
+from schedules.errors import AutotuneError
+
+Memory = Any  # an address, or what the device's library calls a buffer
+FLUSH = 2  # times the second cache: what is written between two timed runs
+
+
+class DeviceError(AutotuneError, RuntimeError):
+    """A device's driver reports an error. After a fault nothing works any more in the process that met it,
+    which is a worker's wherever candidates are measured."""
+
+
+class Program(Protocol):
+    """The kernels of one `GridCode`, loaded. ``memory``: one for each of its ``params``, then ``scratch``."""
+
+    def run(self, memory: Sequence[Memory]) -> None:
+        """Run once, and wait for it. Raises DeviceError."""
+
+    def seconds(self, memory: Sequence[Memory], n: int) -> float:
+        """Run ``n`` times, with what the arrays need out of the device's second cache before each; how long
+        the runs take together, on the device's clock. Raises DeviceError."""
+
+    def close(self) -> None:
+        """Unload. Nothing may run any more."""
+
+
+class Device(Protocol):
+    """``kind``: of the `GridCode` that it takes, and of targets."""
+
+    kind: str
+
+    def name(self) -> str:
+        """What its maker calls it."""
+
+    def arch(self) -> str:
+        """What code is compiled for: `Target.arch`."""
+
+    def attributes(self) -> Mapping[str, int]:
+        """Its sizes and rates, by the names of `Target.limits`."""
+
+    def state(self) -> dict[str, Any]:
+        """Its clocks now (MHz), its temperature (°C), and why it runs slower than it could: ``sm_mhz``,
+        ``memory_mhz``, ``temperature_c``, ``throttled`` (words). What is not known is left out."""
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Raises DeviceError for want of memory."""
+
+    def free(self, memory: Memory) -> None:
+        """Give it back."""
+
+    def upload(self, memory: Memory, array: np.ndarray) -> None:
+        """Copy a C-contiguous array of the host there."""
+
+    def download(self, array: np.ndarray, memory: Memory) -> None:
+        """Copy from there into a C-contiguous array of the host, once all is done that was begun before."""
+
+    def load(self, code: GridCode) -> Program:
+        """Raises CompileError where the device refuses the code."""
+
+
+@runtime_checkable
+class Addressed(Protocol):
+    """A device whose memory is addresses. ``arrays_on``: where DLPack says that its arrays are."""
+
+    arrays_on: tuple[int, int]
+
+    def launcher(self, program: Any) -> Callable[..., int]:
+        """What launches a loaded program: a function of the addresses of its memory and a stream, all ints,
+        that returns a status: 0 if all was launched (`autotune.codegen.launcher`)."""
+
+    def mend(self, status: int) -> None:
+        """Returns where launching again may succeed, as a thread had not met the device before; raises
+        DeviceError otherwise."""
+
+    def owns(self, address: int) -> bool:
+        """Whether an address is this device's memory."""
+
+    def wait(self, stream: int, other: int) -> None:
+        """What is launched on a stream from now on runs after what is on another one. Nobody else waits."""
+
+
+def facts(code: GridCode) -> dict[str, int]:
+    """What the compiler says of the kernels of a program, the largest of each: registers of a thread, and
+    bytes of shared memory, of stack and of registers spilled."""
+    found: dict[str, int] = {}
+    for kernel in code.facts.values():
+        for name, n in kernel.items():
+            found[name] = max(n, found.get(name, 0))
+    return found

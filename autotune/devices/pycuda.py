@@ -1,0 +1,166 @@
+"""NVIDIA GPUs through PyCUDA (extra ``pycuda``), where ``cuda-bindings`` cannot be had: it measures and runs
+on arrays of the host. Launching on arrays of other libraries needs the driver's handles, which it keeps to
+itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from autotune.codegen.gridcode import GridCode
+from autotune.devices import nvml
+from autotune.devices.cuda import AHEAD, limits
+from autotune.devices.protocol import FLUSH, DeviceError, Memory
+from autotune.errors import CompileError
+
+
+@cache
+def _driver() -> Any:
+    """``pycuda.driver``, ready, or None without PyCUDA, a driver or a GPU."""
+    if find_spec("pycuda") is None:
+        return None
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        import pycuda.driver as driver
+
+        driver.init()
+        return driver if driver.Device.count() else None
+    except (OSError, ImportError, RuntimeError):  # PyCUDA's own error derives from neither
+        return None
+    except Exception as err:
+        if type(err).__module__.startswith("pycuda"):
+            return None
+        raise
+
+
+def available() -> bool:
+    """Whether there are PyCUDA, a driver, and a GPU."""
+    return _driver() is not None
+
+
+class PycudaProgram:
+    """See `Program`."""
+
+    def __init__(self, device: PycudaDevice, code: GridCode) -> None:
+        self._d, self._device = device.driver, device
+        try:
+            self._module = self._d.module_from_buffer(code.binary)
+        except self._d.Error as err:
+            raise CompileError(f"the driver refused the code: {err}") from None
+        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
+        self._launches = []
+        for x in code.launches:
+            function = self._module.get_function(x.kernel)
+            function.prepare("P" * len(x.arrays))
+            self._launches.append((function, x.grid, x.block, [numbers[n] for n in x.arrays]))
+
+    def run(self, memory: Sequence[Memory]) -> None:
+        try:
+            self._launched(memory)
+            self._d.Context.synchronize()
+        except self._d.Error as err:
+            raise DeviceError(str(err)) from None
+
+    def seconds(self, memory: Sequence[Memory], n: int) -> float:
+        total, left = 0.0, n
+        flush, size = self._device.flush
+        try:
+            while left:
+                pairs = self._device.events[: min(left, AHEAD)]
+                for start, end in pairs:
+                    self._d.memset_d8_async(flush, 0, size)
+                    start.record()
+                    self._launched(memory)
+                    end.record()
+                pairs[-1][1].synchronize()
+                total += sum(end.time_since(start) for start, end in pairs) * 1e-3
+                left -= len(pairs)
+        except self._d.Error as err:
+            raise DeviceError(str(err)) from None
+        return total
+
+    def _launched(self, memory: Sequence[Memory]) -> None:
+        for function, grid, block, used in self._launches:
+            function.prepared_async_call(grid, block, None, *(int(memory[i]) for i in used))
+
+    def close(self) -> None:
+        self._launches.clear()
+        self._module = None
+
+
+class PycudaDevice:
+    """The first GPU: see `Device`."""
+
+    kind = "cuda"
+
+    def __init__(self) -> None:
+        """Raises CompileError where there is no GPU."""
+        self.driver = _driver()
+        if self.driver is None:
+            raise CompileError("there is no PyCUDA here, or no NVIDIA GPU; use target='cuda-emulator'")
+        self._own = self.driver.Device(0)
+        self._context = self._own.retain_primary_context()
+        self._context.push()
+        atexit.register(self._context.pop)  # or PyCUDA ends the process with a core dump
+        self._flush: tuple[Any, int] | None = None
+        self._events: list[tuple[Any, Any]] = []
+
+    def name(self) -> str:
+        return str(self._own.name())
+
+    def arch(self) -> str:
+        major, minor = self._own.compute_capability()
+        return f"sm_{major}{minor}"
+
+    def attributes(self) -> Mapping[str, int]:
+        which = self.driver.device_attribute
+        return limits(lambda name: int(self._own.get_attribute(getattr(which, name))))
+
+    def state(self) -> dict[str, Any]:
+        return nvml.state(self._own.pci_bus_id())
+
+    def allocate(self, nbytes: int) -> Memory:
+        try:
+            return self.driver.mem_alloc(max(1, nbytes))
+        except self.driver.Error as err:
+            raise DeviceError(str(err)) from None
+
+    def free(self, memory: Memory) -> None:
+        memory.free()
+
+    def upload(self, memory: Memory, array: np.ndarray) -> None:
+        self.driver.memcpy_htod(memory, array)
+
+    def download(self, array: np.ndarray, memory: Memory) -> None:
+        self.driver.memcpy_dtoh(array, memory)
+
+    def load(self, code: GridCode) -> PycudaProgram:
+        return PycudaProgram(self, code)
+
+    @property
+    def flush(self) -> tuple[Any, int]:
+        """Memory to write between timed runs, and its bytes."""
+        if self._flush is None:
+            size = FLUSH * self.attributes()["l2_bytes"]
+            self._flush = self.allocate(size), size
+        return self._flush
+
+    @property
+    def events(self) -> list[tuple[Any, Any]]:
+        """Beginnings and ends of timed runs."""
+        if not self._events:
+            self._events = [(self.driver.Event(), self.driver.Event()) for _ in range(AHEAD)]
+        return self._events
+
+
+@cache
+def device() -> PycudaDevice:
+    """The first GPU, in this process. Raises CompileError."""
+    return PycudaDevice()

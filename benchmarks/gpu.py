@@ -1,0 +1,296 @@
+"""One command for whatever GPU is at hand: tests, then every task of a suite, tuned and timed beside cuBLAS
+and cuDNN (torch), torch.compile (max-autotune) and Triton, in the same rounds.
+
+    pip download -d wheels '.[cuda,dev]' hatchling editables torch triton   # where there is a network
+    python benchmarks/gpu.py ops.toml:quick --wheels wheels   # where there is a GPU, and no network
+
+25 steps, each a process of its own of at most --limit seconds. Their results are kept in --out as they are
+made: the same command goes on where it was cut off, and --for SECONDS ends it before a step that would not
+fit. ``--target cuda-emulator`` or ``opencl`` try the steps without an NVIDIA GPU; what needs one is skipped,
+with the reason. ``--markdown`` prints the table of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+SUITE_STEPS = 20
+HALF = ("add", "fused_multiply_add", "softmax", "layer_norm", "rms_norm", "reduce_sum", "norm2", "permute")
+STEPS = (
+    "install",
+    "tests",
+    *(f"suite {n:02}" for n in range(SUITE_STEPS)),
+    "half elementwise",
+    "half rows",
+    "copies",
+)
+OVERHEAD_S = 60.0  # of a step: imports, the first compilation, torch.compile's own tuning
+Result = dict[str, Any]
+
+
+class Skip(Exception):
+    """A step that cannot run here, and why."""
+
+
+# -- steps: what a child process does -------------------------------------------------------------------
+
+
+def install(o: argparse.Namespace) -> Result:
+    """A virtual environment from a folder of wheels, and nothing else."""
+    if o.wheels is None:
+        raise Skip("no --wheels: the present environment is used")
+    subprocess.run([sys.executable, "-m", "venv", str(o.venv)], check=True)
+    pip = [
+        str(o.venv / "bin/python"),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--find-links",
+        str(o.wheels),
+    ]
+    subprocess.run([*pip, "hatchling", "editables"], check=True)
+    subprocess.run([*pip, "--no-build-isolation", "-e", f"{ROOT}[cuda,dev]"], check=True)
+    missing = [x for x in ("torch", "triton") if subprocess.run([*pip, x], check=False).returncode]
+    return {"without": missing}
+
+
+def tests(o: argparse.Namespace) -> Result:
+    """The tests that need a GPU, or those that emulate one."""
+    files = {
+        "cuda": ["tests/test_cuda.py", "tests/test_devices.py", "tests/test_device_kernel.py"],
+        "opencl": ["tests/test_opencl.py"],
+    }.get(o.target, ["tests/test_emulated_tuning.py"])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    last = done.stdout.strip().splitlines()[-1:]
+    return {
+        "passed": done.returncode == 0,
+        "summary": last,
+        "output": done.stdout[-4000:] if done.returncode else "",
+    }
+
+
+def suite(o: argparse.Namespace, number: int) -> Result:
+    """A share of the suite's tasks: each tuned for its part of the limit, then compared."""
+    from autotune.suites import read
+
+    tasks = read(o.suite)[number::SUITE_STEPS]
+    if not tasks:
+        raise Skip(f"the suite has fewer than {number + 1} tasks")
+    budget = o.budget or max(5.0, (o.limit - OVERHEAD_S) / len(tasks) * 0.6)
+    return {"rows": [row(task, o, budget) for task in tasks]}
+
+
+def row(task: Any, o: argparse.Namespace, budget: float) -> Result:
+    import autotune as at
+    from autotune.loading import load_workload
+    from schedules.ops import compulsory_bytes
+
+    w = task.workload
+    params = dict(w.params)
+    layout = params.pop("layout", None)
+    with tempfile.TemporaryDirectory() as folder:
+        db = f"{folder}/tuning.db"
+        start = time.monotonic()
+        tuned = at.tune(
+            w.op, layout=layout, target=o.target, budget_s=budget, trials=o.trials, db=db, **params
+        )
+        took = time.monotonic() - start
+        found: Result = {
+            "group": task.group, "op": w.op, "params": params, "flops": w.flops,
+            "bytes": compulsory_bytes(w.dag), "measured": tuned.measured, "failed": dict(tuned.failed),
+            "candidates_per_s": tuned.measured / took,
+        }  # fmt: skip
+        if tuned.best is None:
+            return found | {"times_s": {}, "skipped": {"autotune": "nothing valid was found"}}
+        kernel = load_workload(w, target=o.target, db=db)
+        found["device"] = getattr(kernel.record, "environment", {}).get("device", {})
+        if o.target != "cuda":
+            reason = f"needs an NVIDIA GPU, not {o.target}"
+            peers = {"torch": reason, "torch.compile": reason, "triton": reason}
+            return found | {"times_s": {"autotune": kernel.time(repeat=3)}, "skipped": peers}
+        import gpu_peers
+
+        times, skipped = gpu_peers.compare(kernel, w)
+        return found | {"times_s": times, "skipped": skipped}
+
+
+def half(o: argparse.Namespace) -> Result:
+    raise Skip("float16 is no dtype of the IR yet, not even for storage")
+
+
+def copies(o: argparse.Namespace) -> Result:
+    """The bandwidth of a copy, the ceiling of all that is bound by memory."""
+    if o.target != "cuda":
+        raise Skip(f"needs an NVIDIA GPU, not {o.target}")
+    import gpu_peers
+
+    return {"copy_bytes_per_s": gpu_peers.copy_bandwidth()}
+
+
+def run_step(name: str, o: argparse.Namespace) -> Result:
+    if name.startswith("suite "):
+        return suite(o, int(name.removeprefix("suite ")))
+    if name.startswith("half "):
+        return half(o)
+    return {"install": install, "tests": tests, "copies": copies}[name](o)
+
+
+# -- the parent -----------------------------------------------------------------------------------------
+
+
+def environment(o: argparse.Namespace) -> Result:
+    """Where and what: device, driver, clocks, command, commit."""
+    from autotune import targets
+    from autotune.devices import nvml, select
+
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    found: Result = {
+        "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
+        "commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain")),
+        "machine": targets.machine(), "driver": nvml.driver(),
+    }  # fmt: skip
+    if o.target in select.KINDS and select.available(o.target):
+        device = select.device(o.target)
+        found |= {"device": device.name(), "arch": device.arch(), "attributes": dict(device.attributes())}
+    return found
+
+
+def child(name: str, o: argparse.Namespace) -> Result:
+    """Run a step in a process of its own, which ends at the limit with all it has started."""
+    python = o.venv / "bin/python"
+    command = [str(python if python.exists() and name != "install" else sys.executable), str(Path(__file__))]
+    begun = time.monotonic()
+    p = subprocess.Popen(
+        [*command, *sys.argv[1:], "--child", name],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)])},
+    )  # fmt: skip
+    try:
+        out, err = p.communicate(timeout=o.limit)
+        lines = out.strip().splitlines()
+        answer: Result = json.loads(lines[-1]) if p.returncode == 0 and lines else {
+            "status": "failed", "reason": (err or out)[-2000:] or f"exit status {p.returncode}"
+        }  # fmt: skip
+    except subprocess.TimeoutExpired:
+        answer = {"status": "failed", "reason": f"took longer than {o.limit:g} s"}
+    finally:
+        if p.poll() is None:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.communicate()
+    return answer | {"step": name, "seconds": round(time.monotonic() - begun, 1), "at": now()}
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def save(path: Path, content: Result) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(content, indent=1) + "\n")
+    fresh.replace(path)
+
+
+def markdown(content: Result) -> str:
+    """A table of the rows: times of all, and how many times as fast as each we are."""
+    rows = [r for s in content["steps"] for r in s.get("rows", [])]
+    names = list(dict.fromkeys(n for r in rows for n in (*r["times_s"], *r["skipped"]) if n != "autotune"))
+    out = [
+        f"| task | time | {' | '.join(f'÷ {n}' for n in names)} | candidates/s |",
+        "|---" * (3 + len(names)) + "|",
+    ]
+    for r in rows:
+        ours = r["times_s"].get("autotune")
+        task = " ".join([r["op"], *(f"{k}={v}" for k, v in r["params"].items())])
+        ratios = [f"{r['times_s'][n] / ours:.2f}×" if ours and n in r["times_s"] else "–" for n in names]
+        shown = f"{ours * 1e6:.4g} µs" if ours else "–"
+        out.append(f"| {task} | {shown} | {' | '.join(ratios)} | {r['candidates_per_s']:.1f} |")
+    return "\n".join(out)
+
+
+def options() -> argparse.Namespace:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    p.add_argument("suite", help="FILE[:NAME]")
+    p.add_argument("--target", default="cuda", choices=["cuda", "opencl", "cuda-emulator"])
+    p.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"))
+    p.add_argument("--wheels", type=Path, help="a folder to install from, offline")
+    p.add_argument("--venv", type=Path, default=ROOT / ".gpu-venv", help="where --wheels are installed")
+    p.add_argument("--limit", type=float, default=480.0, help="seconds of a step at most")
+    p.add_argument(
+        "--for", dest="total", type=float, default=float("inf"), help="begin no step that may not fit"
+    )
+    p.add_argument(
+        "--budget", type=float, help="seconds of tuning for each task; default: what the limit leaves"
+    )
+    p.add_argument("--trials", type=int, help="end the tuning of a task earlier, after so many")
+    p.add_argument("--steps", help="only these, separated by commas")
+    p.add_argument("--markdown", action="store_true", help="print the table of --out and stop")
+    p.add_argument("--child", help=argparse.SUPPRESS)
+    return p.parse_args()
+
+
+def main() -> int:
+    o = options()
+    if o.child:
+        try:
+            answer = {"status": "done"} | run_step(o.child, o)
+        except Skip as why:
+            answer = {"status": "skipped", "reason": str(why)}
+        print(json.dumps(answer))
+        return 0
+    content: Result = json.loads(o.out.read_text()) if o.out.exists() else {"environment": {}, "steps": []}
+    if o.markdown:
+        print(markdown(content))
+        return 0
+    wanted = [s.strip() for s in o.steps.split(",")] if o.steps else list(STEPS)
+    unknown = [s for s in wanted if s not in STEPS]
+    if unknown:
+        print(f"no step {unknown[0]!r}; the steps are {', '.join(STEPS)}", file=sys.stderr)
+        return 2
+    end = time.monotonic() + o.total
+    for name in wanted:
+        # a step that failed is tried again; one that was cut off has left nothing
+        if any(s["step"] == name and s["status"] != "failed" for s in content["steps"]):
+            continue
+        if time.monotonic() + o.limit > end:
+            print(f"{name}: no time left; the same command goes on from here")
+            break
+        answer = child(name, o)
+        if not content["environment"] or name == "install":
+            content["environment"] = environment(o)
+        content["steps"] = [s for s in content["steps"] if s["step"] != name] + [answer]
+        save(o.out, content)
+        print(
+            f"{name}: {answer['status']} in {answer['seconds']} s {answer.get('reason', '')[-300:]}",
+            flush=True,
+        )
+    left = [n for n in STEPS if not any(s["step"] == n for s in content["steps"])]
+    print(f"{len(STEPS) - len(left)} of {len(STEPS)} steps done")
+    return int(any(s["status"] == "failed" for s in content["steps"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

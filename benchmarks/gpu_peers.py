@@ -1,0 +1,117 @@
+"""Our kernel and other libraries' on one NVIDIA GPU, interleaved: rounds in which each has its turn, the
+second cache written over before each, times by events on one stream.
+
+Each contender is captured into a CUDA graph where that is possible, so that what Python costs is nobody's
+time. float32 means float32: tf32 is off everywhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import triton_kernels
+
+from autotune.measure import random_inputs
+from autotune.peers import PeerError
+from autotune.peers.with_torch import operator
+from autotune.runtime import Kernel
+from schedules.model import Workload
+
+ROUNDS = 60
+WARM = 5
+FLUSH_BYTES = 256 << 20
+Call = Callable[[], Any]
+
+
+def compare(kernel: Kernel, workload: Workload) -> tuple[dict[str, float], dict[str, str]]:
+    """(median seconds by name, what was left out and why). Raises ValueError where a peer disagrees."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    inputs = [torch.from_numpy(x).cuda() for x in random_inputs(workload.dag)]
+    outs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="cuda") for t in _outputs(workload)]
+    out = outs[0] if len(outs) == 1 else tuple(outs)
+    contenders: dict[str, Call] = {"autotune": lambda: kernel(*inputs, out=out)}
+    skipped: dict[str, str] = {}
+    for name, make in (("torch", _eager), ("torch.compile", _compiled), ("triton", _triton)):
+        try:
+            with torch.inference_mode():
+                contenders[name] = make(workload, inputs)
+                contenders[name]()
+        except (PeerError, RuntimeError, ImportError) as err:
+            contenders.pop(name, None)
+            skipped[name] = " ".join(str(err).split())[:300]
+    kernel(*inputs, out=out)
+    expected = outs[0].double()
+    with torch.inference_mode():
+        for name, call in contenders.items():
+            if name != "autotune":
+                _agree(workload, name, call(), expected)
+        return times({n: _captured(c) for n, c in contenders.items()}), skipped
+
+
+def times(calls: Mapping[str, Call], rounds: int = ROUNDS) -> dict[str, float]:
+    """Median seconds of each over the rounds."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    pairs: dict[str, list[tuple[Any, Any]]] = {n: [] for n in calls}
+    for number in range(WARM + rounds):
+        for name, call in calls.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()  # while it runs, the host gets ahead
+            start.record()
+            call()
+            end.record()
+            if number >= WARM:
+                pairs[name].append((start, end))
+        torch.cuda.synchronize()
+    return {n: statistics.median(a.elapsed_time(b) for a, b in p) * 1e-3 for n, p in pairs.items()}
+
+
+def copy_bandwidth(nbytes: int = 1 << 30) -> float:
+    """Bytes read and written in a second by a copy of this many bytes."""
+    a, b = (torch.empty(nbytes, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return 2 * nbytes / times({"copy": lambda: b.copy_(a)})["copy"]
+
+
+def _outputs(workload: Workload) -> list[Any]:
+    return [workload.dag.tensors[n] for n in workload.dag.outputs]
+
+
+def _captured(call: Call) -> Call:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return call
+    return graph.replay
+
+
+def _eager(workload: Workload, inputs: list[Any]) -> Call:
+    return operator(workload.op)(dict(workload.params), inputs, None)
+
+
+def _compiled(workload: Workload, inputs: list[Any]) -> Call:
+    torch._dynamo.reset()
+    return torch.compile(_eager(workload, inputs), mode="max-autotune-no-cudagraphs")
+
+
+def _triton(workload: Workload, inputs: list[Any]) -> Call:
+    return triton_kernels.operator(workload.op, dict(workload.params), inputs)
+
+
+def _agree(workload: Workload, name: str, got: Any, expected: Any) -> None:
+    error = (got.double() - expected).abs().max().item()
+    scale = expected.square().mean().sqrt().item() or 1.0
+    if not np.isfinite(error) or error > 1e-3 * scale:
+        raise ValueError(f"{name} and the tuned kernel differ by {error / scale:.2g} on {workload.op}")

@@ -1,0 +1,155 @@
+// A CUDA driver of one GPU whose memory is this process's own, and whose modules are shared libraries of emulation
+// (autotune.codegen.emulator.driver): what the driver does beside computing, for tests without a GPU. Built as
+// libcuda.so.1. Streams follow one another. AT_FAKE_LOG names a file that gets a line for each call that matters.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <elf.h>
+#include <map>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef int R;
+typedef unsigned long long Ptr;
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, BAD_IMAGE = 200, NO_CONTEXT = 201, BAD_HANDLE = 400, FAULT = 719 };
+
+static std::map<Ptr, size_t> memory;
+static thread_local void *context;
+static int fault;  // sticky, as a GPU's
+static thread_local int capture_mode;  // 0 global, 2 relaxed
+static bool capturing;
+
+struct Module { void *library; };
+struct Function { void *kernel; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
+struct Event { double at; };
+
+static void note(const char *what, long long a = 0, long long b = 0) {
+  if (const char *path = getenv("AT_FAKE_LOG"))
+    if (FILE *f = fopen(path, "a")) { fprintf(f, "%s %lld %lld\n", what, a, b); fclose(f); }
+}
+static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+static R state() { return fault ? fault : context ? OK : NO_CONTEXT; }
+
+extern "C" {
+R cuInit(unsigned) { return OK; }
+R cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+R cuDeviceGetCount(int *n) { *n = 1; return OK; }
+R cuDeviceGet(int *d, int) { *d = 0; return OK; }
+R cuDeviceGetName(char *name, int n, int) { strncpy(name, "Fake GPU", n); return OK; }
+R cuDeviceGetPCIBusId(char *name, int n, int) { strncpy(name, "0000:01:00.0", n); return OK; }
+R cuDeviceTotalMem_v2(size_t *n, int) { *n = 1u << 30; return OK; }
+R cuDeviceComputeCapability(int *major, int *minor, int) { *major = 9; *minor = 0; return OK; }
+R cuDeviceGetAttribute(int *v, int which, int) {
+  static const std::map<int, int> known = {{1, 1024}, {8, 49152}, {10, 32}, {12, 65536}, {13, 1980000}, {16, 132},
+    {36, 2619000}, {37, 5120}, {38, 1 << 16}, {39, 2048}, {75, 9}, {76, 0}, {81, 233472}};
+  auto found = known.find(which);
+  *v = found == known.end() ? 0 : found->second;
+  return OK;
+}
+R cuDevicePrimaryCtxRetain(void **c, int) { static int one; *c = &one; return OK; }
+R cuDevicePrimaryCtxRelease_v2(int) { return OK; }
+R cuCtxSetCurrent(void *c) { context = c; note("context"); return OK; }
+R cuCtxGetCurrent(void **c) { *c = context; return OK; }
+R cuCtxPushCurrent_v2(void *c) { context = c; return OK; }
+R cuCtxPopCurrent_v2(void **c) { if (c) *c = context; context = 0; return OK; }
+R cuCtxDetach(void *) { return OK; }
+R cuCtxGetDevice(int *d) { *d = 0; return state(); }
+R cuCtxSynchronize() { note("synchronize"); return state(); }
+R cuStreamSynchronize(void *) { note("synchronize"); return state(); }
+R cuModuleLoadData(void **m, const void *image) {
+  auto head = (const Elf64_Ehdr *)image;
+  if (R bad = state()) return bad;
+  if (memcmp(head->e_ident, ELFMAG, SELFMAG)) return BAD_IMAGE;
+  size_t size = head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
+  int fd = memfd_create("module", 0);
+  if (write(fd, image, size) != (ssize_t)size) return NO_MEMORY;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // the file stays open, so that each has its own name
+  if (!library) return BAD_IMAGE;
+  *m = new Module{library};
+  note("load");
+  return OK;
+}
+R cuModuleLoadDataEx(void **m, const void *image, unsigned, void *, void **) { return cuModuleLoadData(m, image); }
+R cuModuleUnload(void *m) { delete (Module *)m; note("unload"); return OK; }
+R cuModuleGetFunction(void **f, void *m, const char *name) {
+  void *library = ((Module *)m)->library, *kernel = dlsym(library, (std::string("at_") + name).c_str());
+  if (!kernel) return NOT_FOUND;
+  *f = new Function{kernel, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
+  return OK;
+}
+R cuFuncSetBlockShape(void *, int, int, int) { return state(); }
+R cuFuncGetAttribute(int *v, int, void *) { *v = 0; return OK; }
+R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                 void *stream, void **params, void **extra) {
+  if (R bad = state()) return bad;
+  note("launch", (long long)stream, gx);
+  void *places[64];
+  if (!params) {  // packed end to end, as PyCUDA does: all of ours are pointers
+    auto packed = (Ptr *)extra[1];
+    for (int i = 0; i < 64; ++i) places[i] = packed + i;
+    params = places;
+  }
+  auto x = (Function *)f;
+  if (x->launch(x->kernel, gx, gy, gz, bx, by, bz, shared, stream, params, 0)) fault = FAULT;
+  return OK;  // a GPU's fault is met later
+}
+R cuMemAlloc_v2(Ptr *p, size_t n) {
+  if (R bad = state()) return bad;
+  if (capturing && capture_mode != 2) return 900;
+  if (n > (size_t)1 << 34) return NO_MEMORY;
+  *p = (Ptr)aligned_alloc(256, (n + 255) / 256 * 256);
+  memory[*p] = n;
+  note("allocate", (long long)n);
+  return OK;
+}
+R cuMemFree_v2(Ptr p) {
+  if (!memory.erase(p)) return INVALID;
+  free((void *)p);
+  note("free");
+  return OK;
+}
+R cuMemGetInfo_v2(size_t *a, size_t *b) { *a = *b = 1u << 30; return OK; }
+R cuMemcpyHtoD_v2(Ptr to, const void *from, size_t n) { if (R bad = state()) return bad; memcpy((void *)to, from, n); note("copy", n); return OK; }
+R cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) { if (R bad = state()) return bad; memcpy(to, (void *)from, n); note("copy", n); return OK; }
+R cuMemsetD8Async(Ptr p, unsigned char v, size_t n, void *) { if (R bad = state()) return bad; if (memory.at(p) < n) return INVALID; memset((void *)p, v, n); note("flush", n); return OK; }
+R cuEventCreate(void **e, unsigned flags) { *e = new Event{0}; note("event", flags); return OK; }
+R cuEventDestroy_v2(void *e) { delete (Event *)e; return OK; }
+R cuEventRecord(void *e, void *stream) { ((Event *)e)->at = now(); note("record", (long long)stream); return state(); }
+R cuEventQuery(void *) { return state(); }
+R cuEventSynchronize(void *) { note("synchronize"); return state(); }
+R cuEventElapsedTime(float *ms, void *a, void *b) { *ms = (((Event *)b)->at - ((Event *)a)->at) * 1e3; return OK; }
+R cuEventElapsedTime_v2(float *ms, void *a, void *b) { return cuEventElapsedTime(ms, a, b); }
+R cuStreamWaitEvent(void *stream, void *, unsigned) { note("wait", (long long)stream); return state(); }
+R cuThreadExchangeStreamCaptureMode(int *mode) { int old = capture_mode; capture_mode = *mode; *mode = old; return OK; }
+R cuPointerGetAttribute(void *v, int, Ptr p) {
+  auto after = memory.upper_bound(p);
+  if (after == memory.begin()) return INVALID;
+  --after;
+  if (p >= after->first + (after->second ? after->second : 1)) return INVALID;
+  *(int *)v = 0;
+  return OK;
+}
+R cuGetErrorString(int status, const char **text) {
+  static const std::map<int, const char *> words = {{INVALID, "invalid argument"}, {NO_MEMORY, "out of memory"}, {BAD_IMAGE, "device kernel image is invalid"},
+    {NO_CONTEXT, "invalid device context"}, {NOT_FOUND, "named symbol not found"}, {FAULT, "unspecified launch failure"}, {900, "operation not permitted when stream is capturing"}};
+  auto found = words.find(status);
+  *text = found == words.end() ? "unknown" : found->second;
+  return found == words.end() ? INVALID : OK;
+}
+R cuGetErrorName(int status, const char **text) { return cuGetErrorString(status, text); }
+void at_fake_capture(int on) { capturing = on; }
+R cuGetProcAddress_v2(const char *name, void **f, int, unsigned long long, int *found) {
+  std::string base = name;
+  for (auto suffix : {"_v2", ""})
+    if ((*f = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), (base + suffix).c_str()))) break;
+  if (found) *found = *f ? 0 : 1;
+  return *f ? OK : NOT_FOUND;
+}
+R cuGetProcAddress(const char *name, void **f, int v, unsigned long long flags) { return cuGetProcAddress_v2(name, f, v, flags, 0); }
+}

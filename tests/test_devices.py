@@ -1,0 +1,201 @@
+"""One contract for every kind of device: load, run, time, attributes, memory.
+
+The drivers of NVIDIA's GPUs are met by a fake one where there is no GPU (``tests/fake_driver.cpp``), in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gpu_fakes as fakes
+import measure_fakes
+import numpy as np
+import pytest
+from grid_cases import case, missing, program, sampled
+
+import autotune as at
+from autotune import targets
+from autotune.codegen import nvrtc
+from autotune.devices import cuda, nvml, opencl, pycuda
+from autotune.devices.emulated import EmulatedDevice
+from autotune.devices.object import DeviceObject
+from autotune.devices.protocol import Device, DeviceError
+from autotune.measure import Measurement, Measurer, Options
+from schedules import te
+from schedules.model import Target
+
+HERE = Path(__file__).parent
+DEVICES: dict[str, tuple[Callable[[], bool], Callable[[], Device]]] = {
+    "emulator": (lambda: shutil.which("g++") is not None, EmulatedDevice),
+    "opencl": (lambda: opencl.context() is not None, opencl.device),
+    "cuda": (cuda.available, cuda.device),
+    "pycuda": (pycuda.available, pycuda.device),
+}
+OPERATORS = ("matmul", "attention")  # the latter in several kernels
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Device:
+    available, make = DEVICES[request.param]
+    if not available():
+        missing({"emulator": "g++"}.get(request.param, request.param))
+    return make()
+
+
+def test_it_tells_what_it_is(device: Device) -> None:
+    assert device.name() and device.arch() and device.kind in ("cuda", "opencl")
+    found = device.attributes()
+    assert {"block_threads", "sms", "shared_bytes", "sm_threads", "clock_mhz"} <= set(found)
+    assert all(isinstance(n, int) and n > 0 for n in found.values()), found
+    assert set(device.state()) <= {"sm_mhz", "memory_mhz", "temperature_c", "throttled"}
+
+
+def test_memory_keeps_what_is_put_there(device: Device) -> None:
+    data = [np.arange(n, dtype="f4") + n for n in (1, 7, 1000)]
+    held = [device.allocate(x.nbytes) for x in data]
+    for memory, x in zip(held, data):
+        device.upload(memory, x)
+    for memory, x in zip(held, data):
+        out = np.empty_like(x)
+        device.download(out, memory)
+        np.testing.assert_array_equal(out, x)
+        device.free(memory)
+
+
+def test_too_much_memory_is_an_error(device: Device) -> None:
+    if device.arch() == "emulator":
+        pytest.skip("its memory is this process's own")
+    with pytest.raises(DeviceError):
+        device.allocate(1 << 50)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_programs_run_again_and_again_beside_each_other(device: Device, op: str) -> None:
+    c = case(op)
+    loaded = []
+    for _, trace in sampled(c.dag, 1):
+        loaded.append(DeviceObject(fakes.code_for(program(c.dag, trace), device).to_bytes(), device))
+        if len(loaded) == 2:
+            break
+    assert op != "attention" or len(loaded[0].code.launches) > 1
+    for _ in range(2):
+        for x in loaded:
+            outputs = c.poisoned()
+            x.run([a.ctypes.data for a in (*c.inputs, *outputs)])
+            c.check(outputs, op)
+    for x in loaded:
+        outputs = c.poisoned()
+        pointers = [a.ctypes.data for a in (*c.inputs, *outputs)]
+        assert x.bench(pointers, 4) > 0
+        c.check(outputs, op)
+        assert x.seconds(1) > 0
+        x.close()
+
+
+def test_damaged_code_is_refused(device: Device) -> None:
+    c = case("softmax")
+    code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device).to_bytes()
+    bad = code.replace(b"\x7fELF", b"\x7fELG") if b"\x7fELF" in code else code.replace(b"void", b"v0id")
+    with pytest.raises(at.CompileError, match="refused"):
+        DeviceObject(bad, device)
+
+
+def measured(target: Target, kinds: list[str], timeout_s: float = 60.0) -> list[Measurement]:
+    a, b = (te.placeholder((37, 5), "float32", name=n) for n in "AB")
+    dag = te.dag([a, b, te.compute((37, 5), lambda *i: a[i] + b[i], name="C")])
+    options = Options(timeout_s=timeout_s, build_timeout_s=60.0)
+    with Measurer(dag, target, build=fakes.NAME, options=options) as m:
+        return list(m.measure([measure_fakes.trace(k) for k in kinds]))
+
+
+@pytest.mark.parametrize("kind", ["opencl", "cuda"])
+def test_a_fault_costs_the_candidate_and_its_worker_only(kind: str) -> None:
+    available, make = DEVICES[kind]
+    if not available():
+        missing(kind)
+    if kind == "cuda" and make().name() != fakes.FAKE:
+        pytest.skip("these kernels are for the fake driver")
+    found = measured(targets.parse(kind), ["right", "faults", "right", "wrong", "right"])
+    statuses = [
+        "ok" if m.status == "slow" else m.status for m in found
+    ]  # on a machine that is busy elsewhere
+    assert statuses == ["ok", "crash", "ok", "wrong_result", "ok"], found
+    if kind == "cuda":
+        assert "unspecified launch failure" in found[1].reason
+    assert all(m.time_s for m in found if m.ok)
+
+
+@pytest.mark.slow
+def test_a_kernel_without_an_end_is_killed() -> None:
+    if opencl.context() is None:
+        missing("opencl")
+    found = measured(targets.parse("opencl"), ["hangs", "right"], timeout_s=8.0)
+    assert [m.status for m in found] == ["timeout", "ok"], found
+
+
+def test_reasons_of_throttling_are_words() -> None:
+    class Library:
+        nvmlClocksEventReasonGpuIdle = 1
+        nvmlClocksThrottleReasonHwSlowdown = 8
+        nvmlClocksEventReasonSwThermalSlowdown = 32
+        nvmlClocksEventReasonAll = 63
+
+    assert nvml.throttled(Library, 1) == []
+    assert nvml.throttled(Library, 1 | 8 | 32) == ["HwSlowdown", "SwThermalSlowdown"]
+
+
+def test_clocks_are_read_where_the_library_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        class NVMLError(Exception):
+            pass
+
+        NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+        nvmlClocksEventReasonHwSlowdown = 8
+
+        @staticmethod
+        def nvmlDeviceGetHandleByPciBusId(pci: bytes) -> str:
+            if pci != b"0000:01:00.0":
+                raise Library.NVMLError
+            return "gpu"
+
+        @staticmethod
+        def nvmlDeviceGetClockInfo(gpu: str, which: int) -> int:
+            return 1980 if which == 1 else 2619
+
+        @staticmethod
+        def nvmlDeviceGetTemperature(gpu: str, which: int) -> int:
+            raise Library.NVMLError
+
+        @staticmethod
+        def nvmlDeviceGetCurrentClocksEventReasons(gpu: str) -> int:
+            return 8
+
+    monkeypatch.setattr(nvml, "_library", lambda: Library)
+    assert nvml.state("0000:01:00.0") == {"sm_mhz": 1980, "memory_mhz": 2619, "throttled": ["HwSlowdown"]}
+    assert nvml.state("0000:02:00.0") == {}
+
+
+@pytest.mark.skipif(cuda.available(), reason="there is a driver already")
+def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        missing("g++")
+    if not nvrtc.available():  # the same wheels
+        missing("nvrtc")
+    tests = [str(HERE / name) for name in ("test_devices.py", "test_device_kernel.py")]
+    # PyCUDA is linked with all of the driver, of which the fake one has what we use: symbols are bound when
+    # called
+    start = (
+        "import ctypes, os, sys, pytest; sys.setdlopenflags(os.RTLD_LAZY); "
+        "ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL); sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start, "-q", "-rs", "-k", "cuda", "-p", "no:cacheprovider", *tests],
+        env=fakes.fake_driver(tmp_path), capture_output=True, text=True, check=False, cwd=HERE.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout.splitlines()[-1]

@@ -1,0 +1,72 @@
+"""What launches kernels: a function with the signature of cuLaunchKernel gets what a program says, in
+order."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+
+from autotune.codegen import launcher
+
+POINTERS = ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))
+DRIVER = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, POINTERS, ctypes.c_void_p
+)
+COUNTS = {11: 3, 12: 1, 13: 0}  # parameters of kernels, by handle
+Call = tuple[int, tuple[int, ...], int, int | None, list[int | None]]
+
+
+class Driver:
+    """Records launches, and answers each with the next status."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.calls: list[Call] = []
+        self.statuses = list(statuses)
+        self.function = DRIVER(self.launch)
+
+    @property
+    def address(self) -> int:
+        return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    def launch(self, kernel: int, gx, gy, gz, bx, by, bz, shared: int, stream: int, params, extra) -> int:  # type: ignore[no-untyped-def]
+        given = [params[i].contents.value for i in range(COUNTS[kernel])]
+        assert extra is None
+        self.calls.append((kernel, (gx, gy, gz, bx, by, bz), shared, stream, given))
+        return self.statuses.pop(0) if self.statuses else 0
+
+
+def bound(d: Driver) -> Callable[..., int]:
+    launches = [
+        (11, (1 << 30, 2, 3), (4, 5, 6), [2, 0, 1]),
+        (12, (7, 1, 1), (32, 1, 1), [3]),
+        (13, (1, 1, 1), (1, 1, 1), []),
+    ]
+    return launcher.bind(d.address, launches, 4)
+
+
+def test_launches_follow_one_another_with_their_arrays() -> None:
+    d = Driver()
+    launch = bound(d)
+    first, second = 0x7F00_0000_1000, (1 << 64) - 256  # all of an address arrives
+    assert launch(first, second, 30, 40, 0x5555_5555_5550) == 0
+    assert d.calls == [
+        (11, (1 << 30, 2, 3, 4, 5, 6), 0, 0x5555_5555_5550, [30, first, second]),
+        (12, (7, 1, 1, 32, 1, 1), 0, 0x5555_5555_5550, [40]),
+        (13, (1, 1, 1, 1, 1, 1), 0, 0x5555_5555_5550, []),
+    ]
+    assert launch(1, 2, 3, 4, 0) == 0 and d.calls[-1][3] is None
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_nothing_follows_a_failed_launch(failing: int) -> None:
+    d = Driver(*[0] * failing, 719)
+    assert bound(d)(1, 2, 3, 4, 0) == 719
+    assert len(d.calls) == failing + 1
+
+
+def test_another_number_of_arguments_launches_nothing() -> None:
+    d = Driver()
+    assert bound(d)(1, 2, 3, 4) == bound(d)(1, 2, 3, 4, 5, 6) == bound(d)() == -1
+    assert d.calls == []
