@@ -20,9 +20,12 @@ TRACE_VERSION = 1
 WORKLOAD_VERSION = 1
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
 def canonical(value: Any) -> str:
     """Canonical JSON text of a JSON value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest(text: str) -> str:

@@ -36,7 +36,7 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     """
     with _existing(opt.db_of(db)) as log:
         found = log.stats()
-        where = str(log.path)
+        where = log.path
     if json:
         print_json(found)
         return
@@ -240,12 +240,13 @@ def _merge(files: list[Path], db: str, json: bool) -> None:
 
 def _existing(db: str) -> Log:
     """The log, which must exist; opened for writing where possible, since that upgrades an older one."""
-    from kernels_db.connection import locate
     from kernels_db.errors import LogError
+    from kernels_db.place import locate
     from kernels_db.store import Log
 
-    if not locate(db).exists():
-        raise LogError(f"there is no tuning log at {db}; tune something first, or give its path with --db")
+    place = locate(db)
+    if not place.exists():
+        raise LogError(f"there is no tuning log at {place}; tune something first, or give its path with --db")
     try:
         return Log(db)
     except LogError:
