@@ -15,7 +15,7 @@ APPLICATION_ID = 0x61744C67  # "atLg", big-endian, at byte 68 of the file
 SCHEMA_VERSION = 2  # the number of the newest file in migrations/versions
 EXPORT_FORMAT = "autotune-log"
 EXPORT_VERSION = 1
-HEADER = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
+HEADER: dict[str, Any] = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
 
 
 def check_schema(

@@ -28,6 +28,7 @@ from kernels_db.sqlite import explain
 from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Workload, canonical, digest
 
 MAX_LINE = 1 << 20  # bytes
+MAX_ROWS = 5_000_000  # of one source, so that none can fill a disk
 MAX_DEFINITION = 768 << 10  # characters of a workload's canonical text
 MAX_TRACE = 256 << 10
 MAX_OBJECT = 64 << 10  # of any other nested object: options, environment, params, machine, target
@@ -69,8 +70,12 @@ def read_export(path: Path) -> Iterator[Item | Refused]:
             except Refused:
                 header = None
             check_header(str(path), header)
+            rows = 0
             while line := f.readline(MAX_LINE + 1):
-                if len(line) > MAX_LINE:
+                rows += 1
+                if rows > MAX_ROWS:
+                    yield Refused(too_many())
+                elif len(line) > MAX_LINE:
                     while line and not line.endswith(b"\n"):
                         line = f.readline(MAX_LINE)
                     yield Refused(f"line over {MAX_LINE >> 20} MB")
@@ -281,7 +286,7 @@ _NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
 
 def _finish_workload(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     if value["definition"].get("version") != WORKLOAD_VERSION:
-        raise Refused("workload: version cannot be read")
+        raise Refused(f"workload: version {_version(value['definition'])} cannot be read")
     return _defined("workload", columns, lambda text: Workload.from_json(text).json)
 
 
@@ -315,7 +320,7 @@ def _finish_run(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any
 
 def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     if value["trace"].get("version") != TRACE_VERSION:
-        raise Refused("record: trace version cannot be read")
+        raise Refused(f"record: trace version {_version(value['trace'])} cannot be read")
     text = columns["trace"]
     if not _is_trace(value["trace"]):
         raise Refused("record: trace not valid")
@@ -333,6 +338,17 @@ _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] =
     "run": _finish_run,
     "record": _finish_record,
 }
+
+
+def _version(value: dict[str, Any]) -> str:
+    """The version of a newer or older form, in one of few words."""
+    version = value.get("version")
+    return str(version) if type(version) is int and 0 <= version < 100 else "unknown"
+
+
+def too_many() -> str:
+    """The reason for all that comes after `MAX_ROWS`."""
+    return f"more than {MAX_ROWS} rows from one source"
 
 
 def _is_trace(value: dict[str, Any]) -> bool:

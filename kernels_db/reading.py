@@ -176,6 +176,13 @@ class LogReader:
         with self._read() as session:
             return tasks_of(session)
 
+    def by_status(self, workload: WorkloadLike, target: TargetLike) -> dict[str, int]:
+        """How many records of a task ended how."""
+        task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
+        query = select(RecordRow.status, func.count()).where(*task).group_by(RecordRow.status)
+        with self._read() as session:
+            return dict(sorted((str(status), n) for status, n in session.execute(query)))
+
     def stats(self) -> dict[str, Any]:
         """Counts: workloads, targets, machines, runs, records, and by_status (status -> records)."""
         tables = (WorkloadRow, TargetRow, MachineRow, RunRow, RecordRow)
@@ -187,6 +194,13 @@ class LogReader:
             grouped = session.execute(by_status.order_by(RecordRow.status)).all()
             counts["by_status"] = {str(status): n for status, n in grouped}
         return counts
+
+    def pinned(self, workload: WorkloadLike, target: TargetLike) -> Record | None:
+        """The record that a task is pinned to."""
+        with self._read() as session:
+            row = session.get(PinRow, (_digest(workload), _digest(target)))
+            found = None if row is None else session.get(RecordRow, row.record)
+            return None if found is None else self._record(found)
 
     def pins(self) -> list[Pin]:
         """The pins, in the order of their tasks."""

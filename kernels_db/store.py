@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.orm import Session
 
-from kernels_db import engine, exchange, sqlite, transfer
+from kernels_db import engine, exchange, sqlite, t4, transfer
 from kernels_db.compat import HEADER
 from kernels_db.errors import LogError
 from kernels_db.lookup import stored_record
@@ -217,9 +217,10 @@ class Log(LogReader):
 
     # -- exchange ---------------------------------------------------------------------------------------
 
-    def export(self, path: str | os.PathLike[str], top: int | None = None) -> int:
+    def export(self, path: str | os.PathLike[str], top: int | None = None, form: str = "jsonl") -> int:
         """Write the log to a JSON Lines file (see `kernels_db.exchange`), or of every task only the
-        ``top`` best records and what they refer to. Gives the number of records.
+        ``top`` best records and what they refer to; with ``form="t4"`` as a T4 document (`kernels_db.t4`).
+        Gives the number of records.
 
         The file is replaced whole, or left as it was."""
         target = Path(path)
@@ -230,11 +231,17 @@ class Log(LogReader):
         plain = not target.exists() or target.is_file()
         part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
         count = 0
+
+        def objects() -> Iterator[tuple[str, dict[str, Any]]]:
+            nonlocal count
+            for kind, value in self._objects(top):
+                count += kind == "record"
+                yield kind, value
+
         try:
             with part.open("w", encoding="ascii", newline="\n") as f:
-                for kind, line in self._lines(top):
-                    f.write(line)
-                    count += kind == "record"
+                for piece in t4.document(objects()) if form == "t4" else map(_line, objects()):
+                    f.write(piece)
             if plain:
                 part.replace(target)
         except OSError as err:
@@ -247,21 +254,21 @@ class Log(LogReader):
 
     def export_lines(self, top: int | None = None) -> Iterator[str]:
         """The lines of `export`, each with its newline, from one snapshot."""
-        return (line for _, line in self._lines(top))
+        return map(_line, self._objects(top))
 
-    def _lines(self, top: int | None) -> Iterator[tuple[str, str]]:
-        yield "header", exchange.line(HEADER)
+    def _objects(self, top: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "header", HEADER
         with self._read() as session:
             wanted = None if top is None else self._closure(session, top)
             for kind, row in transfer.rows(session):
                 key = row["uid" if kind in ("run", "record") else "digest"]
                 if wanted is None or key in wanted:
                     with self._damage(kind, key):
-                        yield kind, exchange.line(exchange.encode(kind, row))
+                        yield kind, exchange.encode(kind, row)
 
     def merge(self, path: str | os.PathLike[str]) -> MergeResult:
-        """Take in another log, a database or an export. Malformed content is refused and counted by
-        reason, the rest goes in; merging again changes nothing."""
+        """Take in another log, a database, an export or a T4 document. Malformed content is refused and
+        counted by reason, the rest goes in; merging again changes nothing."""
         source = locate(path)
         tally = transfer.Tally()
         if isinstance(source, PostgresDatabase):
@@ -272,7 +279,8 @@ class Log(LogReader):
             if file.is_dir():
                 raise LogError(f"{file} is a directory; give an export or a log in it")
             if not sqlite.database_exists(file):
-                self._merge(exchange.read_export(file), tally)
+                is_t4 = file.exists() and t4.is_t4(file)
+                self._merge(t4.read(file) if is_t4 else exchange.read_export(file), tally)
             elif sqlite.is_older(file, self.timeout_s):
                 with tempfile.TemporaryDirectory() as folder:  # brought to this schema without being changed
                     copy = SqliteFile(Path(folder) / file.name)
@@ -297,7 +305,10 @@ class Log(LogReader):
     def _items(self) -> Iterator[exchange.Item | exchange.Refused]:
         """Every row as a checked item: another log's tables are trusted no more than a file."""
         with self._read() as session:
-            for kind, row in transfer.rows(session):
+            for number, (kind, row) in enumerate(transfer.rows(session)):
+                if number >= exchange.MAX_ROWS:
+                    yield exchange.Refused(exchange.too_many())
+                    return
                 try:
                     yield exchange.decode(exchange.encode(kind, row))
                 except exchange.Refused as err:
@@ -385,3 +396,7 @@ def _workload_line(w: Workload) -> dict[str, Any]:
 
 def _target_line(t: Target) -> dict[str, Any]:
     return {"type": "target", "digest": t.digest, "definition": exchange.parse(t.json.encode())}
+
+
+def _line(item: tuple[str, dict[str, Any]]) -> str:
+    return exchange.line(item[1])
