@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from autotune.runtime import Kernel
 
 OTHERS = 32  # records to look at when the best cannot be used
+UNUSABLE = (TraceError, ScheduleError, CompileError)  # of a record: written elsewhere, or by another version
+Unusable = TraceError | ScheduleError | CompileError
 
 
 def load(
@@ -52,7 +54,8 @@ def load(
     is left out with a warning. ``constant_weights`` as it was tuned: the kernel then takes what its
     `Kernel.pack_weights` returns.
 
-    Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read.
+    Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read; and
+    where all records are left out, the error of the first: `ScheduleError`, `TraceError` or `CompileError`.
     """
     workload = as_workload(program, params, dtype, layout, constant_weights)
     return load_workload(
@@ -74,14 +77,15 @@ def load_workload(
 
     where = database(db)
     wanted = targets.parse(target, threads)
-    unusable: list[str] = []
+    unusable: list[Unusable] = []
     for hit in _stored(workload, wanted, _threads(target, threads), where):
         try:
             kernel = kernel_of(workload, hit.target, hit.record.trace, hit.record)
-        except (TraceError, ScheduleError, CompileError) as err:
-            unusable.append(_leave_out(hit, err))
-            continue
-        return kernel
+        except UNUSABLE as err:
+            unusable.append(_unusable(hit, err))
+        else:
+            _warn(unusable)
+            return kernel
     if nearest and target == "cpu":
         from autotune.nearest import nearest as look
 
@@ -89,9 +93,9 @@ def load_workload(
         if tried is not None:
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=3)
             return tried.kernel
-    missing = _not_found(workload, where, threads, unusable)
+    missing = unusable[0] if unusable else KernelNotFound(_not_found(workload, where, threads))
     if not fallback:
-        raise KernelNotFound(missing)
+        raise missing
     kernel = default_kernel(workload, wanted)
     warnings.warn(f"{missing}\nUsing the default schedule, which is not tuned.", stacklevel=3)
     return kernel
@@ -129,14 +133,15 @@ def find(
 
     where = database(db)
     wanted = targets.parse(target, threads)
-    unusable: list[str] = []
+    unusable: list[Unusable] = []
     for hit in _stored(workload, wanted, _threads(target, threads), where):
         try:
             check_legal(workload.dag, hit.record.trace, hit.target)
-        except (TraceError, ScheduleError) as err:
-            unusable.append(_leave_out(hit, err))
-            continue
-        return hit
+        except UNUSABLE as err:
+            unusable.append(_unusable(hit, err))
+        else:
+            _warn(unusable)
+            return hit
     if nearest and target == "cpu":
         from autotune.nearest import nearest as look
         from autotune.nearest import refused
@@ -147,7 +152,7 @@ def find(
                 raise refused(workload, tried)
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
             return tried.hit
-    raise KernelNotFound(_not_found(workload, where, threads, unusable))
+    raise unusable[0] if unusable else KernelNotFound(_not_found(workload, where, threads))
 
 
 def _threads(target: str | Target, threads: int | None) -> int | None:
@@ -170,22 +175,24 @@ def _stored(workload: Workload, wanted: Target, threads: int | None, where: str)
             return
 
 
-def _leave_out(hit: Hit, err: Exception) -> str:
-    """Why a record is not used; also as a warning, since the next one is slower. A pinned one is not
-    replaced by another."""
-    said = f"{'pinned ' if hit.pinned else ''}record {hit.record.uid} cannot be used: {err}"
-    if not hit.pinned:
-        warnings.warn(said, stacklevel=4)
-    return said
+def _unusable(hit: Hit, err: Unusable) -> Unusable:
+    """The same kind of error, which names the record."""
+    return type(err)(f"{'pinned ' if hit.pinned else ''}record {hit.record.uid} cannot be used: {err}")
 
 
-def _not_found(workload: Workload, where: str, threads: int | None, unusable: Sequence[str]) -> str:
+def _warn(unusable: Sequence[Unusable]) -> None:
+    """Records that were left out for one that ranks behind them."""
+    for err in unusable:
+        warnings.warn(str(err), stacklevel=4)
+
+
+def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     """What was looked for, where, what is there instead, and the command that would help."""
     place = str(locate(where))
     others: list[Target] = []
     lookup.best(where, workload.digest, lambda t: bool(others.append(t)))  # type: ignore[func-returns-value]
     wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
-    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}", *unusable[:5]]
+    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
     if others:
         shown = sorted(
             {f"{t.kind} {t.arch}, {t.threads} thread{'s' if t.threads > 1 else ''}" for t in others}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernels_db.store import Log
 
 app = typer.Typer(
-    help="The tuning log: look into it, check it, pin it, carry it elsewhere, take others in.",
+    help="The tuning log: look into it, check, pin, share it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
