@@ -95,14 +95,17 @@ def _read_line(line: bytes) -> Item | Refused | None:
         return err
 
 
+def _no_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # NaN and Infinity are not JSON
+
+
 def parse(line: bytes) -> dict[str, Any]:
     """The JSON object of a line. Raises `Refused`."""
-
-    def constant(name: str) -> float:
-        raise ValueError(name)
-
     try:
-        value = json.loads(line.decode("utf-8"), parse_constant=constant)
+        value = _DECODER.decode(line.decode("utf-8"))
     except (ValueError, RecursionError):
         raise Refused("not JSON") from None
     if not isinstance(value, dict):
@@ -146,8 +149,10 @@ def seal(kind: Literal["run", "record"], value: dict[str, Any]) -> dict[str, Any
 
 
 def _uid(kind: str, value: dict[str, Any]) -> str:
-    varying = {"uid", "ended", "state"} if kind == "run" else {"uid"}
-    return digest(canonical({k: v for k, v in value.items() if k not in varying}))
+    constant = dict(value)
+    for name in ("uid", "ended", "state") if kind == "run" else ("uid",):
+        constant.pop(name, None)
+    return digest(canonical(constant))
 
 
 # -- one check per field: value -> column, or an exception of MALFORMED -----------------------------

@@ -130,18 +130,17 @@ class Log(LogReader):
 
         A record without a moment of its own is put after the other records of its trace, even where the
         clock was set back meanwhile, since the newest counts."""
-        prepared = [(self._prepared(new), new.created is None) for new in news]
-        made: list[dict[str, Any]] = []
+        news = list(news)
+        values = [self._prepared(new) for new in news]
+        made = [self._sealed(value) for value in values]
         with self._write("add") as session:
-            newest: dict[tuple[str, str, str], str] = {}
-            for value, free in prepared:
-                columns = self._sealed(value)
-                trace = (columns["workload"], columns["target"], columns["trace_digest"])
-                last = newest.get(trace) or (_newest(session, *trace) if free else None)
-                if free and last is not None and columns["created"] <= last:
-                    columns = self._sealed({**value, "created": after(last)})
-                newest[trace] = max(columns["created"], last or "")
-                made.append(columns)
+            newest = _newest(session, made)
+            for i, columns in enumerate(made):
+                trace = _trace_of(columns)
+                last = newest.get(trace, "")
+                if news[i].created is None and columns["created"] <= last:
+                    made[i] = columns = self._sealed({**values[i], "created": after(last)})
+                newest[trace] = max(columns["created"], last)
             if made:
                 session.execute(engine.insert(session.connection(), RecordRow), made)
         return [stored_record(self.place, columns) for columns in made]
@@ -375,11 +374,24 @@ class Log(LogReader):
             raise LogError(f"{what} must be plain JSON values with finite numbers: {err}") from None
 
 
-def _newest(session: Session, workload: str, target: str, trace_digest: str) -> str | None:
-    """The moment of the newest record of a trace."""
-    same = (RecordRow.workload == workload, RecordRow.target == target)
-    query = select(func.max(RecordRow.created)).where(*same, RecordRow.trace_digest == trace_digest)
-    return session.scalar(query)
+def _trace_of(columns: Mapping[str, Any]) -> tuple[str, str, str]:
+    return columns["workload"], columns["target"], columns["trace_digest"]
+
+
+def _newest(session: Session, made: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
+    """The moment of the newest record of each trace of these that is known."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for workload, target, trace in map(_trace_of, made):
+        tasks.setdefault((workload, target), []).append(trace)
+    newest = {}
+    for (workload, target), traces in tasks.items():
+        same = (RecordRow.workload == workload, RecordRow.target == target)
+        for first in range(0, len(traces), transfer.BATCH):
+            asked = RecordRow.trace_digest.in_(traces[first : first + transfer.BATCH])
+            query = select(RecordRow.trace_digest, func.max(RecordRow.created)).where(*same, asked)
+            for trace, moment in session.execute(query.group_by(RecordRow.trace_digest)):
+                newest[workload, target, trace] = moment
+    return newest
 
 
 def _workload_line(w: Workload) -> dict[str, Any]:
