@@ -109,6 +109,8 @@ def _sqlite(connect: Callable[[], sqlite3.Connection], pool: type[Pool] = QueueP
 
 
 def _postgresql(place: PostgresDatabase, timeout_s: float) -> Engine:
+    place.driver()
+
     def connect() -> object:
         con = place.connect(timeout_s)
         con.autocommit = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernels_db.compat import APPLICATION_ID, check_schema
@@ -38,8 +39,8 @@ class PostgresDatabase:
     def exists(self) -> bool:
         return True
 
-    def connect(self, timeout_s: float) -> Connection[Any]:
-        """A connection in autocommit mode that finds our tables. Raises `LogError`."""
+    def driver(self) -> ModuleType:
+        """psycopg. Raises `LogError` where it is not installed."""
         try:
             import psycopg
         except ImportError:
@@ -47,6 +48,11 @@ class PostgresDatabase:
                 f"{self} is a PostgreSQL database, and psycopg is not installed; "
                 f"pip install 'autotune[postgresql]'"
             ) from None
+        return psycopg
+
+    def connect(self, timeout_s: float) -> Connection[Any]:
+        """A connection in autocommit mode that finds our tables. Raises `LogError`."""
+        psycopg = self.driver()
         conninfo = "postgresql://" + self.url.split("://", 1)[1]
         try:
             con = psycopg.connect(
@@ -72,8 +78,6 @@ class PostgresDatabase:
         return check_schema(str(self), APPLICATION_ID, int(version[0]), False)
 
     def reader(self, timeout_s: float) -> PostgresReader | None:
-        from psycopg import Error
-
         con = self.connect(timeout_s)
         try:
             state = self.inspect(con)
@@ -84,7 +88,7 @@ class PostgresDatabase:
                     f"{self} has an older schema and is opened for reading only; upgrade it once by opening "
                     f"it for writing: autotune log stats --db {self}"
                 )
-        except Error as err:
+        except self.driver().Error as err:
             con.close()
             raise self.explain(err, timeout_s) from None
         except LogError:
