@@ -22,7 +22,6 @@ from autotune.search.base import Result, SearchPolicy
 from autotune.settings import SettingsError
 from cost_model.models import MODELS
 from kernels_db.records import NewRecord, Record
-from schedules.errors import ScheduleError
 from schedules.model import Target, Trace, TraceError, Workload
 from schedules.space.base import Candidate, Space
 
@@ -233,7 +232,7 @@ class _Tuning:
 
     def resume(self, space: Space, policy: SearchPolicy) -> None:
         """Tell the search what earlier runs of this task found."""
-        earlier = resume.read(self.log.seen(self.workload, self.target), space)
+        earlier = resume.read(self.log.records(workload=self.workload, target=self.target), space)
         policy.exclude(earlier.digests)
         policy.tell(earlier.results)
         self.resumed = earlier.trials
@@ -426,37 +425,12 @@ class _Tuning:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
 
 
-def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
-    """What the log says of a task, as the result of a run that measures nothing: what is pinned, else the
-    best record whose schedule is legal. Raises `LogError`."""
-    started = time.monotonic()
-    known = sum(log.by_status(workload, target).values())
-    pinned = log.pinned(workload, target)
-    records = log.top_k(workload, target, FINALISTS) if pinned is None else [pinned]
-    best = next((_as_best(workload, r) for r in records if _legal(workload, target, r)), None)
-    took = time.monotonic() - started
-    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")
-
-
-def _legal(workload: Workload, target: Target, record: Record) -> bool:
-    from autotune.building import check_legal
-
-    try:
-        check_legal(workload.dag, record.trace, target)
-    except (TraceError, ScheduleError):
-        return False
-    return True
-
-
 def _best(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
     """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
     top = log.top_k(workload, target, FINALISTS)
     record = next((r for r in top if r.time_s is not None and _trace(r)), None)
-    return None if record is None else _as_best(workload, record, peak_s)
-
-
-def _as_best(workload: Workload, record: Record, peak_s: float | None = None) -> Best:
-    assert record.time_s is not None, "only ok records, which have a time, are ranked"
+    if record is None or record.time_s is None:
+        return None
     share = None if peak_s is None else peak_s / record.time_s
     return Best(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
 

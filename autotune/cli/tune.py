@@ -67,7 +67,7 @@ def tune(
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
         with Log(where) as log, reporter(workload, quiet=json) as report:
             if frozen:
-                from autotune.tuner import frozen as stored
+                from autotune.frozen import frozen as stored
 
                 result = stored(workload, goal, log, seed)
             else:
