@@ -19,6 +19,7 @@ from autotune.interrupts import Interrupts
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
+from autotune.search.seeded import Seeded
 from autotune.settings import SettingsError
 from cost_model.models import MODELS
 from kernels_db.records import NewRecord, Record
@@ -185,6 +186,7 @@ def tune(
                     peak = limit_of(workload, target)
                 tuning.peak_s = min(peak() for _ in range(5)) if peak is not None else None
                 policy = policies.create(options.search, space, options.model, options.seed)
+                policy = Seeded(policy, space, resume.elsewhere(log, workload, target, space))
                 tuning.resume(space, policy)
             stopped = tuning.search(space, policy, measurer)
             with tuning.timed("finalists"):
