@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import sqlite3
 import time
@@ -163,7 +164,9 @@ def test_200_kills_amid_writes_and_merges_lose_nothing(tmp_path: Path) -> None:
     for kill in range(200):
         rng.shuffle(sources)
         started = [child(writer(path, 0, 10**6)), child(batches(path)), child(merger(path, list(sources)))]
-        time.sleep(rng.uniform(0.02, 0.25))
+        if kill % 4:  # of four, one dies anywhere on the way, the others once something was committed
+            select.select([fd for _, fd in started[: 1 + kill % 2]], [], [], 20)
+        time.sleep(rng.uniform(0.0, 0.2))
         for pid, _ in started:
             os.kill(pid, signal.SIGKILL)
         for pid, _ in started:
