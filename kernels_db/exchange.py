@@ -143,6 +143,11 @@ def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def seal_record(value: dict[str, Any], nested: dict[str, str]) -> dict[str, Any]:
+    """`seal` of a record whose ``environment``, ``times_s`` and ``trace`` are at hand as canonical text."""
+    return {**value, "uid": digest(_spliced(nested, value))}
+
+
 def seal(kind: Literal["run", "record"], value: dict[str, Any]) -> dict[str, Any]:
     """An exchange object with its ``uid`` put in: the digest of what never changes of it."""
     return {**value, "uid": _uid(kind, value)}

@@ -132,14 +132,15 @@ class Log(LogReader):
         clock was set back meanwhile, since the newest counts."""
         news = list(news)
         values = [self._prepared(new) for new in news]
-        made = [self._sealed(value) for value in values]
+        made = [self._sealed(value, new.trace.to_json()) for value, new in zip(values, news)]
         with self._write("add") as session:
             newest = _newest(session, made)
             for i, columns in enumerate(made):
                 trace = _trace_of(columns)
                 last = newest.get(trace, "")
                 if news[i].created is None and columns["created"] <= last:
-                    made[i] = columns = self._sealed({**values[i], "created": after(last)})
+                    later = {**values[i], "created": after(last)}
+                    made[i] = columns = self._sealed(later, news[i].trace.to_json())
                 newest[trace] = max(columns["created"], last)
             if made:
                 session.execute(engine.insert(session.connection(), RecordRow), made)
@@ -153,9 +154,11 @@ class Log(LogReader):
         value["trace"] = exchange.parse(new.trace.to_json().encode())
         return value
 
-    def _sealed(self, value: dict[str, Any]) -> dict[str, Any]:
+    def _sealed(self, value: dict[str, Any], trace: str) -> dict[str, Any]:
         try:
-            return exchange.decode(exchange.seal("record", value)).columns
+            nested = {"environment": canonical(value["environment"]), "times_s": canonical(value["times_s"])}
+            sealed = exchange.seal_record(value, nested | {"trace": trace})
+            return exchange.decode(sealed).columns
         except (exchange.Refused, ValueError) as err:
             raise LogError(f"a record cannot be logged ({err}); see kernels_db.records.NewRecord") from None
 
