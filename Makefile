@@ -47,7 +47,7 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing autotune, what it needs, and the tools of its tests"
-	@$(PIP_INSTALL) --editable '.[dev,cuda,opencl]'
+	@$(PIP_INSTALL) --editable '.[dev,cuda,opencl,postgresql]'
 	@touch $@ $(VENV)/.runtime
 
 demo: $(VENV)/.runtime

@@ -33,6 +33,14 @@ def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
     return programs(dag, trace, target)[0]
 
 
+def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
+    """Raises ScheduleError as `scheduled` does; compiles nothing."""
+    if target.kind == "cpu":
+        programs(dag, trace, target)
+    else:
+        grid_program(dag, trace, target)
+
+
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""

@@ -175,18 +175,21 @@ def xgboost() -> Finding:
 def log(db: str) -> Finding:
     """Opens the log for reading if there is one, and tries the directory for writing."""
     from kernels_db import lookup
-    from kernels_db.connection import locate
+    from kernels_db.place import locate
+    from kernels_db.sqlite import SqliteFile
     from schedules.errors import AutotuneError
 
     try:
-        path = locate(db)
-        lookup.best(path, "", lambda target: False)
+        place = locate(db)
+        lookup.best(place, "", lambda target: False)
     except AutotuneError as err:
         return Finding("tuning log", "fail", str(err), "choose another log with --db or AUTOTUNE_DB")
-    found = writable("tuning log", path.absolute().parent, "AUTOTUNE_DB")
+    if not isinstance(place, SqliteFile):
+        return Finding("tuning log", "ok", f"{place}")
+    found = writable("tuning log", place.path.absolute().parent, "AUTOTUNE_DB")
     if found.status != "ok":
         return found
-    return Finding("tuning log", "ok", f"{path}" + ("" if path.exists() else " (made by the first tune)"))
+    return Finding("tuning log", "ok", f"{place}" + ("" if place.exists() else " (made by the first tune)"))
 
 
 def writable(name: str, folder: Path, variable: str) -> Finding:

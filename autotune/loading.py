@@ -9,20 +9,26 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
-from autotune.errors import KernelNotFound
+from autotune.errors import CompileError, KernelNotFound
 from autotune.settings import database
 from autotune.workloads import Program, as_workload, dtype_of, param_text, shown_params
 from kernels_db import lookup
+from kernels_db.place import locate
 from kernels_db.records import Hit
-from schedules.model import Target, Workload
+from schedules.errors import ScheduleError
+from schedules.model import Target, TraceError, Workload
 
 if TYPE_CHECKING:
     from autotune.runtime import Kernel
+
+OTHERS = 32  # records to look at when the best cannot be used
+UNUSABLE = (TraceError, ScheduleError, CompileError)  # of a record: written elsewhere, or by another version
+Unusable = TraceError | ScheduleError | CompileError
 
 
 def load(
@@ -35,19 +41,26 @@ def load(
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
+    nearest: bool = False,
     **params: Any,
 ) -> Kernel:
     """The tuned kernel of an operator (``"matmul", m=512, n=512, k=512``) or of a list of tensors.
 
-    ``threads=None`` takes the fastest record whose thread count this process can run. Records tuned on
-    this kind of machine come before those of others, and none is taken whose instructions this CPU
-    lacks. ``fallback=True`` gives the default schedule, with a warning, when nothing is stored.
-    ``constant_weights`` as it was tuned: the kernel then takes what its `Kernel.pack_weights` returns.
+    ``threads=None`` takes the fastest record whose thread count this process can run. Only records that
+    were tuned for this machine are taken. With ``nearest=True``, where there is none, that of the most
+    similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
+    the two is given, with a warning that says which. ``fallback=True`` gives the default schedule, with a
+    warning, when nothing is stored. A record whose schedule is not legal, or that this version cannot read,
+    is left out with a warning. ``constant_weights`` as it was tuned: the kernel then takes what its
+    `Kernel.pack_weights` returns.
 
-    Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read.
+    Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read; and
+    where all records are left out, the error of the first: `ScheduleError`, `TraceError` or `CompileError`.
     """
     workload = as_workload(program, params, dtype, layout, constant_weights)
-    return load_workload(workload, target=target, threads=threads, db=db, fallback=fallback)
+    return load_workload(
+        workload, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
+    )
 
 
 def load_workload(
@@ -57,19 +70,35 @@ def load_workload(
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
+    nearest: bool = False,
 ) -> Kernel:
     """`load` for a workload."""
     from autotune.kernels import default_kernel, kernel_of
 
-    try:
-        hit = find(workload, target=target, threads=threads, db=db)
-    except KernelNotFound as err:
-        if not fallback:
-            raise
-        kernel = default_kernel(workload, targets.parse(target, threads))
-        warnings.warn(f"{err}\nUsing the default schedule, which is not tuned.", stacklevel=3)
-        return kernel
-    return kernel_of(workload, hit.target, hit.record.trace, hit.record)
+    where = database(db)
+    wanted = targets.parse(target, threads)
+    unusable: list[Unusable] = []
+    for hit in _stored(workload, wanted, _threads(target, threads), where):
+        try:
+            kernel = kernel_of(workload, hit.target, hit.record.trace, hit.record)
+        except UNUSABLE as err:
+            unusable.append(_unusable(hit, err))
+        else:
+            _warn(unusable)
+            return kernel
+    if nearest and target == "cpu":
+        from autotune.nearest import nearest as look
+
+        tried = look(workload, where, wanted, threads)
+        if tried is not None:
+            warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=3)
+            return tried.kernel
+    missing = unusable[0] if unusable else KernelNotFound(_not_found(workload, where, threads))
+    if not fallback:
+        raise missing
+    kernel = default_kernel(workload, wanted)
+    warnings.warn(f"{missing}\nUsing the default schedule, which is not tuned.", stacklevel=3)
+    return kernel
 
 
 def best(
@@ -81,11 +110,14 @@ def best(
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
+    nearest: bool = False,
     **params: Any,
 ) -> Hit:
-    """The record that `load` would use: ``.record`` (trace, times, uid), ``.target`` and ``.time_s``."""
+    """The record that `load` would use: ``.record`` (trace, times, uid), ``.target``, ``.time_s``,
+    ``.pinned`` and ``.origin``. Its trace has passed every legality check. With ``nearest=True`` it may be
+    that of the most similar machine, if it beats the default schedule here."""
     workload = as_workload(program, params, dtype, layout, constant_weights)
-    return find(workload, target=target, threads=threads, db=db)
+    return find(workload, target=target, threads=threads, db=db, nearest=nearest)
 
 
 def find(
@@ -94,40 +126,73 @@ def find(
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
+    nearest: bool = False,
 ) -> Hit:
-    """The best record of a workload that can run here. Raises `KernelNotFound`."""
+    """The best record of a workload that can run here, legal. Raises `KernelNotFound`."""
+    from autotune.building import check_legal
+
     where = database(db)
     wanted = targets.parse(target, threads)
-    if isinstance(target, Target) and threads is None:
-        threads = target.threads
+    unusable: list[Unusable] = []
+    for hit in _stored(workload, wanted, _threads(target, threads), where):
+        try:
+            check_legal(workload.dag, hit.record.trace, hit.target)
+        except UNUSABLE as err:
+            unusable.append(_unusable(hit, err))
+        else:
+            _warn(unusable)
+            return hit
+    if nearest and target == "cpu":
+        from autotune.nearest import nearest as look
+        from autotune.nearest import refused
+
+        tried = look(workload, where, wanted, threads)
+        if tried is not None:
+            if not tried.better:
+                raise refused(workload, tried)
+            warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
+            return tried.hit
+    raise unusable[0] if unusable else KernelNotFound(_not_found(workload, where, threads))
+
+
+def _threads(target: str | Target, threads: int | None) -> int | None:
+    return target.threads if isinstance(target, Target) and threads is None else threads
+
+
+def _stored(workload: Workload, wanted: Target, threads: int | None, where: str) -> Iterator[Hit]:
+    """What the log has for a target with any number of threads that can run here, best first. After the
+    first, which nearly always is good, the rest is asked for in one more query."""
     cpus = targets.usable_cpus()
 
     def fits(t: Target) -> bool:
-        return t.kind == wanted.kind and t.threads <= cpus and targets.runnable(t)
+        same = replace(t, threads=wanted.threads) == wanted
+        return same and t.threads <= cpus and targets.runnable(t)
 
-    def same_machine(t: Target) -> bool:
-        return replace(t, threads=wanted.threads) == wanted and fits(t)
+    for k in (1, OTHERS):
+        hits = lookup.top(where, workload.digest, fits, threads, k)
+        yield from hits[0 if k == 1 else 1 :]
+        if len(hits) < k:
+            return
 
-    def same_processor(t: Target) -> bool:
-        return (t.arch, t.triple, t.features) == (wanted.arch, wanted.triple, wanted.features) and fits(t)
 
-    # A named target is meant exactly; for the host, a schedule of a near relation is better than none.
-    accepted: tuple[Callable[[Target], bool], ...] = (same_machine,)
-    if target == "cpu":
-        accepted = (same_machine, same_processor, fits)
-    for accept in accepted:
-        hit = lookup.best(where, workload.digest, accept, threads)
-        if hit is not None:
-            return hit
-    raise KernelNotFound(_not_found(workload, where, threads))
+def _unusable(hit: Hit, err: Unusable) -> Unusable:
+    """The same kind of error, which names the record."""
+    return type(err)(f"{'pinned ' if hit.pinned else ''}record {hit.record.uid} cannot be used: {err}")
+
+
+def _warn(unusable: Sequence[Unusable]) -> None:
+    """Records that were left out for one that ranks behind them."""
+    for err in unusable:
+        warnings.warn(str(err), stacklevel=4)
 
 
 def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     """What was looked for, where, what is there instead, and the command that would help."""
+    place = str(locate(where))
     others: list[Target] = []
     lookup.best(where, workload.digest, lambda t: bool(others.append(t)))  # type: ignore[func-returns-value]
     wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
-    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {where}"]
+    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
     if others:
         shown = sorted(
             {f"{t.kind} {t.arch}, {t.threads} thread{'s' if t.threads > 1 else ''}" for t in others}
@@ -136,7 +201,9 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
         missing = sorted({f for t in others if t.kind == "cpu" for f in targets.lacking(t)})
         if missing:
             lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
-    lines.append(f"tune it first: {tune_command(workload, where, threads)}")
+        if any(t.kind == "cpu" and targets.runnable(t) for t in others):
+            lines.append("try that of the most similar machine: --nearest, or nearest=True")
+    lines.append(f"tune it first: {tune_command(workload, place, threads)}")
     return "\n".join(lines)
 
 

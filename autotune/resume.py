@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.search.base import Result
 from kernels_db.records import Record
+from schedules.model import Target, Workload
 from schedules.space.base import Candidate, Space
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
 
 DECISIONS = "decisions"  # key in the environment of a record
 MOST = 2000  # records to learn from: the fastest; making their traces takes time
+SEEDS = 8  # of other targets, to be tried first
+READ = 200_000  # records to look at, so that no log, wherever it came from, fills the memory
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,19 @@ class Earlier:
     results: tuple[Result, ...]
 
 
+def elsewhere(log: Log, workload: Workload, target: Target, space: Space) -> list[Candidate]:
+    """What was best for this workload on other targets of the kind, best first, in turns: decisions that are
+    valid in this space too. Their times mean nothing here."""
+    kept: list[list[Candidate]] = []
+    for w, t in log.tasks():
+        if w != workload.digest or t == target.digest or log.target(t).kind != target.kind:
+            continue
+        found = [Result(c, 1.0) for r in log.top_k(w, t, SEEDS) if (c := _candidate(r, space)) is not None]
+        kept.append([r.candidate for r in _valid(space, found)])
+    turns = [c for turn in zip_longest(*kept) for c in turn if c is not None]
+    return list(dict.fromkeys(turns))[:SEEDS]
+
+
 def throughput(status: str, time_s: float | None) -> float:
     """Runs a second, 0 for a failure. A candidate given up as slow counts with the time it had: it
     ran, and says more than a crash."""
@@ -40,7 +61,7 @@ def read(records: Iterable[Record], space: Space) -> Earlier:
     """Sum up records, oldest first: the last final of a trace counts, else its fastest trial."""
     reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
     decided: dict[str, Candidate] = {}
-    for record in records:
+    for record in islice(records, READ):
         final = record.kind == "final"
         value = throughput(record.status, record.time_s)
         before = reached.get(record.trace_digest)

@@ -12,8 +12,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 from autotune.settings import config_file
@@ -264,9 +265,14 @@ def caches(root: Path) -> dict[str, int]:
 
 
 def machine() -> dict[str, str | int]:
-    """The machine and its software, for the log; nothing that names a host, a user or a path."""
+    """The machine and its software, for the log; nothing that names a host, a user or a path. ``generator``
+    stands for all that makes code of a trace, the thread runtime included."""
     import llvmlite
+    import llvmlite.binding as llvm
     import numpy
+
+    from autotune import __version__
+    from autotune.kernels import generator_version
 
     return {
         "cpu": _cpu_model(),
@@ -279,7 +285,23 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "numpy": numpy.__version__,
         "llvmlite": llvmlite.__version__,
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "autotune": __version__,
+        "generator": generator_version(),
+        **_gpu_software(),
     }
+
+
+def _gpu_software() -> dict[str, str]:
+    """Versions of what compiles for GPUs and runs on them, as far as it is installed."""
+    found = {}
+    driver = re.search(r"Kernel Module(?: for \S+)?\s+([0-9.]+)", _read(Path("/proc/driver/nvidia/version")))
+    if driver:
+        found["nvidia_driver"] = driver[1]
+    for name, package in (("nvrtc", "nvidia-cuda-nvrtc"), ("pyopencl", "pyopencl")):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(package)
+    return found
 
 
 def _names() -> dict[str, str]:

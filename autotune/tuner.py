@@ -19,6 +19,7 @@ from autotune.interrupts import Interrupts
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
+from autotune.search.seeded import Seeded
 from autotune.settings import SettingsError
 from cost_model.models import MODELS
 from kernels_db.records import NewRecord, Record
@@ -185,6 +186,7 @@ def tune(
                     peak = limit_of(workload, target)
                 tuning.peak_s = min(peak() for _ in range(5)) if peak is not None else None
                 policy = policies.create(options.search, space, options.model, options.seed)
+                policy = Seeded(policy, space, resume.elsewhere(log, workload, target, space))
                 tuning.resume(space, policy)
             stopped = tuning.search(space, policy, measurer)
             with tuning.timed("finalists"):
@@ -232,7 +234,7 @@ class _Tuning:
 
     def resume(self, space: Space, policy: SearchPolicy) -> None:
         """Tell the search what earlier runs of this task found."""
-        earlier = resume.read(self.log.seen(self.workload, self.target), space)
+        earlier = resume.read(self.log.records(workload=self.workload, target=self.target), space)
         policy.exclude(earlier.digests)
         policy.tell(earlier.results)
         self.resumed = earlier.trials
@@ -424,15 +426,6 @@ class _Tuning:
 
     def _share(self, time_s: float | None) -> float | None:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
-
-
-def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
-    """What the log says of a task, as the result of a run that measures nothing. Raises `LogError`."""
-    started = time.monotonic()
-    known = len(log.seen(workload, target))
-    best = _best(workload, target, log, None)
-    took = time.monotonic() - started
-    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")
 
 
 def _best(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:

@@ -28,15 +28,27 @@ class Verdict:
 
 
 def verify(log: Log, top: int = 1, slower: float = SLOWER) -> Iterator[Verdict]:
-    """The ``top`` best records of every task whose target this machine can run, best first, each replayed
-    through every legality check, compiled, checked against the reference and timed. Nothing is written.
-    Raises `MeasureError` where measuring itself does not work."""
+    """The ``top`` best records of every task whose target this machine can run, best first, what is pinned,
+    and what an earlier verification here took out; each replayed through every legality check, compiled,
+    checked against the reference and timed.
+
+    What is found is noted in the log, if it may be written: a record from elsewhere is then no longer marked
+    as such, and one that is wrong or fails is no longer taken. Raises `MeasureError` where measuring itself
+    does not work.
+    """
+    machine = targets.machine()
     for workload_digest, target_digest in log.tasks():
         workload, target = log.workload(workload_digest), log.target(target_digest)
-        here = targets.runnable(target) and target.threads <= targets.usable_cpus()
-        records = log.top_k(workload_digest, target_digest, top) if here else []
-        if records:
-            yield from _task(workload, target, records, slower)
+        if not targets.runnable(target) or target.threads > targets.usable_cpus():
+            continue
+        task = (workload_digest, target_digest)
+        pinned = log.pinned(*task)
+        chosen = [*log.top_k(*task, top), *([pinned] if pinned else []), *log.doubted(*task, machine)]
+        records = list({r.uid: r for r in chosen}.values())
+        for verdict in _task(workload, target, records, slower) if records else ():
+            if not log.read_only:
+                log.verified(verdict.record, machine, verdict.status, verdict.time_s)
+            yield verdict
 
 
 def _task(workload: Workload, target: Target, records: list[Record], slower: float) -> Iterator[Verdict]:

@@ -1,7 +1,8 @@
 """Which logs this version reads, and why not the others.
 
 A log carries three marks: SQLite's ``application_id`` (whose file it is), ``user_version`` (the
-schema, an integer that counts migrations) and, in an export, the header line's ``version``.
+schema, an integer that counts migrations; on PostgreSQL the schema ``autotune`` and Alembic's table are
+these two) and, in an export, the header line's ``version``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any, Literal
 from kernels_db.errors import LogError
 
 APPLICATION_ID = 0x61744C67  # "atLg", big-endian, at byte 68 of the file
-SCHEMA_VERSION = 1  # the number of the newest file in migrations/versions
+SCHEMA_VERSION = 2  # the number of the newest file in migrations/versions
 EXPORT_FORMAT = "autotune-log"
 EXPORT_VERSION = 1
-HEADER = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
+HEADER: dict[str, Any] = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
 
 
 def check_schema(
@@ -26,13 +27,14 @@ def check_schema(
         return "new"
     if application_id != APPLICATION_ID:
         raise LogError(
-            f"{path} is a SQLite database of another application, not a tuning log; nothing was changed. "
-            f"Choose another file"
+            f"{path} is a database of another application, not a tuning log; nothing was changed. "
+            f"Choose another place"
         )
     if version > SCHEMA_VERSION:
         raise LogError(
             f"{path} has schema version {version}, and this autotune reads up to version {SCHEMA_VERSION}; "
-            f"update autotune, or export the log with the version that wrote it and import that"
+            f"update autotune: pip install --upgrade autotune. Or, where the newer one is installed, run "
+            f"autotune log export log.jsonl --db {path}, and import log.jsonl here"
         )
     return "current" if version == SCHEMA_VERSION else "older"
 
@@ -52,5 +54,5 @@ def check_header(source: str, header: Any) -> None:
     if version > EXPORT_VERSION:
         raise LogError(
             f"{source} has export version {version}, and this autotune reads up to version {EXPORT_VERSION}; "
-            f"update autotune, or export it with an older one"
+            f"update autotune: pip install --upgrade autotune"
         )

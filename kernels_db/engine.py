@@ -1,4 +1,4 @@
-"""SQLAlchemy engines on a log's file: opened, checked, and brought to the current schema."""
+"""SQLAlchemy engines on a log: opened, checked, and brought to the current schema."""
 
 from __future__ import annotations
 
@@ -6,76 +6,131 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
 
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
-from kernels_db import connection, migrate
+from kernels_db import migrate, sqlite
+from kernels_db.place import Place
+from kernels_db.postgresql import SCHEMA, WRITERS, PostgresDatabase
 from kernels_db.schema import Base
+from kernels_db.sqlite import SqliteFile
+
+Access = Literal["read", "add", "change"]  # "change": looks before it writes, and nobody may come between
 
 
-def open_reader(path: Path, timeout_s: float) -> Engine:
+def open_reader(place: Place, timeout_s: float) -> Engine:
     """An engine that only reads. Raises `LogError` unless there is a log of the current schema."""
-    con = connection.open_reader(path, timeout_s=timeout_s)
-    if con is None:  # an empty file: a log without anything in it
-        engine = _engine(partial(sqlite3.connect, ":memory:", isolation_level=None), StaticPool)
+    reader = place.reader(timeout_s)
+    if reader is None:  # an empty file or database: a log without anything in it
+        engine = _sqlite(partial(sqlite3.connect, ":memory:", isolation_level=None), StaticPool)
         Base.metadata.create_all(engine)
         return engine
-    con.close()
-    return _engine(partial(connection.connect, path, read_only=True, timeout_s=timeout_s), QueuePool)
+    reader.close()
+    if isinstance(place, PostgresDatabase):
+        return _postgresql(place, timeout_s)
+    assert isinstance(place, SqliteFile)
+    return _sqlite(partial(sqlite.connect, place.path, read_only=True, timeout_s=timeout_s))
 
 
-def open_writer(path: Path, timeout_s: float) -> Engine:
+def open_writer(place: Place, timeout_s: float) -> Engine:
     """An engine on a log that is created or upgraded where there is need. Raises `LogError`."""
-    connection.check_file(path)
-    connection.make_directory(path)
-    engine = _engine(partial(connection.connect, path, read_only=False, timeout_s=timeout_s), QueuePool)
+    if isinstance(place, PostgresDatabase):
+        engine = _postgresql(place, timeout_s)
+        prepare: Callable[[Connection], None] = partial(_prepare_database, place)
+    else:
+        assert isinstance(place, SqliteFile)
+        sqlite.check_file(place.path)
+        sqlite.make_directory(place.path)
+        engine = _sqlite(partial(sqlite.connect, place.path, read_only=False, timeout_s=timeout_s))
+        prepare = partial(_prepare_file, place, timeout_s)
     try:
-        with explained(path, timeout_s), writing(engine).connect() as con:
-            _prepare(con, path, timeout_s)
+        with explained(place, timeout_s), accessing(engine, "change").connect() as con:
+            prepare(con)
     except BaseException:
         engine.dispose()
         raise
     return engine
 
 
-def writing(engine: Engine) -> Engine:
-    """The same engine, with transactions that write."""
-    return engine.execution_options(write=True)
+def accessing(engine: Engine, access: Access) -> Engine:
+    """The same engine, with transactions for this."""
+    return engine.execution_options(access=access)
 
 
 @contextmanager
-def explained(path: Path, timeout_s: float) -> Iterator[None]:
-    """SQLAlchemy's and SQLite's errors as `LogError`."""
+def explained(place: Place, timeout_s: float) -> Iterator[None]:
+    """The errors of SQLAlchemy and of the database as `LogError`."""
     try:
         yield
     except DBAPIError as err:
-        raise connection.explain(err.orig or err, path, timeout_s) from None
+        raise place.explain(err.orig or err, timeout_s) from None
     except sqlite3.Error as err:
-        raise connection.explain(err, path, timeout_s) from None
+        raise place.explain(err, timeout_s) from None
 
 
-def _prepare(con: Connection, path: Path, timeout_s: float) -> None:
+def _prepare_file(place: SqliteFile, timeout_s: float, con: Connection) -> None:
     """Create or upgrade the schema where there is need; of two processes one does it."""
     raw = cast(sqlite3.Connection, con.connection.dbapi_connection)
-    state = connection.inspect(raw, path)  # before anything is changed: the file may not be ours
-    connection.use_wal(raw, path, timeout_s)
+    state = sqlite.inspect(raw, place.path)  # before anything is changed: the file may not be ours
+    sqlite.use_wal(raw, place.path, timeout_s)
     if state != "current":
         with con.begin():
-            if connection.inspect(raw, path) != "current":
+            if sqlite.inspect(raw, place.path) != "current":
                 migrate.upgrade(con)
 
 
-def _engine(connect: Callable[[], sqlite3.Connection], pool: type[Pool]) -> Engine:
+def _prepare_database(place: PostgresDatabase, con: Connection) -> None:
+    """As `_prepare_file`; a migration is one transaction here too."""
+    raw = cast(Any, con.connection.dbapi_connection)
+    with con.begin():
+        state = place.inspect(raw)
+        if state == "new":
+            con.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+        if state != "current":
+            migrate.upgrade(con)
+
+
+def _sqlite(connect: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
     engine = create_engine("sqlite://", creator=connect, poolclass=pool)
 
     @event.listens_for(engine, "begin")
     def begin(con: Connection) -> None:
         # A write transaction takes the lock at once and waits for it; one that began as a read would
         # fail at its first write if another process had written in between.
-        con.exec_driver_sql("BEGIN IMMEDIATE" if con.get_execution_options().get("write") else "BEGIN")
+        write = con.get_execution_options().get("access", "read") != "read"
+        con.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def _postgresql(place: PostgresDatabase, timeout_s: float) -> Engine:
+    place.driver()
+
+    def connect() -> object:
+        con = place.connect(timeout_s)
+        con.autocommit = False
+        return con
+
+    # A session may be idle for as long as a trial takes, and the server be restarted meanwhile.
+    engine = create_engine("postgresql+psycopg://", creator=connect, pool_pre_ping=True)
+
+    @event.listens_for(engine, "begin")
+    def begin(con: Connection) -> None:
+        match con.get_execution_options().get("access", "read"):
+            case "read":
+                con.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            case "change":
+                con.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS})")
+
+    return engine
+
+
+def insert(connection: Connection, table: Any) -> Any:
+    """An insert that leaves a row alone whose key is there."""
+    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite_dialect
+    return dialect.insert(table).on_conflict_do_nothing()

@@ -17,16 +17,18 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from kernels_db.compat import HEADER, check_header
-from kernels_db.connection import explain
 from kernels_db.errors import LogError
 from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES
-from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Trace, Workload, canonical, digest
+from kernels_db.sqlite import explain
+from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Workload, canonical, digest
 
 MAX_LINE = 1 << 20  # bytes
+MAX_ROWS = 5_000_000  # of one source, so that none can fill a disk
 MAX_DEFINITION = 768 << 10  # characters of a workload's canonical text
 MAX_TRACE = 256 << 10
 MAX_OBJECT = 64 << 10  # of any other nested object: options, environment, params, machine, target
@@ -68,8 +70,12 @@ def read_export(path: Path) -> Iterator[Item | Refused]:
             except Refused:
                 header = None
             check_header(str(path), header)
+            rows = 0
             while line := f.readline(MAX_LINE + 1):
-                if len(line) > MAX_LINE:
+                rows += 1
+                if rows > MAX_ROWS:
+                    yield Refused(too_many())
+                elif len(line) > MAX_LINE:
                     while line and not line.endswith(b"\n"):
                         line = f.readline(MAX_LINE)
                     yield Refused(f"line over {MAX_LINE >> 20} MB")
@@ -89,14 +95,17 @@ def _read_line(line: bytes) -> Item | Refused | None:
         return err
 
 
+def _no_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # NaN and Infinity are not JSON
+
+
 def parse(line: bytes) -> dict[str, Any]:
     """The JSON object of a line. Raises `Refused`."""
-
-    def constant(name: str) -> float:
-        raise ValueError(name)
-
     try:
-        value = json.loads(line.decode("utf-8"), parse_constant=constant)
+        value = _DECODER.decode(line.decode("utf-8"))
     except (ValueError, RecursionError):
         raise Refused("not JSON") from None
     if not isinstance(value, dict):
@@ -134,14 +143,36 @@ def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def seal_record(value: dict[str, Any], nested: dict[str, str]) -> dict[str, Any]:
+    """`seal` of a record whose ``environment``, ``times_s`` and ``trace`` are at hand as canonical text."""
+    return {**value, "uid": digest(_spliced(nested, value))}
+
+
 def seal(kind: Literal["run", "record"], value: dict[str, Any]) -> dict[str, Any]:
     """An exchange object with its ``uid`` put in: the digest of what never changes of it."""
     return {**value, "uid": _uid(kind, value)}
 
 
 def _uid(kind: str, value: dict[str, Any]) -> str:
-    varying = {"uid", "ended", "state"} if kind == "run" else {"uid"}
-    return digest(canonical({k: v for k, v in value.items() if k not in varying}))
+    constant = dict(value)
+    for name in ("uid", "ended", "state") if kind == "run" else ("uid",):
+        constant.pop(name, None)
+    return digest(canonical(constant))
+
+
+def _spliced(columns: dict[str, Any], value: dict[str, Any]) -> str:
+    """``canonical`` of a record without its uid, from what `decode` has encoded already: encoding a trace
+    is most of what taking in a record costs."""
+    nested = "environment", "times_s", "trace"
+    plain = {k: v for k, v in value.items() if k != "uid" and k not in nested}
+    text = canonical({**plain, **dict.fromkeys(nested, 0)})
+    at = 0
+    for name in nested:  # in the order of the keys; what stands before is plain, and quotes its quotes
+        mark = f',"{name}":0'
+        at = text.index(mark, at) + len(mark) - 1
+        text = text[:at] + columns[name] + text[at + 1 :]
+        at += len(columns[name])
+    return text
 
 
 # -- one check per field: value -> column, or an exception of MALFORMED -----------------------------
@@ -198,10 +229,11 @@ def _times(x: Any) -> str:
 
 def _object(limit: int) -> Callable[[Any], str]:
     def check(x: Any) -> str:
-        if not isinstance(x, dict) or _depth(x) > MAX_DEPTH:
+        if not isinstance(x, dict):
             raise ValueError
         text = canonical(x)
-        if len(text) > limit:
+        deep = text.count("{") + text.count("[") > MAX_DEPTH and _depth(x) > MAX_DEPTH
+        if deep or len(text) > limit:
             raise ValueError
         return text
 
@@ -220,7 +252,15 @@ def _depth(x: Any) -> int:
 
 _seconds = _number(positive=True)
 _digest = _text(32, r"[0-9a-f]{32}")
-_moment = _text(27, r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_moment_text = _text(27, r"[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+
+
+def _moment(x: Any) -> str:
+    """A moment that the calendar has, with others after it."""
+    text = _moment_text(x)
+    datetime.fromisoformat(text)
+    return text
+
 
 _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "workload": {
@@ -271,7 +311,7 @@ _NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
 
 def _finish_workload(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     if value["definition"].get("version") != WORKLOAD_VERSION:
-        raise Refused("workload: version cannot be read")
+        raise Refused(f"workload: version {_version(value['definition'])} cannot be read")
     return _defined("workload", columns, lambda text: Workload.from_json(text).json)
 
 
@@ -305,17 +345,13 @@ def _finish_run(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any
 
 def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     if value["trace"].get("version") != TRACE_VERSION:
-        raise Refused("record: trace version cannot be read")
+        raise Refused(f"record: trace version {_version(value['trace'])} cannot be read")
     text = columns["trace"]
-    try:
-        unchanged = Trace.from_json(text).to_json() == text
-    except MALFORMED:
-        unchanged = False
-    if not unchanged:
+    if not _is_trace(value["trace"]):
         raise Refused("record: trace not valid")
     if columns["status"] == "ok" and columns["time_s"] is None:
         raise Refused("record: ok without time_s")
-    if _uid("record", value) != columns["uid"]:
+    if digest(_spliced(columns, value)) != columns["uid"]:
         raise Refused("record: uid does not match")
     return {**columns, "trace_digest": digest(text)}
 
@@ -327,6 +363,29 @@ _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] =
     "run": _finish_run,
     "record": _finish_record,
 }
+
+
+def _version(value: dict[str, Any]) -> str:
+    """The version of a newer or older form, in one of few words."""
+    version = value.get("version")
+    return str(version) if type(version) is int and 0 <= version < 100 else "unknown"
+
+
+def too_many() -> str:
+    """The reason for all that comes after `MAX_ROWS`."""
+    return f"more than {MAX_ROWS} rows from one source"
+
+
+def _is_trace(value: dict[str, Any]) -> bool:
+    """Whether `Trace.from_json` keeps all of it: ``Trace.from_json(text).to_json() == text``, said of the
+    parsed value, since that is most of what taking in a record costs."""
+    steps = value.get("steps")
+    if len(value) != 2 or type(steps) is not list:
+        return False
+    for s in steps:
+        if type(s) is not list or len(s) != 2 or type(s[0]) is not str or type(s[1]) is not dict:
+            return False
+    return True
 
 
 def line(value: dict[str, Any]) -> str:

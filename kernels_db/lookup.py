@@ -1,20 +1,22 @@
-"""The one query that loading a kernel needs, without SQLAlchemy (see docs/adr/0002).
+"""The queries that loading a kernel needs, without SQLAlchemy (see docs/adr/0002).
 
-Importing SQLAlchemy takes longer than `autotune.load` may, so this module reads the log with the
-standard library. The ranking rule is the text that the store uses too (`kernels_db.ranking`).
+Importing SQLAlchemy takes longer than `autotune.load` may, so this module reads the log through the
+driver of its database alone. The ranking rule is the text that the store uses too (`kernels_db.ranking`).
 """
 
 from __future__ import annotations
 
+import json
 import os
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
-from kernels_db.connection import explain, locate, open_reader
 from kernels_db.errors import LogError
+from kernels_db.place import Place, Reader, locate
 from kernels_db.ranking import ORDER, REPRESENTS
-from kernels_db.records import RECORD_COLUMNS, Hit, Record
+from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
+from schedules.errors import AutotuneError
 from schedules.model import Target
 
 TARGETS = """
@@ -22,14 +24,22 @@ TARGETS = """
         SELECT 1 FROM record WHERE record.workload = ? AND record.target = target.digest
         AND record.status = 'ok')
     ORDER BY target.digest"""
+COLUMNS = ", ".join(f"record.{name}" for name in RECORD_COLUMNS)
 BEST = f"""
-    SELECT {", ".join(RECORD_COLUMNS)} FROM record
+    SELECT {COLUMNS} FROM record
     WHERE record.workload = ? AND record.target = ? AND {REPRESENTS}
-    ORDER BY {ORDER} LIMIT 1"""
+    ORDER BY {ORDER} LIMIT ?"""
+PINNED = f"""
+    SELECT {COLUMNS} FROM pin JOIN record ON record.uid = pin.record
+    WHERE pin.workload = ? AND pin.target = ? AND record.status = 'ok'"""
+ORIGIN = """
+    SELECT record.imported, machine.digest, machine.json FROM record
+    JOIN machine ON machine.digest = record.machine WHERE record.uid = ?"""
+VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
 
 
 def best(
-    path_or_url: str | os.PathLike[str],
+    where: str | os.PathLike[str] | Place,
     workload_digest: str,
     accept: Callable[[Target], bool],
     threads: int | None = None,
@@ -40,32 +50,74 @@ def best(
     has this number of ``threads``. None if the log holds nothing, or there is no log.
 
     Reads only; works while other processes write, and in a directory that cannot be written. Raises
-    `LogError` if the file is not a log or cannot be read.
+    `LogError` if the place is not a log or cannot be read.
     """
-    path = locate(path_or_url)
-    try:
-        if not path.exists():
-            return None
-    except OSError as err:
-        raise explain(err, path) from None
-    con = open_reader(path, timeout_s=timeout_s)
-    if con is None:
+    return next(iter(top(where, workload_digest, accept, threads, 1, timeout_s=timeout_s)), None)
+
+
+def top(
+    where: str | os.PathLike[str] | Place,
+    workload_digest: str,
+    accept: Callable[[Target], bool],
+    threads: int | None = None,
+    k: int = 1,
+    *,
+    timeout_s: float = 30.0,
+) -> list[Hit]:
+    """The ``k`` best records as `best` finds them, best first, one a trace. Where any of the targets has a
+    pin, only what is pinned."""
+    place = locate(where)
+    reader = place.reader(timeout_s) if place.exists() else None
+    if reader is None:
+        return []
+    pins: list[Hit] = []
+    hits: list[Hit] = []
+    with closing(reader), explained(place, timeout_s):
+        for row in reader.rows(TARGETS, (workload_digest,)):
+            target = stored_target(place, row["digest"], row["json"])
+            if threads not in (None, target.threads) or not accept(target):
+                continue
+            task = (workload_digest, target.digest)
+            pins += [Hit(stored_record(place, r), target, pinned=True) for r in reader.rows(PINNED, task)]
+            if not pins:
+                hits += [Hit(stored_record(place, r), target) for r in reader.rows(BEST, (*task, k))]
+        chosen = sorted(pins or hits, key=rank)[:k]
+        return [replace(hit, origin=_origin(reader, place, hit.record.uid)) for hit in chosen]
+
+
+def origin(where: str | os.PathLike[str] | Place, uid: str, *, timeout_s: float = 30.0) -> Origin | None:
+    """Where a record of a log came from; None if there is no such record."""
+    place = locate(where)
+    reader = place.reader(timeout_s) if place.exists() else None
+    if reader is None:
         return None
-    hits = []
-    with closing(con):
-        con.row_factory = sqlite3.Row
+    with closing(reader), explained(place, timeout_s):
+        return _origin(reader, place, uid)
+
+
+def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
+    for row in reader.rows(ORIGIN, (uid,)):
         try:
-            con.execute("BEGIN")  # one snapshot for all queries
-            for digest, text in con.execute(TARGETS, (workload_digest,)).fetchall():
-                target = stored_target(path, digest, text)
-                if threads not in (None, target.threads) or not accept(target):
-                    continue
-                row = con.execute(BEST, (workload_digest, digest)).fetchone()
-                if row is not None:
-                    hits.append(Hit(stored_record(path, row), target))
-        except sqlite3.Error as err:
-            raise explain(err, path, timeout_s) from None
-    return min(hits, key=rank, default=None)
+            machine = json.loads(row["json"])
+        except ValueError:
+            raise _damaged(place, "machine", row["digest"]) from None
+        found = {r["host"]: (r["status"], r["checked"]) for r in reader.rows(VERIFIED, (uid,))}
+        return Origin(machine if isinstance(machine, dict) else {}, row["imported"], found)
+    return None
+
+
+@contextmanager
+def explained(place: Place, timeout_s: float) -> Iterator[None]:
+    """The errors of the database as `LogError`."""
+    try:
+        yield
+    except AutotuneError:
+        raise
+    except Exception as err:
+        # sqlite3.Error or psycopg.Error, which may not be installed: both say so by their module.
+        if type(err).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
+            raise
+        raise place.explain(err, timeout_s) from None
 
 
 def rank(hit: Hit) -> tuple[float, str, str]:

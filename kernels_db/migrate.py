@@ -15,9 +15,9 @@ SCRIPTS = Path(__file__).with_name("migrations")
 
 
 def upgrade(connection: Connection, version: int = SCHEMA_VERSION, scripts: Path = SCRIPTS) -> None:
-    """Run the migrations up to ``version`` and mark the file as ours and of that version.
+    """Run the migrations up to ``version`` and mark a file as ours and of that version.
 
-    ``connection`` is inside a transaction that the caller commits; SQLite undoes tables and marks
+    ``connection`` is inside a transaction that the caller commits; both databases undo tables and marks
     alike if it rolls back. Alembic reads the version from its own table in the log.
     """
     from alembic import command
@@ -27,5 +27,6 @@ def upgrade(connection: Connection, version: int = SCHEMA_VERSION, scripts: Path
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, f"{version:04d}")
-    connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.exec_driver_sql(f"PRAGMA user_version = {version}")
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {version}")

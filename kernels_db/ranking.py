@@ -6,11 +6,13 @@ Records are grouped by trace, since the same schedule may be timed more than onc
 1. **A trace is represented by one record**: its newest ``final`` record if it has any, whatever
    its status, else its fastest ``ok`` trial. (Finalists are re-measured interleaved, so their
    times compare better than a screening's, where the luckiest of thousands wins.)
-2. **It counts if that record is ok**, and no newer record of the trace found it wrong
-   (``wrong_result`` or ``out_of_bounds``).
+2. **It counts if that record is ok**, no newer record of the trace found it wrong
+   (``wrong_result`` or ``out_of_bounds``), and verifying did not find it wrong or failing.
 3. **The smallest time_s wins**; equal times go to the older record, then to the smaller uid.
 
-"Newer" is by (created, uid), which merging keeps, so that every copy of a log gives one answer.
+"Newer" is by (created, uid), which merging keeps, so that every copy of a log gives one answer, but for
+what verifying found there. A clock that jumps back does not matter: `Log.add` puts a record after those of
+its trace.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ REPRESENTS = f"""(
     AND NOT EXISTS (
         SELECT 1 FROM record AS o WHERE {_SAME} AND o.status IN ('wrong_result', 'out_of_bounds')
         AND (o.created, o.uid) > (record.created, record.uid))
+    AND NOT EXISTS (
+        SELECT 1 FROM verification AS v WHERE v.record = record.uid AND v.status IN ('wrong', 'failed'))
 )"""
 
 ORDER = "record.time_s, record.created, record.uid"

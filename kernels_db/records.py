@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from schedules.model import Target, Trace
+from schedules.model import Target, Trace, canonical, digest
 
 STATUSES = (
     "ok",
@@ -31,7 +31,16 @@ MAX_REASON = 4000  # characters; longer reasons are cut when a record is made
 def now() -> str:
     """The time of day as the log writes it: UTC, ISO 8601, microseconds, so that the order of the
     texts is the order of the moments."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _text(datetime.now(UTC))
+
+
+def after(moment: str) -> str:
+    """The microsecond after a moment of the log."""
+    return _text(datetime.fromisoformat(moment) + timedelta(microseconds=1))
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 @dataclass(frozen=True)
@@ -163,12 +172,51 @@ RECORD_COLUMNS = (
 )
 
 
+HARDWARE = ("architecture", "cpu", "cpus", "memory_gib", "system")
+VERDICTS = ("ok", "slower", "wrong", "failed")
+
+
+def host_digest(machine: Mapping[str, Any]) -> str:
+    """What stays of a machine's description when its software is updated, as a digest."""
+    return digest(canonical({name: machine.get(name) for name in HARDWARE}))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a record came from. ``machine``: the description of the one that measured it. ``imported``: when
+    it was taken in from elsewhere, None if it was measured into this log. ``verified``: what `log verify`
+    found and when, by `host_digest`."""
+
+    machine: Mapping[str, Any] = field(hash=False)
+    imported: str | None
+    verified: Mapping[str, tuple[str, str]] = field(hash=False)
+
+    def elsewhere(self, host: Mapping[str, Any]) -> bool:
+        """Whether it was neither measured nor verified on a machine such as ``host``."""
+        here = host_digest(host)
+        if self.verified.get(here, ("", ""))[0] in ("ok", "slower"):
+            return False
+        return self.imported is not None or host_digest(self.machine) != here
+
+    def document(self, host: Mapping[str, Any]) -> dict[str, Any]:
+        """For JSON documents: ``elsewhere``, ``cpu``, ``imported``, ``verified`` (when on such a machine)."""
+        status, checked = self.verified.get(host_digest(host), ("", None))
+        return {
+            "elsewhere": self.elsewhere(host),
+            "cpu": self.machine.get("cpu"),
+            "imported": self.imported,
+            "verified": checked if status in ("ok", "slower") else None,
+        }
+
+
 @dataclass(frozen=True)
 class Hit:
     """What `lookup.best` and `Log.best_for` found: a record and the target it was tuned for."""
 
     record: Record
     target: Target
+    pinned: bool = False
+    origin: Origin | None = None
 
     @property
     def time_s(self) -> float:

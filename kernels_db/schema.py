@@ -4,6 +4,7 @@
     target    1 ─┼─ n  run  1 ─ n  record  stored once, by digest. A record repeats the digests of its
     machine   1 ─┘                       run (a composite foreign key keeps them true), so that
                                          the best of a (workload, target) is one index walk.
+    verification, pin                    What this log says of its records; it never leaves in an export.
 
 A change here needs a file in migrations/versions and a step of `compat.SCHEMA_VERSION`; a test
 holds the migrated schema equal to this one.
@@ -12,6 +13,7 @@ holds the migrated schema equal to this one.
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     Float,
     ForeignKey,
@@ -23,36 +25,42 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+# PostgreSQL's own order of texts depends on the server's language, and its integers have 32 bits.
+KEY = Text().with_variant(Text(collation="C"), "postgresql")
+WHOLE = Integer().with_variant(BigInteger(), "postgresql")
+
 
 class Base(DeclarativeBase):
     """Declarative base of the log's tables."""
+
+    type_annotation_map = {str: KEY, int: WHOLE}
 
 
 class WorkloadRow(Base):
     """What is computed. Identity is ``json``, the DAG; op, params and flops describe it."""
 
     __tablename__ = "workload"
-    digest: Mapped[str] = mapped_column(Text, primary_key=True)
-    op: Mapped[str] = mapped_column(Text)
-    params: Mapped[str] = mapped_column(Text)
-    json: Mapped[str] = mapped_column(Text)
-    flops: Mapped[int] = mapped_column(Integer)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    op: Mapped[str] = mapped_column()
+    params: Mapped[str] = mapped_column()
+    json: Mapped[str] = mapped_column()
+    flops: Mapped[int] = mapped_column()
 
 
 class TargetRow(Base):
     """What it is compiled for."""
 
     __tablename__ = "target"
-    digest: Mapped[str] = mapped_column(Text, primary_key=True)
-    json: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    json: Mapped[str] = mapped_column()
 
 
 class MachineRow(Base):
     """Where it was measured."""
 
     __tablename__ = "machine"
-    digest: Mapped[str] = mapped_column(Text, primary_key=True)
-    json: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    json: Mapped[str] = mapped_column()
 
 
 class RunRow(Base):
@@ -60,16 +68,16 @@ class RunRow(Base):
     as it goes; ``nonce`` keeps two sessions apart that began in the same microsecond."""
 
     __tablename__ = "run"
-    uid: Mapped[str] = mapped_column(Text, primary_key=True)
+    uid: Mapped[str] = mapped_column(primary_key=True)
     workload: Mapped[str] = mapped_column(ForeignKey("workload.digest"))
     target: Mapped[str] = mapped_column(ForeignKey("target.digest"))
     machine: Mapped[str] = mapped_column(ForeignKey("machine.digest"))
-    seed: Mapped[int] = mapped_column(Integer)
-    options: Mapped[str] = mapped_column(Text)
-    nonce: Mapped[str] = mapped_column(Text)
-    started: Mapped[str] = mapped_column(Text)
-    ended: Mapped[str | None] = mapped_column(Text)
-    state: Mapped[str] = mapped_column(Text)
+    seed: Mapped[int] = mapped_column()
+    options: Mapped[str] = mapped_column()
+    nonce: Mapped[str] = mapped_column()
+    started: Mapped[str] = mapped_column()
+    ended: Mapped[str | None] = mapped_column()
+    state: Mapped[str] = mapped_column()
 
     __table_args__ = (UniqueConstraint("uid", "workload", "target", "machine", name="uq_run_identity"),)
 
@@ -78,23 +86,24 @@ class RecordRow(Base):
     """One measurement. ``uid`` is the digest of its exchange form, so it never changes."""
 
     __tablename__ = "record"
-    uid: Mapped[str] = mapped_column(Text, primary_key=True)
-    run: Mapped[str] = mapped_column(Text)
-    trial: Mapped[int] = mapped_column(Integer)
-    kind: Mapped[str] = mapped_column(Text)
-    workload: Mapped[str] = mapped_column(Text)
-    target: Mapped[str] = mapped_column(Text)
-    machine: Mapped[str] = mapped_column(Text)
-    sketch: Mapped[str] = mapped_column(Text)
-    trace: Mapped[str] = mapped_column(Text)
-    trace_digest: Mapped[str] = mapped_column(Text)
-    status: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text)
-    times_s: Mapped[str] = mapped_column(Text)
+    uid: Mapped[str] = mapped_column(primary_key=True)
+    run: Mapped[str] = mapped_column()
+    trial: Mapped[int] = mapped_column()
+    kind: Mapped[str] = mapped_column()
+    workload: Mapped[str] = mapped_column()
+    target: Mapped[str] = mapped_column()
+    machine: Mapped[str] = mapped_column()
+    sketch: Mapped[str] = mapped_column()
+    trace: Mapped[str] = mapped_column()
+    trace_digest: Mapped[str] = mapped_column()
+    status: Mapped[str] = mapped_column()
+    reason: Mapped[str] = mapped_column()
+    times_s: Mapped[str] = mapped_column()
     time_s: Mapped[float | None] = mapped_column(Float)
     error: Mapped[float | None] = mapped_column(Float)
-    environment: Mapped[str] = mapped_column(Text)
-    created: Mapped[str] = mapped_column(Text)
+    environment: Mapped[str] = mapped_column()
+    created: Mapped[str] = mapped_column()
+    imported: Mapped[str | None] = mapped_column()  # when it came from elsewhere; None: it did not
 
     __table_args__ = (
         ForeignKeyConstraint(
@@ -110,3 +119,30 @@ class RecordRow(Base):
         Index("ix_record_trace", "workload", "target", "trace_digest", "kind", "created"),
         Index("ix_record_run", "run"),
     )
+
+
+class VerificationRow(Base):
+    """What `autotune log verify` found of a record on one kind of machine (`records.host_digest`)."""
+
+    __tablename__ = "verification"
+    record: Mapped[str] = mapped_column(ForeignKey("record.uid"), primary_key=True)
+    host: Mapped[str] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column()
+    time_s: Mapped[float | None] = mapped_column(Float)
+    checked: Mapped[str] = mapped_column()
+
+    __table_args__ = (
+        CheckConstraint("status IN ('ok', 'slower', 'wrong', 'failed')", name="ck_verification_status"),
+    )
+
+
+class PinRow(Base):
+    """The record that a task is to be loaded with, whatever is measured later."""
+
+    __tablename__ = "pin"
+    workload: Mapped[str] = mapped_column(ForeignKey("workload.digest"), primary_key=True)
+    target: Mapped[str] = mapped_column(ForeignKey("target.digest"), primary_key=True)
+    record: Mapped[str] = mapped_column(ForeignKey("record.uid"))
+    pinned: Mapped[str] = mapped_column()
+
+    __table_args__ = (Index("ix_pin_record", "record"),)

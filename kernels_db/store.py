@@ -1,7 +1,8 @@
 """`Log`: the tuning log, and (with `kernels_db.transfer`) the only place with SQLAlchemy queries.
 
-One SQLite file in WAL mode: any number of processes read while one writes, writers wait for each
-other up to the busy timeout, and what `Log.add` returned is on file, whatever kills the process.
+One SQLite file in WAL mode, or one PostgreSQL database: any number of processes read while others
+write, writers wait for each other up to the timeout, and what `Log.add` returned is kept, whatever kills
+the process.
 """
 
 from __future__ import annotations
@@ -9,60 +10,54 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from sqlalchemy import Engine, Select, func, select, text
+from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.orm import Session
 
-from kernels_db import connection, engine, exchange, transfer
+from kernels_db import engine, exchange, sqlite, t4, transfer
 from kernels_db.compat import HEADER
 from kernels_db.errors import LogError
-from kernels_db.lookup import rank, stored_record, stored_target
-from kernels_db.ranking import ORDER, REPRESENTS
-from kernels_db.records import Hit, Machine, MergeResult, NewRecord, Record, Run, now
-from kernels_db.schema import MachineRow, RecordRow, RunRow, TargetRow, WorkloadRow
+from kernels_db.lookup import stored_record
+from kernels_db.pins import Pin
+from kernels_db.place import locate
+from kernels_db.postgresql import PostgresDatabase
+from kernels_db.prune import Pruned, prune
+from kernels_db.reading import LogReader, ranked, tasks_of
+from kernels_db.records import (
+    MergeResult,
+    NewRecord,
+    Record,
+    Run,
+    after,
+    host_digest,
+    now,
+)
+from kernels_db.schema import (
+    PinRow,
+    RecordRow,
+    RunRow,
+    VerificationRow,
+)
+from kernels_db.sqlite import SqliteFile
 from schedules.model import Target, Workload, canonical, digest
 
-WorkloadLike = Workload | str  # a workload or its digest
-TargetLike = Target | str
 
+class Log(LogReader):
+    """The tuning log; a context manager.
 
-class Log:
-    """The tuning log in a file; a context manager.
-
-    ``path`` is a file or a ``sqlite:///PATH`` URL. A file that is missing or empty becomes a new log,
-    its directory too; an older schema is upgraded in one transaction. With ``read_only`` the file
-    must exist, and nothing is written. ``timeout_s`` is how long to wait for another writer.
+    ``path`` is a file, a ``sqlite:///PATH`` or a ``postgresql+psycopg://USER@HOST/DATABASE`` URL. A file that
+    is missing or empty becomes a new log, its directory too; so does a database. An older schema is upgraded
+    in one transaction. With ``read_only`` the file must exist, and nothing is written. ``timeout_s`` is how
+    long to wait for another writer.
 
     Every method raises `LogError` where the file or a value does not allow what is asked. A log must
     not be used on both sides of a fork: open one in each process.
     """
-
-    def __init__(
-        self, path: str | os.PathLike[str], read_only: bool = False, *, timeout_s: float = 30.0
-    ) -> None:
-        self.path = connection.locate(path)
-        self.read_only = read_only
-        self.timeout_s = timeout_s
-        self._runs: dict[str, tuple[str, str, str]] = {}
-        self._engine: Engine | None = (engine.open_reader if read_only else engine.open_writer)(
-            self.path, timeout_s
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close every connection; closing twice does no harm."""
-        if self._engine is not None:
-            self._engine.dispose()
-            self._engine = None
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -127,173 +122,128 @@ class Log:
         return self.run(uid)
 
     def add(self, new: NewRecord) -> Record:
-        """Commit one measurement. When this returns the record is on file."""
+        """Commit one measurement. When this returns the record is kept."""
+        return self.add_all([new])[0]
+
+    def add_all(self, news: Iterable[NewRecord]) -> list[Record]:
+        """Commit measurements in one transaction: all of them or none.
+
+        A record without a moment of its own is put after the other records of its trace, even where the
+        clock was set back meanwhile, since the newest counts."""
+        news = list(news)
+        values = [self._prepared(new) for new in news]
+        made = [self._sealed(value, new.trace.to_json()) for value, new in zip(values, news)]
+        with self._write("add") as session:
+            newest = _newest(session, made)
+            for i, columns in enumerate(made):
+                trace = _trace_of(columns)
+                last = newest.get(trace, "")
+                if news[i].created is None and columns["created"] <= last:
+                    later = {**values[i], "created": after(last)}
+                    made[i] = columns = self._sealed(later, news[i].trace.to_json())
+                newest[trace] = max(columns["created"], last)
+            if made:
+                session.execute(engine.insert(session.connection(), RecordRow), made)
+        return [stored_record(self.place, columns) for columns in made]
+
+    def _prepared(self, new: NewRecord) -> dict[str, Any]:
         workload, target, machine = self._identity(new.run)
         value: dict[str, Any] = {"type": "record", "workload": workload, "target": target, "machine": machine}
         value |= new.columns()
         value["environment"] = self._plain(new.environment, "the environment of a record")
         value["trace"] = exchange.parse(new.trace.to_json().encode())
+        return value
+
+    def _sealed(self, value: dict[str, Any], trace: str) -> dict[str, Any]:
         try:
-            columns = exchange.decode(exchange.seal("record", value)).columns
+            nested = {"environment": canonical(value["environment"]), "times_s": canonical(value["times_s"])}
+            sealed = exchange.seal_record(value, nested | {"trace": trace})
+            return exchange.decode(sealed).columns
         except (exchange.Refused, ValueError) as err:
             raise LogError(f"a record cannot be logged ({err}); see kernels_db.records.NewRecord") from None
+
+    def verified(
+        self, record: Record | str, machine: Mapping[str, Any], status: str, time_s: float | None = None
+    ) -> None:
+        """Note what checking a record on a machine found: "ok", "slower", "wrong" or "failed". The last two
+        take it out of the ranking, until it is found good on such a machine."""
+        uid = record if isinstance(record, str) else record.uid
+        row = {"record": uid, "host": host_digest(machine), "status": status, "time_s": time_s}
         with self._write() as session:
-            if session.get(RecordRow, columns["uid"]) is None:
-                session.add(RecordRow(**columns))
-        return stored_record(self.path, columns)
+            if session.get(RecordRow, uid) is None:
+                raise LogError(f"{self.path} has no record {uid}")
+            session.merge(VerificationRow(**row, checked=now()))
 
-    # -- reading ----------------------------------------------------------------------------------------
+    def pin(self, wanted: Iterable[Pin] | None = None) -> list[Pin]:
+        """Pin every task to its best record of now, or as ``wanted`` says: loading takes what is pinned,
+        whatever is measured later. Gives the pins. Raises `LogError`, and changes nothing, where a record
+        is not in the log or not one of its task."""
+        if wanted is None:
+            each = ((w, t, self.best(w, t)) for w, t in self.tasks())
+            wanted = [Pin(w, t, best.uid) for w, t, best in each if best is not None]
+        wanted = list(wanted)
+        with self._write() as session:
+            missing = []
+            for pin in wanted:
+                found = session.get(RecordRow, pin.record)
+                task = (pin.workload, pin.target, "ok")
+                if found is None or (found.workload, found.target, found.status) != task:
+                    missing.append(f"{pin.record} ({pin.task or f'workload {pin.workload}'})")
+            if missing:
+                raise LogError(
+                    f"{self.path} lacks {len(missing)} of the records to be pinned: {'; '.join(missing[:5])}"
+                    f"{' ...' if len(missing) > 5 else ''}. Import a log that has them: "
+                    f"autotune log import FILE"
+                )
+            for pin in wanted:
+                row = {"workload": pin.workload, "target": pin.target, "record": pin.record}
+                session.merge(PinRow(**row, pinned=now()))
+        return wanted
 
-    def best(self, workload: WorkloadLike, target: TargetLike) -> Record | None:
-        """The best record by `kernels_db.ranking`, or None."""
-        return next(iter(self.top_k(workload, target, 1)), None)
+    def unpin(self) -> int:
+        """Remove all pins; gives how many there were."""
+        with self._write() as session:
+            count = session.scalar(select(func.count()).select_from(PinRow)) or 0
+            session.execute(delete(PinRow))
+        return count
 
-    def top_k(self, workload: WorkloadLike, target: TargetLike, k: int) -> list[Record]:
-        """The ``k`` best records, best first, one a trace."""
-        with self._read() as session:
-            return self._records(session, _ranked(_digest(workload), _digest(target)).limit(k))
-
-    def best_for(
-        self, workload: WorkloadLike, accept: Callable[[Target], bool], threads: int | None = None
-    ) -> Hit | None:
-        """The best record over every target that ``accept`` takes and that has ``threads``
-        threads (None: any number): `kernels_db.lookup.best`."""
-        key = _digest(workload)
-        hits = []
-        with self._read() as session:
-            tried = select(RecordRow.target).where(RecordRow.workload == key, RecordRow.status == "ok")
-            rows = session.scalars(select(TargetRow).where(TargetRow.digest.in_(tried)))
-            for row in rows.all():
-                target = stored_target(self.path, row.digest, row.json)
-                if threads in (None, target.threads) and accept(target):
-                    best = self._records(session, _ranked(key, row.digest).limit(1))
-                    hits += [Hit(record, target) for record in best]
-        return min(hits, key=rank, default=None)
-
-    def seen(self, workload: WorkloadLike, target: TargetLike) -> list[Record]:
-        """Every record of a task, failures too, oldest first (by created, then uid)."""
-        return list(self.records(workload=workload, target=target))
-
-    def records(
-        self,
-        *,
-        workload: WorkloadLike | None = None,
-        target: TargetLike | None = None,
-        run: Run | str | None = None,
-        status: str | None = None,
-        kind: str | None = None,
-    ) -> Iterator[Record]:
-        """The records that match every filter given, oldest first, streamed."""
-        query = select(RecordRow).order_by(RecordRow.created, RecordRow.uid)
-        if workload is not None:
-            query = query.where(RecordRow.workload == _digest(workload))
-        if target is not None:
-            query = query.where(RecordRow.target == _digest(target))
-        if run is not None:
-            query = query.where(RecordRow.run == (run if isinstance(run, str) else run.uid))
-        if status is not None:
-            query = query.where(RecordRow.status == status)
-        if kind is not None:
-            query = query.where(RecordRow.kind == kind)
-        with self._read() as session:
-            for row in session.scalars(query.execution_options(yield_per=transfer.BATCH)):
-                yield self._record(row)
-
-    def get(self, uid: str) -> Record | None:
-        """The record with this uid."""
-        with self._read() as session:
-            row = session.get(RecordRow, uid)
-            return None if row is None else self._record(row)
-
-    def run(self, uid: str) -> Run:
-        """The run with this uid. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(RunRow, uid)
-            if row is None:
-                raise LogError(f"{self.path} has no run {uid}; start it with start_run")
-            return self._run(row)
-
-    def runs(self, *, workload: WorkloadLike | None = None, target: TargetLike | None = None) -> list[Run]:
-        """The runs of a task, oldest first."""
-        query = select(RunRow).order_by(RunRow.started, RunRow.uid)
-        if workload is not None:
-            query = query.where(RunRow.workload == _digest(workload))
-        if target is not None:
-            query = query.where(RunRow.target == _digest(target))
-        with self._read() as session:
-            return [self._run(row) for row in session.scalars(query)]
-
-    def workload(self, key: str) -> Workload:
-        """The workload with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(WorkloadRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no workload {key}")
-            with self._damage("workload", key):
-                params = exchange.parse(row.params.encode())
-                named = {k: _frozen(v) for k, v in params.items()}
-                return Workload.from_json(row.json, row.op, named, row.flops)
-
-    def target(self, key: str) -> Target:
-        """The target with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(TargetRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no target {key}")
-            return stored_target(self.path, key, row.json)
-
-    def machine(self, key: str) -> Machine:
-        """The machine with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(MachineRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no machine {key}")
-            with self._damage("machine", key):
-                return Machine(key, exchange.parse(row.json.encode()))
-
-    def workloads(self) -> list[str]:
-        """The digests of all workloads, sorted."""
-        with self._read() as session:
-            return list(session.scalars(select(WorkloadRow.digest).order_by(WorkloadRow.digest)))
-
-    def tasks(self) -> list[tuple[str, str]]:
-        """The (workload, target) digests that have records, sorted."""
-        pair = (RecordRow.workload, RecordRow.target)
-        with self._read() as session:
-            return [(w, t) for w, t in session.execute(select(*pair).distinct().order_by(*pair))]
-
-    def stats(self) -> dict[str, Any]:
-        """Counts: workloads, targets, machines, runs, records, and by_status (status -> records)."""
-        tables = (WorkloadRow, TargetRow, MachineRow, RunRow, RecordRow)
-        by_status = select(RecordRow.status, func.count()).group_by(RecordRow.status)
-        with self._read() as session:
-            counts: dict[str, Any] = {
-                f"{t.__tablename__}s": session.scalar(select(func.count()).select_from(t)) for t in tables
-            }
-            grouped = session.execute(by_status.order_by(RecordRow.status)).all()
-            counts["by_status"] = {str(status): n for status, n in grouped}
-        return counts
+    def prune(self, keep: int, apply: bool = False) -> Pruned:
+        """Remove all but the ``keep`` best records of every task, what is pinned, and what found a trace
+        wrong (`kernels_db.prune`). Without ``apply`` it only counts."""
+        with self._write() as session:
+            found = prune(session, tasks_of(session), keep, apply)
+        if apply and found.removed and isinstance(self.place, SqliteFile):
+            with contextlib.suppress(LogError), self._raw() as con:  # the space is wanted back, not needed
+                con.exec_driver_sql("VACUUM")
+        return found
 
     # -- exchange ---------------------------------------------------------------------------------------
 
-    def export(self, path: str | os.PathLike[str], top: int | None = None) -> int:
+    def export(self, path: str | os.PathLike[str], top: int | None = None, form: str = "jsonl") -> int:
         """Write the log to a JSON Lines file (see `kernels_db.exchange`), or of every task only the
-        ``top`` best records and what they refer to. Gives the number of records.
+        ``top`` best records and what they refer to; with ``form="t4"`` as a T4 document (`kernels_db.t4`).
+        Gives the number of records.
 
         The file is replaced whole, or left as it was."""
         target = Path(path)
-        if target.absolute() == self.path.absolute() or connection.database_exists(target):
+        if str(target.absolute()) == os.path.abspath(self.path) or sqlite.database_exists(target):
             raise LogError(f"{target} is a database, which an export would overwrite; choose another file")
-        connection.make_directory(target)
+        sqlite.make_directory(target)
         # A pipe or a terminal can only be written to, not replaced.
         plain = not target.exists() or target.is_file()
         part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
         count = 0
+
+        def objects() -> Iterator[tuple[str, dict[str, Any]]]:
+            nonlocal count
+            for kind, value in self._objects(top):
+                count += kind == "record"
+                yield kind, value
+
         try:
             with part.open("w", encoding="ascii", newline="\n") as f:
-                for kind, line in self._lines(top):
-                    f.write(line)
-                    count += kind == "record"
+                for piece in t4.document(objects()) if form == "t4" else map(_line, objects()):
+                    f.write(piece)
             if plain:
                 part.replace(target)
         except OSError as err:
@@ -306,31 +256,46 @@ class Log:
 
     def export_lines(self, top: int | None = None) -> Iterator[str]:
         """The lines of `export`, each with its newline, from one snapshot."""
-        return (line for _, line in self._lines(top))
+        return map(_line, self._objects(top))
 
-    def _lines(self, top: int | None) -> Iterator[tuple[str, str]]:
-        yield "header", exchange.line(HEADER)
+    def _objects(self, top: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "header", HEADER
         with self._read() as session:
             wanted = None if top is None else self._closure(session, top)
             for kind, row in transfer.rows(session):
                 key = row["uid" if kind in ("run", "record") else "digest"]
                 if wanted is None or key in wanted:
                     with self._damage(kind, key):
-                        yield kind, exchange.line(exchange.encode(kind, row))
+                        yield kind, exchange.encode(kind, row)
 
     def merge(self, path: str | os.PathLike[str]) -> MergeResult:
-        """Take in another log, a database or an export. Malformed content is refused and counted by
-        reason, the rest goes in; merging again changes nothing."""
-        source = connection.locate(path)
+        """Take in another log, a database, an export or a T4 document. Malformed content is refused and
+        counted by reason, the rest goes in; merging again changes nothing."""
+        source = locate(path)
         tally = transfer.Tally()
-        if connection.database_exists(source):
-            with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
-                self._merge(other._items(), tally)
-        elif source.is_dir():
-            raise LogError(f"{source} is a directory; give an export or a log in it")
+        if isinstance(source, PostgresDatabase):
+            self._merge_log(source, tally)
         else:
-            self._merge(exchange.read_export(source), tally)
+            assert isinstance(source, SqliteFile)
+            file = source.path
+            if file.is_dir():
+                raise LogError(f"{file} is a directory; give an export or a log in it")
+            if not sqlite.database_exists(file):
+                is_t4 = file.exists() and t4.is_t4(file)
+                self._merge(t4.read(file) if is_t4 else exchange.read_export(file), tally)
+            elif sqlite.is_older(file, self.timeout_s):
+                with tempfile.TemporaryDirectory() as folder:  # brought to this schema without being changed
+                    copy = SqliteFile(Path(folder) / file.name)
+                    sqlite.copy(file, copy.path, self.timeout_s)
+                    Log(copy.path).close()
+                    self._merge_log(copy, tally)
+            else:
+                self._merge_log(source, tally)
         return tally.result()
+
+    def _merge_log(self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally) -> None:
+        with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
+            self._merge(other._items(), tally)
 
     import_ = merge
 
@@ -342,7 +307,10 @@ class Log:
     def _items(self) -> Iterator[exchange.Item | exchange.Refused]:
         """Every row as a checked item: another log's tables are trusted no more than a file."""
         with self._read() as session:
-            for kind, row in transfer.rows(session):
+            for number, (kind, row) in enumerate(transfer.rows(session)):
+                if number >= exchange.MAX_ROWS:
+                    yield exchange.Refused(exchange.too_many())
+                    return
                 try:
                     yield exchange.decode(exchange.encode(kind, row))
                 except exchange.Refused as err:
@@ -355,34 +323,27 @@ class Log:
         keys: set[str] = set()
         pair = (RecordRow.workload, RecordRow.target)
         for workload, target in session.execute(select(*pair).distinct()).all():
-            for r in session.scalars(_ranked(workload, target).limit(top)):
+            for r in session.scalars(ranked(workload, target).limit(top)):
                 keys |= {r.uid, r.run, r.workload, r.target, r.machine}
         return keys
 
     # -- plumbing ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def _damage(self, kind: str, key: str) -> Iterator[None]:
-        try:
-            yield
-        except (exchange.Refused, *exchange.MALFORMED):
-            raise exchange.damaged(str(self.path), kind, key) from None
+    def _raw(self) -> Iterator[Connection]:
+        """A connection outside any transaction."""
+        assert self._engine is not None
+        with engine.explained(self.place, self.timeout_s), self._engine.connect() as con:
+            yield con.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
-    def _read(self) -> Iterator[Session]:
-        if self._engine is None:
-            raise LogError(f"the log {self.path} has been closed; open it again with Log({str(self.path)!r})")
-        with engine.explained(self.path, self.timeout_s), Session(self._engine) as session:
-            yield session
-
-    @contextmanager
-    def _write(self) -> Iterator[Session]:
+    def _write(self, access: engine.Access = "change") -> Iterator[Session]:
         if self._engine is None or self.read_only:
             why = "has been closed" if self._engine is None else "is opened for reading only"
-            raise LogError(f"the log {self.path} {why}; open it again with Log({str(self.path)!r})")
+            raise LogError(f"the log {self.path} {why}; open it again with Log({self.path!r})")
         with (
-            engine.explained(self.path, self.timeout_s),
-            Session(engine.writing(self._engine)) as session,
+            engine.explained(self.place, self.timeout_s),
+            Session(engine.accessing(self._engine, access)) as session,
             session.begin(),
         ):
             yield session
@@ -415,35 +376,25 @@ class Log:
         except (TypeError, ValueError, RecursionError) as err:
             raise LogError(f"{what} must be plain JSON values with finite numbers: {err}") from None
 
-    def _record(self, row: RecordRow) -> Record:
-        return stored_record(self.path, {c.name: getattr(row, c.name) for c in RecordRow.__table__.columns})
 
-    def _records(self, session: Session, query: Select[Any]) -> list[Record]:
-        return [self._record(row) for row in session.scalars(query)]
-
-    def _run(self, row: RunRow) -> Run:
-        with self._damage("run", row.uid):
-            return Run(
-                uid=row.uid,
-                workload=row.workload,
-                target=row.target,
-                machine=row.machine,
-                seed=row.seed,
-                options=exchange.parse(row.options.encode()),
-                started=row.started,
-                ended=row.ended,
-                state=row.state,
-            )
+def _trace_of(columns: Mapping[str, Any]) -> tuple[str, str, str]:
+    return columns["workload"], columns["target"], columns["trace_digest"]
 
 
-def _ranked(workload: str, target: str) -> Select[Any]:
-    """The records that represent their traces, best first: `kernels_db.ranking`."""
-    task = (RecordRow.workload == workload, RecordRow.target == target)
-    return select(RecordRow).where(*task, text(REPRESENTS)).order_by(text(ORDER))
-
-
-def _digest(key: Workload | Target | str) -> str:
-    return key if isinstance(key, str) else key.digest
+def _newest(session: Session, made: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
+    """The moment of the newest record of each trace of these that is known."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for workload, target, trace in map(_trace_of, made):
+        tasks.setdefault((workload, target), []).append(trace)
+    newest = {}
+    for (workload, target), traces in tasks.items():
+        same = (RecordRow.workload == workload, RecordRow.target == target)
+        for first in range(0, len(traces), transfer.BATCH):
+            asked = RecordRow.trace_digest.in_(traces[first : first + transfer.BATCH])
+            query = select(RecordRow.trace_digest, func.max(RecordRow.created)).where(*same, asked)
+            for trace, moment in session.execute(query.group_by(RecordRow.trace_digest)):
+                newest[workload, target, trace] = moment
+    return newest
 
 
 def _workload_line(w: Workload) -> dict[str, Any]:
@@ -462,5 +413,5 @@ def _target_line(t: Target) -> dict[str, Any]:
     return {"type": "target", "digest": t.digest, "definition": exchange.parse(t.json.encode())}
 
 
-def _frozen(v: Any) -> Any:
-    return tuple(_frozen(x) for x in v) if isinstance(v, list) else v
+def _line(item: tuple[str, dict[str, Any]]) -> str:
+    return exchange.line(item[1])

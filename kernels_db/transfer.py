@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Table, insert, select, update
+from sqlalchemy import Table, select, update
 from sqlalchemy.orm import Session
 
+from kernels_db.engine import insert
 from kernels_db.exchange import Item, ItemType, Refused
-from kernels_db.records import MergeResult
+from kernels_db.records import MergeResult, now
 from kernels_db.schema import Base
 
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
 _TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
 _REFERENCES: tuple[ItemType, ...] = ("workload", "target", "machine")
-BATCH = 500  # rows a transaction, so that a long merge holds up nobody else's trials
+BATCH = 2000  # rows a transaction, so that a long merge holds up nobody else's trials
 
 
 @dataclass
@@ -88,7 +89,10 @@ def _put_group(session: Session, kind: ItemType, items: list[Item], tally: Tally
             tally.new += old is None
             tally.known += old is not None
     if fresh:
-        session.execute(insert(table), list(fresh.values()))
+        if kind == "record":
+            moment = now()
+            fresh = {key: {**columns, "imported": moment} for key, columns in fresh.items()}
+        session.execute(insert(session.connection(), table), list(fresh.values()))
     for key, columns in changed.items():
         session.execute(update(table).where(_key(table) == key).values(columns))
 

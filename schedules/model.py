@@ -20,9 +20,12 @@ TRACE_VERSION = 1
 WORKLOAD_VERSION = 1
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
 def canonical(value: Any) -> str:
     """Canonical JSON text of a JSON value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest(text: str) -> str:
@@ -138,7 +141,12 @@ class Trace:
     steps: tuple[Step, ...] = field(default=())
 
     def to_json(self) -> str:
-        return canonical({"version": TRACE_VERSION, "steps": [s.to_json() for s in self.steps]})
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
+        steps = [[s.primitive, dict(s.args)] for s in self.steps]  # tuples are written as lists
+        return canonical({"version": TRACE_VERSION, "steps": steps})
 
     @cached_property
     def digest(self) -> str:

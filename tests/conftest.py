@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from postgres_server import Server, started
 
 # No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated.
 settings.register_profile("autotune", deadline=None, derandomize=True)
@@ -20,3 +22,19 @@ def own_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(place / "cache"))
     monkeypatch.delenv("AUTOTUNE_LOG_LEVEL", raising=False)
     return place
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server for all tests that ask for one."""
+    with started() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a new log, on each kind of database in turn."""
+    if request.param == "sqlite":
+        return str(tmp_path / "tuning.db")
+    server: Server = request.getfixturevalue("postgres")
+    return server.database()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,89 @@ def test_best_shows_record_schedule_loops_and_code(db: Path) -> None:
     d = run(*words, "--json", "--ir").json
     assert d["time_s"] == 1e-4 and d["task"]["target"]["arch"] == host().arch
     assert d["trace"]["steps"][0][0] == "split" and "source" not in d
+
+
+def test_pins_travel_in_a_lock_file(db: Path, tmp_path: Path) -> None:
+    lock, other = tmp_path / "autotune.lock", tmp_path / "other.db"
+    ran = run("log", "pin", lock, "--db", db, "--json")
+    assert (ran.status, ran.json) == (0, {"pinned": 2, "file": str(lock)})
+    lines = lock.read_text().splitlines()
+    assert len(lines) == 4 and "matmul m=8 n=8 k=8 float32, 1 thread on" in "".join(lines[1:3])
+    words = ("best", "matmul", "--shape", "m=8,n=8,k=8", "--threads", "1")
+    pinned = run(*words, "--db", db, "--json").json
+    assert pinned["pinned"] and "pinned" in run("log", "list", "--db", db).out
+    missing = run("log", "pin", "--from", lock, "--db", other)
+    assert missing.status == 2 and "no tuning log" in missing.err
+    fill(other, [("matmul", {"m": 8, "n": 8, "k": 8}, 1e-9)])
+    missing = run("log", "pin", "--from", lock, "--db", other)
+    assert missing.status == 2 and "lacks 2 of the records" in missing.err and "matmul m=8" in missing.err
+    run("log", "merge", db, "--db", other)
+    assert run("log", "pin", "--from", lock, "--db", other).out == "2 tasks pinned\n"
+    assert run(*words, "--db", other, "--json").json["record_id"] == pinned["record_id"]
+    assert "pinned: autotune log pin --remove" in run(*words, "--db", other).out
+    run("log", "pin", lock, "--db", db)
+    assert lock.read_text().splitlines() == lines  # the same log, the same bytes
+    assert run("log", "pin", lock, "--remove", "--db", db).status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not a lock file"),
+        ("[]", "is not a lock file"),
+        ("[" * 100_000, "is not a lock file"),
+        ('{"format":"autotune-pins","version":9,"pins":[]}', "pip install --upgrade autotune"),
+        ('{"format":"autotune-pins","version":1,"pins":[{"record":"../../x"}]}', "a pin is an object of"),
+        ('{"format":"autotune-pins","version":1}', "is damaged"),
+    ],
+)
+def test_a_lock_file_that_is_none(db: Path, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "x.lock").write_text(text)
+    ran = run("log", "pin", "--from", tmp_path / "x.lock", "--db", db)
+    assert ran.status == 2 and said in ran.err
+    assert run("log", "pin", "--from", tmp_path / "none.lock", "--db", db).status == 2
+
+
+def test_pruning_says_what_would_go_before_it_does(db: Path) -> None:
+    ran = run("log", "prune", "--keep", 1, "--db", db)
+    assert "2 records and 0 runs would be removed, 2 records kept" in ran.out and "--apply" in ran.out
+    assert run("log", "stats", "--db", db, "--json").json["records"] == 4
+    ran = run("log", "prune", "--keep", 1, "--apply", "--db", db, "--json")
+    assert ran.json == {"applied": True, "kept": 2, "removed": 2, "runs": 0}
+    assert run("log", "stats", "--db", db, "--json").json["by_status"] == {"ok": 2}
+
+
+def test_t4_goes_out_and_in_again_and_is_read_by_replay(db: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t4.json"
+    assert run("log", "export", out, "--format", "t4", "--db", db, "--json").json["records"] == 4
+    document = json.loads(out.read_text())
+    assert document["schema_version"] == "1.0.0" and len(document["results"]) == 4
+    for result in document["results"]:  # what the schema requires
+        assert {"configuration", "times", "invalidity", "correctness"} <= set(result)
+        assert all(isinstance(result["times"][k], float) for k in ("compilation_time", "validation"))
+    assert sorted(r["invalidity"] for r in document["results"]) == ["correct"] * 2 + ["timeout"] * 2
+    new = tmp_path / "new.db"
+    assert run("log", "import", out, "--db", new, "--json").json == {"new": 4, "known": 0, "refused": {}}
+    for log, name in ((db, "a"), (new, "b")):
+        run("log", "export", tmp_path / name, "--db", log)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    document["results"][0]["autotune"]["time_s"] = 1e-12
+    document["results"][1]["autotune"] = "../../etc/passwd"
+    document["results"].append({"configuration": {"block": 32}, "times": {}, "invalidity": "correct"})
+    out.write_text(json.dumps(document))
+    ran = run("log", "import", out, "--db", tmp_path / "third.db", "--json")
+    assert ran.status == 1 and ran.json["new"] == 2
+    assert ran.json["refused"] == {
+        "T4: a result without a schedule of autotune": 2, "record: uid does not match": 1
+    }  # fmt: skip
+    for bad in ('{"schema_version": "1.0.0", "results"', '{"results": 3}', '{"results":' + "[" * 100_000):
+        out.write_text(bad)
+        ran = run("log", "import", out, "--db", new)
+        assert ran.status == 2 and "is not a T4 document" in ran.err
+
+
+def test_a_place_is_named_without_its_password(tmp_path: Path) -> None:
+    url = "postgresql+psycopg://me:s3cret@127.0.0.1:1/db"
+    for words in (("log", "stats"), ("best", "add", "--shape", "n=8"), ("doctor",)):
+        ran = run(*words, "--db", url)
+        assert "s3cret" not in ran.out + ran.err and ran.status != 0

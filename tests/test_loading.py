@@ -11,8 +11,9 @@ from log_filler import Entry, fill, host
 
 import autotune as at
 from autotune import kernels, targets
+from kernels_db import NewRecord
 from schedules import ops
-from schedules.model import Target
+from schedules.model import Step, Target
 
 SHAPE = {"m": 8, "n": 12, "k": 4}
 
@@ -63,13 +64,85 @@ def test_a_kernel_for_other_instructions_is_never_taken(tmp_path: Path) -> None:
         at.load("matmul", **SHAPE, db=db)
 
 
-def test_this_machines_records_come_before_faster_ones_of_a_relative(tmp_path: Path) -> None:
+def relative(**change: object) -> Target:
+    """This machine with other caches, and whatever else is changed."""
+    limits = tuple((k, 2 * v if k == "l2_bytes" else v) for k, v in host().limits)
+    return replace(host(), limits=limits, **change)  # type: ignore[arg-type]
+
+
+def test_the_record_of_a_relative_is_taken_only_when_asked_for(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
-    relative = replace(host(), limits=tuple((k, 2 * v if k == "l2_bytes" else v) for k, v in host().limits))
-    fill(db, [entry(1e-9)], relative)
-    assert at.best("matmul", **SHAPE, threads=1, db=db).target == relative
+    fill(db, [entry(1e-9)], relative())
+    with pytest.raises(at.KernelNotFound, match="--nearest"):
+        at.best("matmul", **SHAPE, threads=1, db=db)
+    with pytest.raises(at.KernelNotFound, match="nearest=True"):
+        at.load("matmul", **SHAPE, threads=1, db=db)
     fill(db, [entry(1e-3)])
-    assert at.best("matmul", **SHAPE, threads=1, db=db).target == host()
+    for nearest in (False, True):  # this machine's own comes first, however slow
+        assert at.best("matmul", **SHAPE, threads=1, db=db, nearest=nearest).target == host()
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_the_nearest_is_used_only_where_it_beats_the_default_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: bool
+) -> None:
+    db = tmp_path / "t.db"
+    far = relative(arch="x86-64", features=tuple(f for f in host().features if f.startswith("sse")))
+    (uid,) = fill(db, [entry(1e-3)], relative())
+    fill(db, [entry(1e-9)], far)
+    times = {True: 1e-6 if faster else 2e-6, False: 1.5e-6}
+    monkeypatch.setattr(at.Kernel, "time", lambda kernel, repeat: times[kernel.record is not None])
+    with pytest.warns(UserWarning, match="it is used" if faster else "the default schedule is used"):
+        kernel = at.load("matmul", **SHAPE, threads=1, db=db, nearest=True)
+    check(kernel)
+    assert (kernel.record.uid if faster else kernel.record) == (uid if faster else None)
+    if faster:
+        with pytest.warns(UserWarning, match=rf"{uid}.*takes 1e-06 s here, the default schedule 1\.5e-06"):
+            assert at.best("matmul", **SHAPE, threads=1, db=db, nearest=True).record.uid == uid
+    else:
+        with pytest.raises(at.KernelNotFound, match="beats the default schedule here"):
+            at.best("matmul", **SHAPE, threads=1, db=db, nearest=True)
+
+
+def test_nearest_times_both_for_real_and_finds_nothing_where_nothing_is(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    with pytest.raises(at.KernelNotFound):
+        at.load("matmul", **SHAPE, db=db, nearest=True)
+    fill(db, [entry(1e-3)], relative())
+    with pytest.warns(UserWarning, match="the nearest is record"):
+        check(at.load("matmul", **SHAPE, threads=1, db=db, nearest=True))
+
+
+def test_a_pinned_record_is_taken_whatever_comes_later(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    (uid,) = fill(db, [entry(1e-3)])
+    with at.Log(db) as log:
+        log.pin()
+        fill(db, [entry(1e-6)])
+        fill(db, [entry(1e-9)], replace(host(), threads=2))  # a task that nobody pinned
+        hit = at.best("matmul", **SHAPE, db=db)
+        assert (hit.record.uid, hit.pinned) == (uid, True)
+        assert at.load("matmul", **SHAPE, db=db).record.uid == uid
+        assert log.unpin() == 1
+    assert at.best("matmul", **SHAPE, threads=1, db=db).time_s == 1e-6
+
+
+def test_a_pinned_record_that_is_not_legal_is_not_replaced_by_another(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    (uid,) = fill(db, [entry(1e-3)])
+    workload = ops.workload("matmul", SHAPE)
+    with at.Log(db) as log:
+        run = log.start_run(workload, host(), {"cpu": "elsewhere"}, seed=0).uid
+        bad = at.Trace((Step("unroll", (("loop", "nowhere"),)),))
+        log.add(NewRecord(run, 0, "x", bad, "ok", times_s=[1e-9]))
+        with pytest.warns(UserWarning, match="record .* cannot be used.*nowhere"):
+            assert at.load("matmul", **SHAPE, db=db).record.uid == uid
+        log.pin()
+    for use in (at.load, at.best):
+        with pytest.raises(at.ScheduleError, match="pinned record .* cannot be used"):
+            use("matmul", **SHAPE, db=db)
+    with pytest.warns(UserWarning, match="not tuned"):
+        assert at.load("matmul", **SHAPE, db=db, fallback=True).record is None
 
 
 def test_a_target_given_is_meant_exactly(tmp_path: Path) -> None:

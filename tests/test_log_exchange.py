@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,72 @@ def test_merging_is_commutative_associative_and_idempotent(
             assert exported(log).encode() == whole
 
 
+def five_machines(folder: Path) -> list[Path]:
+    """Shards of one log: five machines that tuned the same tasks, each in several files, overlapping."""
+    shards = []
+    for m in range(5):
+        with Log(folder / f"machine{m}.db") as log:
+            for t, target in enumerate(TARGETS):
+                run = log.start_run(copy_of(8 + t), target, {**MACHINE, "cpu": f"CPU {m}"}, seed=m).uid
+                log.export(folder / f"{m}{t}started.jsonl")  # the run goes on in another shard
+                log.add_all(measured(run, i) for i in range(4))
+                log.export(folder / f"{m}{t}.jsonl")
+                log.add(measured(run, 1, kind="final", created="2026-02-01T00:00:00.000000Z"))
+                log.finish_run(run, "done" if m % 2 else "interrupted")
+                shards += [folder / f"{m}{t}started.jsonl", folder / f"{m}{t}.jsonl"]
+        shards.append(folder / f"machine{m}.db")
+    return shards
+
+
+def test_shuffled_shards_of_five_machines_make_one_log_in_any_order(tmp_path: Path) -> None:
+    shards, rng, found = five_machines(tmp_path), random.Random(20), set()
+    for order in range(20):
+        rng.shuffle(shards)
+        with Log(tmp_path / f"merged{order}.db") as log:
+            new = sum(log.merge(shard).new for shard in shards)
+            assert new == log.stats()["records"] == 5 * 3 * 5
+            found.add(exported(log))
+    assert len(found) == 1
+    runs = [json.loads(x) for x in found.pop().splitlines() if '"type":"run"' in x]
+    assert len(runs) == 15 and {r["state"] for r in runs} == {"done", "interrupted"}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_log_in_a_repository_merges(tmp_path: Path) -> None:
+    """Two branches add to one export; with merge=union git keeps both, and importing makes it canonical."""
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "init.defaultBranch=main")
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    git("init", "-q")
+    (tmp_path / ".gitattributes").write_text("kernels.jsonl merge=union\n")
+    (tmp_path / ".gitignore").write_text("*.db*\n")
+    with Log(tmp_path / "a.db") as a, Log(tmp_path / "b.db") as b, Log(tmp_path / "both.db") as both:
+        fill(a, 3)
+        a.export(tmp_path / "kernels.jsonl")
+        b.merge(tmp_path / "kernels.jsonl")
+        git("add", "-A")
+        git("commit", "-qm", "first")
+        git("checkout", "-qb", "theirs")
+        fill(b, 3)
+        fill(b, 3, copy_of(9), TARGETS[1])
+        b.export(tmp_path / "kernels.jsonl")
+        git("commit", "-qam", "theirs")
+        git("checkout", "-q", "main")
+        run = a.runs()[0].uid
+        a.add(measured(run, 50))
+        a.export(tmp_path / "kernels.jsonl")
+        assert git("diff", "--numstat").split()[:2] == ["1", "0"]  # a record is a line
+        git("commit", "-qam", "ours")
+        git("merge", "-q", "-m", "both", "theirs")
+        assert both.merge(tmp_path / "kernels.jsonl").refused == {}
+        a.merge(tmp_path / "b.db")
+        assert exported(both) == exported(a)
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
@@ -184,7 +252,7 @@ def put(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (1, put(flops=2**63), "workload: flops not valid"),
         (1, put(params=[]), "workload: params not valid"),
         (1, put(digest="0" * 32), "workload: digest does not match"),
-        (1, lambda v: v["definition"].update(version=2), "workload: version cannot be read"),
+        (1, lambda v: v["definition"].update(version=2), "workload: version 2 cannot be read"),
         (1, lambda v: v["definition"].update(more=1), "workload: definition not valid"),
         (1, lambda v: v["definition"]["dag"].update(stages=[1]), "workload: definition not valid"),
         (2, lambda v: v["definition"].update(threads="1"), "target: definition not valid"),
@@ -213,7 +281,7 @@ def put(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (5, put(kind="best"), "record: kind not valid"),
         (5, put(surprise=1), "record: unknown field"),
         (5, lambda v: v.pop("error"), "record: error missing"),
-        (5, lambda v: v["trace"].update(version=2), "record: trace version cannot be read"),
+        (5, lambda v: v["trace"].update(version=2), "record: trace version 2 cannot be read"),
         (5, lambda v: v["trace"].update(steps=[["split"]]), "record: trace not valid"),
         (5, lambda v: v["trace"].update(code="import os"), "record: trace not valid"),
         (5, lambda v: v["trace"]["steps"].extend([["a", {"x": "y" * 262_144}]]), "record: trace not valid"),
@@ -378,6 +446,35 @@ def mutated(draw: st.DrawFn, source: bytes) -> bytes:
         elif "definition" in value:
             value["digest"] = digest(canonical(value["definition"]))
     return canonical(value).encode() + b"\n"
+
+
+@pytest.mark.fuzz
+def test_ten_thousand_mutated_lines(tmp_path: Path, lines: list[bytes]) -> None:
+    """Each is taken or refused with a reason; no part of a record enters; what was there stays as it was."""
+    seen = 0
+
+    @settings(max_examples=1250, deadline=None, suppress_health_check=list(HealthCheck), derandomize=False)
+    @given(data=st.data())
+    def eight(data: st.DataObject) -> None:
+        nonlocal seen
+        bad = [data.draw(mutated(lines[data.draw(st.integers(1, len(lines) - 1))])) for _ in range(8)]
+        seen += len(bad)
+        (tmp_path / "in.jsonl").write_bytes(b"".join([lines[0], *bad]))
+        records = log.stats()["records"]
+        result = log.merge(tmp_path / "in.jsonl")
+        assert log.stats()["records"] == records + result.new
+        assert all(reason and len(reason) < 100 for reason in result.refused)
+
+    with Log(tmp_path / "into.db") as log:
+        (tmp_path / "first.jsonl").write_bytes(b"".join(lines))
+        log.merge(tmp_path / "first.jsonl")
+        first = {x for x in exported(log).splitlines() if '"type":"record"' in x}
+        eight()
+        assert seen >= 10_000
+        assert first <= set(exported(log).splitlines())
+        with Log(tmp_path / "again.db") as again:
+            assert again.merge(tmp_path / "into.db").refused == {}
+            assert exported(again) == exported(log)
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=SLOW)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured
 from sqlalchemy import create_engine
 
-from kernels_db import Log, LogError, compat, engine, lookup, migrate
+from kernels_db import Log, LogError, compat, engine, lookup, migrate, sqlite
 from kernels_db.schema import Base
 from schedules.model import Target
 
@@ -93,7 +95,7 @@ def test_a_database_without_tables_is_a_new_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "a\0b", ":memory:", "sqlite://", "sqlite:///:memory:", "postgresql://h/db"]
+    "url", ["", "a\0b", ":memory:", "sqlite://", "sqlite:///:memory:", "mysql://h/db"]
 )
 def test_names_that_are_no_file(url: str) -> None:
     refused(url, "is not a file", slice(0, 3))
@@ -279,14 +281,110 @@ def test_an_unreadable_file(public: Path, unprivileged: Callable[[], None]) -> N
             way()
 
 
+# -- faults ---------------------------------------------------------------------------------------
+
+
+def fill_until_refused(path: Path, n: int = 5000) -> tuple[list[str], str]:
+    """The uids of what was committed, and why there was no more."""
+    kept = []
+    with Log(path) as log:
+        run = log.start_run(W, TARGETS[0], MACHINE, seed=0).uid
+        for i in range(n):
+            try:
+                kept.append(log.add(measured(run, i)).uid)
+            except LogError as err:
+                return kept, str(err)
+    raise AssertionError("the disk did not fill")
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, connect = tmp_path / "tuning.db", sqlite.connect
+
+    def small(path: Path, **options: Any) -> sqlite3.Connection:
+        con = connect(path, **options)
+        con.execute("PRAGMA max_page_count = 60")
+        return con
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "connect", small)
+        kept, why = fill_until_refused(path)
+        assert "the disk is full; free some space" in why and len(kept) > 5
+        with Log(path) as log:
+            log.export(tmp_path / "a.jsonl")
+            with pytest.raises(LogError, match="the disk is full"):
+                log.add_all(measured(log.runs()[0].uid, 9000 + i) for i in range(100))
+            assert {r.uid for r in log.records()} == set(kept)
+    with Log(path) as log:  # there is space again
+        assert {r.uid for r in log.records()} == set(kept)
+        fill(log, 50)
+    assert whole(path)
+
+
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    """A quota: the operating system refuses a write, wherever it falls."""
+    path = tmp_path / "tuning.db"
+    with Log(path) as log:
+        fill(log, 2)
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+            kept, why = fill_until_refused(path)
+            os.write(write, " ".join([*kept, why]).encode()[-60_000:])
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as f:
+        said = f.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert f"cannot use {path}" in said or f"cannot write the log {path}" in said
+    committed = {word for word in said.split() if len(word) == 32}
+    with Log(path) as log:
+        assert committed <= {r.uid for r in log.records()} and len(committed) > 3
+    assert whole(path)
+
+
+def whole(path: Path) -> bool:
+    con = sqlite3.connect(path)
+    try:
+        return con.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    finally:
+        con.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE VIEW spy AS SELECT * FROM record",
+        "CREATE TRIGGER spy AFTER INSERT ON record BEGIN DELETE FROM record; END",
+        "CREATE VIRTUAL TABLE spy USING fts5(x)",
+        "ALTER TABLE record RENAME TO r; CREATE VIEW record AS WITH RECURSIVE x(n) AS "
+        "(SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT r.* FROM r, x",
+    ],
+)
+def test_a_database_that_does_something_when_it_is_read(log_file: Path, sql: str) -> None:
+    con = sqlite3.connect(log_file)
+    con.executescript(sql)
+    con.close()
+    refused(log_file, "views, triggers or virtual tables.*do not trust it")
+
+
 # -- schema versions ------------------------------------------------------------------------------
 
 
 def schema(con: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """What every table has, its columns and constraints in no order: a migration adds columns at the end."""
     rows = con.execute(
         "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name <> 'alembic_version'"
     )
-    return sorted((a, b, c, " ".join((d or "").split())) for a, b, c, d in rows)
+    found = []
+    for kind, name, table, sql in rows:
+        words = [part.strip(" ()") for part in " ".join((sql or "").split()).split(",")]
+        found.append((kind, name, table, *sorted(words)))
+    return sorted(found)
 
 
 def test_the_migrations_make_the_declared_schema(tmp_path: Path, log_file: Path) -> None:
@@ -317,7 +415,8 @@ def test_a_newer_schema_is_refused(log_file: Path) -> None:
     con.execute(f"PRAGMA user_version = {compat.SCHEMA_VERSION + 3}")
     con.close()
     newer = (
-        rf"schema version {compat.SCHEMA_VERSION + 3}.*up to version {compat.SCHEMA_VERSION}; update autotune"
+        rf"schema version {compat.SCHEMA_VERSION + 3}.*up to version {compat.SCHEMA_VERSION}; update "
+        rf"autotune: pip install --upgrade autotune.*autotune log export log.jsonl --db"
     )
     refused(log_file, newer)
 
@@ -338,16 +437,17 @@ def upgrade():
 
 @pytest.fixture
 def future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An autotune of schema version 2, in which the log of today is old."""
+    """An autotune of the next schema version, in which the log of today is old."""
     scripts = tmp_path / "migrations %d"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0002_note.py").write_text(NEXT.format(to="0002", of="0001", then="pass"))
-    monkeypatch.setattr(compat, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(engine.migrate, "upgrade", lambda con: upgrade(con, 2, scripts))
+    (scripts / "versions" / f"{TO}_note.py").write_text(NEXT.format(to=TO, of=OF, then="pass"))
+    monkeypatch.setattr(compat, "SCHEMA_VERSION", int(TO))
+    monkeypatch.setattr(engine.migrate, "upgrade", lambda con: upgrade(con, int(TO), scripts))
     return scripts
 
 
 upgrade = migrate.upgrade
+OF, TO = f"{compat.SCHEMA_VERSION:04d}", f"{compat.SCHEMA_VERSION + 1:04d}"
 
 
 def columns(path: Path) -> tuple[list[str], int]:
@@ -360,24 +460,41 @@ def columns(path: Path) -> tuple[list[str], int]:
 
 
 def test_an_older_schema_is_upgraded_when_opened_for_writing(log_file: Path, future: Path) -> None:
-    refused(log_file, "older schema.*autotune log stats --db", slice(1, 4))
-    assert columns(log_file)[1] == 1
+    refused(log_file, "older schema.*autotune log stats --db", slice(1, 3))
+    assert columns(log_file)[1] == int(OF)
     with Log(log_file) as log:
         assert log.stats()["records"] == 5
         run = log.start_run(W, TARGETS[0], MACHINE, seed=0).uid
         log.add(measured(run, 9))
     names, version = columns(log_file)
-    assert version == 2 and "note0002" in names
+    assert version == int(TO) and f"note{TO}" in names
     assert lookup.best(log_file, W.digest, anywhere) is not None
 
 
+def test_a_log_is_upgraded_under_a_process_that_has_it_open(
+    log_file: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two versions of the library on one file: the older goes on with what it knows, and comes in no more."""
+    with Log(log_file) as older:
+        run = older.start_run(W, TARGETS[0], MACHINE, seed=0).uid
+        with request.getfixturevalue("monkeypatch").context():
+            request.getfixturevalue("future")
+            with Log(log_file) as newer:
+                before = newer.stats()["records"]
+                made = older.add(measured(run, 9))
+                assert newer.get(made.uid) == made and newer.stats()["records"] == before + 1
+        assert older.add(measured(run, 10)) in older.seen(W, TARGETS[0])
+    request.getfixturevalue("monkeypatch").undo()
+    refused(log_file, "update autotune")
+
+
 def test_a_failing_upgrade_leaves_the_log_as_it_was(log_file: Path, future: Path) -> None:
-    text = NEXT.format(to="0002", of="0001", then='op.execute("INSERT INTO missing VALUES (1)")')
-    (future / "versions" / "0002_note.py").write_text(text)
+    text = NEXT.format(to=TO, of=OF, then='op.execute("INSERT INTO missing VALUES (1)")')
+    (future / "versions" / f"{TO}_note.py").write_text(text)
     before = columns(log_file)
     with pytest.raises(LogError, match="no such table: missing"):
         Log(log_file)
-    assert columns(log_file) == before and before[1] == 1
+    assert columns(log_file) == before and before[1] == int(OF)
 
 
 def test_headers_hold_the_marks(log_file: Path) -> None:

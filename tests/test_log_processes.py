@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -122,3 +124,73 @@ def test_kill_9_loses_no_committed_record(tmp_path: Path, moment: int) -> None:
             assert all(r.state == "running" for r in log.runs())
             exported(log)
             assert (log.best(W, TARGETS[0]) is None) == (not kept)
+
+
+def merger(path: Path, sources: list[Path]) -> Callable[[int], None]:
+    def work(out: int) -> None:
+        with Log(path) as log:
+            while True:
+                for source in sources:
+                    os.write(out, f"{log.merge(source).new}\n".encode())
+
+    return work
+
+
+def batches(path: Path) -> Callable[[int], None]:
+    """Batches of ten, reported once each is committed."""
+
+    def work(out: int) -> None:
+        with Log(path) as log:
+            run = log.start_run(W, TARGETS[1], MACHINE, seed=os.getpid())
+            for i in range(0, 1_000_000, 10):
+                made = log.add_all(measured(run.uid, i + j) for j in range(10))
+                os.write(out, "".join(f"{r.uid}\n" for r in made).encode())
+
+    return work
+
+
+@pytest.mark.slow
+def test_200_kills_amid_writes_and_merges_lose_nothing(tmp_path: Path) -> None:
+    """A writer of trials, a writer of batches and a merge on one log, all killed at once, 200 times."""
+    path, rng = tmp_path / "tuning.db", random.Random(200)
+    sources = []
+    for n in range(30):  # something new to merge for a while
+        with Log(tmp_path / f"{n}.db") as log:
+            run = log.start_run(copy_of(20 + n), TARGETS[2], MACHINE, seed=n).uid
+            log.add_all(measured(run, i) for i in range(300))
+            log.export(tmp_path / f"{n}.jsonl")
+        sources.append(tmp_path / f"{n}.jsonl" if n % 2 else tmp_path / f"{n}.db")
+    committed: set[str] = set()
+    for kill in range(200):
+        rng.shuffle(sources)
+        started = [child(writer(path, 0, 10**6)), child(batches(path)), child(merger(path, list(sources)))]
+        if kill % 4:  # of four, one dies anywhere on the way, the others once something was committed
+            select.select([fd for _, fd in started[: 1 + kill % 2]], [], [], 20)
+        time.sleep(rng.uniform(0.0, 0.2))
+        for pid, _ in started:
+            os.kill(pid, signal.SIGKILL)
+        for pid, _ in started:
+            assert wait(pid) == -signal.SIGKILL, f"kill {kill}: it had ended"
+        said = [uids(fd) for _, fd in started]
+        committed |= {*said[0], *said[1]}
+        con = sqlite3.connect(path)
+        try:
+            assert con.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            tables = {name for (name,) in con.execute("SELECT name FROM sqlite_master")}
+            kept = {u for (u,) in con.execute("SELECT uid FROM record")} if "record" in tables else set()
+            assert committed <= kept, f"kill {kill} lost {len(committed - kept)} records"
+            if tables:
+                assert con.execute("PRAGMA foreign_key_check").fetchall() == []
+                task = "SELECT count(*) FROM record WHERE workload = ? AND target = ?"
+                (n,) = con.execute(task, (W.digest, TARGETS[1].digest)).fetchone()
+                assert n % 10 == 0, "a part of a batch was committed"
+        finally:
+            con.close()
+    assert len(committed) > 1000
+    with Log(path) as log, Log(tmp_path / "again.db") as again:
+        for source in sources:
+            log.merge(source)
+        assert log.stats()["targets"] == 3
+        log.export(tmp_path / "a.jsonl")
+        assert again.merge(tmp_path / "a.jsonl").refused == {}
+        assert exported(again) == (tmp_path / "a.jsonl").read_text()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, moment, scratch, trace
 
 from kernels_db import Log, LogError, NewRecord, Record, lookup
-from kernels_db.connection import connect
 from kernels_db.records import STATUSES
+from kernels_db.sqlite import connect
 from schedules.model import Step, Target, Trace
 
 

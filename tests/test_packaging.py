@@ -22,7 +22,7 @@ HEAVY = ("numpy", "xgboost", "sklearn", "sqlalchemy", "alembic", "llvmlite", "ty
 MAY_IMPORT = {
     "schedules": {"numpy", "schedules"},
     "cost_model": {"numpy", "xgboost", "sklearn", "schedules", "cost_model"},
-    "kernels_db": {"sqlalchemy", "alembic", "schedules", "kernels_db"},
+    "kernels_db": {"sqlalchemy", "alembic", "psycopg", "schedules", "kernels_db"},
 }
 
 

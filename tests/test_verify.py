@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli_runner import run
-from log_filler import fill, host
+from log_filler import host
 
 import autotune as at
 from autotune.verify import verify
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops
-from schedules.model import Target, Trace
+from schedules.model import Step, Target, Trace
 
 MATMUL = {"m": 8, "n": 8, "k": 8}
 
@@ -59,9 +59,43 @@ def test_records_for_other_machines_are_left_out(tmp_path: Path) -> None:
     assert "none can run here" in run("log", "verify", "--db", db).out
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
-    db = tmp_path / "tuning.db"
-    fill(db, [("matmul", MATMUL, 1e-4)])
+def test_what_is_found_is_noted_and_the_mark_of_an_import_is_lifted(tmp_path: Path) -> None:
+    there, db = tmp_path / "there.db", tmp_path / "tuning.db"
+    store(there, Trace(), 1.0, host())
+    run("log", "merge", there, "--db", db)
+    words = ("best", "matmul", "--shape", "m=8,n=8,k=8", "--threads", 1, "--db", db)
+    listed = ("log", "list", "--db", db)
+    origin = run(*words, "--json").json["origin"]
+    assert origin["elsewhere"] and origin["cpu"] == "test" and origin["imported"] and not origin["verified"]
+    assert "from elsewhere (test), not verified here" in run(*words).out
+    assert "elsewhere: test" in run(*listed).out
     before = run("log", "stats", "--db", db, "--json").json
-    run("log", "verify", "--db", db, "--top", 2)
+    run("log", "export", tmp_path / "before.jsonl", "--db", db)
+    assert run("log", "verify", "--db", db).status == 0
     assert run("log", "stats", "--db", db, "--json").json == before
+    run("log", "export", tmp_path / "after.jsonl", "--db", db)
+    assert (tmp_path / "after.jsonl").read_bytes() == (tmp_path / "before.jsonl").read_bytes()
+    origin = run(*words, "--json").json["origin"]
+    assert not origin["elsewhere"] and origin["verified"]
+    assert "elsewhere" not in run(*words).out and "verified here" in run(*listed).out
+    assert run(*listed, "--json").json["tasks"][0]["origin"] == origin
+
+
+def test_what_fails_is_taken_no_longer_until_it_holds(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    bad = at.Trace((Step("unroll", (("loop", "nowhere"),)),))
+    store(db, bad, 1e-9, host())
+    store(db, Trace(), 1.0, host())
+    ran = run("log", "verify", "--db", db, "--json")
+    assert (ran.status, ran.json["failed"]) == (1, 1)
+    assert at.best("matmul", **MATMUL, threads=1, db=db).trace_json == Trace().to_json()  # without a warning
+    again = run("log", "verify", "--db", db, "--json").json  # it is tried again, with what is best now
+    assert (again["checked"], again["failed"], again["ok"]) == (2, 1, 1)
+
+
+def test_a_log_that_cannot_be_written_is_verified_too(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    store(db, Trace(), 1.0, host())
+    with Log(db, read_only=True) as log:
+        assert [v.status for v in verify(log)] == ["ok"]
+        assert log.origin(next(log.records())).verified == {}  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -19,12 +20,18 @@ def best(
     target: opt.TargetOption = "cpu",
     threads: opt.ThreadsOption = None,
     db: opt.DbOption = None,
+    nearest: Annotated[
+        bool, typer.Option("--nearest", help="Where there is none, try the most similar machine's here.")
+    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the schedule: one primitive a line.")] = False,
     source: Annotated[bool, typer.Option("--source", help="Print the generated code.")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="Print the scheduled loop nest.")] = False,
     json: opt.JsonOption = False,
 ) -> None:
     """Show the best kernel that the log has for this machine. Exit status 1: there is none.
+
+    A pinned record comes first. One from elsewhere that autotune log verify has not checked here is marked.
+    With --nearest the record of the most similar machine is taken if it beats the default schedule here.
 
     \b
     Examples:
@@ -34,12 +41,16 @@ def best(
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
 
-    from autotune.building import scheduled
     from autotune.loading import find
+    from autotune.targets import machine
     from schedules.schedule import Schedule
 
-    hit = find(workload, target=target, threads=threads, db=where)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        hit = find(workload, target=target, threads=threads, db=where, nearest=nearest)
+    notes = [str(w.message) for w in said]
     record = hit.record
+    origin = None if hit.origin is None else hit.origin.document(machine())
     document: dict[str, Any] = {
         "task": {
             "op": workload.op,
@@ -51,10 +62,12 @@ def best(
         "gflops": workload.flops / hit.time_s / 1e9,
         "record_id": record.uid,
         "created": record.created,
+        "pinned": hit.pinned,
+        "origin": origin,
+        "notes": notes,
         "trace": opt.trace_value(record.trace),
     }
     if ir:
-        scheduled(workload.dag, record.trace, hit.target)  # a log from anywhere: the checks of a build
         document["ir"] = str(Schedule.replay(workload.dag, record.trace, hit.target))
     if source:
         from autotune.kernels import source_of
@@ -67,6 +80,13 @@ def best(
     out.print(task_text(workload, hit.target.threads), style="bold")
     speed = rate(workload.flops, opt.compulsory_bytes(workload), hit.time_s)
     out.print(f"  {seconds(hit.time_s)}, {speed} on {hit.target.arch}; record {record.uid}, {record.created}")
+    if hit.pinned:
+        out.print("  pinned: autotune log pin --remove takes what is best now")
+    if origin is not None and origin["elsewhere"]:
+        where_from = f"from elsewhere ({origin['cpu'] or 'a machine without a name'})"
+        out.print(f"  {where_from}, not verified here: autotune log verify", markup=False)
+    for note in notes:
+        out.print(f"  {note}", markup=False)
     if trace:
         print()
         for step in record.trace.steps:

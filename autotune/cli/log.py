@@ -1,29 +1,29 @@
-"""``autotune log``: look into the tuning log, carry it elsewhere, take others in."""
+"""``autotune log``: look into the tuning log, check it, pin it, prune it; see also `log_exchange`."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli import log_exchange
 from autotune.cli import options as opt
+from autotune.cli.log_exchange import existing
 from autotune.cli.output import console, counts, print_json, seconds, table, task_text
 
 if TYPE_CHECKING:
+    from kernels_db.pins import Pin
     from kernels_db.store import Log
 
 app = typer.Typer(
-    help="The tuning log: stats, list, verify, export, import, merge.",
+    help="The tuning log: look into it, check, pin, share it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-TopOption = Annotated[
-    int | None, typer.Option("--top", metavar="K", min=1, help="Only the K best records of every task.")
-]
 
 
 @app.command("stats")
@@ -34,9 +34,9 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     Example:
       autotune log stats --db tuning.db
     """
-    with _existing(opt.db_of(db)) as log:
+    with existing(opt.db_of(db)) as log:
         found = log.stats()
-        where = str(log.path)
+        where = log.path
     if json:
         print_json(found)
         return
@@ -56,8 +56,8 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     Example:
       autotune log list --db tuning.db
     """
-    with _existing(opt.db_of(db)) as log:
-        tasks = [_task(log, workload, target) for workload, target in log.tasks()]
+    with existing(opt.db_of(db)) as log:
+        tasks = _tasks(log)
     tasks.sort(
         key=lambda t: (t["op"], str(t["params"]), t["dtype"], t["target"]["arch"], t["target"]["threads"])
     )
@@ -69,7 +69,7 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         return
     table(
         console(),
-        ("operator", "shape", "dtype", "target", ">threads", ">records", ">best", ">GFLOP/s"),
+        ("operator", "shape", "dtype", "target", ">threads", ">records", ">best", ">GFLOP/s", "origin"),
         [
             (
                 t["op"],
@@ -80,18 +80,41 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
                 str(t["records"]),
                 seconds(t["best_time_s"]),
                 "-" if not t["best_gflops"] else f"{t['best_gflops']:.1f}",
+                _where_from(t),
             )
             for t in tasks
         ],
     )
 
 
-def _task(log: Log, workload_digest: str, target_digest: str) -> dict[str, Any]:
+def _where_from(task: dict[str, Any]) -> str:
+    """Where the best of a task comes from, in a few words."""
+    origin = task["origin"] or {}
+    words = "here" if not origin.get("elsewhere") else f"elsewhere: {origin['cpu'] or 'no name'}"
+    if origin.get("verified") and origin.get("imported"):
+        words = "verified here"
+    if not origin:
+        words = "-"
+    return f"{words}, pinned" if task["pinned"] else words
+
+
+def _tasks(log: Log) -> list[dict[str, Any]]:
+    from autotune.targets import machine
+
+    here = machine()
+    pins = {(p.workload, p.target): p.record for p in log.pins()}
+    return [_task(log, w, t, pins.get((w, t)), here) for w, t in log.tasks()]
+
+
+def _task(
+    log: Log, workload_digest: str, target_digest: str, pinned: str | None, here: Mapping[str, Any]
+) -> dict[str, Any]:
     from autotune.workloads import param_text, shown_params
 
     workload, target = log.workload(workload_digest), log.target(target_digest)
-    by_status = Counter(r.status for r in log.seen(workload_digest, target_digest))
-    best = log.best(workload_digest, target_digest)
+    by_status = log.by_status(workload_digest, target_digest)
+    best = log.best(workload_digest, target_digest) if pinned is None else log.get(pinned)
+    origin = None if best is None else log.origin(best)
     time_s = None if best is None else best.time_s
     return {
         "workload": workload_digest,
@@ -101,65 +124,13 @@ def _task(log: Log, workload_digest: str, target_digest: str) -> dict[str, Any]:
         "dtype": workload.dag.params[0].dtype,
         "target": opt.target_summary(target),
         "records": sum(by_status.values()),
-        "by_status": dict(sorted(by_status.items())),
+        "by_status": by_status,
         "best_time_s": time_s,
         "best_gflops": None if not time_s else workload.flops / time_s / 1e9,
         "best_record_id": None if best is None else best.uid,
+        "pinned": pinned is not None,
+        "origin": None if origin is None else origin.document(here),
     }
-
-
-@app.command("export", no_args_is_help=True, short_help="Write the log as JSON Lines.")
-def export(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write; an existing export is replaced.")
-    ],
-    top: TopOption = None,
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
-    """Write the log as JSON Lines in canonical form: two logs are equal when their exports are.
-
-    \b
-    Examples:
-      autotune log export all.jsonl
-      autotune log export best.jsonl --top 1 --db tuning.db
-    """
-    with _existing(opt.db_of(db)) as log:
-        n = log.export(file, top=top)
-    if json:
-        print_json({"path": str(file), "records": n})
-    else:
-        console().print(f"{n} records written to {file}", markup=False)
-
-
-@app.command("import", no_args_is_help=True)
-def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exports.")],
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
-    """Take exports into the log. Lines that are not valid are refused and counted, and the exit status is 1.
-
-    \b
-    Example:
-      autotune log import best.jsonl --db tuning.db
-    """
-    _merge(files, opt.db_of(db), json)
-
-
-@app.command("merge", no_args_is_help=True, short_help="Take other logs into the log.")
-def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE_OR_DB...", help="Exports and logs.")],
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
-    """Take other logs, or exports of them, into the log; in any order and as often as you like.
-
-    \b
-    Example:
-      autotune log merge other.db export.jsonl --db tuning.db
-    """
-    _merge(files, opt.db_of(db), json)
 
 
 @app.command("verify", short_help="Check and time stored records again on this machine.")
@@ -174,7 +145,8 @@ def verify(
     json: opt.JsonOption = False,
 ) -> None:
     """Check the best records of every task against the reference, and time them, on this machine. Records
-    for other machines are left out. The exit status is 1 if any result is wrong or any record fails.
+    for other machines are left out. A record from elsewhere that holds is no longer marked as such; one that
+    is wrong or fails is no longer taken. The exit status is 1 if any result is wrong or any record fails.
 
     \b
     Examples:
@@ -185,7 +157,7 @@ def verify(
 
     found: Counter[str] = Counter()
     rows = []
-    with _existing(opt.db_of(db)) as log:
+    with existing(opt.db_of(db)) as log:
         for v in check(log, top, slower):
             found[v.status] += 1
             rows.append(
@@ -212,41 +184,82 @@ def verify(
         raise typer.Exit(1)
 
 
-def _merge(files: list[Path], db: str, json: bool) -> None:
-    from kernels_db.errors import LogError
-    from kernels_db.store import Log
+@app.command("pin", short_help="Have the best of now taken from now on.")
+def pin(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Also write the pins to this lock file.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Pin as this lock file says.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove all pins.")] = False,
+    db: opt.DbOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Pin every task to its best record of now: at.load, best and tune --frozen take it, whatever is
+    measured or merged later. A lock file carries the pins to another log that has the records; with one
+    that it lacks nothing is pinned, and the exit status is 2.
 
-    missing = [str(f) for f in files if not f.exists()]
-    if missing:  # before anything is taken in
-        raise LogError(f"there is no file {', '.join(missing)}; give the paths of exports or logs")
-    new = known = 0
-    refused: Counter[str] = Counter()
-    with Log(db) as log:
-        for file in files:
-            result = log.merge(file)
-            new += result.new
-            known += result.known
-            refused.update(result.refused)
+    \b
+    Examples:
+      autotune log pin --db tuning.db
+      autotune log pin autotune.lock            # beside: autotune log export best.jsonl --top 1
+      autotune log import best.jsonl && autotune log pin --from autotune.lock
+    """
+    from dataclasses import replace
+
+    from kernels_db import pins
+
+    if (remove and (file or source)) or (file and source):
+        raise typer.BadParameter("give one of FILE, --from FILE and --remove")
+    with existing(opt.db_of(db)) as log:
+        if remove:
+            n, said = log.unpin(), "pins removed"
+        else:
+            made = log.pin(None if source is None else pins.read(source))
+            n, said = len(made), "tasks pinned"
+            if file is not None:
+                pins.write(file, [replace(p, task=_named(log, p)) for p in made])
     if json:
-        print_json({"new": new, "known": known, "refused": dict(sorted(refused.items()))})
+        print_json({"removed" if remove else "pinned": n, "file": None if file is None else str(file)})
     else:
-        out = console()
-        out.print(f"{new} new records, {known} known already, {refused.total()} lines refused")
-        for reason, n in refused.most_common():
-            out.print(f"  {n:6}  {reason}", markup=False)
-    if refused:
-        raise typer.Exit(1)
+        console().print(f"{n} {said}" + ("" if file is None else f", written to {file}"), markup=False)
 
 
-def _existing(db: str) -> Log:
-    """The log, which must exist; opened for writing where possible, since that upgrades an older one."""
-    from kernels_db.connection import locate
-    from kernels_db.errors import LogError
-    from kernels_db.store import Log
+def _named(log: Log, pin: Pin) -> str:
+    target = log.target(pin.target)
+    return f"{task_text(log.workload(pin.workload), target.threads)} on {target.arch}"
 
-    if not locate(db).exists():
-        raise LogError(f"there is no tuning log at {db}; tune something first, or give its path with --db")
-    try:
-        return Log(db)
-    except LogError:
-        return Log(db, read_only=True)
+
+@app.command("prune", short_help="Remove all but the best records.")
+def prune(
+    keep: Annotated[int, typer.Option("--keep", metavar="K", min=1, help="Records a task to keep.")] = 10,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Remove them; without it nothing is changed.")
+    ] = False,
+    db: opt.DbOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Remove all records but the K best of every task, what is pinned, and what found a schedule wrong.
+    Without --apply it only says what would go. Later runs resume from what is kept.
+
+    \b
+    Examples:
+      autotune log prune --keep 20
+      autotune log prune --keep 20 --apply
+    """
+    with existing(opt.db_of(db)) as log:
+        found = log.prune(keep, apply)
+    if json:
+        print_json({"applied": apply, "kept": found.kept, "removed": found.removed, "runs": found.runs})
+        return
+    would = "" if apply else "would be "
+    out = console()
+    out.print(f"{found.removed} records and {found.runs} runs {would}removed, {found.kept} records kept")
+    if not apply and found.removed:
+        out.print("nothing was changed; do it with --apply")
+
+
+app.command("export", no_args_is_help=True, short_help="Write the log as JSON Lines.")(log_exchange.export)
+app.command("import", no_args_is_help=True, short_help="Take exports into the log.")(log_exchange.import_)
+app.command("merge", no_args_is_help=True, short_help="Take other logs into the log.")(log_exchange.merge)

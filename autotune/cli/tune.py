@@ -67,7 +67,7 @@ def tune(
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
         with Log(where) as log, reporter(workload, quiet=json) as report:
             if frozen:
-                from autotune.tuner import frozen as stored
+                from autotune.frozen import frozen as stored
 
                 result = stored(workload, goal, log, seed)
             else:
@@ -116,6 +116,8 @@ _ENDINGS = {
 
 
 def _print(result: TuneResult, workload: Workload, where: str) -> None:
+    from kernels_db.place import locate  # a URL is shown without its password
+
     out = console()
     out.print(task_text(workload, result.target.threads), style="bold")
     if result.best is None:
@@ -134,4 +136,4 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         + (f"; {result.resumed} resumed from the log" if result.resumed else "")
     )
     out.print(f"  time     {result.elapsed_s:.1f} s ({_ENDINGS.get(result.stopped, result.stopped)})")
-    out.print(f"  log      {where}")
+    out.print(f"  log      {locate(where)}", markup=False)

@@ -1,4 +1,4 @@
-"""SQLite connections to a log, and what their errors mean to people.
+"""A log in a SQLite file: connections to it, and what their errors mean to people.
 
 Shared by the store (through SQLAlchemy) and by `lookup`, so it uses the standard library only.
 """
@@ -9,27 +9,70 @@ import os
 import sqlite3
 import struct
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kernels_db.compat import check_schema
 from kernels_db.errors import LogError
 
 MAGIC = b"SQLite format 3\0"
+_LIVELY = """
+    SELECT name FROM sqlite_master
+    WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"""
 
 
-def locate(path_or_url: str | os.PathLike[str]) -> Path:
-    """The file that a path or a ``sqlite:///path`` URL names. Raises `LogError`."""
-    text = os.fspath(path_or_url)
-    if not text or "\0" in text:
-        raise LogError(f"{text!r} is not a file name; give the path of a tuning log, for example tuning.db")
-    if text.startswith("sqlite:///"):
-        text = text.removeprefix("sqlite:///")
-    if "://" in text or text in ("", ":memory:"):
-        raise LogError(
-            f"{os.fspath(path_or_url)!r} is not a file; a log is a SQLite file: give a path or sqlite:///PATH"
-        )
-    return Path(text)
+@dataclass(frozen=True)
+class SqliteFile:
+    """The `kernels_db.place.Place` of a file."""
+
+    path: Path
+
+    @staticmethod
+    def named(text: str) -> SqliteFile:
+        """The file that a path or a ``sqlite:///path`` URL names. Raises `LogError`."""
+        name = text.removeprefix("sqlite:///")
+        if not name or "\0" in name:
+            raise LogError(f"{text!r} is not a file name; give the path of a tuning log, such as tuning.db")
+        if "://" in name or name == ":memory:":
+            raise LogError(
+                f"{text!r} is not a file; a log is a path, sqlite:///PATH or "
+                f"postgresql+psycopg://USER@HOST/DATABASE"
+            )
+        return SqliteFile(Path(name))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def exists(self) -> bool:
+        try:
+            return self.path.exists()
+        except OSError as err:
+            raise explain(err, self.path) from None
+
+    def reader(self, timeout_s: float) -> SqliteReader | None:
+        con = open_reader(self.path, timeout_s=timeout_s)
+        return None if con is None else SqliteReader(con)
+
+    def explain(self, err: BaseException, timeout_s: float | None = None) -> LogError:
+        return explain(err, self.path, timeout_s)
+
+
+class SqliteReader:
+    """The `kernels_db.place.Reader` of a file."""
+
+    def __init__(self, con: sqlite3.Connection) -> None:
+        con.row_factory = sqlite3.Row
+        self._con = con
+        con.execute("BEGIN")  # one snapshot for all queries
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[Mapping[str, Any]]:
+        return self._con.execute(sql, parameters).fetchall()
+
+    def close(self) -> None:
+        self._con.close()
 
 
 def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connection:
@@ -41,6 +84,7 @@ def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connect
         # In WAL mode NORMAL loses nothing when a process is killed (the pages are the kernel's);
         # only a power cut may take the last commits, and it never damages the file.
         con.execute("PRAGMA synchronous = NORMAL")
+        con.execute("PRAGMA cache_size = -65536")  # KiB: the indexes of a large log are walked at random
         return con
     try:
         con.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -83,7 +127,13 @@ def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "o
     (application_id,) = con.execute("PRAGMA application_id").fetchone()
     (version,) = con.execute("PRAGMA user_version").fetchone()
     (tables,) = con.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    return check_schema(str(path), application_id, version, tables == 0)
+    state = check_schema(str(path), application_id, version, tables == 0)
+    if con.execute(_LIVELY).fetchone() is not None:
+        raise LogError(
+            f"{path} has views, triggers or virtual tables, which run when it is read, and which no tuning "
+            f"log has; do not trust it. Ask for an export instead"
+        )
+    return state
 
 
 def open_reader(path: Path, *, timeout_s: float) -> sqlite3.Connection | None:
@@ -114,6 +164,28 @@ def open_reader(path: Path, *, timeout_s: float) -> sqlite3.Connection | None:
         f"{path} has an older schema and is opened for reading only; upgrade it once by opening it for "
         f"writing: autotune log stats --db {path}"
     )
+
+
+def is_older(path: Path, timeout_s: float) -> bool:
+    """Whether a log has a schema that this version upgrades. Raises `LogError`."""
+    check_file(path)
+    try:
+        with closing(connect(path, read_only=True, timeout_s=timeout_s)) as con:
+            return inspect(con, path) == "older"
+    except (sqlite3.Error, OSError) as err:
+        raise explain(err, path, timeout_s) from None
+
+
+def copy(path: Path, to: Path, timeout_s: float) -> None:
+    """Copy a database as it stands, while others may write to it. Raises `LogError`."""
+    try:
+        with (
+            closing(connect(path, read_only=True, timeout_s=timeout_s)) as con,
+            closing(sqlite3.connect(to)) as copied,
+        ):
+            con.backup(copied)
+    except (sqlite3.Error, OSError) as err:
+        raise explain(err, path, timeout_s) from None
 
 
 def check_file(path: Path) -> None:

@@ -1,0 +1,123 @@
+"""``autotune log export``, ``import`` and ``merge``: a log on its way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+
+FORMS = ("jsonl", "t4")
+TopOption = Annotated[
+    int | None, typer.Option("--top", metavar="K", min=1, help="Only the K best records of every task.")
+]
+
+
+def export(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write; an existing export is replaced.")
+    ],
+    top: TopOption = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="jsonl, or t4: for tools that read T4 results.")
+    ] = "jsonl",
+    db: opt.DbOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Write the log as JSON Lines in canonical form: two logs are equal when their exports are.
+
+    One record is one line, sorted, so that a change is a small difference in a repository.
+
+    \b
+    Examples:
+      autotune log export all.jsonl
+      autotune log export best.jsonl --top 1 --db tuning.db
+      autotune log export results.json --format t4
+    """
+    opt.one_of("--format", form, FORMS)
+    with existing(opt.db_of(db)) as log:
+        n = log.export(file, top=top, form=form)
+    if json:
+        print_json({"path": str(file), "records": n})
+    else:
+        console().print(f"{n} records written to {file}", markup=False)
+
+
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exports, or T4 documents.")],
+    db: opt.DbOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Take exports into the log. Lines that are not valid are refused and counted, and the exit status is 1.
+
+    \b
+    Example:
+      autotune log import best.jsonl --db tuning.db
+    """
+    _merge([str(f) for f in files], opt.db_of(db), json)
+
+
+def merge(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="FILE_OR_DB...", help="Exports, logs, and URLs of logs.")
+    ],
+    db: opt.DbOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Take other logs, or exports of them, into the log; in any order and as often as you like.
+
+    \b
+    Examples:
+      autotune log merge other.db export.jsonl --db tuning.db
+      autotune log merge tuning.db --db postgresql+psycopg://tuner@host/team
+    """
+    _merge(sources, opt.db_of(db), json)
+
+
+def _merge(sources: list[str], db: str, json: bool) -> None:
+    from kernels_db.errors import LogError
+    from kernels_db.place import locate
+    from kernels_db.store import Log
+
+    missing = [s for s in sources if not locate(s).exists()]
+    if missing:  # before anything is taken in
+        raise LogError(f"there is no file {', '.join(missing)}; give the paths of exports or logs")
+    new = known = 0
+    refused: Counter[str] = Counter()
+    with Log(db) as log:
+        for source in sources:
+            result = log.merge(source)
+            new += result.new
+            known += result.known
+            refused.update(result.refused)
+    if json:
+        print_json({"new": new, "known": known, "refused": dict(sorted(refused.items()))})
+    else:
+        out = console()
+        out.print(f"{new} new records, {known} known already, {refused.total()} lines refused")
+        for reason, n in refused.most_common():
+            out.print(f"  {n:6}  {reason}", markup=False)
+    if refused:
+        raise typer.Exit(1)
+
+
+def existing(db: str) -> Log:
+    """The log, which must exist; opened for writing where possible, since that upgrades an older one."""
+    from kernels_db.errors import LogError
+    from kernels_db.place import locate
+    from kernels_db.store import Log
+
+    place = locate(db)
+    if not place.exists():
+        raise LogError(f"there is no tuning log at {place}; tune something first, or give its path with --db")
+    try:
+        return Log(db)
+    except LogError:
+        return Log(db, read_only=True)

@@ -1,0 +1,35 @@
+"""What the log says of a task, as the result of a run that measures nothing: ``autotune tune --frozen``."""
+
+from __future__ import annotations
+
+import time
+
+from autotune.building import check_legal
+from autotune.tuner import Best, TuneResult
+from kernels_db.records import Record
+from kernels_db.store import Log
+from schedules.errors import ScheduleError
+from schedules.model import Target, TraceError, Workload
+
+CANDIDATES = 32  # records to look at until one is legal
+
+
+def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
+    """What is pinned, else the best record whose schedule is legal; ``best`` is None where there is none.
+    Raises `LogError`."""
+    started = time.monotonic()
+    known = sum(log.by_status(workload, target).values())
+    pinned = log.pinned(workload, target)
+    records = log.top_k(workload, target, CANDIDATES) if pinned is None else [pinned]
+    best = next((b for r in records if (b := _best(workload, target, r)) is not None), None)
+    took = time.monotonic() - started
+    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")
+
+
+def _best(workload: Workload, target: Target, record: Record) -> Best | None:
+    try:
+        check_legal(workload.dag, record.trace, target)
+    except (TraceError, ScheduleError):
+        return None
+    assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
+    return Best(record.time_s, workload.flops / record.time_s / 1e9, None, record.trace, record.uid)

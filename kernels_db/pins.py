@@ -1,0 +1,68 @@
+"""Pins: the record that a task is loaded with, whatever is measured later; and the lock file of them.
+
+A lock file is for a repository: JSON, one pin a line in the order of the tasks, so that a change of one task
+is a change of one line. It names records by their digests; the log, or an export beside it, has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels_db.errors import LogError
+from schedules.model import canonical
+
+FORMAT, VERSION = "autotune-pins", 1
+MOST_BYTES = 64 << 20
+_KEYS = ("workload", "target", "record")
+
+
+@dataclass(frozen=True, order=True)
+class Pin:
+    """Digests of a task and the uid of its record; ``task`` describes it to people."""
+
+    workload: str
+    target: str
+    record: str
+    task: str = ""
+
+
+def write(path: Path, pins: Iterable[Pin]) -> int:
+    """Write a lock file; gives the number of pins. Raises `LogError`."""
+    lines = [canonical({name: getattr(pin, name) for name in (*_KEYS, "task")}) for pin in sorted(pins)]
+    head = f'{{"format":"{FORMAT}","version":{VERSION},"pins":['
+    try:
+        path.write_text("\n".join([head, ",\n".join(lines), "]}", ""]), encoding="ascii")
+    except OSError as err:
+        raise LogError(f"cannot write {path}: {err.strerror}; choose another file") from None
+    return len(lines)
+
+
+def read(path: Path) -> list[Pin]:
+    """The pins of a lock file. Raises `LogError`."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise LogError(f"{path} is larger than any lock file: {MOST_BYTES >> 20} MB")
+        value = json.loads(path.read_bytes())
+    except OSError as err:
+        raise LogError(f"cannot read {path}: {err.strerror}; give a file of autotune log pin") from None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise LogError(f"{path} is not a lock file; give one that `autotune log pin FILE` wrote")
+    if value.get("version") != VERSION:
+        raise LogError(
+            f"{path} has version {str(value.get('version'))[:40]}, and this autotune reads {VERSION}; "
+            f"update autotune: pip install --upgrade autotune"
+        )
+    listed = value.get("pins")
+    if not isinstance(listed, list) or not all(map(_is_pin, listed)):
+        raise LogError(f"{path} is damaged: a pin is an object of {', '.join(_KEYS)}; write it again")
+    return [Pin(v["workload"], v["target"], v["record"], str(v.get("task", ""))) for v in listed]
+
+
+def _is_pin(v: Any) -> bool:
+    return isinstance(v, dict) and all(isinstance(v.get(name), str) and len(v[name]) == 32 for name in _KEYS)

@@ -1,0 +1,137 @@
+"""A log in a PostgreSQL database: connections to it, and what their errors mean to people.
+
+The tables live in a schema of their own, ``autotune``, so that a database may hold other things too.
+psycopg is imported when a connection is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from kernels_db.compat import APPLICATION_ID, check_schema
+from kernels_db.errors import LogError
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+SCHEMA = "autotune"
+WRITERS = 0x61744C67  # the advisory lock of those who look before they insert, and of migrations
+_PASSWORD = re.compile(r"(//[^/@:]*):[^/@]*@|([?&]password=)[^&]*")
+
+
+@dataclass(frozen=True)
+class PostgresDatabase:
+    """The `kernels_db.place.Place` of a database on a server."""
+
+    url: str
+
+    def __str__(self) -> str:
+        """The URL without its password."""
+        return _PASSWORD.sub(lambda m: f"{m[1]}:***@" if m[1] is not None else f"{m[2]}***", self.url)
+
+    def __repr__(self) -> str:
+        return f"PostgresDatabase({str(self)!r})"
+
+    def exists(self) -> bool:
+        return True
+
+    def driver(self) -> ModuleType:
+        """psycopg. Raises `LogError` where it is not installed."""
+        try:
+            import psycopg
+        except ImportError:
+            raise LogError(
+                f"{self} is a PostgreSQL database, and psycopg is not installed; "
+                f"pip install 'autotune[postgresql]'"
+            ) from None
+        return psycopg
+
+    def connect(self, timeout_s: float) -> Connection[Any]:
+        """A connection in autocommit mode that finds our tables. Raises `LogError`."""
+        psycopg = self.driver()
+        conninfo = "postgresql://" + self.url.split("://", 1)[1]
+        try:
+            con = psycopg.connect(
+                conninfo, autocommit=True, connect_timeout=max(2, int(timeout_s)), application_name="autotune"
+            )
+            con.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
+            con.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(timeout_s * 1000)}ms",))
+        except psycopg.Error as err:
+            raise self.explain(err, timeout_s) from None
+        return con
+
+    def inspect(self, con: Connection[Any]) -> Literal["new", "current", "older"]:
+        """Whose tables the schema has: `compat.check_schema`. Raises `LogError`."""
+        tables = {
+            name
+            for (name,) in con.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,))
+        }
+        version = None
+        if {"alembic_version", "record"} <= tables:
+            version = con.execute(f"SELECT version_num FROM {SCHEMA}.alembic_version").fetchone()
+        if version is None:
+            return check_schema(str(self), 0, 0, not tables)
+        return check_schema(str(self), APPLICATION_ID, int(version[0]), False)
+
+    def reader(self, timeout_s: float) -> PostgresReader | None:
+        con = self.connect(timeout_s)
+        try:
+            state = self.inspect(con)
+            if state == "current":
+                return PostgresReader(con)
+            if state == "older":
+                raise LogError(
+                    f"{self} has an older schema and is opened for reading only; upgrade it once by opening "
+                    f"it for writing: autotune log stats --db {self}"
+                )
+        except self.driver().Error as err:
+            con.close()
+            raise self.explain(err, timeout_s) from None
+        except LogError:
+            con.close()
+            raise
+        con.close()
+        return None
+
+    def explain(self, err: BaseException, timeout_s: float | None = None) -> LogError:
+        """By its SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html."""
+        code = getattr(err, "sqlstate", None) or ""
+        said = str(err).strip().split("\n")[0]
+        if code in ("55P03", "57014", "40P01", "40001"):
+            waited = "" if timeout_s is None else f" for {timeout_s:g} s"
+            return LogError(
+                f"{self} is locked by another session, which did not let go{waited}; end what holds it and "
+                f"try again. Nothing that was committed is lost"
+            )
+        if code == "53100":
+            return LogError(f"cannot write the log {self}: its disk is full; what was committed is kept")
+        if code in ("42501", "25006"):
+            return LogError(
+                f"cannot write the log {self}: {said}; its owner can give this user the right to: "
+                f"GRANT CREATE ON DATABASE, or USAGE and the tables of schema {SCHEMA}"
+            )
+        if code.startswith("42"):
+            return LogError(f"{self} is damaged: {said}. Restore it from a copy or an export")
+        return LogError(f"cannot use the log {self}: {said}; check the URL, and whether the server runs")
+
+
+class PostgresReader:
+    """The `kernels_db.place.Reader` of a database."""
+
+    def __init__(self, con: Connection[Any]) -> None:
+        from psycopg.rows import dict_row
+
+        con.row_factory = dict_row
+        self._con = con
+        con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # one snapshot for all queries
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = self._con.execute(sql.replace("?", "%s"), parameters).fetchall()
+        return found
+
+    def close(self) -> None:
+        self._con.close()

@@ -1,0 +1,80 @@
+"""Forget what will not be needed again: all but the best records of every task.
+
+Kept besides: what is pinned, and what found a trace wrong, so that merging a log that still believes in
+the trace does not bring it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, select, text
+from sqlalchemy.orm import Session
+
+from kernels_db.ranking import ORDER, REPRESENTS
+from kernels_db.schema import (
+    MachineRow,
+    PinRow,
+    RecordRow,
+    RunRow,
+    TargetRow,
+    VerificationRow,
+    WorkloadRow,
+)
+
+KEEPING = "pruning_keeps"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Records kept and removed, and runs that are left without any."""
+
+    kept: int
+    removed: int
+    runs: int
+
+
+def prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
+    """Of every task keep the ``keep`` best records. Without ``apply`` only count. The session is in a
+    transaction that changes."""
+    session.execute(text(f"CREATE TEMPORARY TABLE {KEEPING} (uid TEXT PRIMARY KEY)"))
+    try:
+        return _prune(session, tasks, keep, apply)
+    finally:
+        session.execute(text(f"DROP TABLE {KEEPING}"))
+
+
+def _prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
+    for workload, target in tasks:
+        session.execute(
+            text(
+                f"INSERT INTO {KEEPING} SELECT record.uid FROM record WHERE record.workload = :w "
+                f"AND record.target = :t AND {REPRESENTS} ORDER BY {ORDER} LIMIT :k"
+            ),
+            {"w": workload, "t": target, "k": keep},
+        )
+    kept = text(f"record.uid NOT IN (SELECT uid FROM {KEEPING})")
+    gone: list[ColumnElement[bool] | Any] = [
+        kept,
+        RecordRow.status.not_in(("wrong_result", "out_of_bounds")),
+        RecordRow.uid.not_in(select(PinRow.record)),
+    ]
+    total = session.scalar(select(func.count()).select_from(RecordRow)) or 0
+    removed = session.scalar(select(func.count()).select_from(RecordRow).where(*gone)) or 0
+    staying = select(RecordRow.run).where(RecordRow.uid.not_in(select(RecordRow.uid).where(*gone)))
+    empty = RunRow.uid.not_in(staying) & RunRow.ended.is_not(None)
+    runs = session.scalar(select(func.count()).select_from(RunRow).where(empty)) or 0
+    if apply:
+        session.execute(
+            delete(VerificationRow).where(VerificationRow.record.in_(select(RecordRow.uid).where(*gone)))
+        )
+        session.execute(delete(RecordRow).where(*gone))
+        session.execute(delete(RunRow).where(empty))
+        for row, column in (
+            (WorkloadRow, RunRow.workload),
+            (TargetRow, RunRow.target),
+            (MachineRow, RunRow.machine),
+        ):
+            session.execute(delete(row).where(row.digest.not_in(select(column))))
+    return Pruned(total - removed, removed, runs)

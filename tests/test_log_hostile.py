@@ -1,0 +1,210 @@
+"""Logs written to do harm: none of their schedules gets past the checks to a compiler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import run
+from log_cases import copy_of, exported
+from log_cases import fill as fill_copies
+from log_filler import host
+
+import autotune as at
+from autotune import resume
+from autotune.verify import verify
+from kernels_db import Log, NewRecord, exchange
+from kernels_db.exchange import line, seal
+from schedules import ops
+from schedules.errors import ScheduleError
+from schedules.model import Step, Trace, Workload
+from schedules.space import derive
+
+SHAPE = {"m": 20, "n": 12, "k": 8}
+
+
+def workload() -> Workload:
+    return ops.workload("matmul", SHAPE)
+
+
+def step(primitive: str, **args: Any) -> Step:
+    return Step(primitive, tuple(sorted(args.items())))
+
+
+def split(loop: str, *factors: int | None, tail: str = "guard") -> Step:
+    return step("split", loop=loop, factors=factors, tail=tail)
+
+
+HOSTILE: dict[str, list[Step]] = {
+    "unknown primitive": [step("__import__", name="os")],
+    "an attribute of the schedule": [step("replay", dag="x"), step("trace")],
+    "a path for a loop": [step("unroll", loop="../../etc/passwd")],
+    "code for a factor": [step("split", loop="c_i", factors=("__import__('os')", 4), tail="guard")],
+    "a tail that is none": [split("c_i", None, 7, tail="none")],
+    "threads that race on a sum": [step("parallel", loop="c_k")],
+    "shifted tiles that add twice": [split("c_k", None, 3, tail="shift")],
+    "factors below the extent": [split("c_i", 2, 2)],
+    "a factor of nothing": [split("c_i", None, 0)],
+    "a negative factor": [split("c_i", None, -5)],
+    "a giant factor": [split("c_i", None, 10**40), step("unroll", loop="c_i_1")],
+    "a fraction": [step("split", loop="c_i", factors=(None, 2.5), tail="guard")],
+    "a hole that nobody fills": [step("split", loop="c_i", factors=(None, {"hole": "x"}), tail="guard")],
+    "a buffer from nowhere": [step("cache_read", block="c", buffer="secret", scope="local")],
+    "a scope from nowhere": [step("cache_write", block="c", scope="/dev/mem")],
+    "computed before it is there": [
+        step("cache_write", block="c", scope="local"),
+        step("compute_at", block="c_local", loop="c_j"),
+    ],
+    "packing out of order": [
+        step("cache_read", block="c", buffer="a", scope="global"),
+        step("pack", buffer="a_global", tiles=(4, 4), order=(9, -1, 0, 0)),
+    ],
+    "a grid on a CPU": [step("bind", loop="c_i", axis="blockIdx.x")],
+    "every loop unrolled a thousandfold": [
+        split("c_i", None, 1 << 14),
+        split("c_k", None, 1 << 14),
+        *(step("unroll", loop=x) for x in ("c_i_1", "c_k_1", "c_j")),
+    ],
+    "two thousand steps": [split("c_i", None, 2)] * 2000,
+}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What came to a compiler."""
+    seen: list[str] = []
+
+    def compile_module(text: str, *_: Any) -> bytes:
+        seen.append(text)
+        raise AssertionError("a hostile schedule came to the compiler")
+
+    monkeypatch.setattr("autotune.codegen.compile.compile_module", compile_module)
+    return seen
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compiled: list[str]) -> None:
+    theirs, db = tmp_path / "theirs.db", tmp_path / "tuning.db"
+    with Log(theirs) as log:
+        made = log.start_run(workload(), host(), {"cpu": "../../bin/sh"}, seed=0)
+        environment = {resume.DECISIONS: [1] * 8, "path": "/etc/passwd"}
+        sketch = derive(workload().dag, host()).sketches[0]
+        trace = Trace(tuple(HOSTILE[name]))
+        log.add(NewRecord(made.uid, 0, sketch, trace, "ok", times_s=[1e-12], environment=environment))
+        log.export(tmp_path / "a.jsonl")
+    with Log(db) as log:
+        log.merge(tmp_path / "a.jsonl")
+        space = derive(workload().dag, host())
+        assert resume.read(log.records(), space).results == ()
+        for use in (at.load, at.best):
+            with pytest.raises((ScheduleError, at.TraceError), match="cannot be used"):
+                use("matmul", **SHAPE, threads=1, db=db)
+    words = ("matmul", "--shape", "m=20,n=12,k=8", "--threads", 1, "--db", db)
+    for shown in ("--ir", "--source", "--trace"):
+        assert run("best", *words, shown).status == 2
+    assert run("tune", *words, "--frozen").status == 1
+    assert compiled == []
+    with pytest.raises(AssertionError, match="came to the compiler"):  # the default schedule: the test bites
+        at.load("matmul", **SHAPE, threads=1, db=db, fallback=True)
+
+
+def test_verifying_finds_them_illegal(tmp_path: Path) -> None:
+    with Log(tmp_path / "tuning.db") as log:
+        made = log.start_run(workload(), host(), {"cpu": "x"}, seed=0)
+        for i, steps in enumerate(HOSTILE.values()):
+            log.add(NewRecord(made.uid, i, "s", Trace(tuple(steps)), "ok", times_s=[1e-9 * (i + 1)]))
+        found = list(verify(log, top=100))
+        assert len(found) == len(HOSTILE) and {v.status for v in found} == {"failed"}, [
+            (v.record.trial, v.status, v.reason) for v in found if v.status != "failed"
+        ]
+        assert log.best(workload(), host()) is None
+
+
+def test_names_that_are_paths_are_only_text(tmp_path: Path) -> None:
+    """Operators, sketches, machines and reasons may say what they like: none of it becomes a file's name."""
+    with Log(tmp_path / "a.db") as log:
+        fill_copies(log, 2, copy_of(8, "../../../tmp/x; rm -rf /"))
+        log.export(tmp_path / "a.jsonl")
+    before = sorted(tmp_path.parent.iterdir())
+    assert run("log", "import", tmp_path / "a.jsonl", "--db", tmp_path / "b.db").status == 0
+    for command in (["list"], ["stats"], ["pin", str(tmp_path / "x.lock")], ["verify"], ["prune", "--apply"]):
+        assert run("log", *command, "--db", tmp_path / "b.db").status == 0
+    assert sorted(tmp_path.parent.iterdir()) == before
+
+
+def numbers(value: dict[str, Any]) -> list[dict[str, Any]]:
+    giant = 10**400
+    return [
+        {**value, name: x}
+        for name in ("trial", "time_s", "error")
+        for x in (giant, -giant, 2**63, 1e308 * 10, "1e999", [giant])
+    ]
+
+
+def test_giant_numbers_and_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path / "a.db") as log:
+        fill_copies(log, 3)
+        lines = list(log.export_lines())
+    record = json.loads(lines[-1])
+    bad = []
+    for value in numbers(record):
+        try:
+            bad.append(line(seal("record", value)))
+        except ValueError:  # not even JSON
+            bad.append(json.dumps(value) + "\n")
+    deep = dict(record, environment={"x": None})
+    for _ in range(400):
+        deep["environment"] = {"x": deep["environment"]}
+    bad.append(line(seal("record", deep)))
+    (tmp_path / "x.jsonl").write_text("".join([*lines, *bad]))
+    with Log(tmp_path / "b.db") as log:
+        result = log.merge(tmp_path / "x.jsonl")
+        assert result.new == 4 and sum(result.refused.values()) == len(bad)
+        assert exported(log) == "".join(lines)
+    # More rows than any log has: what is over the limit is counted, and not even parsed.
+    monkeypatch.setattr(exchange, "MAX_ROWS", 6)
+    with Log(tmp_path / "c.db") as log:
+        result = log.merge(tmp_path / "x.jsonl")
+        assert result.new == 2
+        assert result.refused == {"more than 6 rows from one source": len(lines) - 7 + len(bad)}
+        assert log.merge(tmp_path / "a.db").refused == {"more than 6 rows from one source": 1}
+
+
+def test_a_search_reads_only_so_much_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume, "READ", 5)
+    seen = 0
+
+    def endless() -> Any:
+        nonlocal seen
+        while True:
+            seen += 1
+            yield NewRecordLike(f"{seen:032x}")
+
+    earlier = resume.read(endless(), derive(workload().dag, host()))
+    assert seen <= 6 and earlier.trials == 5
+
+
+class NewRecordLike:
+    """What `resume.read` looks at of a record."""
+
+    kind, status, time_s, sketch, environment = "trial", "ok", 1.0, "nowhere", {}
+
+    def __init__(self, digest: str) -> None:
+        self.trace_digest = digest
+
+
+def test_a_bomb_of_rows_costs_no_memory(tmp_path: Path) -> None:
+    """Two hundred thousand lines of rubbish: refused one by one, without being kept."""
+    import tracemalloc
+
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"format":"autotune-log","version":1}\n' + '{"type":"record"}\n[]\n' * 100_000)
+    with Log(tmp_path / "b.db") as log:
+        tracemalloc.start()
+        result = log.merge(path)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert result.refused == {"not a JSON object": 100_000, "record: uid missing": 100_000}
+    assert peak < 8 << 20
