@@ -8,7 +8,7 @@ drafted by the analytic estimate, if the features carry one, and at random.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autotune.search.base import Known, Result, candidates, unique
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
+from cost_model.dataset import Dataset
 from schedules.space.base import Candidate, Rows, Space
 
 Matrix = npt.NDArray[np.float32]
@@ -43,13 +44,25 @@ class EvolutionOptions:
 
 
 class EvolutionarySearch:
-    """Policy over ``space`` with ``model``, whose features are `model_features(space)`."""
+    """Policy over ``space`` with ``model``, whose features are `model_features(space)`.
+
+    ``near``: measured candidates of similar tasks, with the same features, that the model learns from too.
+    ``judges``: models whose opinions are only recorded.
+    """
 
     def __init__(
-        self, space: Space, model: CostModel, seed: int = 0, options: EvolutionOptions | None = None
+        self,
+        space: Space,
+        model: CostModel,
+        seed: int = 0,
+        options: EvolutionOptions | None = None,
+        near: Dataset | None = None,
+        judges: Mapping[str, CostModel] | None = None,
     ) -> None:
         self._space, self._model = space, model
         self._options = options or EvolutionOptions()
+        self._near = near
+        self._judges = dict(judges or {})
         self._draft = AnalyticModel(model.feature_names) if ESTIMATE in model.feature_names else None
         self._rng = np.random.default_rng(seed)
         self._known = Known(space)
@@ -76,6 +89,14 @@ class EvolutionarySearch:
             self._features.append(self._matrix(sketch, rows))
             self._stale = True
 
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        if not chosen:
+            return {}
+        rows = [np.array(c.row, dtype=np.int64)[None] for c in chosen]
+        features = np.concatenate([self._matrix(c.sketch, r) for c, r in zip(chosen, rows, strict=True)])
+        models = self._judges | ({"model": self._model} if self._model.ready else {})
+        return {name: model.predict(features).tolist() for name, model in models.items()}
+
     def ask(self, n: int) -> list[Candidate]:
         if self._stale:
             self._fit()
@@ -100,7 +121,12 @@ class EvolutionarySearch:
             others = self._rng.choice(order[limit // 2 :], limit - limit // 2, replace=False)
             rows = np.sort(np.concatenate([order[: limit // 2], others]))
             features, throughput = features[rows], throughput[rows]
-        self._model.fit(features, throughput)
+        groups = np.zeros(len(throughput), dtype=np.int64)
+        if self._near is not None:
+            features = np.concatenate([features, self._near.features])
+            throughput = np.concatenate([throughput, self._near.throughput])
+            groups = np.concatenate([groups, 1 + self._near.groups])
+        self._model.fit(features, throughput, groups)
         self._stale = False
 
     def _scorer(self) -> tuple[CostModel | None, float]:
