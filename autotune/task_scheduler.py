@@ -52,9 +52,9 @@ class GradientScheduler:
             return max(new, key=lambda i: (self._tasks[i].weight * max(self._tasks[i].flops, 1.0), -i))
         blind = [i for i in open_ if self._states[i].best_s[-1] is None]  # nothing ran yet
         if blind and len(blind) < len(open_):
-            # a task without any kernel is worth more than gains of others, until it has had twice its share
-            mean = sum(s.spent_s[-1] for s in self._states) / len(self._states)
-            hopeful = [i for i in blind if self._states[i].spent_s[-1] <= 2 * mean]
+            # a task without any kernel is worth more than gains of others, until it has had twice their share
+            others = [s.spent_s[-1] for i, s in enumerate(self._states) if i not in blind]
+            hopeful = [i for i in blind if self._states[i].spent_s[-1] <= 2 * sum(others) / len(others)]
             if hopeful:
                 return min(hopeful, key=lambda i: (self._states[i].spent_s[-1], i))
         return max(open_, key=lambda i: (self.gain(i), -self._states[i].spent_s[-1], -i))
