@@ -53,7 +53,8 @@ def of_log(log: Log) -> dict[str, Any]:
 
 
 def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
-    """The figures of one model on the trials of one task; None where too few ran that it had predicted."""
+    """The figures of one model on the trials of one task, with ``rmse`` of predicted against measured shares
+    of the best; None where too few ran that it had predicted."""
     pairs = []
     for r in records:
         score = r.environment[PREDICTED].get(model)
@@ -62,19 +63,21 @@ def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
     if len(pairs) < LEAST:
         return None
     predicted, throughput = np.array(pairs).T
-    return of_predictions(predicted, throughput)
+    found = of_predictions(predicted, throughput)
+    if model != "analytic":  # whose scores are no shares of the best
+        found["rmse"] = rmse(predicted, throughput / throughput.max())
+    return found
 
 
 def of_predictions(predicted: np.ndarray, throughput: np.ndarray) -> dict[str, float]:
     """``pairwise`` accuracy over pairs that differ by 2 % or more, ``top1`` and ``top5`` (the best among the
-    highest predicted over the best of all), ``recall30`` (of the best 30), ``rmse`` against throughput over
-    the best, and how many ``candidates``."""
+    highest predicted over the best of all), ``recall30`` (of the best 30), and how many
+    ``candidates``."""
     return {
         "pairwise": pairwise_accuracy(predicted, throughput, GAP),
         "top1": top_k(predicted, throughput, 1),
         "top5": top_k(predicted, throughput, 5),
         "recall30": recall_at_k(predicted, throughput, 30),
-        "rmse": rmse(predicted, throughput / throughput.max()),
         "candidates": float(len(predicted)),
     }
 

@@ -92,8 +92,7 @@ class EvolutionarySearch:
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
         if not chosen:
             return {}
-        rows = [np.array(c.row, dtype=np.int64)[None] for c in chosen]
-        features = np.concatenate([self._matrix(c.sketch, r) for c, r in zip(chosen, rows, strict=True)])
+        features = self._matrix_of(chosen)
         models = self._judges | ({"model": self._model} if self._model.ready else {})
         return {name: model.predict(features).tolist() for name, model in models.items()}
 
@@ -108,6 +107,9 @@ class EvolutionarySearch:
             drawn = min(left, max(1, round(epsilon * n))) if n > 1 else 0
             self._exploit(chosen, n - drawn, scorer)
         self._random(chosen, n)
+        if scorer is not None and len(chosen) > 1:
+            scores = scorer.predict(self._matrix_of(chosen))
+            chosen = [chosen[i] for i in np.argsort(-scores, kind="stable")]
         return chosen
 
     # -- the model ---------------------------------------------------------------------------
@@ -139,23 +141,34 @@ class EvolutionarySearch:
         features = np.asarray(self._space.features(sketch, rows), dtype=np.float32)
         return np.column_stack([features, np.full(len(rows), sketch, np.float32)])
 
+    def _matrix_of(self, chosen: Sequence[Candidate]) -> Matrix:
+        """The same for candidates of any sketches, in their order."""
+        out = np.empty((len(chosen), len(self._model.feature_names)), dtype=np.float32)
+        for sketch in {c.sketch for c in chosen}:
+            where = [i for i, c in enumerate(chosen) if c.sketch == sketch]
+            rows = np.array([chosen[i].row for i in where], dtype=np.int64).reshape(len(where), -1)
+            out[where] = self._matrix(sketch, rows)
+        return out
+
     # -- choosing ----------------------------------------------------------------------------
 
     def _explore(self, chosen: list[Candidate], n: int, scorer: CostModel | None) -> None:
-        """First a trial in every sketch that has none; then, in a quarter of the round, more where
-        there are few. One sample scores all of them."""
+        """A trial in sketches that have none, then more where there are few: in a quarter of the round, or in
+        all of it as long as there is no model. One sample scores all of them."""
         live = self._known.live()
         untried = [s for s in live if not self._known.count(s)]
         few = [s for s in live if 0 < self._known.count(s) < self._options.least]
         few.sort(key=lambda s: (self._known.count(s), -self._best[s], s))
-        wanted = untried + few[: max(0, n // 4 - len(untried))]
+        quarter = n // 4
+        wanted = untried + few[: max(0, quarter - len(untried))]
         if not wanted:
             return
         pools = [self._known.draw(s, 64, self._rng) for s in wanted]
         scores = self._score(wanted, pools, scorer)
         order = sorted(range(len(wanted)), key=lambda i: -float(scores[i].max(initial=-np.inf)))
-        for i in order if len(wanted) > n else range(len(wanted)):
-            if len(chosen) >= n:
+        most = quarter if self._model.ready else n
+        for i in order:
+            if len(chosen) >= most:
                 break
             best_first = pools[i][np.argsort(-scores[i], kind="stable")]
             next((c for c in candidates(wanted[i], best_first) if self._take(chosen, c)), None)

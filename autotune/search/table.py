@@ -34,6 +34,7 @@ class TableSpace:
     def __init__(self, sheets: Sequence[Sheet], feature_names: Sequence[str]) -> None:
         self._sheets = tuple(sheets)
         self._names = tuple(feature_names)
+        self._neighbours: list[dict[bytes, list[npt.NDArray[np.int64]]]] = [{} for _ in self._sheets]
         self._at = [{row.tobytes(): i for i, row in enumerate(_rows(s.rows))} for s in self._sheets]
 
     @property
@@ -60,13 +61,22 @@ class TableSpace:
         out = self.sample(sketch, len(rows), rng)
         if not table.shape[1]:
             return out
-        for i, row in enumerate(rows):
-            hole = int(rng.integers(table.shape[1]))
-            same = (table == row).sum(axis=1) == table.shape[1] - 1
-            near = np.flatnonzero(same & (table[:, hole] != row[hole]))
+        hole = rng.integers(table.shape[1], size=len(rows))
+        for i, row in enumerate(_rows(rows)):
+            near = self._near(sketch, row.tobytes(), int(hole[i]))
             if len(near):
                 out[i] = table[near[rng.integers(len(near))]]
         return out
+
+    def _near(self, sketch: int, key: bytes, hole: int) -> npt.NDArray[np.int64]:
+        """Rows of the table that differ from a row in this hole alone; looked for once a row."""
+        if key not in self._neighbours[sketch]:
+            table = self._sheets[sketch].rows
+            differs = table != np.frombuffer(key, dtype=np.int64)
+            one = differs.sum(axis=1) == 1
+            holes = range(table.shape[1])
+            self._neighbours[sketch][key] = [np.flatnonzero(one & differs[:, h]) for h in holes]
+        return self._neighbours[sketch][key][hole]
 
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         """Uniform crossover; what the table lacks becomes its first parent."""

@@ -161,7 +161,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 _stride(at, buf.shape, lane),
                 _stride(at, buf.shape, walk),
                 tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)) is not None),
-                _points(at, buf.shape, tile),
+                _loaded(at, buf.shape, tile),
                 _points(at, buf.shape, tile + deep),
                 _points(at, buf.shape, tile + panel),
                 _points(at, buf.shape, tile + rest),
@@ -198,10 +198,16 @@ def _shared(a: list[Loop], b: list[Loop]) -> int:
 
 
 def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> Expr:
-    """Elements of a buffer that an access touches while the loops ``over`` run. Tails and guards may reach
-    beyond the buffer, but touch nothing there; steps leave gaps."""
+    """Elements of the box that an access spans while the loops ``over`` run. Tails and guards may reach
+    beyond the buffer, but touch nothing there."""
     spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
-    most = [product([x.extent for x in over if x.var in E.variables(i)]) for i in at]
+    return product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
+
+
+def _loaded(at: tuple[Expr, ...], shape: tuple[Expr, ...], tile: list[Loop]) -> Expr:
+    """The same for a register tile, without the gaps that steps leave in the box."""
+    spans = footprint([at], {x.var: x.extent for x in tile}, shape, clip=False)
+    most = [product([x.extent for x in tile if x.var in E.variables(i)]) for i in at]
     return product(
         [E.minimum(E.minimum(n, m), size) for (_, n), m, size in zip(spans, most, shape, strict=True)]
     )

@@ -1,0 +1,28 @@
+"""A table measured on one machine: 600 candidates of a 3×3 convolution, 500 of them drawn at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from autotune.replay import Table
+from autotune.search.table import Sheet, TableSpace
+
+PATH = Path(__file__).parent / "data" / "conv2d.npz"
+
+
+def conv2d() -> Table:
+    """The table, with the features of the version that recorded it."""
+    with np.load(PATH) as file:
+        sketch, rows = file["sketch"], file["rows"].astype(np.int64)
+        features, time_s = file["features"], file["time_s"].astype(np.float64)
+        names, holes = tuple(map(str, file["names"])), [str(h).split("|") for h in file["holes"]]
+    sheets = []
+    for s in np.unique(sketch):
+        mine = sketch == s
+        unique, first = np.unique(rows[mine][:, : len(holes[s])], axis=0, return_index=True)
+        sheets.append(
+            Sheet(f"sketch {s}", tuple(holes[s]), unique, time_s[mine][first], features[mine][first])
+        )
+    return Table("conv2d", TableSpace(sheets, names))
