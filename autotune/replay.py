@@ -58,11 +58,11 @@ def replay(table: Table, search: str, model: str, trials: int, seed: int) -> Run
     return play(table, policies.create(search, table.space, model, seed), trials, seed)
 
 
-def play(table: Table, policy: SearchPolicy, trials: int, seed: int) -> Run:
-    """The same with a policy over the table's space."""
+def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int = BATCH) -> Run:
+    """The same with a policy over the table's space, asked for ``batch`` candidates at a time."""
     best: list[float | None] = []
     while len(best) < trials:
-        asked = policy.ask(min(BATCH, trials - len(best)))
+        asked = policy.ask(min(batch, trials - len(best)))
         if not asked:
             break
         results = []

@@ -1,4 +1,4 @@
-"""A table measured on one machine: 600 candidates of a 3×3 convolution, 500 of them drawn at random."""
+"""A table measured on one machine: 500 random candidates of a 3×3 convolution, 56×56, 64 channels."""
 
 from __future__ import annotations
 
