@@ -219,4 +219,5 @@ def _fit_scale(scores: Scores, target: Scores) -> tuple[float, float]:
 
 def _finite(matrix: Features) -> Features:
     """XGBoost refuses infinities; NaN is its missing value."""
-    return np.where(np.isfinite(matrix), matrix, np.float32(np.nan)).astype(np.float32, copy=False)
+    finite = np.isfinite(matrix)
+    return matrix if finite.all() else np.where(finite, matrix, np.float32(np.nan))

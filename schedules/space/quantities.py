@@ -114,7 +114,7 @@ def hottest(
         for j, name in enumerate(names):
             table[:, k, j] = q[name]
     order = np.argsort(-table[:, :, names.index(by)], axis=1, kind="stable")[:, :count]
-    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    hot = table[np.arange(rows)[:, None], order]  # whole rows of names: faster than by element
     return table, hot.reshape(rows, hot.shape[1] * len(names))
 
 
