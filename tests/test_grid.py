@@ -1,85 +1,269 @@
-"""Grid search: everything once, in an order that makes sense; a coarse grid where everything is too much."""
+"""Kernels of a grid: barriers where they must be, local buffers that are a thread's own, reductions across
+threads; by the interpreter that runs threads side by side, and by emulated CUDA C."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from search_table import FormulaSpace
-from space_cases import big_space
+from grid_cases import TARGET, case, program, sampled
 
-from autotune.search import grid as G
-from autotune.search.policies import create
-from schedules import expr as E
-from schedules.space import holes as H
-from schedules.space.base import Candidate
+from autotune.codegen import cuda, emulator, opencl
+from schedules import te
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Load, Var
+from schedules.interp import InterpError
+from schedules.interp_grid import run_grid
+from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, seq, walk, with_body
+from schedules.passes.barriers import barriers
+from schedules.printer import show
+from schedules.schedule import Schedule
+from schedules.simt import GridProgram, lower_simt
 
-
-def everything(space: FormulaSpace) -> set[Candidate]:
-    out = set()
-    for s in range(len(space.sketches)):
-        rows = space.every(s, 1 << 20)
-        assert rows is not None
-        out |= {Candidate(s, tuple(r)) for r in rows[space.valid(s, rows)].tolist()}
-    return out
+M, N, K = 13, 10, 11
 
 
-@pytest.mark.parametrize("estimate", [True, False])
-def test_a_small_space_is_searched_to_the_end(estimate: bool) -> None:
-    space = FormulaSpace(choices=((4, 3), (5,)), peaks=(1.0, 0.5), estimate=estimate)
-    policy, asked = create("grid", space), []
-    while more := policy.ask(4):
-        asked += more
-    assert len(asked) == len(set(asked)) and set(asked) == everything(space)
-    assert policy.ask(4) == []
-    assert {c.sketch for c in asked[:2]} == {0, 1}  # in turns
+def product(tile: int = 2, ahead: bool = False) -> Schedule:
+    """A matrix product: 4×4 threads of 2×2 (or other) elements, operands fetched into shared memory."""
+    a, b = te.placeholder((M, K), "float32", name="A"), te.placeholder((K, N), "float32", name="B")
+    k = te.reduce_axis(K, name="k")
+    s = Schedule([a, b, te.compute((M, N), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")], TARGET)
+    out = s.cache_write("C", "local")
+    i, j = s.loops(out)
+    bi, vi, ti, ii = s.split(i, (None, 1, 4, tile))
+    bj, vj, tj, jj = s.split(j, (None, 2, 4, 1))
+    s.reorder(bi, bj, ti, tj, vi, vj, ii, jj)
+    block, thread = s.fuse(bi, bj), s.fuse(ti, tj)
+    s.bind(block, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+    s.compute_at("C", block)
+    _, x, y, r = s.loops("C")
+    vi, ti, ii = s.split(x, (1, 4, tile))
+    vj, tj, jj = s.split(y, (2, 4, 1))
+    k0, k1 = s.split(r, (None, 4))
+    s.reorder(k0, ti, tj, k1, vi, vj, ii, jj)
+    s.bind(s.fuse(ti, tj), "threadIdx.x")
+    for name in "AB":
+        copy = s.cache_read("C", name, "shared")
+        s.compute_at(copy, k0)
+        flat = s.fuse(*[x for x in s.loops(copy) if x.startswith(copy)])
+        o, t = s.split(flat, (None, 16))
+        s.reorder(t, o)
+        s.bind(t, "threadIdx.x")
+    s.decompose_reduction("C", k0)
+    if ahead:
+        s.annotate(k0, "prefetch", 1)
+    return s
 
 
-def test_the_estimate_orders_a_sketch() -> None:
-    space = FormulaSpace(choices=((8, 8),), peaks=(1.0,))
-    rows = np.array([c.row for c in create("grid", space).ask(1000)])
-    estimates = space.features(0, rows)[:, space.feature_names.index("est_time_s")]
-    assert (np.diff(estimates) >= 0).all()
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.integers(-4, 5, (M, K)).astype("f4"), rng.integers(-4, 5, (K, N)).astype("f4")
 
 
-def test_without_one_any_beginning_is_spread_out() -> None:
-    space = FormulaSpace(choices=((64,),), peaks=(1.0,), estimate=False)
-    first = sorted(c.row[0] for c in create("grid", space).ask(8))
-    assert max(np.diff([0, *first, 54])) <= 16
+def multiply(p: GridProgram, backwards: bool = False) -> np.ndarray:
+    a, b = data()
+    c = np.full((M, N), np.nan, "f4")
+    run_grid(p, {"A": a, "B": b, "C": c}, backwards=backwards)
+    return c
 
 
-def test_a_large_space_gets_a_coarse_grid() -> None:
-    space = FormulaSpace(choices=((40,) * 5,), peaks=(1.0,))
-    rows = G.grid(space, 0, 4096)
-    assert 1000 < len(rows) <= 4096
-    assert {tuple(np.unique(rows[:, k])[[0, -1]]) for k in range(5)} == {(0, 39)}
+def changed(p: GridProgram, change: Callable[[Stmt], Stmt]) -> GridProgram:
+    return replace(p, kernels=tuple(replace(k, body=change(k.body)) for k in p.kernels))
 
 
-def test_told_and_excluded_candidates_are_left_out() -> None:
-    space = FormulaSpace(choices=((4, 3),), peaks=(1.0,))
-    first = create("grid", space).ask(3)
-    policy = create("grid", space)
-    policy.exclude([space.trace(0, np.array(first[0].row)).digest])
-    asked = policy.ask(100)
-    assert first[0] not in asked and set(first[1:]) <= set(asked)
+def without(p: GridProgram, kind: type, number: int) -> GridProgram:
+    """The program without its ``number``-th barrier or guard."""
+    count = iter(range(1000))
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Seq) and kind is Barrier:
+            return seq(*[go(x) for x in s.stmts if not (isinstance(x, Barrier) and next(count) == number)])
+        if isinstance(s, Guard) and kind is Guard and next(count) == number:
+            return go(s.body)
+        return with_body(s, go)
+
+    return changed(p, go)
 
 
-def test_every_row_of_holes_is_enumerated() -> None:
-    a = H.PerfectTile("a", E.Const(12))
-    b = H.EvenTile("b", E.Const(10), E.Hole("a"))
-    holes = (a, b, H.Choice("c", (0, 1)))
-    rows = H.every(holes, 1000)
-    assert rows is not None and H.allowed(holes, rows).all()
-    drawn = H.sample(holes, 5000, np.random.default_rng(0))
-    assert {tuple(r) for r in drawn.tolist()} <= {tuple(r) for r in rows.tolist()}
-    assert len(rows) == len({tuple(r) for r in rows.tolist()})
-    assert rows.tolist() == sorted(rows.tolist())
-    assert H.every(holes, len(rows) - 1) is None
-    thin = H.every(holes, 1000, 2)
-    ends = [len(set(rows[rows[:, 0] == v, 1])) for v in (1, 12)]
-    assert thin is not None and len(thin) == 2 * sum(min(2, n) for n in ends)
+def count(p: GridProgram, kind: type) -> int:
+    return sum(isinstance(x, kind) for k in p.kernels for x in walk(k.body))
 
 
-def test_a_derived_space_has_a_grid() -> None:
-    space = big_space("matmul")
-    rows = G.grid(space, 0, 2000)
-    assert 100 < len(rows) <= 2000 and space.valid(0, rows).any()
+@pytest.mark.parametrize("backwards", [False, True])
+def test_threads_may_run_in_any_order(backwards: bool) -> None:
+    a, b = data()
+    np.testing.assert_array_equal(multiply(lower_simt(product().nest), backwards), a @ b)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_operands_are_loaded_ahead_into_registers(backwards: bool) -> None:
+    p = lower_simt(product(ahead=True).nest)
+    kept = {x.buffer.name: x.buffer for k in p.kernels for x in walk(k.body) if isinstance(x, Alloc)}
+    assert {"A_shared_next", "B_shared_next"} <= set(kept)
+    assert kept["A_shared_next"].scope == "local"
+    assert [n.value for n in kept["A_shared_next"].shape] == [1, 2]  # type: ignore[attr-defined]
+    a, b = data()
+    np.testing.assert_array_equal(multiply(p, backwards), a @ b)
+    for number in range(count(p, Barrier)):
+        with pytest.raises(InterpError, match="race"):
+            multiply(without(p, Barrier, number))
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3])
+def test_accumulators_are_as_many_as_a_thread_has(tile: int) -> None:
+    (kernel,) = lower_simt(product(tile).nest).kernels
+    (local,) = [x.buffer for x in walk(kernel.body) if isinstance(x, Alloc) and x.buffer.scope == "local"]
+    assert [n.value for n in local.shape] == [tile, 2]  # type: ignore[attr-defined]
+
+
+def test_every_barrier_is_needed() -> None:
+    p = lower_simt(product().nest)
+    assert count(p, Barrier) == 2  # before the fetches, and after them
+    for number in range(2):
+        with pytest.raises(InterpError, match="race on [AB]_shared.*thread"):
+            multiply(without(p, Barrier, number))
+
+
+def test_every_guard_is_needed() -> None:
+    p = lower_simt(product().nest)
+    guards = count(p, Guard)
+    assert guards
+    a, b = data()
+    for number in range(guards):
+        try:
+            wrong = not np.array_equal(multiply(without(p, Guard, number)), a @ b)
+        except InterpError as err:
+            assert "out of bounds" in str(err)
+            wrong = True
+        assert wrong, f"guard {number} can be left out"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_emulated_code_finds_missing_barriers() -> None:
+    p = lower_simt(product().nest)
+    broken = [without(p, Barrier, number) for number in range(count(p, Barrier))]
+    obj = emulator.build(p, *broken)
+    a, b = data()
+    for which in range(1 + len(broken)):
+        c = np.full((M, N), np.nan, "f4")
+        fault = emulator.run(obj, p, [a, b, c], which)
+        if which == 0:
+            assert fault is None
+            np.testing.assert_array_equal(c, a @ b)
+        else:
+            assert fault is not None and "with no barrier between them" in fault
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_emulated_code_finds_divergence_and_overruns() -> None:
+    p = lower_simt(product().nest)
+
+    def divergent(s: Stmt) -> Stmt:
+        if isinstance(s, Loop) and s.kind == "threadIdx.x":
+            return replace(s, body=seq(Guard(Var(s.var) < 3, Barrier()), s.body))
+        return with_body(s, divergent)
+
+    def far(s: Stmt) -> Stmt:
+        if isinstance(s, Store) and s.buffer == "A_shared":
+            return Store(s.buffer, (s.indices[0] + 8, *s.indices[1:]), s.value)
+        return with_body(s, far)
+
+    obj = emulator.build(changed(p, divergent), changed(p, far))
+    a, b = data()
+    said = [emulator.run(obj, p, [a, b, np.zeros((M, N), "f4")], n) or "" for n in range(2)]
+    assert "not all threads reach" in said[0]
+    assert "A_shared[" in said[1]
+
+
+@pytest.mark.parametrize("op", ["softmax", "reduce_sum", "batch_matmul", "conv2d_bias_relu", "attention"])
+def test_derived_kernels_do_not_race(op: str) -> None:
+    c = case(op)
+    for backwards, (name, trace) in enumerate(sampled(c.dag, 1)):
+        outputs = c.poisoned()
+        arrays = dict(zip((t.name for t in c.dag.params), [*c.inputs, *outputs], strict=True))
+        run_grid(program(c.dag, trace), arrays, backwards=backwards % 2 == 1)
+        c.check(outputs, name)
+
+
+def test_a_local_buffer_of_several_threads_is_refused() -> None:
+    x = te.placeholder((8,), "float32", name="x")
+    y = te.compute((8,), lambda i: x[i] + x[i], name="y")
+    z = te.compute((8,), lambda i: y[7 - i] + x[i], name="z")
+    s = Schedule([x, z], TARGET)
+    _, inner = s.split(s.loops("z")[0], (1, 8))
+    outer = s.loops("z")[0]
+    s.bind(outer, "blockIdx.x")
+    s.bind(inner, "threadIdx.x")
+    s.compute_at("y", outer)
+    s.bind(s.loops("y")[-1], "threadIdx.x")
+    s.set_scope("y", "local")
+    with pytest.raises(ScheduleError, match="buffer y: .* another one has; .* shared, not local"):
+        lower_simt(s.nest)
+    s.set_scope("y", "shared")
+    p = lower_simt(s.nest)
+    assert count(p, Barrier) == 1
+    data = np.arange(8, dtype="f4")
+    out = np.full(8, np.nan, "f4")
+    run_grid(p, {"x": data, "z": out})
+    np.testing.assert_array_equal(out, 2 * data[::-1] + data)
+
+
+def test_a_buffer_between_kernels_cannot_stay_on_the_chip() -> None:
+    x = te.placeholder((8,), "float32", name="x")
+    y = te.compute((8,), lambda i: x[i] + x[i], name="y")
+    s = Schedule([x, te.compute((8,), lambda i: y[i] + x[i], name="z")], TARGET)
+    for name in "yz":
+        s.bind(s.loops(name)[0], "blockIdx.x")
+    assert [b.name for b in lower_simt(s.nest).scratch] == ["y"]
+    s.set_scope("y", "shared")
+    with pytest.raises(ScheduleError, match="buffer y: several kernels use it"):
+        lower_simt(s.nest)
+
+
+def test_threads_reduce_together_into_a_local_element_only() -> None:
+    x = te.placeholder((4, 32), "float32", name="x")
+    k = te.reduce_axis(32, name="k")
+    s = Schedule([x, te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="y")], TARGET)
+    s.decompose_reduction("y", s.loops("y")[1])
+    with pytest.raises(ScheduleError, match="bind .* reduces over it"):
+        s.bind(s.loops("y")[1], "threadIdx.x")
+
+
+def test_blocks_are_outermost() -> None:
+    x = te.placeholder((4, 8), "float32", name="x")
+    s = Schedule([x, te.compute((4, 8), lambda i, j: x[i, j] + x[i, j], name="y")], TARGET)
+    s.bind(s.loops("y")[1], "blockIdx.x")
+    with pytest.raises(ScheduleError, match="blocks are the outermost loops of a kernel"):
+        lower_simt(s.nest)
+
+
+def test_a_loop_carries_what_is_pending_to_its_beginning() -> None:
+    def phase(kind: str, *uses: Stmt) -> Stmt:
+        return Loop("t", Const(4), seq(*uses), kind)
+
+    t = Var("t")
+    one = Store("s", (t,), Const(1.0, "float32"))
+    other = Store("o", (t,), Load("s", (3 - t,), "float32"))
+    once = barriers(seq(phase("threadIdx.x", one), phase("threadIdx.x", other)), frozenset({"s"}))
+    assert [type(x).__name__ for x in once.stmts] == ["Loop", "Barrier", "Loop"]  # type: ignore[union-attr]
+    turns = Loop("i", Const(2), seq(phase("threadIdx.x", one), phase("threadIdx.x", other)))
+    looped = barriers(turns, frozenset({"s"}))
+    kinds = [type(x).__name__ for x in looped.body.stmts]  # type: ignore[union-attr]
+    assert kinds == ["Barrier", "Loop", "Barrier", "Loop"]
+
+
+def test_the_text_of_a_kernel() -> None:
+    p = lower_simt(product().nest)
+    text, other = cuda.source(p), opencl.source(p)
+    assert 'extern "C" __global__ void __launch_bounds__(16) kernel0(const float* __restrict__ v_A' in text
+    assert text.count("__syncthreads();") == other.count("barrier(CLK_LOCAL_MEM_FENCE") == 2
+    assert "AT_SHARED(float, v_A_shared, 32);" in text
+    assert "__local float v_A_shared[32]" in other and "reqd_work_group_size(16, 1, 1)" in other
+    softmax = program(case("softmax").dag, next(sampled(case("softmax").dag, 1))[1])
+    assert any(isinstance(x, AllReduce) for x in walk(softmax.kernels[0].body))
+    assert "__shfl_xor_sync" not in opencl.source(softmax)
+    assert "bind[threadIdx.x]" in show(product().nest)
