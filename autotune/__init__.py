@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autotune.api import build as build
     from autotune.api import ops as ops
     from autotune.api import tune as tune
+    from autotune.api import tune_suite as tune_suite
     from autotune.crosscompile import Compiled as Compiled
     from autotune.crosscompile import compile_for as compile_for
     from autotune.errors import ArgumentError as ArgumentError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from autotune.runtime import Kernel as Kernel
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
+    from autotune.suite_tuner import SuiteResult as SuiteResult
+    from autotune.suites import SuiteError as SuiteError
     from autotune.targets import TargetError as TargetError
     from autotune.tuner import TuneResult as TuneResult
     from kernels_db.errors import LogError as LogError
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 # Public name -> (module, attribute); an empty attribute is the module itself.
 _EXPORTS = {
     "tune": ("autotune.api", "tune"),
+    "tune_suite": ("autotune.api", "tune_suite"),
     "load": ("autotune.loading", "load"),
     "best": ("autotune.loading", "best"),
     "build": ("autotune.api", "build"),
@@ -63,12 +67,14 @@ _EXPORTS = {
     "Workload": ("schedules.model", "Workload"),
     "Log": ("kernels_db.store", "Log"),
     "Kernel": ("autotune.runtime", "Kernel"),
+    "SuiteResult": ("autotune.suite_tuner", "SuiteResult"),
     "TuneResult": ("autotune.tuner", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
     "LogError": ("kernels_db.errors", "LogError"),
+    "SuiteError": ("autotune.suites", "SuiteError"),
     "TargetError": ("autotune.targets", "TargetError"),
     "KernelNotFound": ("autotune.errors", "KernelNotFound"),
     "ScheduleError": ("schedules.errors", "ScheduleError"),

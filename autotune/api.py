@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
-from autotune.settings import database
+from autotune.settings import SettingsError, database
 from autotune.workloads import Program, as_workload
 from schedules import ops as ops
 from schedules.model import Target, Workload
@@ -15,6 +16,7 @@ from schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from autotune.runtime import Kernel
+    from autotune.suite_tuner import SuiteProgress, SuiteResult
     from autotune.tuner import Progress, TuneResult
 
 
@@ -54,6 +56,55 @@ def tune(
     options = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
     with Log(database(db)) as log:
         return run(workload, goal, log, options, progress)
+
+
+def tune_suite(
+    suite: str | os.PathLike[str] | Sequence[Program],
+    *,
+    weights: Sequence[float] | None = None,
+    constant_weights: bool = False,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    trials: int | None = None,
+    budget_s: float = 60.0,
+    search: str = "evolutionary",
+    model: str = "xgb",
+    db: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: Callable[[SuiteProgress], None] | None = None,
+) -> SuiteResult:
+    """Tune many tasks under one budget of ``budget_s`` seconds, shared so that Σ weight · time falls fastest.
+
+    ``suite``: a suite file, ``FILE`` or ``FILE:NAME`` (see `autotune.suites`), or a list of
+    programs, each a `Workload` (``at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})``) or tensors.
+    ``weights``: how often each kernel runs; default: those of the file, else 1. ``trials``: new trials of
+    each task at most.
+    Otherwise as `tune`; Ctrl-C keeps everything, and a second call goes on where the first stopped.
+
+    Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
+    cannot be used. A task that cannot be tuned has an ``error`` in its result.
+    """
+    from autotune import suites
+    from autotune.suite_tuner import SuiteTask
+    from autotune.suite_tuner import tune_suite as run
+    from autotune.tuner import TuneOptions
+    from kernels_db.store import Log
+
+    if isinstance(suite, (str, os.PathLike)):
+        read = suites.read(os.fspath(suite), constant_weights)
+        tasks = [SuiteTask(t.workload, t.weight, t.group) for t in read]
+    else:
+        tasks = [SuiteTask(as_workload(w, {}, constant_weights=constant_weights)) for w in suite]
+    if weights is not None:
+        if len(weights) != len(tasks) or not all(0 < w < float("inf") for w in weights):
+            raise SettingsError(f"weights must be a positive, finite number for each of {len(tasks)} tasks")
+        tasks = [replace(t, weight=float(w)) for t, w in zip(tasks, weights, strict=True)]
+    if not tasks:
+        raise SettingsError("the suite has no tasks; give at least one")
+    goal = targets.parse(target, threads)
+    options = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    with Log(database(db)) as log:
+        return run(tasks, goal, log, options, progress)
 
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from autotune.search import policies
-from autotune.search.base import Result
+from autotune.search.base import Result, SearchPolicy
 from autotune.search.table import Sheet, TableSpace
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
@@ -55,10 +55,14 @@ class Run:
 
 def replay(table: Table, search: str, model: str, trials: int, seed: int) -> Run:
     """One search, until the trials or the table are used up."""
-    policy = policies.create(search, table.space, model, seed)
+    return play(table, policies.create(search, table.space, model, seed), trials, seed)
+
+
+def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int = BATCH) -> Run:
+    """The same with a policy over the table's space, asked for ``batch`` candidates at a time."""
     best: list[float | None] = []
     while len(best) < trials:
-        asked = policy.ask(min(BATCH, trials - len(best)))
+        asked = policy.ask(min(batch, trials - len(best)))
         if not asked:
             break
         results = []

@@ -57,8 +57,9 @@ def throughput(status: str, time_s: float | None) -> float:
     return 1.0 / time_s if status in ("ok", "slow") and time_s is not None and time_s > 0 else 0.0
 
 
-def read(records: Iterable[Record], space: Space) -> Earlier:
-    """Sum up records, oldest first: the last final of a trace counts, else its fastest trial."""
+def read(records: Iterable[Record], space: Space, most: int = MOST) -> Earlier:
+    """Sum up records, oldest first: the last final of a trace counts, else its fastest trial. Learnt from are
+    the ``most`` fastest, fastest first."""
     reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
     decided: dict[str, Candidate] = {}
     for record in islice(records, READ):
@@ -70,7 +71,7 @@ def read(records: Iterable[Record], space: Space) -> Earlier:
         candidate = _candidate(record, space)
         if candidate is not None:
             decided.setdefault(record.trace_digest, candidate)
-    fastest = sorted(decided, key=lambda d: (-reached[d][0], d))[:MOST]
+    fastest = sorted(decided, key=lambda d: (-reached[d][0], d))[:most]
     results = [Result(decided[d], reached[d][0]) for d in fastest if _makes(space, decided[d], d)]
     return Earlier(len(reached), frozenset(reached), tuple(_valid(space, results)))
 

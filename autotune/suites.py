@@ -1,13 +1,14 @@
 """Suites: files of tasks by groups, for benchmarks and for tuning many operators.
 
 TOML: each ``[[group]]`` has ``suite``, ``name``, ``op``, ``fields`` (parameters in order), ``shapes`` (their
-values, a row a task), optionally ``fixed`` (parameters of every row, and ``layout``), ``dtype``, and
-``quick``: the rows, from 0, of the quick suite. ``FILE:NAME`` picks the groups of suite NAME, the rows of
-"quick", or "all".
+values, a row a task), optionally ``fixed`` (parameters of every row, and ``layout``), ``dtype``,
+``weights`` (how often each row's kernel runs, 1 unless given), and ``quick``: the rows, from 0, of the quick
+suite. ``FILE:NAME`` picks the groups of suite NAME, the rows of "quick", or "all".
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ class Group(BaseModel):
     shapes: list[list[int | list[int]]] = Field(min_length=1, max_length=MAX_TASKS)
     fixed: dict[str, int | str] = {}
     dtype: str = "float32"
+    weights: list[float] = []
     quick: list[int] = []
 
 
@@ -54,11 +56,12 @@ class Suite(BaseModel):
 
 @dataclass(frozen=True)
 class Task:
-    """One workload of a suite, and the group whose mean it counts in."""
+    """One workload of a suite, the group whose mean it counts in, and how often it runs."""
 
     suite: str
     group: str
     workload: Workload
+    weight: float = 1.0
 
 
 def read(text: str, constant_weights: bool = False) -> list[Task]:
@@ -109,6 +112,12 @@ def _where(text: str) -> tuple[Path, str]:
 def _tasks(group: Group, quick: bool, path: Path) -> list[Task]:
     fixed: dict[str, Any] = dict(group.fixed)
     layout = fixed.pop("layout", None)
+    weights = group.weights or [1.0] * len(group.shapes)
+    if len(weights) != len(group.shapes) or not all(0 < w < math.inf for w in weights):
+        raise SuiteError(
+            f"suite {path}, group {group.name}: weights must be a positive number for each of its "
+            f"{len(group.shapes)} shapes"
+        )
     out = []
     for row in group.quick if quick else range(len(group.shapes)):
         if not 0 <= row < len(group.shapes):
@@ -121,5 +130,5 @@ def _tasks(group: Group, quick: bool, path: Path) -> list[Task]:
             )
         params = dict(zip(group.fields, shape, strict=True)) | fixed
         workload = ops.workload(group.op, params, group.dtype, layout)
-        out.append(Task(group.suite, group.name, workload))
+        out.append(Task(group.suite, group.name, workload, weights[row]))
     return out

@@ -6,18 +6,32 @@ from collections.abc import Callable
 
 from cost_model.analytic import AnalyticModel
 from cost_model.base import CostModel, CostModelError
+from cost_model.blend import BlendModel
 from cost_model.random import RandomModel
 from cost_model.xgb import XGBModel
 
-MODELS: dict[str, Callable[[tuple[str, ...], int, int], CostModel]] = {
-    "xgb": lambda names, seed, threads: XGBModel(names, seed, threads),
-    "analytic": lambda names, seed, threads: AnalyticModel(names),
-    "random": lambda names, seed, threads: RandomModel(names, seed),
+MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostModel]] = {
+    "xgb": lambda names, seed, threads, prior: XGBModel(names, seed, threads, prior=prior),
+    "blend": lambda names, seed, threads, prior: BlendModel(
+        AnalyticModel(names), XGBModel(names, seed, threads, prior=prior)
+    ),
+    "scratch": lambda names, seed, threads, prior: XGBModel(names, seed, threads),
+    "analytic": lambda names, seed, threads, prior: AnalyticModel(names),
+    "random": lambda names, seed, threads, prior: RandomModel(names, seed),
 }
+LEARNED = ("xgb", "blend", "scratch")  # need xgboost
+PRIORED = ("xgb", "blend")  # begin with the shipped model
 
 
-def create(name: str, feature_names: tuple[str, ...], seed: int = 0, threads: int = 1) -> CostModel:
-    """A fresh model. Raises CostModelError for an unknown name."""
+def create(
+    name: str,
+    feature_names: tuple[str, ...],
+    seed: int = 0,
+    threads: int = 1,
+    prior: CostModel | None = None,
+) -> CostModel:
+    """A fresh model; ``prior``: what those that learn begin with. Raises CostModelError for an unknown
+    name."""
     if name not in MODELS:
         raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
-    return MODELS[name](feature_names, seed, threads)
+    return MODELS[name](feature_names, seed, threads, prior)

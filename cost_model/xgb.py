@@ -4,6 +4,9 @@ Regression on relative throughput ranks as well as a pairwise objective here and
 groups. A bag of a few models, each on its own random part of the rows and columns, is scored as
 mean minus a part of its spread: one wrong model doesn't decide, and a candidate that the models
 disagree on has to promise more.
+
+A prior, a model that knows other tasks, is where the trees start: they learn what it gets wrong on this one
+(boosting from a base margin), so that a few trials correct it and many outvote it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import base64
 import binascii
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.base import (
+    CostModel,
     CostModelError,
     Features,
     Scores,
@@ -31,6 +35,8 @@ from cost_model.base import (
 )
 
 MIN_ROWS = 8  # fewer measured candidates say nothing
+OUTVOTED = 64  # own rows at which one of another task counts half
+STEADY = 16
 BINS = 32  # quantiles a feature: as exact as 256 on a few thousand rows, and four times as fast
 
 
@@ -67,16 +73,19 @@ class XGBModel:
         depth: int = 5,
         eta: float = 0.1,
         caution: float = 0.5,
+        prior: CostModel | None = None,
     ) -> None:
         self.feature_names = feature_names
         self._seed, self._threads = seed, threads
         self._models, self._trees, self._depth, self._eta = models, trees, depth, eta
         self._caution = caution
+        self._prior = prior
+        self._scale = (0.0, 1.0)  # of the prior's scores on this task
         self._bag: list[Any] = []
 
     @property
     def ready(self) -> bool:
-        return bool(self._bag)
+        return bool(self._bag) or self._prior is not None
 
     def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
         matrix = check_features(features, self.feature_names)
@@ -88,9 +97,18 @@ class XGBModel:
             return
         xgb = importlib.import_module("xgboost")
         finite, label = _finite(matrix), target.astype(np.float32)
+        own = np.ones(len(label), bool) if groups is None else np.asarray(groups) == 0
+        weight = np.where(own, 1.0, 1.0 / (1.0 + np.count_nonzero(own) / OUTVOTED)).astype(np.float32)
+        margin = None
+        if self._prior is not None:
+            scores = self._prior.predict(matrix)
+            self._scale = _fit_scale(scores[own], target[own])
+            margin = self._margin(scores)
 
         def train(k: int) -> Any:
-            data = xgb.QuantileDMatrix(finite, label=label, max_bin=BINS, nthread=1)
+            data = xgb.QuantileDMatrix(
+                *(finite, label), weight=weight, base_margin=margin, max_bin=BINS, nthread=1
+            )
             return xgb.train(self._parameters(k), data, num_boost_round=self._trees)
 
         self._bag = self._each(train, range(self._models))
@@ -123,37 +141,83 @@ class XGBModel:
 
     def predict_spread(self, features: Features) -> tuple[Scores, Scores]:
         """Mean and standard deviation over the bag, each [n]."""
-        matrix = _finite(check_features(features, self.feature_names))
-        if not self._bag:
+        matrix = check_features(features, self.feature_names)
+        if not self.ready:
             raise CostModelError("the model has learnt nothing yet: fit it, or ask `ready` first")
         if not len(matrix):
             return np.zeros(0), np.zeros(0)
-        each = np.stack(self._each(lambda m: m.inplace_predict(matrix), self._bag)).astype(np.float64)
+        margin = None
+        if self._prior is not None:
+            scores = self._prior.predict(matrix)
+            if not self._bag:
+                return scores, np.zeros(len(scores))
+            margin = self._margin(scores)
+        finite = _finite(matrix)
+        each = np.stack(
+            self._each(lambda m: m.inplace_predict(finite, base_margin=margin), self._bag)
+        ).astype(np.float64)
         return each.mean(axis=0), each.std(axis=0)
 
+    def _margin(self, scores: Scores) -> npt.NDArray[np.float32]:
+        offset, slope = self._scale
+        return (offset + slope * scores).astype(np.float32)
+
     def save(self, path: Path) -> None:
-        models = [base64.b64encode(m.save_raw("ubj")).decode("ascii") for m in self._bag]
-        write_document(path, "xgb", self.feature_names, {"models": models, "caution": self._caution})
+        write_document(path, "xgb", self.feature_names, self.body())
 
     def load(self, path: Path) -> None:
-        document = read_document(path, "xgb", self.feature_names)
-        xgb = importlib.import_module("xgboost")
-        bag = []
+        self.restore(read_document(path, "xgb", self.feature_names), path)
+
+    def body(self) -> dict[str, Any]:
+        """What a model file says of it. A prior is not part of it."""
+        return {"models": encode(self._bag), "caution": self._caution, "scale": list(self._scale)}
+
+    def restore(self, document: Mapping[str, Any], path: Path) -> None:
+        """Inverse of `body`. Raises CostModelError for a malformed document, naming ``path``."""
+        bag = decode(document, len(self.feature_names), path)
         try:
-            for text in document["models"]:
-                booster = xgb.Booster({"nthread": 1})
-                booster.load_model(bytearray(base64.b64decode(text, validate=True)))
-                if booster.num_features() != len(self.feature_names):
-                    raise CostModelError(
-                        f"a model of {path} has {booster.num_features()} features; train it again"
-                    )
-                bag.append(booster)
             caution = float(document["caution"])
-        except (KeyError, TypeError, binascii.Error, xgb.core.XGBoostError) as err:
+            offset, slope = document.get("scale", self._scale)
+            scale = (float(offset), float(slope))
+        except (KeyError, TypeError, ValueError) as err:
             raise CostModelError(f"malformed cost model {path}: {err}; train and save it again") from None
-        self._bag, self._caution = bag, caution
+        self._bag, self._caution, self._scale = bag, caution, scale
+
+
+def encode(bag: Iterable[Any]) -> list[str]:
+    """Boosters as text: UBJ in base64."""
+    return [base64.b64encode(m.save_raw("ubj")).decode("ascii") for m in bag]
+
+
+def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:
+    """The boosters under ``models``, each of so many features. Raises CostModelError naming ``path``."""
+    xgb = importlib.import_module("xgboost")
+    bag = []
+    try:
+        for text in document["models"]:
+            booster = xgb.Booster({"nthread": 1})
+            booster.load_model(bytearray(base64.b64decode(text, validate=True)))
+            if booster.num_features() != features:
+                has = booster.num_features()
+                raise CostModelError(f"a model of {path} has {has} features; train it again")
+            bag.append(booster)
+    except (KeyError, TypeError, binascii.Error, xgb.core.XGBoostError) as err:
+        raise CostModelError(f"malformed cost model {path}: {err}; train and save it again") from None
+    return bag
+
+
+def _fit_scale(scores: Scores, target: Scores) -> tuple[float, float]:
+    """Offset and slope that bring a prior's scores onto a task's relative throughput, by least squares;
+    with `STEADY` made-up rows that hold the slope to 1 while there are few."""
+    if not len(scores):
+        return 0.0, 1.0
+    x, y = scores - scores.mean(), target - target.mean()
+    pull = STEADY * 0.04  # the variance of a usual task's scores
+    slope = max(0.1, float((x @ y + pull) / (x @ x + pull)))
+    return float(target.mean() - slope * scores.mean()), slope
 
 
 def _finite(matrix: Features) -> Features:
     """XGBoost refuses infinities; NaN is its missing value."""
-    return np.where(np.isfinite(matrix), matrix, np.float32(np.nan)).astype(np.float32, copy=False)
+    finite = np.isfinite(matrix)
+    return matrix if finite.all() else np.where(finite, matrix, np.float32(np.nan))

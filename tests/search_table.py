@@ -52,6 +52,12 @@ class FormulaSpace:
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         return np.where(rng.random(a.shape) < 0.5, a, b)
 
+    def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
+        ranges = [np.unique(np.linspace(0, n - 1, min(n, values or n)).round()) for n in self.choices[sketch]]
+        if np.prod([len(r) for r in ranges]) > most:
+            return None
+        return np.stack(np.meshgrid(*ranges, indexing="ij"), -1).reshape(-1, len(ranges)).astype(np.int64)
+
     def valid(self, sketch: int, rows: Rows) -> np.ndarray:
         return self._unit(sketch, rows).mean(axis=1) < 0.85
 

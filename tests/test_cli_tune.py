@@ -38,6 +38,7 @@ class Progress:
     elapsed_s: float = 10.0
     budget_s: float = 60.0
     trials: int | None = 100
+    pairwise: float | None = 0.87
 
 
 @dataclass(frozen=True)

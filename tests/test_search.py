@@ -134,9 +134,9 @@ def test_failures_teach_to_avoid() -> None:
         return c.sketch == 0 and c.row[0] >= 3
 
     results = simulate(policy, space, 160, fail=fail)
-    early = np.mean([r.throughput == 0 for r in results[:32]])
     late = np.mean([r.throughput == 0 for r in results[-32:]])
-    assert late <= early and late < 0.25
+    drawn = simulate(create("random", space, seed=0), space, 160, fail=fail)
+    assert late < 0.6 * np.mean([r.throughput == 0 for r in drawn])
     assert best(results) > 0
 
 
@@ -223,4 +223,4 @@ def test_unknown_names_are_refused() -> None:
         create("magic", FormulaSpace())
     with pytest.raises(CostModelError, match="unknown cost model"):
         create("evolutionary", FormulaSpace(), "magic")
-    assert set(POLICIES) == {"evolutionary", "local", "random"}
+    assert set(POLICIES) == {"evolutionary", "local", "random", "grid"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
@@ -22,6 +22,9 @@ class Scripted:
         self.left = left
 
     def exclude(self, digests: Iterable[str]) -> None: ...
+
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        return {"model": [float(c.row[0]) for c in chosen]}
 
     def tell(self, results: Sequence[Result]) -> None:
         self.seen.append(("tell", len(results), threading.current_thread() is threading.main_thread()))
@@ -45,6 +48,7 @@ def test_a_round_that_was_begun_is_the_next_one() -> None:
     policy = Scripted()
     with AskAhead(policy) as search:
         assert len(search.ask(3)) == 3  # nothing was begun: chosen here
+        assert search.predicted == {"model": [0.0, 1.0, 2.0]}
         search.tell(results(2))
         search.begin(5)
         assert len(search.ask(7)) == 5  # the size that was begun counts

@@ -12,6 +12,7 @@ import typer
 from autotune.cli import log_exchange
 from autotune.cli import options as opt
 from autotune.cli.log_exchange import existing
+from autotune.cli.metrics import search_lines
 from autotune.cli.output import console, counts, print_json, seconds, table, task_text
 
 if TYPE_CHECKING:
@@ -26,16 +27,18 @@ app = typer.Typer(
 )
 
 
-@app.command("stats")
+@app.command("stats", short_help="Count what the log holds; how models predicted.")
 def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
-    """Count what the log holds.
+    """Count what the log holds; how models predicted, and where time went.
 
     \b
     Example:
       autotune log stats --db tuning.db
     """
     with existing(opt.db_of(db)) as log:
-        found = log.stats()
+        from autotune import metrics
+
+        found = log.stats() | {"search": metrics.of_log(log)}
         where = log.path
     if json:
         print_json(found)
@@ -46,6 +49,8 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         out.print(f"  {name:9} {found[name]}")
     if found["by_status"]:
         out.print(f"  {'of these':9} {counts(found['by_status'])}")
+    for line in search_lines(found["search"]):
+        out.print(f"  {line}")
 
 
 @app.command("list", short_help="List every task and its best time.")

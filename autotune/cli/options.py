@@ -54,8 +54,8 @@ LayoutOption = Annotated[
 ConstantsOption = Annotated[
     bool, typer.Option("--constant-weights", help="Weights are known ahead: packing costs a call nothing.")
 ]
-SEARCHES = ("evolutionary", "local", "random")
-MODELS = ("xgb", "analytic", "random")
+SEARCHES = ("evolutionary", "local", "random", "grid")
+MODELS = ("xgb", "blend", "analytic", "scratch", "random")
 SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")]
 ModelOption = Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")]
 TargetOption = Annotated[

@@ -80,10 +80,12 @@ def counts(failed: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in ordered if n)
 
 
-def task_text(workload: Workload, threads: int) -> str:
+def task_text(workload: Workload, threads: int | None = None) -> str:
     """``matmul m=512 n=512 k=512 float32, 2 threads``."""
     from autotune.loading import describe
 
+    if threads is None:
+        return describe(workload)
     return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
 
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from autotune.cli.options import compulsory_bytes
-from autotune.cli.output import console, counts, percent, rate
+from autotune.cli.output import console, counts, percent, rate, seconds, task_text
 
 if TYPE_CHECKING:
+    from autotune.suite_tuner import SuiteProgress
     from autotune.tuner import Progress
     from schedules.model import Workload
 
@@ -29,6 +30,7 @@ def describe(progress: Progress, flops: int, moved_bytes: int) -> str:
         f"best {best}{share}",
         f"{progress.measured}{limit} trials" + (f" + {progress.resumed} resumed" if progress.resumed else ""),
         *([f"failed: {failed}"] if failed else []),
+        *([] if progress.pairwise is None else [f"model orders {percent(progress.pairwise)} of pairs"]),
         f"{left:.0f} s left",
     ]
     return " | ".join(parts)
@@ -41,20 +43,51 @@ def reporter(
     """A function to call with every `Progress`. It writes to stderr, so that stdout has the result
     alone; ``quiet`` writes nothing."""
     flops, moved = workload.flops, compulsory_bytes(workload)
+    with _line(quiet, clock) as show:
+        yield lambda progress: show(lambda: describe(progress, flops, moved))
+
+
+def describe_suite(progress: SuiteProgress) -> str:
+    """One line: tasks that have a kernel, their weighted latency, the task of this turn, time left."""
+    workload = progress.workload
+    best = rate(workload.flops, compulsory_bytes(workload), progress.task.best_time_s)
+    weighted = [] if progress.weighted_s is None else [f"weighted {seconds(progress.weighted_s)}"]
+    parts = [
+        f"{progress.ready} of {progress.tasks} tasks ready",
+        *weighted,
+        f"{progress.measured} trials",
+        f"{progress.task.phase} {progress.number + 1}: {task_text(workload)}, best {best}",
+        f"{max(0.0, progress.budget_s - progress.elapsed_s):.0f} s left",
+    ]
+    return " | ".join(parts)
+
+
+@contextmanager
+def suite_reporter(
+    quiet: bool = False, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[SuiteProgress], None]]:
+    """The same for a suite."""
+    with _line(quiet, clock) as show:
+        yield lambda progress: show(lambda: describe_suite(progress))
+
+
+@contextmanager
+def _line(quiet: bool, clock: Callable[[], float]) -> Iterator[Callable[[Callable[[], str]], None]]:
+    """A function that shows a text, if it is time to."""
     if quiet:
-        yield lambda progress: None
+        yield lambda text: None
         return
     err = console(stderr=True)
     if err.is_terminal:
         with err.status("starting") as status:
-            yield lambda progress: status.update(describe(progress, flops, moved))
+            yield lambda text: status.update(text())
         return
     last = clock() - PLAIN_PERIOD_S
 
-    def plain(progress: Progress) -> None:
+    def plain(text: Callable[[], str]) -> None:
         nonlocal last
         if clock() - last >= PLAIN_PERIOD_S:
             last = clock()
-            err.print(describe(progress, flops, moved))
+            err.print(text(), markup=False)
 
     yield plain

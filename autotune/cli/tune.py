@@ -9,6 +9,7 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.output import console, counts, percent, print_json, rate, seconds, task_text
 from autotune.cli.progress import reporter
+from autotune.cli.suite import tune_suite
 
 if TYPE_CHECKING:
     from autotune.tuner import TuneResult
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 
 
 def tune(
-    op: opt.OpArgument,
+    op: Annotated[
+        str | None, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
+    ] = None,
     shape: opt.ShapeOption = "",
+    suite: opt.SuiteOption = None,
     dtype: opt.DtypeOption = "float32",
     layout: opt.LayoutOption = None,
     constant_weights: opt.ConstantsOption = False,
@@ -25,7 +29,9 @@ def tune(
     threads: opt.ThreadsOption = None,
     trials: Annotated[
         int | None,
-        typer.Option("--trials", metavar="N", min=1, help="Stop after N new trials. [default: no limit]"),
+        typer.Option(
+            "--trials", metavar="N", min=1, help="Stop after N new trials of a task. [default: no limit]"
+        ),
     ] = None,
     budget: Annotated[
         str, typer.Option("--budget", metavar="TIME", help="Stop after: 60s, 2m, 500ms.")
@@ -41,8 +47,10 @@ def tune(
 ) -> None:
     """Tune an operator: every candidate is checked, timed and kept in the tuning log.
 
-    The budget or the number of trials ends it, whichever comes first. Trials already in the log are
-    reused. Ctrl-C keeps everything and prints the best. Exit status 1: nothing valid was found, with
+    The budget or the number of trials ends it, whichever comes first; without --trials it also ends when
+    nothing better is to be expected. Trials already in the log are reused. Ctrl-C keeps everything and prints
+    the best. With --suite the tasks share the budget, so that the sum of their times, weighted as the
+    file says, falls fastest. Exit status 1: nothing valid was found (of a suite: for a task), with
     --frozen: in the log.
 
     \b
@@ -50,11 +58,19 @@ def tune(
       autotune tune matmul --shape m=512,n=512,k=512
       autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
+      autotune tune --suite ops.toml:quick --budget 10m --threads 1
     """
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
-    workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
+    if (op is None) == (suite is None):
+        raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
+    if suite is not None and (shape or layout is not None or frozen):
+        given = "--shape" if shape else "--layout" if layout is not None else "--frozen"
+        raise typer.BadParameter(f"{given} does not go with --suite, whose file says what to tune")
+    if suite is None:
+        assert op is not None
+        workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
     goal = opt.target_of(target, threads)
 
@@ -64,6 +80,9 @@ def tune(
     from kernels_db.store import Log
 
     chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    if suite is not None:
+        tune_suite(suite, constant_weights, goal, where, chosen, json)
+        return
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
         with Log(where) as log, reporter(workload, quiet=json) as report:
             if frozen:
@@ -106,11 +125,12 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
     }
 
 
-_ENDINGS = {
+ENDINGS = {
     "trials": "all trials done",
     "budget": "budget used",
     "interrupted": "interrupted; everything measured is kept",
     "exhausted": "nothing left to try",
+    "converged": "nothing better to expect",
     "frozen": "the log as it is",
 }
 
@@ -135,5 +155,5 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         + (f", of which failed: {failures}" if failures else ", none failed")
         + (f"; {result.resumed} resumed from the log" if result.resumed else "")
     )
-    out.print(f"  time     {result.elapsed_s:.1f} s ({_ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
     out.print(f"  log      {locate(where)}", markup=False)

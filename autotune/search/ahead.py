@@ -6,13 +6,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from autotune.search.base import Result, SearchPolicy
 from schedules.space.base import Candidate
 
+_Round = tuple[list[Candidate], Mapping[str, Sequence[float]]]
 LEAD = 1.5  # times what choosing took last: beside other work it takes longer
 NICE = 10
 
@@ -27,15 +28,17 @@ class AskAhead:
     """A policy that a thread may ask beforehand. Use it as a context manager, from one thread; what is told
     while the thread chooses reaches the policy with the next call of `ask` or `begin`.
 
-    ``seconds``: what choosing a round took last, whoever waited for it.
+    ``seconds``: what choosing a round took last, whoever waited for it. ``predicted``: what models thought of
+    the round that `ask` returned last.
     """
 
     def __init__(self, policy: SearchPolicy) -> None:
         self._policy = policy
         self._pool = ThreadPoolExecutor(1, "autotune-search", _step_back)
-        self._next: Future[list[Candidate]] | None = None
+        self._next: Future[_Round] | None = None
         self._untold: list[Result] = []
         self.seconds = 0.0
+        self.predicted: Mapping[str, Sequence[float]] = {}
 
     def __enter__(self) -> AskAhead:
         return self
@@ -63,21 +66,24 @@ class AskAhead:
     def ask(self, n: int) -> list[Candidate]:
         """The round that was begun, whatever its size; otherwise ``n`` candidates, chosen now."""
         if self._next is not None:
-            chosen = self._next.result()
+            chosen, predicted = self._next.result()
             self._next = None
             if chosen:
+                self.predicted = predicted
                 return chosen
         self._flush()
-        return self._choose(n)
+        chosen, self.predicted = self._choose(n)
+        return chosen
 
     def _flush(self) -> None:
         told, self._untold = self._untold, []
         if told:
             self._policy.tell(told)
 
-    def _choose(self, n: int) -> list[Candidate]:
+    def _choose(self, n: int) -> _Round:
         start = time.perf_counter()
         try:
-            return self._policy.ask(n)
+            chosen = self._policy.ask(n)
+            return chosen, self._policy.predicted(chosen) if chosen else {}
         finally:
             self.seconds = time.perf_counter() - start

@@ -6,7 +6,7 @@ is resumed by telling it the results of earlier runs first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +38,10 @@ class SearchPolicy(Protocol):
 
     def exclude(self, digests: Iterable[str]) -> None:
         """Never propose candidates whose concrete trace has one of these digests."""
+
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        """What models thought of candidates when they were chosen, higher is better, by model; last the one
+        that chose. Empty for a search without any."""
 
 
 class Known:

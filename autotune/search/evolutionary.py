@@ -8,7 +8,7 @@ drafted by the analytic estimate, if the features carry one, and at random.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autotune.search.base import Known, Result, candidates, unique
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
+from cost_model.dataset import Dataset
 from schedules.space.base import Candidate, Rows, Space
 
 Matrix = npt.NDArray[np.float32]
@@ -43,13 +44,25 @@ class EvolutionOptions:
 
 
 class EvolutionarySearch:
-    """Policy over ``space`` with ``model``, whose features are `model_features(space)`."""
+    """Policy over ``space`` with ``model``, whose features are `model_features(space)`.
+
+    ``near``: measured candidates of similar tasks, with the same features, that the model learns from too.
+    ``judges``: models whose opinions are only recorded.
+    """
 
     def __init__(
-        self, space: Space, model: CostModel, seed: int = 0, options: EvolutionOptions | None = None
+        self,
+        space: Space,
+        model: CostModel,
+        seed: int = 0,
+        options: EvolutionOptions | None = None,
+        near: Dataset | None = None,
+        judges: Mapping[str, CostModel] | None = None,
     ) -> None:
         self._space, self._model = space, model
         self._options = options or EvolutionOptions()
+        self._near = near
+        self._judges = dict(judges or {})
         self._draft = AnalyticModel(model.feature_names) if ESTIMATE in model.feature_names else None
         self._rng = np.random.default_rng(seed)
         self._known = Known(space)
@@ -76,6 +89,13 @@ class EvolutionarySearch:
             self._features.append(self._matrix(sketch, rows))
             self._stale = True
 
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        if not chosen:
+            return {}
+        features = self._matrix_of(chosen)
+        models = self._judges | ({"model": self._model} if self._model.ready else {})
+        return {name: model.predict(features).tolist() for name, model in models.items()}
+
     def ask(self, n: int) -> list[Candidate]:
         if self._stale:
             self._fit()
@@ -87,6 +107,9 @@ class EvolutionarySearch:
             drawn = min(left, max(1, round(epsilon * n))) if n > 1 else 0
             self._exploit(chosen, n - drawn, scorer)
         self._random(chosen, n)
+        if scorer is not None and len(chosen) > 1:
+            scores = scorer.predict(self._matrix_of(chosen))
+            chosen = [chosen[i] for i in np.argsort(-scores, kind="stable")]
         return chosen
 
     # -- the model ---------------------------------------------------------------------------
@@ -100,7 +123,12 @@ class EvolutionarySearch:
             others = self._rng.choice(order[limit // 2 :], limit - limit // 2, replace=False)
             rows = np.sort(np.concatenate([order[: limit // 2], others]))
             features, throughput = features[rows], throughput[rows]
-        self._model.fit(features, throughput)
+        groups = np.zeros(len(throughput), dtype=np.int64)
+        if self._near is not None:
+            features = np.concatenate([features, self._near.features])
+            throughput = np.concatenate([throughput, self._near.throughput])
+            groups = np.concatenate([groups, 1 + self._near.groups])
+        self._model.fit(features, throughput, groups)
         self._stale = False
 
     def _scorer(self) -> tuple[CostModel | None, float]:
@@ -113,23 +141,34 @@ class EvolutionarySearch:
         features = np.asarray(self._space.features(sketch, rows), dtype=np.float32)
         return np.column_stack([features, np.full(len(rows), sketch, np.float32)])
 
+    def _matrix_of(self, chosen: Sequence[Candidate]) -> Matrix:
+        """The same for candidates of any sketches, in their order."""
+        out = np.empty((len(chosen), len(self._model.feature_names)), dtype=np.float32)
+        for sketch in {c.sketch for c in chosen}:
+            where = [i for i, c in enumerate(chosen) if c.sketch == sketch]
+            rows = np.array([chosen[i].row for i in where], dtype=np.int64).reshape(len(where), -1)
+            out[where] = self._matrix(sketch, rows)
+        return out
+
     # -- choosing ----------------------------------------------------------------------------
 
     def _explore(self, chosen: list[Candidate], n: int, scorer: CostModel | None) -> None:
-        """First a trial in every sketch that has none; then, in a quarter of the round, more where
-        there are few. One sample scores all of them."""
+        """A trial in sketches that have none, then more where there are few: in a quarter of the round, or in
+        all of it as long as there is no model. One sample scores all of them."""
         live = self._known.live()
         untried = [s for s in live if not self._known.count(s)]
         few = [s for s in live if 0 < self._known.count(s) < self._options.least]
         few.sort(key=lambda s: (self._known.count(s), -self._best[s], s))
-        wanted = untried + few[: max(0, n // 4 - len(untried))]
+        quarter = n // 4
+        wanted = untried + few[: max(0, quarter - len(untried))]
         if not wanted:
             return
         pools = [self._known.draw(s, 64, self._rng) for s in wanted]
         scores = self._score(wanted, pools, scorer)
         order = sorted(range(len(wanted)), key=lambda i: -float(scores[i].max(initial=-np.inf)))
-        for i in order if len(wanted) > n else range(len(wanted)):
-            if len(chosen) >= n:
+        most = quarter if self._model.ready else n
+        for i in order:
+            if len(chosen) >= most:
                 break
             best_first = pools[i][np.argsort(-scores[i], kind="stable")]
             next((c for c in candidates(wanted[i], best_first) if self._take(chosen, c)), None)

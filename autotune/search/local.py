@@ -6,7 +6,7 @@ refines what another search has found, and is a baseline that a learned model ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class LocalSearch:
 
     def exclude(self, digests: Iterable[str]) -> None:
         self._known.exclude(digests)
+
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        return {}
 
     def _elites(self) -> list[Result]:
         ran = [r for r in self._told if r.throughput > 0]

@@ -4,26 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, model_features
+from autotune.search.grid import GridSearch
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
 from autotune.targets import usable_cpus
+from cost_model import pretrained
+from cost_model.analytic import ESTIMATE, AnalyticModel
+from cost_model.base import CostModel
+from cost_model.dataset import Dataset
+from cost_model.models import PRIORED
 from cost_model.models import create as create_model
 from schedules.errors import AutotuneError
 from schedules.space.base import Space
 
-POLICIES: dict[str, Callable[[Space, str, int], SearchPolicy]] = {
-    "evolutionary": lambda space, model, seed: EvolutionarySearch(
-        space, create_model(model, model_features(space), seed, usable_cpus()), seed
-    ),
-    "local": lambda space, model, seed: LocalSearch(space, seed),
-    "random": lambda space, model, seed: RandomSearch(space, seed),
+SAMPLE = 128  # rows of each sketch that say what is usual for a task
+
+
+def _evolutionary(space: Space, model: str, seed: int, near: Dataset | None) -> SearchPolicy:
+    names = model_features(space)
+    prior = _prior(space, names) if model in PRIORED else None
+    judges: dict[str, CostModel] = {}
+    if ESTIMATE in names:
+        judges["analytic"] = AnalyticModel(names)
+    if prior is not None:
+        judges["prior"] = prior
+    made = create_model(model, names, seed, usable_cpus(), prior)
+    return EvolutionarySearch(space, made, seed, near=near, judges=judges)
+
+
+POLICIES: dict[str, Callable[[Space, str, int, Dataset | None], SearchPolicy]] = {
+    "evolutionary": _evolutionary,
+    "local": lambda space, model, seed, near: LocalSearch(space, seed),
+    "random": lambda space, model, seed, near: RandomSearch(space, seed),
+    "grid": lambda space, model, seed, near: GridSearch(space),
 }
 
 
-def create(name: str, space: Space, model: str = "xgb", seed: int = 0) -> SearchPolicy:
-    """A fresh policy. Raises AutotuneError for an unknown name of a policy or of a model."""
+def create(
+    name: str, space: Space, model: str = "xgb", seed: int = 0, near: Dataset | None = None
+) -> SearchPolicy:
+    """A fresh policy; ``near``: measured candidates of similar tasks, with the columns of `model_features`.
+    Raises AutotuneError for an unknown name of a policy or of a model."""
     if name not in POLICIES:
         raise AutotuneError(f"unknown search {name!r}; choose from {', '.join(POLICIES)}")
-    return POLICIES[name](space, model, seed)
+    return POLICIES[name](space, model, seed, near)
+
+
+def _prior(space: Space, names: tuple[str, ...]) -> CostModel | None:
+    """The shipped model, fitted to what is usual in this space; None for features that it does not know."""
+    if not pretrained.knows(names):
+        return None
+    rng = np.random.default_rng(0)
+    parts = []
+    for s in range(len(space.sketches)):
+        rows = space.sample(s, SAMPLE, rng)
+        rows = rows[space.valid(s, rows)]
+        parts.append(np.column_stack([space.features(s, rows), np.full(len(rows), s, np.float32)]))
+    return pretrained.Prior(names, np.concatenate(parts))

@@ -34,6 +34,7 @@ class TableSpace:
     def __init__(self, sheets: Sequence[Sheet], feature_names: Sequence[str]) -> None:
         self._sheets = tuple(sheets)
         self._names = tuple(feature_names)
+        self._neighbours: list[dict[bytes, list[npt.NDArray[np.int64]]]] = [{} for _ in self._sheets]
         self._at = [{row.tobytes(): i for i, row in enumerate(_rows(s.rows))} for s in self._sheets]
 
     @property
@@ -60,18 +61,32 @@ class TableSpace:
         out = self.sample(sketch, len(rows), rng)
         if not table.shape[1]:
             return out
-        for i, row in enumerate(rows):
-            hole = int(rng.integers(table.shape[1]))
-            same = (table == row).sum(axis=1) == table.shape[1] - 1
-            near = np.flatnonzero(same & (table[:, hole] != row[hole]))
+        hole = rng.integers(table.shape[1], size=len(rows))
+        for i, row in enumerate(_rows(rows)):
+            near = self._near(sketch, row.tobytes(), int(hole[i]))
             if len(near):
                 out[i] = table[near[rng.integers(len(near))]]
         return out
+
+    def _near(self, sketch: int, key: bytes, hole: int) -> npt.NDArray[np.int64]:
+        """Rows of the table that differ from a row in this hole alone; looked for once a row."""
+        if key not in self._neighbours[sketch]:
+            table = self._sheets[sketch].rows
+            differs = table != np.frombuffer(key, dtype=np.int64)
+            one = differs.sum(axis=1) == 1
+            holes = range(table.shape[1])
+            self._neighbours[sketch][key] = [np.flatnonzero(one & differs[:, h]) for h in holes]
+        return self._neighbours[sketch][key][hole]
 
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         """Uniform crossover; what the table lacks becomes its first parent."""
         mixed = np.where(rng.random(a.shape) < 0.5, a, b)
         return np.where(self.valid(sketch, mixed)[:, None], mixed, a)
+
+    def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
+        """The table itself is the grid: all of it, however coarse it was to be."""
+        rows = self._sheets[sketch].rows
+        return rows[np.lexsort(rows.T[::-1])] if len(rows) <= most or values is not None else None
 
     def valid(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
         at = self._at[sketch]

@@ -52,6 +52,10 @@ class Space(Protocol):
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         """Row i takes each of its decisions from row i of ``a`` or of ``b``."""
 
+    def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
+        """All rows of a sketch, valid or not, in lexicographic order, with at most ``values`` values a hole,
+        spread evenly; None where these are more than ``most``."""
+
     def valid(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows keep the static limits of the target; the others must not be compiled."""
 

@@ -82,6 +82,9 @@ class DerivedSpace:
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         return H.crossover(self._sketches[sketch].holes, a, b, rng)
 
+    def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
+        return H.every(self._sketches[sketch].holes, most, values)
+
     def valid(self, sketch: int, rows: Rows) -> np.ndarray:
         s = self._sketches[sketch]
         ok = H.allowed(s.holes, rows)

@@ -38,6 +38,9 @@ class Choice:
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(self.options, dtype=np.int64)[rng.integers(len(self.options), size=n)]
 
+    def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        return np.zeros(n, dtype=np.int64), [np.unique(np.asarray(self.options, dtype=np.int64))]
+
     def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
         return (column[:, None] == np.asarray(self.options, dtype=np.int64)).any(axis=1)
 
@@ -62,6 +65,11 @@ class PerfectTile:
             d = divisors(int(t), self.cap)
             out[rows] = d[(u[rows] * len(d)).astype(np.int64)]
         return out
+
+    def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
+        totals, which = np.unique(total, return_inverse=True)
+        return which.reshape(-1), [divisors(int(t), self.cap) for t in totals]
 
     def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
         total = np.asarray(E.evaluate(self.of, known), dtype=np.int64)
@@ -89,6 +97,12 @@ class EvenTile:
         tile = even_tile(of, unit, np.clip(parts, 1, most))
         return np.where(tile <= of, tile, unit)
 
+    def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        both = np.empty((n, 2), dtype=np.int64)
+        both[:, 0], both[:, 1] = self._of(known), self._unit(known)
+        kinds, which = np.unique(both, axis=0, return_inverse=True)
+        return which.reshape(-1), [even_tiles(int(of), int(unit)) for of, unit in kinds]
+
     def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
         of, unit = self._of(known), self._unit(known)
         tile = np.maximum(column, 1)
@@ -110,6 +124,13 @@ def even_tile(of: np.ndarray, unit: np.ndarray, parts: np.ndarray) -> np.ndarray
     """The least multiple of ``unit`` of which so many parts cover ``of``."""
     tile: np.ndarray = -(-of // (parts * unit)) * unit
     return tile
+
+
+def even_tiles(of: int, unit: int) -> np.ndarray:
+    """All such tiles, ascending: at most ``of``, and the unit itself."""
+    parts = np.arange(1, max(-(-of // unit), 1) + 1, dtype=np.int64)
+    tiles = np.unique(even_tile(np.full_like(parts, of), np.full_like(parts, unit), parts))
+    return np.unique(np.append(tiles[tiles <= of], unit))
 
 
 def divisors(n: int, cap: int) -> np.ndarray:
@@ -158,6 +179,27 @@ def crossover(
         old = np.where(take[:, k], a[:, k], b[:, k])
         known[h.name] = np.where(h.allowed(known, old), old, h.sample(known, n, rng))
     return np.stack(list(known.values()), axis=1) if holes else a.copy()
+
+
+def every(holes: tuple[HoleSpec, ...], most: int, values: int | None = None) -> np.ndarray | None:
+    """All rows in lexicographic order, with at most ``values`` values a hole, spread evenly; None where these
+    are more than ``most``."""
+    rows = np.zeros((1, 0), dtype=np.int64)
+    for h in holes:
+        which, domains = h.domains(columns(holes[: rows.shape[1]], rows), len(rows))
+        if values is not None:
+            domains = [d[_spread(len(d), values)] for d in domains]
+        counts = np.array([len(d) for d in domains])[which]
+        if counts.sum() > most:
+            return None
+        column = np.concatenate([domains[k] for k in which]) if len(rows) else np.zeros(0, dtype=np.int64)
+        rows = np.column_stack([np.repeat(rows, counts, axis=0), column])
+    return rows
+
+
+def _spread(n: int, k: int) -> np.ndarray:
+    """At most ``k`` of ``n`` places, first and last among them."""
+    return np.unique(np.round(np.linspace(0, n - 1, min(n, k))).astype(np.int64))
 
 
 def allowed(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> np.ndarray:

@@ -27,12 +27,16 @@ ADD_CYCLES = 4.5  # until a sum can be added to
 LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
 WAYS = 8  # of the caches
 LINE = 64  # bytes
+RATES = (32.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
+STREAMS = 8  # lines that may be streamed to at a time
+SELECT_CYCLES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AccessFacts:
     """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
-    the whole nest; the steps, in elements, from lane to lane and along the reduction."""
+    the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
+    that come anew after others were touched; ``distance``: bytes touched since the buffer was used last."""
 
     buffer: str
     item: int
@@ -44,6 +48,8 @@ class AccessFacts:
     inner: Expr
     panel: Expr
     whole: Expr
+    moved: Expr
+    distance: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class BlockFacts:
     parallel: Expr
     flops: int
     special: int  # special functions a point
+    selects: int  # choices and comparisons a point
     item: int
     reduces: bool
     streams: Expr  # 1: results go around the caches
@@ -68,7 +75,11 @@ class BlockFacts:
 
 def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     """Facts of every block, as expressions over the holes that the nest still has."""
-    return tuple(_block(nest, b) for b in blocks(nest.body))
+    everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
+    for buf in (nest.buffer(name) for name in nest.params):
+        everything = everything + product(list(buf.shape)) * ITEM[buf.dtype]
+    used: dict[str, list[Loop]] = {}  # loops around the block that used a buffer last
+    return tuple(_block(nest, b, used, everything) for b in blocks(nest.body))
 
 
 def product(xs: list[Expr]) -> Expr:
@@ -77,6 +88,11 @@ def product(xs: list[Expr]) -> Expr:
     for x in xs:
         out = out * x
     return out
+
+
+def selects(b: Block) -> int:
+    """Choices and comparisons of one instance."""
+    return sum(isinstance(x, (E.Select, E.Compare, E.Logic)) for v in b.values for x in E.walk(v))
 
 
 def arithmetic(b: Block) -> tuple[int, int]:
@@ -98,11 +114,12 @@ def hottest(
         for j, name in enumerate(names):
             table[:, k, j] = q[name]
     order = np.argsort(-table[:, :, names.index(by)], axis=1, kind="stable")[:, :count]
-    hot = np.take_along_axis(table, order[:, :, None], axis=1)
+    hot = table[np.arange(rows)[:, None], order]  # whole rows of names: faster than by element
     return table, hot.reshape(rows, hot.shape[1] * len(names))
 
 
-def _block(nest: Nest, b: Block) -> BlockFacts:
+def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) -> BlockFacts:
+    """Facts of one block; ``used`` is brought up to date."""
     path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
     loops = [s for s in path if isinstance(s, Loop)]
     tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
@@ -121,33 +138,38 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
     rows = [x for x in tile if x.kind == "unroll" and x.var not in red]
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
-    facts: list[AccessFacts] = []
     own = {w.buffer for w in b.writes}
-    places: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
-    places += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
-    for name, ix, write in places:
-        at = tuple(bound(b, i) for i in ix)
-        buf = nest.buffer(name)
+    named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
+    named += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
+    places = [(nest.buffer(name), tuple(bound(b, i) for i in ix), write) for name, ix, write in named]
 
-        def size(over: list[Loop], at: tuple[Expr, ...] = at, shape: tuple[Expr, ...] = buf.shape) -> Expr:
-            spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
-            # tails and guards may reach beyond the buffer, but touch nothing there
-            return product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
+    def distance(since: list[Loop]) -> Expr:
+        out: Expr = Const(0)
+        for buf, at, _ in places:
+            out = out + _points(at, buf.shape, since) * ITEM[buf.dtype]
+        return out
 
+    facts = []
+    for buf, at, write in places:
+        shared = _shared(loops, used.get(buf.name, []))
+        since = loops[shared:]
         facts.append(
             AccessFacts(
-                name,
+                buf.name,
                 ITEM[buf.dtype],
                 write,
                 _stride(at, buf.shape, lane),
                 _stride(at, buf.shape, walk),
                 tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)) is not None),
-                size(tile),
-                size(tile + deep),
-                size(tile + panel),
-                size(tile + rest),
+                _loaded(at, buf.shape, tile),
+                _points(at, buf.shape, tile + deep),
+                _points(at, buf.shape, tile + panel),
+                _points(at, buf.shape, tile + rest),
+                _points(at, buf.shape, since) * product([x.extent for x in loops[:shared]]),
+                distance(since) if buf.name in used else everything,
             )
         )
+    used.update((buf.name, loops) for buf, _, _ in places)
     return BlockFacts(
         b.name,
         product([x.extent for x in loops]),
@@ -159,10 +181,35 @@ def _block(nest: Nest, b: Block) -> BlockFacts:
         product([x.extent for x in loops if x.kind == "parallel"]),
         flops,
         special,
+        selects(b),
         ITEM[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         tuple(facts),
+    )
+
+
+def _shared(a: list[Loop], b: list[Loop]) -> int:
+    """How many loops, from outside, two blocks have in common."""
+    same = 0
+    while same < min(len(a), len(b)) and a[same] is b[same]:
+        same += 1
+    return same
+
+
+def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> Expr:
+    """Elements of the box that an access spans while the loops ``over`` run. Tails and guards may reach
+    beyond the buffer, but touch nothing there."""
+    spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
+    return product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
+
+
+def _loaded(at: tuple[Expr, ...], shape: tuple[Expr, ...], tile: list[Loop]) -> Expr:
+    """The same for a register tile, without the gaps that steps leave in the box."""
+    spans = footprint([at], {x.var: x.extent for x in tile}, shape, clip=False)
+    most = [product([x.extent for x in tile if x.var in E.variables(i)]) for i in at]
+    return product(
+        [E.minimum(E.minimum(n, m), size) for (_, n), m, size in zip(spans, most, shape, strict=True)]
     )
 
 
@@ -242,6 +289,10 @@ FEATURES_PER_BLOCK = (
     "l2_traffic",
     "memory_bytes",
     "fetched_bytes",
+    "from_l2",
+    "from_l3",
+    "from_memory",
+    "selects",
     "cycles",
 )
 
@@ -294,17 +345,20 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
     steps = instances / (lanes * unrolled)  # executions of the register tile
     inner_bytes = panel_bytes = memory = fetched = np.zeros_like(lanes)
+    moved: list[Number] = [np.zeros(())] * len(RATES)
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         panel_bytes = panel_bytes + number(a.panel, env) * a.item
         memory = memory + number(a.whole, env) * a.item
         if a.write:  # what is written through the caches is fetched first
             fetched = fetched + number(a.whole, env) * a.item * (1.0 - number(b.streams, env))
+        streams = number(b.streams, env) if a.write else np.zeros(())
+        moved = [x + y for x, y in zip(moved, _moved(a, streams, lanes, unrolled, env, m), strict=True)]
     l2_traffic = inner_bytes * outer
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
-    math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special)
+    math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects)
     # a step waits for the addition of the step before
     chains = ADD_CYCLES * unrolled_steps * b.reduces
     fetch = (loads + 2 * gathers) / LOADS
@@ -316,7 +370,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     l1_in = inner_bytes <= m.l1
     l2_in = panel_bytes <= m.l2
     traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
-    memory_cycles = np.where(memory <= m.l3, memory / 16.0, (memory + fetched) / 6.0)
+    memory_cycles = sum(level / rate for level, rate in zip(moved, RATES, strict=True))
     compute = steps * issue + outer * (6.0 + returns)
     cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
     whole = np.ceil(lanes / per) * per
@@ -347,8 +401,29 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "l2_traffic": l2_traffic,
         "memory_bytes": memory,
         "fetched_bytes": fetched,
+        "from_l2": moved[0],
+        "from_l3": moved[1],
+        "from_memory": moved[2],
+        "selects": instances * b.selects,
         "cycles": cycles,
     }
+
+
+def _moved(
+    a: AccessFacts, streams: Number, lanes: Number, unrolled: Number, env: Columns, m: Machine
+) -> list[Number]:
+    """Bytes that an access brings from the second and third cache and from memory, by the bytes touched
+    since they were used last. What is written through the caches is fetched first; what is streamed goes to
+    memory whatever they hold, in lines, or in pieces of lines where these are more than there are buffers."""
+    distance, count = number(a.distance, env), number(a.moved, env) * a.item
+    far = distance > m.l3
+    levels = [(distance > m.l1) & (distance <= m.l2), (distance > m.l2) & ~far, far]
+    out = [count * (1.0 - streams) * level for level in levels]
+    if a.write:
+        piece = np.minimum(lanes * a.item, LINE)
+        pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0)
+        out[2] = 2.0 * out[2] + streams * count * pieces
+    return out
 
 
 def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:

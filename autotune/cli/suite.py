@@ -1,0 +1,102 @@
+"""``autotune tune --suite``: many tasks under one budget, what is shown meanwhile and afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli.output import console, counts, percent, print_json, rate, seconds, table
+from autotune.cli.progress import suite_reporter
+
+if TYPE_CHECKING:
+    from autotune.suite_tuner import SuiteResult, TaskResult
+    from autotune.tuning import TuneOptions
+    from schedules.model import Target
+
+
+def tune_suite(
+    file: str, constant_weights: bool, target: Target, where: str, options: TuneOptions, json: bool
+) -> None:
+    """Tune the tasks of ``FILE[:NAME]``. Exit status 1 where a task has no kernel afterwards."""
+    from autotune import suites
+    from autotune.interrupts import Interrupts
+    from autotune.suite_tuner import SuiteTask
+    from autotune.suite_tuner import tune_suite as run
+    from kernels_db.store import Log
+
+    tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
+    if not tasks:
+        raise suites.SuiteError(f"{file} has no tasks; give a NAME of the file that has some")
+    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
+        with Log(where) as log, suite_reporter(quiet=json) as report:
+            result = run(tasks, target, log, options, report, interrupts=interrupts)
+        if json:
+            print_json(document(result, target))
+        else:
+            _print(result, where)
+    if any(t.result.best is None for t in result.tasks):
+        raise typer.Exit(1)
+
+
+def document(result: SuiteResult, target: Target) -> dict[str, Any]:
+    """What ``tune --suite --json`` prints: each of ``tasks`` as ``tune --json``, with more."""
+    from autotune.cli.tune import document as of_task
+
+    return {
+        "target": opt.target_summary(target),
+        "tasks": [
+            {
+                "group": t.task.group,
+                "weight": t.task.weight,
+                "seconds": round(t.seconds, 3),
+                "error": t.error,
+                **of_task(t.result, t.task.workload.dag.params[0].dtype),
+            }
+            for t in result.tasks
+        ],
+        "weighted_latency_s": result.weighted_s,
+        "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
+        "elapsed_s": result.elapsed_s,
+        "budget_s": result.budget_s,
+        "seed": result.seed,
+        "stopped": result.stopped,
+    }
+
+
+def _print(result: SuiteResult, where: str) -> None:
+    from autotune.cli.tune import ENDINGS
+
+    out = console()
+    table(
+        out,
+        ("group", "task", ">best", ">rate", ">of peak", ">weight", ">trials", ">seconds", "remarks"),
+        [_row(t) for t in result.tasks],
+    )
+    ready = sum(t.result.best is not None for t in result.tasks)
+    out.print(f"  {ready} of {len(result.tasks)} tasks have a kernel; {result.measured} trials")
+    if result.weighted_s is not None:
+        out.print(f"  weighted latency {seconds(result.weighted_s)}")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  log      {where}", markup=False)
+
+
+def _row(t: TaskResult) -> tuple[str, ...]:
+    from autotune.loading import describe
+
+    workload, best = t.task.workload, t.result.best
+    failed = counts(t.result.failed)
+    resumed = f"+{t.result.resumed}" if t.result.resumed else ""
+    remarks = t.error or (f"failed: {failed}" if failed else "")
+    return (
+        t.task.group,
+        describe(workload),
+        seconds(None if best is None else best.time_s),
+        rate(workload.flops, opt.compulsory_bytes(workload), None if best is None else best.time_s),
+        percent(None if best is None else best.share_of_peak),
+        f"{t.task.weight:g}",
+        f"{t.result.measured}{resumed}",
+        f"{t.seconds:.1f}",
+        remarks,
+    )

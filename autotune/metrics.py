@@ -1,0 +1,98 @@
+"""How well the models of a log's runs predicted, and where the time went.
+
+Every trial of a guided search keeps what models thought of it when it was chosen (`PREDICTED` in the
+environment of its record), so that predictions can be held against measurements at any time, on any machine.
+Figures are those of one task, averaged over tasks: models order the candidates of a task, not tasks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cost_model.metrics import pairwise_accuracy, recall_at_k, rmse, top_k
+
+if TYPE_CHECKING:
+    from kernels_db.records import Record
+    from kernels_db.store import Log
+
+PREDICTED = "predicted"  # key in the environment of a record
+GAP = 0.02  # pairs closer than this don't count
+LEAST = 8  # candidates of a task, fewer say nothing
+MOST = 2000  # the latest trials of a task: pairs grow with their square
+PHASES = ("search", "build", "check", "run")
+# What a model knew: the task's own trials; only other tasks; nothing measured.
+MEANING = {"model": "within_task", "prior": "by_task", "analytic": "analytic"}
+
+
+def of_log(log: Log) -> dict[str, Any]:
+    """``predictions``: by what the model knew, `of_predictions` averaged over tasks, the worst pairwise
+    accuracy, and counts; ``seconds``: of all trials, by phase (building overlaps with running)."""
+    seconds = dict.fromkeys(PHASES, 0.0)
+    tasks: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in log.records(kind="trial"):
+        spent = record.environment.get("seconds")
+        if isinstance(spent, Mapping):
+            for phase in PHASES:
+                seconds[phase] += _number(spent.get(phase))
+        if isinstance(record.environment.get(PREDICTED), Mapping):
+            tasks[record.workload, record.target].append(record)
+    found: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+    for records in tasks.values():
+        for name, meaning in MEANING.items():
+            one = of_task(records[-MOST:], name)
+            if one is not None:
+                found[meaning].append(one)
+    return {
+        "predictions": {meaning: _average(each) for meaning, each in found.items()},
+        "seconds": {phase: round(s, 3) for phase, s in seconds.items()},
+    }
+
+
+def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
+    """The figures of one model on the trials of one task, with ``rmse`` of predicted against measured shares
+    of the best; None where too few ran that it had predicted."""
+    pairs = []
+    for r in records:
+        score = r.environment[PREDICTED].get(model)
+        if isinstance(score, (int, float)) and r.status in ("ok", "slow") and r.time_s:
+            pairs.append((float(score), 1.0 / r.time_s))
+    if len(pairs) < LEAST:
+        return None
+    predicted, throughput = np.array(pairs).T
+    found = of_predictions(predicted, throughput)
+    if model != "analytic":  # whose scores are no shares of the best
+        found["rmse"] = rmse(predicted, throughput / throughput.max())
+    return found
+
+
+def of_predictions(predicted: np.ndarray, throughput: np.ndarray) -> dict[str, float]:
+    """``pairwise`` accuracy over pairs that differ by 2 % or more, ``top1`` and ``top5`` (the best among the
+    highest predicted over the best of all), ``recall30`` (of the best 30), and how many
+    ``candidates``."""
+    return {
+        "pairwise": pairwise_accuracy(predicted, throughput, GAP),
+        "top1": top_k(predicted, throughput, 1),
+        "top5": top_k(predicted, throughput, 5),
+        "recall30": recall_at_k(predicted, throughput, 30),
+        "candidates": float(len(predicted)),
+    }
+
+
+def _average(each: list[dict[str, float]]) -> dict[str, float | int]:
+    out: dict[str, float | int] = {
+        k: round(float(np.mean([x[k] for x in each])), 4) for k in each[0] if k != "candidates"
+    }
+    worst = round(min(x["pairwise"] for x in each), 4)
+    return out | {
+        "worst_pairwise": worst,
+        "tasks": len(each),
+        "candidates": int(sum(x["candidates"] for x in each)),
+    }
+
+
+def _number(x: object) -> float:
+    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) and np.isfinite(x) else 0.0

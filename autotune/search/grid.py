@@ -1,0 +1,90 @@
+"""Grid search: every candidate of a small space, or of a coarse grid over a large one.
+
+Sketches take turns. Within a sketch the rows come by the analytic estimate where the features carry one, best
+first; otherwise so that those tried so far are always spread over the whole grid (van der Corput).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from autotune.search.base import Known, Result
+from cost_model.analytic import ESTIMATE, AnalyticModel
+from schedules.space.base import Candidate, Rows, Space
+
+MOST = 1 << 16  # rows of all sketches together
+COARSE = (64, 32, 16, 12, 8, 6, 5, 4, 3, 2)  # values a hole where the whole space has more
+
+
+class GridSearch:
+    """Exhaustive; ends when the grid does. Needs no seed."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._known = Known(space)
+        each = MOST // max(len(space.sketches), 1)
+        self._queues = [self._ordered(s, grid(space, s, each)) for s in range(len(space.sketches))]
+        self._next = [0] * len(self._queues)
+        self._turn = 0
+
+    def ask(self, n: int) -> list[Candidate]:
+        chosen: list[Candidate] = []
+        idle = 0
+        while len(chosen) < n and idle < len(self._queues):
+            found = self._following(self._turn % len(self._queues))
+            self._turn += 1
+            idle = 0 if found else idle + 1
+            if found:
+                chosen.append(found)
+        return chosen
+
+    def tell(self, results: Sequence[Result]) -> None:
+        for result in results:
+            self._known.add(result.candidate)
+
+    def exclude(self, digests: Iterable[str]) -> None:
+        self._known.exclude(digests)
+
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        return {}
+
+    def _following(self, sketch: int) -> Candidate | None:
+        rows = self._queues[sketch]
+        while self._next[sketch] < len(rows):
+            candidate = Candidate(sketch, tuple(rows[self._next[sketch]].tolist()))
+            self._next[sketch] += 1
+            if self._known.admit(candidate):
+                return candidate
+        return None
+
+    def _ordered(self, sketch: int, rows: Rows) -> Rows:
+        rows = rows[self._space.valid(sketch, rows)] if len(rows) else rows
+        names = self._space.feature_names
+        if ESTIMATE in names and len(rows):
+            scores = AnalyticModel(names).predict(self._space.features(sketch, rows))
+            return rows[np.argsort(-scores, kind="stable")]
+        return rows[np.argsort(_van_der_corput(len(rows)), kind="stable")]
+
+
+def grid(space: Space, sketch: int, most: int) -> Rows:
+    """Every row of a sketch, or of as fine a grid over it as ``most`` rows allow."""
+    whole = space.every(sketch, most)
+    for values in COARSE:
+        if whole is not None:
+            return whole
+        whole = space.every(sketch, most, values)
+    if whole is None:  # so many holes that two values each are too many
+        return space.sample(sketch, most, np.random.default_rng(0))
+    return whole
+
+
+def _van_der_corput(n: int) -> np.ndarray:
+    """The first ``n`` numbers of the sequence in base 2: the bits of 0, 1, 2, ... behind the point,
+    mirrored."""
+    i, out, unit = np.arange(n, dtype=np.int64), np.zeros(n), 0.5
+    while i.any():
+        out += unit * (i & 1)
+        i, unit = i >> 1, unit / 2
+    return out

@@ -1,0 +1,395 @@
+"""One run of one task: the space, the search and what has been measured; its rounds and its finalists.
+
+`autotune.tuner` takes one session from start to end, `autotune.suite_tuner` several in turns. When something
+has to stop is said from outside, in `time.monotonic` time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from autotune import resume, targets, transfer
+from autotune.interrupts import Interrupts
+from autotune.metrics import PREDICTED
+from autotune.search import policies
+from autotune.search.ahead import AskAhead
+from autotune.search.base import Result
+from autotune.search.expectation import Expectation
+from autotune.search.seeded import Seeded
+from autotune.tuning import Best, Progress, TuneOptions, TuneResult
+from cost_model.metrics import pairwise_accuracy
+from kernels_db.records import NewRecord, Record
+from schedules.model import Target, Trace, TraceError, Workload
+from schedules.space.base import Candidate, Space
+
+if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
+    from kernels_db.store import Log
+
+FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
+SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
+ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
+RESERVE_SHARE = 0.1  # of the budget, for the finalists
+FINALISTS = 8
+PASSES = 3  # over finalists, until the best of the log is one of them
+NEAR = 1.1  # a trial slower than this times the best will not win
+MARGIN_S = 0.25  # before the deadline
+PEAK_SAMPLES = 5
+
+
+class Measuring(Protocol):
+    """What a session needs of a measurer: see `autotune.measure.Measurer`."""
+
+    def measure(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Iterator[Measurement]:
+        """Measurements in order, each as it stands; none for what the deadline cut off."""
+
+    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+        """Interleaved measurements, one a trace."""
+
+
+class Session:
+    """The state of one run of a task; a context manager that closes the run in the log.
+
+    ``until``: when all must be over, finalists included. ``round_s``: how long a round may take, so that
+    its results come back soon.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        target: Target,
+        log: Log,
+        options: TuneOptions,
+        progress: Callable[[Progress], None] | None,
+        interrupts: Interrupts,
+        *,
+        started: float,
+        until: float,
+        round_s: float,
+    ) -> None:
+        self.workload, self.target, self.log = workload, target, log
+        self.options, self.progress = options, progress
+        self.interrupts = interrupts
+        self.started, self.until, self.round_s = started, until, round_s
+        self.spare = targets.usable_cpus() > target.threads
+        self.stopped: str | None = None  # what ended the search for good
+        self.peak_s: float | None = None
+        self.best_s: float | None = None
+        self.measured, self.resumed, self.rounds = 0, 0, 0
+        self.failed: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.pairwise: float | None = None  # of the last round
+        self.here: set[str] = set()  # digests of the traces that this run found ok
+        self.finals: set[str] = set()  # uids of this run's finals
+        self._batch_size = FIRST_BATCH
+        self._expectation = Expectation()
+        self._peak: Callable[[], float] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Session:
+        run = self.log.start_run(
+            self.workload,
+            self.target,
+            targets.machine(),
+            seed=self.options.seed,
+            options=_run_options(self.options),
+        )
+        self.run = run.uid
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if kind is not None and not issubclass(kind, KeyboardInterrupt):
+            state = "failed"
+        else:
+            state = "interrupted" if kind is not None or self.stopped == "interrupted" else "done"
+        self.log.finish_run(self.run, state)
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
+        """Derive the space, measure the limit, and tell the search what earlier runs found."""
+        if space is None:
+            from schedules.space import derive
+
+            space = derive(self.workload.dag, self.target)
+        if peak is None:
+            from autotune.limits import limit_of
+
+            peak = limit_of(self.workload, self.target)
+        self.space, self._peak = space, peak
+        self.sample_peak()
+        near = transfer.neighbours(self.log, self.workload, self.target, space, self.options)
+        policy = policies.create(self.options.search, space, self.options.model, self.options.seed, near)
+        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
+        earlier = resume.read(self.log.records(workload=self.workload, target=self.target), space)
+        policy.exclude(earlier.digests)
+        policy.tell(earlier.results)
+        self.resumed = earlier.trials
+        best = self.log.best(self.workload, self.target)
+        self.best_s = None if best is None else best.time_s
+        if self.best_s:
+            self._expectation.begin(1.0 / self.best_s)
+        self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
+        self._search = self._stack.enter_context(AskAhead(policy))
+
+    def sample_peak(self) -> None:
+        """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
+        if self._peak is not None:
+            found = min(self._peak() for _ in range(PEAK_SAMPLES))
+            self.peak_s = found if self.peak_s is None else min(self.peak_s, found)
+
+    def search(self, measurer: Measuring, until: Callable[[], float]) -> str | None:
+        """Rounds of trials until ``until()``. Says what ended the search for good: "trials", "exhausted",
+        "converged", or None."""
+        while self.stopped is None and time.monotonic() < until():
+            n = self._batch()
+            if n < 1:
+                self.stopped = "trials"
+                break
+            self.report("searching")
+            with self.timed("search"):
+                asked = self._search.ask(n)
+            if not asked:
+                self.stopped = "exhausted"
+                break
+            took = self._round(measurer, asked, until)
+            if self._search.seconds > SEARCH_SHARE * took:
+                self._batch_size = min(LARGEST_BATCH, self._batch_size + self._batch_size // 2)
+            if self.options.trials is None and self._expectation.met:
+                self.stopped = "converged"
+        return self.stopped
+
+    def _round(self, measurer: Measuring, asked: list[Candidate], until: Callable[[], float]) -> float:
+        """Measure a round and tell the policy; the seconds it took. Where a CPU is left over, the next round
+        is begun meanwhile, but not where the user gives the size of rounds: then a seed repeats a run."""
+        search, space = self._search, self.space
+        predicted, searched = search.predicted, search.seconds / len(asked)
+        ahead = self.spare and self.options.batch is None
+        traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
+        results: list[Result] = []
+        told = 0
+        throughputs: list[float] = []
+        measurements = measurer.measure(traces, self.best_s, until())
+        started = last = time.monotonic()
+        for number, (candidate, trace, m) in enumerate(zip(asked, traces, measurements), 1):
+            name, decisions = space.sketches[candidate.sketch], list(candidate.row)
+            facts = {resume.DECISIONS: decisions, "round": self.rounds}
+            if predicted:
+                facts[PREDICTED] = {k: round(float(v[number - 1]), 6) for k, v in predicted.items()}
+            self._add(self.measured, name, trace, m, facts, search_s=searched)
+            self.measured += 1
+            for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
+                self.spent[phase] += seconds
+            if m.status == "ok" and m.time_s is not None:
+                self.here.add(trace.digest)
+                self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
+            else:
+                self.failed[m.status] += 1
+            throughputs.append(resume.throughput(m.status, m.time_s))
+            self._expectation.add(throughputs[-1] if m.status == "ok" else 0.0)
+            results.append(Result(candidate, throughputs[-1]))
+            self.report("measuring")
+            now = time.monotonic()
+            self.spent["measure"] += now - last
+            last = now
+            left = (len(asked) - number) * (now - started) / number
+            if ahead and search.due(left) and now + left < until():
+                following = self._batch(len(asked) - number)
+                if following:
+                    search.tell(results[told:])
+                    told = len(results)
+                    search.begin(following)
+        search.tell(results[told:])
+        self.rounds += 1
+        if predicted and len(throughputs) > 1:
+            guide = list(predicted.values())[-1]
+            self.pairwise = pairwise_accuracy(guide[: len(throughputs)], throughputs, gap=0.02)
+        return last - started
+
+    def finalists(self, measurer: Measuring) -> None:
+        """Time the best of the log again in turns, until the best is one of these: of thousands of
+        trials the luckiest leads, and its time is too good."""
+        for _ in range(PASSES):
+            top = [r for r in self.log.top_k(self.workload, self.target, FINALISTS) if trace_of(r)]
+            if not top or top[0].uid in self.finals or (not self.measured and top[0].kind == "final"):
+                return
+            fastest = top[0].time_s or 0.0
+            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or r.uid in self.finals]
+            plan = self._plan(near)
+            if plan is None:
+                return
+            chosen, rounds, repeats = plan
+            self.report("finalists")
+            traces = [r.trace for r in chosen]
+            for r, trace, m in zip(chosen, traces, measurer.finalists(traces, rounds, repeats)):
+                if m.status != "error":  # nothing was found out
+                    kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
+                    self.finals.add(self._add(r.trial, r.sketch, trace, m, kept, "final").uid)
+            self.report("finalists")
+
+    # -- how much ----------------------------------------------------------------------------
+
+    @property
+    def each_s(self) -> float | None:
+        """Seconds that a trial takes; None before there was one."""
+        return self.spent["measure"] / self.measured if self.measured else None
+
+    def finals_s(self) -> float:
+        """Seconds that the finalists need to be timed well."""
+        return _finals_s(self.best_s or 0.0, FINALISTS, 3, 5)
+
+    def _batch(self, under_way: int = 0) -> int:
+        """Trials of the next round, with so many of this one to come; 0 when all are done."""
+        batch = self._batch_size
+        if self.options.batch is not None:
+            batch = self.options.batch
+        elif self.each_s is not None:
+            fitting = self.round_s / max(self.each_s, 1e-9)
+            batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
+        if self.options.trials is not None:
+            batch = min(batch, self.options.trials - self.measured - under_way)
+        return batch
+
+    def _plan(self, records: list[Record]) -> tuple[list[Record], int, int] | None:
+        """Which finalists, rounds and repeats fit into what is left of the budget."""
+        left = self.until - MARGIN_S - time.monotonic()
+        each = 1.0 if self.each_s is None else self.each_s
+        for k, rounds, repeats in ((FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)):
+            chosen = records[:k]
+            missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
+            slowest = max(r.time_s or 0.0 for r in chosen)
+            if _finals_s(slowest, len(chosen), rounds, repeats) + missing * each <= left:
+                return chosen, rounds, repeats
+        return None
+
+    # -- keeping account ---------------------------------------------------------------------
+
+    def _add(
+        self,
+        trial: int,
+        sketch: str,
+        trace: Trace,
+        m: Measurement,
+        environment: Mapping[str, object],
+        kind: str = "trial",
+        search_s: float = 0.0,
+    ) -> Record:
+        seconds = {"search": search_s, "build": m.build_s, "check": m.check_s, "run": m.run_s}
+        record = NewRecord(
+            run=self.run,
+            trial=trial,
+            sketch=sketch,
+            trace=trace,
+            status=m.status,
+            reason=m.reason,
+            times_s=m.times_s,
+            time_s=m.time_s,
+            error=m.error,
+            environment={
+                **environment,
+                "reference_rate": m.reference_rate,
+                "seconds": {k: round(v, 6) for k, v in seconds.items()},
+                **({"device": m.facts} if m.facts else {}),
+            },
+            kind=kind,
+        )
+        with self.interrupts.hold():
+            return self.log.add(record)
+
+    def timed(self, phase: str) -> _Timer:
+        return _Timer(self.spent, phase)
+
+    def report(self, phase: str) -> None:
+        if self.progress is None:
+            return
+        self.progress(
+            Progress(
+                phase=phase,
+                measured=self.measured,
+                failed=dict(self.failed),
+                resumed=self.resumed,
+                best_time_s=self.best_s,
+                best_gflops=None if self.best_s is None else self.workload.flops / self.best_s / 1e9,
+                share_of_peak=self._share(self.best_s),
+                elapsed_s=time.monotonic() - self.started,
+                budget_s=self.until - self.started,
+                trials=self.options.trials,
+                pairwise=self.pairwise,
+            )
+        )
+
+    def result(self, stopped: str) -> TuneResult:
+        return TuneResult(
+            workload=self.workload,
+            target=self.target,
+            best=best_of(self.workload, self.target, self.log, self.peak_s),
+            measured=self.measured,
+            failed=dict(sorted(self.failed.items())),
+            resumed=self.resumed,
+            elapsed_s=time.monotonic() - self.started,
+            seed=self.options.seed,
+            stopped=stopped,
+            spent_s=dict(self.spent),
+        )
+
+    def _share(self, time_s: float | None) -> float | None:
+        return None if time_s is None or self.peak_s is None else self.peak_s / time_s
+
+
+def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
+    """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
+    top = log.top_k(workload, target, FINALISTS)
+    record = next((r for r in top if r.time_s is not None and trace_of(r)), None)
+    if record is None or record.time_s is None:
+        return None
+    share = None if peak_s is None else peak_s / record.time_s
+    return Best(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
+
+
+def trace_of(record: Record) -> Trace | None:
+    """The schedule of a record, None where this version cannot read it."""
+    try:
+        return record.trace
+    except TraceError:
+        return None
+
+
+class _Timer:
+    """Adds the wall time of a ``with`` block to a phase."""
+
+    def __init__(self, spent: defaultdict[str, float], phase: str) -> None:
+        self._spent, self._phase = spent, phase
+
+    def __enter__(self) -> None:
+        self._begin = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent[self._phase] += time.monotonic() - self._begin
+
+
+def _finals_s(time_s: float, k: int, rounds: int, repeats: int) -> float:
+    """Seconds that finalists take at most: on an unsteady machine twice the rounds, of a warm-up and
+    repeats, which last a millisecond at least, with a reference loop between."""
+    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * (max(time_s, 1e-3) + 1.5e-3)
+
+
+def _run_options(options: TuneOptions) -> dict[str, object]:
+    return {
+        "trials": options.trials,
+        "budget_s": options.budget_s,
+        "search": options.search,
+        "model": options.model,
+        "batch": options.batch,
+    }

@@ -1,0 +1,108 @@
+"""What a tune is given and what it gives: options, progress and results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.search import policies
+from autotune.settings import SettingsError
+from cost_model.models import LEARNED, MODELS
+from schedules.model import Target, Trace, Workload
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What the user chooses. ``trials``: new trials at most (None: no limit); ``budget_s``: seconds
+    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration).
+    Raises `SettingsError` for what cannot be."""
+
+    trials: int | None = None
+    budget_s: float = 60.0
+    search: str = "evolutionary"
+    model: str = "xgb"
+    seed: int = 0
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("trials", self.trials), ("batch", self.batch)):
+            if value is not None and (not _is(int, value) or value < 1):
+                raise SettingsError(f"{name} is {value!r}; it must be an integer of at least 1, or None")
+        budget = self.budget_s
+        if not _is((int, float), budget) or not (budget > 0 and math.isfinite(budget)):
+            raise SettingsError(f"the budget is {budget!r}; it must be a positive, finite number of seconds")
+        if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
+            raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
+        for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
+            if name not in known:
+                raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+
+    @property
+    def needs_xgboost(self) -> bool:
+        return self.search == "evolutionary" and self.model in LEARNED
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; given to the caller after every trial. ``failed`` counts by status; ``pairwise``:
+    share of pairs that the model ordered rightly in the last round."""
+
+    phase: str  # "preparing", "searching", "measuring", "finalists"
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    best_time_s: float | None
+    best_gflops: float | None
+    share_of_peak: float | None
+    elapsed_s: float
+    budget_s: float
+    trials: int | None
+    pairwise: float | None = None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best record of the task; ``share_of_peak`` is None where the peak is not known."""
+
+    time_s: float
+    gflops: float
+    share_of_peak: float | None
+    trace: Trace
+    record_id: str
+
+
+@dataclass(frozen=True)
+class Trials:
+    """New trials, those of them that failed by status, and trials of earlier runs."""
+
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
+    "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
+    ``spent_s`` splits the time: prepare, search, measure
+    (of which build, check and run, which overlap), finalists."""
+
+    workload: Workload
+    target: Target
+    best: Best | None
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    elapsed_s: float
+    seed: int
+    stopped: str
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> Trials:
+        return Trials(self.measured, self.failed, self.resumed)
+
+
+def _is(kind: type | tuple[type, ...], value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

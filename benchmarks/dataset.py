@@ -1,0 +1,111 @@
+"""Measure candidates of many tasks, the data that cost models are trained and judged on.
+
+    python benchmarks/dataset.py ops.toml:quick --db data.db --trials 500 --search random
+    python benchmarks/dataset.py ops.toml:quick --db data.db --trials 200 --search evolutionary
+
+Tasks take turns, a round of trials each, until each has its number of trials of that search or the time is
+up; started again, it goes on. Everything goes into an ordinary tuning log, which `autotune replay` reads too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+from autotune import resume, suites, targets
+from autotune.preparation import measurer
+from autotune.search import policies
+from autotune.search.base import Result
+from kernels_db.records import NewRecord, Record
+from kernels_db.store import Log
+from schedules.model import Target, Workload
+from schedules.space import derive
+
+ROUND = 25
+MOST_S = 40.0  # of one task in one go
+
+
+def of_search(log: Log, workload: Workload, target: Target, search: str) -> list[Record]:
+    """The trials that runs of this script with this search have made."""
+    runs = {r.uid for r in log.runs(workload=workload, target=target) if r.options.get("search") == search}
+    return [r for r in log.seen(workload, target) if r.run in runs and r.kind == "trial"]
+
+
+def extend(log: Log, workload: Workload, target: Target, search: str, trials: int, until: float) -> int:
+    """Measure up to ``trials`` trials in all; how many were new."""
+    have = len(of_search(log, workload, target, search))
+    if have >= trials:
+        return 0
+    space = derive(workload.dag, target)
+    policy = policies.create(search, space, "xgb", seed=have)
+    earlier = resume.read(log.seen(workload, target), space)
+    policy.exclude(earlier.digests)
+    policy.tell(earlier.results)
+    until = min(until, time.monotonic() + MOST_S)
+    best = log.best(workload, target)
+    best_s = None if best is None else best.time_s
+    new = 0
+    with measurer(workload, target, 60.0) as measuring:
+        run = log.start_run(workload, target, targets.machine(), seed=have, options={"search": search})
+        while have + new < trials and time.monotonic() < until:
+            asked = policy.ask(min(ROUND, trials - have - new))
+            if not asked:
+                break
+            traces = [space.trace(c.sketch, c.row) for c in asked]
+            results = []
+            for c, trace, m in zip(asked, traces, measuring.measure(traces, best_s, until)):
+                facts = {
+                    resume.DECISIONS: list(c.row),
+                    "reference_rate": m.reference_rate,
+                    "seconds": {"build": m.build_s, "check": m.check_s, "run": m.run_s},
+                }
+                log.add(
+                    NewRecord(
+                        run=run.uid,
+                        trial=new,
+                        sketch=space.sketches[c.sketch],
+                        trace=trace,
+                        status=m.status,
+                        reason=m.reason,
+                        times_s=m.times_s,
+                        time_s=m.time_s,
+                        error=m.error,
+                        environment=facts,
+                    )
+                )
+                new += 1
+                if m.status == "ok" and m.time_s is not None:
+                    best_s = min(best_s or math.inf, m.time_s)
+                results.append(Result(c, resume.throughput(m.status, m.time_s)))
+            policy.tell(results)
+        log.finish_run(run)
+    return new
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("suite", help="FILE[:NAME]")
+    parser.add_argument("--db", type=Path, required=True)
+    parser.add_argument("--trials", type=int, default=500, help="of each task, of this search")
+    parser.add_argument("--search", default="random")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    target = targets.parse("cpu", options.threads)
+    with Log(options.db) as log:
+        for task in suites.read(options.suite):
+            if time.monotonic() >= until - 3:
+                break
+            begin = time.monotonic()
+            new = extend(log, task.workload, target, options.search, options.trials, until)
+            if new:
+                took = time.monotonic() - begin
+                print(f"{task.workload.op} {dict(task.workload.params)}: {new} in {took:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""Train the shipped cost model and judge it, on the data of `dataset.py`.
+
+    python benchmarks/train_cost_model.py extract data.db data.npz
+    python benchmarks/train_cost_model.py train data.npz --out cost_model/data/cpu.json
+    python benchmarks/train_cost_model.py judge data.npz --out benchmarks/results/cost-model-znver3.json
+
+``judge`` asks no model about a task that it has seen (``by_task``: 8 folds of tasks), and none about an
+operator that it has seen (``by_operator``). Judged are ranking (pairs of the random candidates that differ by
+2 % or more) and searches, replayed on the measured tables with the models that have not seen the operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.replay import Table, play
+from autotune.search.base import SearchPolicy
+from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
+from autotune.search.random import RandomSearch
+from autotune.search.table import Sheet, TableSpace
+from autotune.targets import machine
+from cost_model import pretrained
+from cost_model.analytic import AnalyticModel
+from cost_model.features import inputs, usual
+from cost_model.metrics import pairwise_accuracy, top_k
+from cost_model.xgb import XGBModel, encode
+from kernels_db.store import Log
+from schedules.space import derive
+
+HELD_OUT = 200  # random candidates that a task needs to be judged
+FOLDS = 8
+ROUND = 16  # candidates that a search is asked for at a time, as in tuning
+LEAST = 30  # to be learnt from
+PARAMETERS = {
+    "objective": "reg:squarederror",
+    "max_depth": 6,
+    "eta": 0.1,
+    "subsample": 0.7,
+    "colsample_bytree": 0.3,
+    "min_child_weight": 3,
+    "tree_method": "hist",
+    "max_bin": 32,
+}
+TREES, BAG = 120, 2
+AFTER = (1, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Candidates of a task: features, seconds (NaN: failed), whether drawn at random, sketch and decisions;
+    ``reference``: features of a random sample of its space."""
+
+    op: str
+    params: dict[str, Any]
+    names: tuple[str, ...]
+    features: np.ndarray
+    time_s: np.ndarray
+    drawn: np.ndarray
+    sketch: np.ndarray
+    rows: np.ndarray  # padded with -1
+    holes: list[list[str]]
+    reference: np.ndarray
+
+    @property
+    def throughput(self) -> np.ndarray:
+        return np.where(np.isfinite(self.time_s), 1.0 / self.time_s, 0.0)
+
+
+def extract(db: Path, out: Path) -> None:
+    """Features of everything in a log, with this version's formulas."""
+    tasks: list[TaskData] = []
+    with Log(db, read_only=True) as log:
+        for w, t in log.tasks():
+            workload, target = log.workload(w), log.target(t)
+            space = derive(workload.dag, target)
+            runs = {r.uid: r.options.get("search") for r in log.runs(workload=w, target=t)}
+            number = {name: i for i, name in enumerate(space.sketches)}
+            found: dict[int, list[tuple[tuple[int, ...], float, bool]]] = defaultdict(list)
+            for r in log.seen(w, t):
+                row = r.environment.get("decisions")
+                if r.kind != "trial" or r.sketch not in number or not isinstance(row, list):
+                    continue
+                s = number[r.sketch]
+                if len(row) == len(space.holes(s)) and space.valid(s, np.array([row], dtype=np.int64))[0]:
+                    ran = r.status in ("ok", "slow") and r.time_s
+                    found[s].append((tuple(row), r.time_s if ran else math.nan, runs[r.run] == "random"))
+            if sum(map(len, found.values())) < LEAST:
+                continue
+            width = max(len(space.holes(s)) for s in found)
+            order = sorted(found)
+            decided = [[x[0] for x in found[s]] for s in order]
+            rows = [np.array(x, dtype=np.int64).reshape(len(x), -1) for x in decided]
+            rng = np.random.default_rng(0)
+            sample = [space.sample(s, 128, rng) for s in range(len(space.sketches))]
+            sample = [x[space.valid(s, x)] for s, x in enumerate(sample)]
+            tasks.append(
+                TaskData(
+                    workload.op,
+                    dict(workload.params),
+                    space.feature_names,
+                    np.concatenate([space.features(s, x) for s, x in zip(order, rows, strict=True)]),
+                    np.array([x[1] for s in order for x in found[s]]),
+                    np.array([x[2] for s in order for x in found[s]]),
+                    np.concatenate([np.full(len(found[s]), s) for s in order]),
+                    np.concatenate(
+                        [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in rows]
+                    ),
+                    [list(space.holes(s)) for s in range(len(space.sketches))],
+                    np.concatenate([space.features(s, x) for s, x in enumerate(sample)]),
+                )
+            )
+    heads = [{"op": t.op, "params": t.params, "names": t.names, "holes": t.holes} for t in tasks]
+    arrays = {
+        f"{i}.{k}": getattr(t, k)
+        for i, t in enumerate(tasks)
+        for k in ("features", "time_s", "drawn", "sketch", "rows", "reference")
+    }
+    np.savez_compressed(out, heads=json.dumps(heads), **arrays)
+    print(f"{len(tasks)} tasks, {sum(len(t.time_s) for t in tasks)} candidates")
+
+
+def read(path: Path) -> list[TaskData]:
+    with np.load(path) as file:
+        heads = json.loads(str(file["heads"]))
+        return [
+            TaskData(
+                h["op"],
+                h["params"],
+                tuple(h["names"]),
+                *(file[f"{i}.{k}"] for k in ("features", "time_s", "drawn", "sketch", "rows")),
+                h["holes"],
+                file[f"{i}.reference"],
+            )
+            for i, h in enumerate(heads)
+        ]
+
+
+# -- training ---------------------------------------------------------------------------------------
+
+
+def train(tasks: Sequence[TaskData], seed: int = 0) -> list[Any]:
+    """A bag of boosters on throughput over the best of the task; a task weighs as up to 200 candidates."""
+    xgb = importlib.import_module("xgboost")
+    seen = [inputs(t.features, t.names, tasks[0].names, usual(t.reference, t.names)) for t in tasks]
+    labels = [t.throughput / t.throughput.max() for t in tasks]
+    weights = [np.full(len(y), min(1.0, 200 / len(y))) for y in labels]
+    data = xgb.QuantileDMatrix(
+        np.concatenate(seen), label=np.concatenate(labels), weight=np.concatenate(weights), max_bin=32
+    )
+    return [
+        xgb.train(PARAMETERS | {"seed": seed * BAG + k, "nthread": 1, "verbosity": 0}, data, TREES)
+        for k in range(BAG)
+    ]
+
+
+def document(bag: list[Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {"feature_names": list(names), "models": encode(bag)}
+
+
+# -- judging ----------------------------------------------------------------------------------------
+
+
+def table(t: TaskData) -> Table:
+    sheets = []
+    for s in np.unique(t.sketch):
+        mine = t.sketch == s
+        holes = tuple(t.holes[s])
+        rows, first = np.unique(t.rows[mine][:, : len(holes)], axis=0, return_index=True)
+        sheets.append(Sheet(f"sketch {s}", holes, rows, t.time_s[mine][first], t.features[mine][first]))
+    return Table(t.op, TableSpace(sheets, t.names))
+
+
+def ranking(scores: np.ndarray, t: TaskData) -> dict[str, float]:
+    ok = t.drawn & np.isfinite(t.time_s)
+    return {
+        "pairwise": pairwise_accuracy(scores[ok], t.throughput[ok], 0.02),
+        "top1": top_k(scores[t.drawn], t.throughput[t.drawn], 1),
+        "top8": top_k(scores[t.drawn], t.throughput[t.drawn], 8),
+    }
+
+
+def raw_holes(t: TaskData) -> np.ndarray:
+    """Decisions in place of features: a column for each hole of each sketch."""
+    width = t.rows.shape[1]
+    out = np.full((len(t.rows), len(t.holes) * width + 1), np.nan, dtype=np.float32)
+    for s in range(len(t.holes)):
+        mine = t.sketch == s
+        out[mine, s * width : (s + 1) * width] = np.where(t.rows[mine] >= 0, t.rows[mine], np.nan)
+    out[:, -1] = t.sketch
+    return out
+
+
+def within(t: TaskData, doc: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """80 % of the task's own candidates to learn from, judged on the others."""
+    rng = np.random.default_rng(0)
+    ok = np.flatnonzero(t.drawn & np.isfinite(t.time_s))
+    mixed = rng.permutation(ok)
+    known, asked = mixed[: len(ok) * 4 // 5], mixed[len(ok) * 4 // 5 :]
+    names = (*t.names, "sketch")
+    features = np.column_stack([t.features, t.sketch]).astype(np.float32)
+    reference = np.column_stack([t.reference, np.zeros(len(t.reference))]).astype(np.float32)
+    prior = pretrained.Prior(names, reference, doc)
+    holes = raw_holes(t)
+    models = {
+        "shipped": (XGBModel(names, prior=prior, trees=200), features),
+        "scratch": (XGBModel(names, trees=200), features),
+        "raw holes": (XGBModel(tuple(map(str, range(holes.shape[1]))), trees=200), holes),
+    }
+    out = {}
+    for name, (model, x) in models.items():
+        model.fit(x[known], t.throughput[known])
+        p, y = model.predict(x[asked]), t.throughput[asked]
+        out[name] = {"pairwise": pairwise_accuracy(p, y, 0.02), "top1": top_k(p, y, 1)}
+    return out
+
+
+def judge(tasks: list[TaskData], seeds: int, trials: int) -> dict[str, Any]:
+    mixed = np.random.default_rng(0).permutation(len(tasks))
+    fold = {int(i): k % FOLDS for k, i in enumerate(mixed)}
+    judged = [i for i, t in enumerate(tasks) if t.drawn.sum() >= HELD_OUT]
+    unseen: dict[int, dict[str, Any]] = {}
+    for k in range(FOLDS):
+        if asked := [i for i in judged if fold[i] == k]:
+            doc = document(train([t for i, t in enumerate(tasks) if fold[i] != k]), tasks[0].names)
+            unseen |= dict.fromkeys(asked, doc)
+    rows = []
+    for op in sorted({tasks[i].op for i in judged}):
+        doc = document(train([t for t in tasks if t.op != op]), tasks[0].names)
+        for i in (i for i in judged if tasks[i].op == op):
+            t, begin = tasks[i], time.perf_counter()
+            names = (*t.names, "sketch")
+            features = np.column_stack([t.features, t.sketch]).astype(np.float32)
+            reference = np.column_stack([t.reference, np.zeros(len(t.reference))]).astype(np.float32)
+            near = pretrained.Prior(names, reference, unseen[i])
+            prior = pretrained.Prior(names, reference, doc)
+            ranked = {
+                "by_task": ranking(near.predict(features), t),
+                "by_operator": ranking(prior.predict(features), t),
+                "analytic": ranking(AnalyticModel(names).predict(features), t),
+                "random": ranking(np.random.default_rng(0).random(len(features)), t),
+            }
+            row = {
+                "op": t.op,
+                "params": t.params,
+                "candidates": len(t.time_s),
+                "drawn": int(t.drawn.sum()),
+                "unseen": ranked,
+                "within_task": within(t, unseen[i]),
+            }
+            if not any(r["op"] == op for r in rows):  # one of each operator: it takes long
+                row["search"] = searches(t, prior, seeds, trials)
+            rows.append(row)
+            means = {k: [round(x, 3) for x in v["mean"]] for k, v in row.get("search", {}).items()}
+            took = time.perf_counter() - begin
+            print(f"{t.op} {t.params}: {ranked['by_task']} {means} in {took:.0f} s", flush=True)
+    return {"tasks": rows, "summary": summary(rows)}
+
+
+def searches(t: TaskData, prior: pretrained.Prior, seeds: int, trials: int) -> dict[str, Any]:
+    """Share of the best known after so many trials, a list for each seed."""
+    recorded = table(t)
+    space, best = recorded.space, float(recorded.space.times_s.min())
+    names = model_features(space)
+    small = EvolutionOptions(population=256, generations=2)  # the table has hundreds of rows
+    makers: dict[str, Callable[[int], SearchPolicy]] = {
+        "random": lambda seed: RandomSearch(space, seed),
+        "analytic": lambda seed: EvolutionarySearch(space, AnalyticModel(names), seed, small),
+        "scratch": lambda seed: EvolutionarySearch(space, XGBModel(names, seed), seed, small),
+        "shipped": lambda seed: EvolutionarySearch(space, XGBModel(names, seed, prior=prior), seed, small),
+    }
+    out = {}
+    for name, make in makers.items():
+        shares = []
+        for seed in range(seeds):
+            run = play(recorded, make(seed), trials, seed, ROUND).best_s
+            reached = [run[min(k, len(run)) - 1] for k in AFTER if k <= trials]
+            shares.append([best / x if x else 0.0 for x in reached])
+        out[name] = {"mean": np.mean(shares, axis=0).tolist(), "seeds": shares}
+    return out
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over tasks of rankings; of searches the geometric mean over tasks for every seed, then the mean
+    over seeds with its 95 % interval."""
+    out: dict[str, Any] = {"unseen": {}, "within_task": {}, "search": {}}
+    for kind in ("unseen", "within_task"):
+        for name in rows[0][kind]:
+            each = {k: [r[kind][name][k] for r in rows] for k in rows[0][kind][name]}
+            out[kind][name] = {k: {"mean": float(np.mean(v)), "worst": min(v)} for k, v in each.items()}
+    searched = [r["search"] for r in rows if "search" in r]
+    for name in searched[0]:
+        shares = np.array([s[name]["seeds"] for s in searched])  # [tasks, seeds, after]
+        by_seed = np.exp(np.log(np.maximum(shares, 1e-3)).mean(axis=0))
+        half = 1.96 * by_seed.std(axis=0, ddof=min(1, len(by_seed) - 1)) / math.sqrt(len(by_seed))
+        out["search"][name] = {
+            str(k): {
+                "mean": round(float(m), 4),
+                "ci95": round(float(h), 4),
+                "worst_task": round(float(w), 4),
+            }
+            for k, m, h, w in zip(AFTER, by_seed.mean(axis=0), half, shares.mean(axis=1).min(axis=0))
+        }
+    return out
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("command", choices=("extract", "train", "judge"))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("to", type=Path, nargs="?", help="of extract: the file to write")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=64)
+    options = parser.parse_args()
+    if options.command == "extract":
+        extract(options.data, options.to)
+        return
+    tasks = read(options.data)
+    if options.command == "train":
+        provenance = {
+            "made_by": "benchmarks/train_cost_model.py train",
+            "cpu": machine()["cpu"],
+            "candidates": sum(len(t.time_s) for t in tasks),
+            "tasks": [f"{t.op} {t.params}" for t in tasks],
+        }
+        pretrained.write(options.out, tasks[0].names, train(tasks), provenance)
+        print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
+    else:
+        found = judge(tasks, options.seeds, options.trials)
+        found |= {"cpu": machine()["cpu"], "seeds": options.seeds}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

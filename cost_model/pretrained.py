@@ -1,0 +1,84 @@
+"""The shipped model: trained on measured candidates of many operators, good before the first trial.
+
+``data/cpu.json`` was made by ``benchmarks/train_cost_model.py``; its ``provenance`` says from which tasks.
+Columns are found by name, so that it serves later versions of the features too: one that is gone is a missing
+value to its trees, a new one is unknown to them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_model.base import CostModelError, Features, Scores, check_features, write_document
+from cost_model.features import DERIVED, inputs, usual
+from cost_model.xgb import decode, encode
+
+FILE = "cpu.json"
+KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
+
+
+class Prior:
+    """The shipped model on one task, ready at once. ``reference``: features of a random sample of its
+    candidates, from which it takes what is usual there."""
+
+    def __init__(
+        self, feature_names: tuple[str, ...], reference: Features, document: Mapping[str, Any] | None = None
+    ) -> None:
+        self.feature_names = feature_names
+        document = shipped() if document is None else document
+        self._document = document
+        self._wanted = tuple(document["feature_names"])
+        self._usual = usual(check_features(reference, feature_names), feature_names)
+        self._bag: list[Any] | None = None
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
+        check_features(features, self.feature_names)
+
+    def predict(self, features: Features) -> Scores:
+        """Throughput over the best of the task, as expected."""
+        matrix = check_features(features, self.feature_names)
+        if not len(matrix):
+            return np.zeros(0)
+        if self._bag is None:
+            self._bag = decode(self._document, len(self._wanted) + len(DERIVED), Path(FILE))
+        seen = inputs(matrix, self.feature_names, self._wanted, self._usual)
+        return np.mean([m.inplace_predict(seen) for m in self._bag], axis=0).astype(np.float64)
+
+    def save(self, path: Path) -> None:
+        raise CostModelError("the shipped model belongs to the package; nothing of it is saved elsewhere")
+
+    def load(self, path: Path) -> None:
+        raise CostModelError("the shipped model is not read from elsewhere")
+
+
+def knows(names: Sequence[str]) -> bool:
+    """Whether the shipped model has seen most of these features."""
+    wanted = shipped().get("feature_names", ())
+    return bool(wanted) and sum(n in names for n in wanted) >= KNOWN * len(wanted)
+
+
+@cache
+def shipped() -> dict[str, Any]:
+    """The file of the package, ``{}`` where it has none."""
+    with as_file(files("cost_model") / "data" / FILE) as path:
+        if not path.exists():
+            return {}
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def write(path: Path, names: tuple[str, ...], bag: Sequence[Any], provenance: Mapping[str, Any]) -> None:
+    """Write a file to be shipped."""
+    write_document(path, "pretrained", names, {"models": encode(bag), "provenance": dict(provenance)})

@@ -1,0 +1,204 @@
+"""The shipped model and what other tasks teach: found by name, a beginning, outvoted by own trials."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from space_cases import target
+
+from autotune import transfer
+from autotune.resume import DECISIONS
+from autotune.search.evolutionary import model_features
+from autotune.search.policies import create
+from autotune.tuning import TuneOptions
+from cost_model import features as F
+from cost_model import pretrained
+from cost_model.analytic import AnalyticModel
+from cost_model.base import CostModelError
+from cost_model.blend import BlendModel
+from cost_model.metrics import pairwise_accuracy
+from cost_model.xgb import XGBModel
+from kernels_db import Log, NewRecord
+from schedules import ops
+from schedules.model import Target, Workload
+from schedules.space import DerivedSpace, derive
+from schedules.space.features import FEATURE_NAMES
+
+NAMES = ("est_time_s", "a", "b", "c")
+
+
+def made_up(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.random((n, 4)).astype(np.float32)
+    y = np.exp(-2 * np.abs(x[:, 1] - 0.4) - x[:, 2] * x[:, 3])
+    x[:, 0] = 1 / y
+    return x, y.astype(np.float64)
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def test_the_shipped_file_is_small_knows_these_features_and_says_where_it_comes_from() -> None:
+    path = files("cost_model") / "data" / pretrained.FILE
+    assert 0 < len(path.read_bytes()) < 2_000_000
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert len(document["provenance"]["tasks"]) >= 20 and document["provenance"]["candidates"] > 10_000
+    known = [n for n in document["feature_names"] if n in FEATURE_NAMES]
+    assert len(known) > 0.8 * len(FEATURE_NAMES)
+    assert pretrained.knows(FEATURE_NAMES) and not pretrained.knows(NAMES)
+
+
+def test_columns_are_found_by_name() -> None:
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.normal(size=(50, len(FEATURE_NAMES)))).astype(np.float32)
+    scores = pretrained.Prior(FEATURE_NAMES, x).predict(x)
+    order = rng.permutation(len(FEATURE_NAMES))
+    moved = tuple(FEATURE_NAMES[i] for i in order)
+    assert np.array_equal(pretrained.Prior(moved, x[:, order]).predict(x[:, order]), scores)
+    more = (*FEATURE_NAMES, "new to it")
+    wider = np.column_stack([x, x[:, 0]])
+    assert np.array_equal(pretrained.Prior(more, wider).predict(wider), scores)
+    fewer = FEATURE_NAMES[:-40]
+    assert np.isfinite(pretrained.Prior(fewer, x[:, :-40]).predict(x[:, :-40])).all()
+    with pytest.raises(CostModelError, match="columns"):
+        pretrained.Prior(FEATURE_NAMES, x).predict(x[:, 1:])
+    assert len(pretrained.Prior(FEATURE_NAMES, x).predict(x[:0])) == 0
+
+
+def test_proportions_are_what_their_names_say() -> None:
+    x = np.arange(1, 5, dtype=np.float32)[None]
+    names = ("block0.cycles", "total.cycles", "block0.instances", "est_time_s")
+    got = dict(zip((*names, *F.DERIVED), F.inputs(x, names, names, usual_s=2.0)[0].tolist(), strict=True))
+    assert got["block0.cycles"] == 1 and got["block0.share"] == 0.5
+    assert got["block0.cycles_per_instance"] == pytest.approx(1 / 3)
+    assert got["estimate_over_usual"] == 1.0  # doublings: 4 s over 2 s
+    assert np.isnan(got["block1.share"]) and np.isnan(got["block0.spilled"])
+
+
+def test_the_prior_is_not_loaded_without_a_search() -> None:
+    code = "import autotune.loading, sys; assert not {'xgboost', 'cost_model'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- beginning and outvoting -------------------------------------------------------------------
+
+
+class Constant:
+    """A prior by one column; ``sign`` -1 makes it wrong."""
+
+    ready = True
+
+    def __init__(self, sign: float) -> None:
+        self.feature_names, self.sign = NAMES, sign
+
+    def fit(self, *args: object) -> None: ...
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return self.sign / x[:, 0].astype(np.float64)
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
+
+
+def test_a_prior_makes_a_model_ready_and_few_trials_do_not_unlearn_it() -> None:
+    x, y = made_up(300, 0)
+    model = XGBModel(NAMES, prior=Constant(1.0))
+    assert model.ready and np.array_equal(model.predict(x), Constant(1.0).predict(x))
+    model.fit(x[:10], y[:10])
+    alone = XGBModel(NAMES)
+    alone.fit(x[:10], y[:10])
+    assert pairwise_accuracy(model.predict(x[10:]), y[10:]) > 0.9
+    assert pairwise_accuracy(model.predict(x[10:]), y[10:]) > pairwise_accuracy(alone.predict(x[10:]), y[10:])
+
+
+def test_a_wrong_prior_is_outvoted() -> None:
+    x, y = made_up(400, 0)
+    model = XGBModel(NAMES, prior=Constant(-1.0))
+    assert pairwise_accuracy(model.predict(x), y) < 0.1
+    model.fit(x[:200], y[:200])
+    assert pairwise_accuracy(model.predict(x[200:]), y[200:]) > 0.85
+
+
+def test_other_tasks_count_less_the_more_own_trials_there_are() -> None:
+    x, y = made_up(400, 0)
+    groups = np.r_[np.zeros(200, int), np.ones(200, int)]
+    against = np.r_[y[:200], 1 / y[200:]]  # the other task says the contrary
+    model = XGBModel(NAMES)
+    model.fit(x, against, groups)
+    fresh, truth = made_up(300, 1)
+    assert pairwise_accuracy(model.predict(fresh), truth) > 0.6  # 0.5 if they counted alike
+
+
+def test_a_blend_orders_what_the_estimate_drafts_and_puts_the_rest_below() -> None:
+    x, y = made_up(400, 0)
+    rng = np.random.default_rng(1)
+    x[:, 0] *= np.exp(0.5 * rng.standard_normal(400))  # a rough estimate
+    model = BlendModel(AnalyticModel(NAMES), XGBModel(NAMES))
+    assert model.ready and np.array_equal(model.predict(x), AnalyticModel(NAMES).predict(x))
+    model.fit(x[:200], y[:200])
+    scores, draft = model.predict(x[200:]), AnalyticModel(NAMES).predict(x[200:])
+    kept = np.argsort(-draft)[:100]
+    assert set(np.argsort(-scores)[:100]) == set(kept)
+    assert pairwise_accuracy(scores[kept], y[200:][kept]) > pairwise_accuracy(draft[kept], y[200:][kept])
+
+
+# -- neighbours ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "t.db") as opened:
+        yield opened
+
+
+def fill(log: Log, workload: Workload, goal: Target, n: int = 30) -> DerivedSpace:
+    """Random candidates that run as the estimate says."""
+    space = derive(workload.dag, goal)
+    run = log.start_run(workload, goal, {}, seed=0)
+    estimate = FEATURE_NAMES.index("est_time_s")
+    for i, c in enumerate(create("random", space, seed=1).ask(n)):
+        row = np.array(c.row, dtype=np.int64)
+        t = float(space.features(c.sketch, row[None])[0, estimate])
+        facts = {DECISIONS: list(c.row)}
+        trace = space.trace(c.sketch, row)
+        log.add(NewRecord(run.uid, i, space.sketches[c.sketch], trace, "ok", times_s=(t,), environment=facts))
+    return space
+
+
+def matmul(m: int) -> Workload:
+    return ops.workload("matmul", {"m": m, "n": 64, "k": 64})
+
+
+def test_neighbours_are_the_nearest_tasks_of_the_operator(log: Log) -> None:
+    goal = target()
+    for m in (64, 128, 96, 1 << 14):
+        fill(log, matmul(m), goal)
+    fill(log, ops.workload("softmax", {"m": 64, "n": 64}), goal)
+    space = derive(matmul(80).dag, goal)
+    found = transfer.neighbours(log, matmul(80), goal, space, TuneOptions())
+    assert found is not None and found.feature_names == model_features(space)
+    assert found.tasks == (0, 1, 2) and len(found) == 90  # not the farthest, nor another operator
+    nearest = transfer.neighbours(log, matmul(1 << 13), goal, space, TuneOptions())
+    assert nearest is not None
+    for options in (TuneOptions(model="scratch"), TuneOptions(search="random")):
+        assert transfer.neighbours(log, matmul(80), goal, space, options) is None
+
+
+def test_a_task_does_not_neighbour_itself_and_no_log_teaches_nothing(log: Log) -> None:
+    goal = target()
+    space = fill(log, matmul(64), goal)
+    assert transfer.neighbours(log, matmul(64), goal, space, TuneOptions()) is None
+
+
+def test_distance_counts_doublings() -> None:
+    assert transfer.distance({"m": 63, "layout": "NHWC"}, {"m": 127, "layout": "NHWC"}) == pytest.approx(1)
+    assert transfer.distance({"layout": "NHWC"}, {"layout": "NCHW"}) == 4
+    assert transfer.distance({"m": 7}, {"m": 7}) == 0

@@ -1,0 +1,169 @@
+"""Many tasks under one budget, with made-up measurers and a real log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from log_cases import TARGETS
+
+from autotune.measure.results import Measurement
+from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
+from autotune.tuning import TuneOptions
+from kernels_db import Log
+from schedules import ops
+from schedules.errors import ScheduleError
+from schedules.model import Trace, Workload
+from schedules.space import derive as derive_space
+
+TARGET = TARGETS[0]
+TASKS = tuple(
+    SuiteTask(ops.workload("matmul", {"m": n, "n": n, "k": n}), weight, f"matmul {n}")
+    for n, weight in ((64, 1.0), (96, 2.0), (128, 4.0))
+)
+
+
+class Made:
+    """A measurer whose times depend on the trace alone; larger tasks take longer."""
+
+    def __init__(self, workload: Workload, sleep_s: float = 0.002, stop_after: int | None = None) -> None:
+        self.scale = workload.dag.params[0].shape[0] * 1e-6
+        self.sleep_s, self.stop_after = sleep_s, stop_after
+        self.measured: list[str] = []
+        self.finals = 0
+
+    def time_s(self, trace: Trace) -> float:
+        return self.scale * (1 + int(trace.digest[:4], 16) / 65536)
+
+    def measure(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Iterator[Measurement]:
+        for trace in traces:
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            if self.stop_after is not None and len(self.measured) >= self.stop_after:
+                raise KeyboardInterrupt
+            time.sleep(self.sleep_s)
+            self.measured.append(trace.digest)
+            t = self.time_s(trace)
+            yield Measurement("ok", "", (t, t), t, 0.0, 1.0, 0.001, 0.001, 0.001)
+
+    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+        self.finals += 1
+        return [Measurement("ok", "", (self.time_s(t),), self.time_s(t), reference_rate=1.0) for t in traces]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "t.db") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.limits.limit_of", lambda workload, target: None)
+
+
+def run(
+    log: Log,
+    made: dict[str, Made] | None = None,
+    tasks: Sequence[SuiteTask] = TASKS,
+    seen: list[SuiteProgress] | None = None,
+    stop_after: int | None = None,
+    **options: object,
+) -> SuiteResult:
+    usual = {"budget_s": 30.0, "trials": 12, "search": "random", "model": "analytic"}
+    chosen = TuneOptions(**(usual | options))  # type: ignore[arg-type]
+    measurers = {} if made is None else made
+
+    def make(workload: Workload) -> Made:
+        last = workload.digest == tasks[-1].workload.digest
+        made = Made(workload, stop_after=stop_after if last else None)
+        return measurers.setdefault(workload.digest, made)
+
+    return tune_suite(tasks, TARGET, log, chosen, None if seen is None else seen.append, measurers=make)
+
+
+def test_every_task_is_tuned_and_logged(log: Log) -> None:
+    made: dict[str, Made] = {}
+    seen: list[SuiteProgress] = []
+    result = run(log, made, seen=seen)
+    assert result.stopped == "trials" and result.measured == 36
+    for one, task in zip(result.tasks, TASKS, strict=True):
+        assert one.task is task and one.error is None and one.result.measured == 12 and one.seconds > 0
+        assert one.result.best is not None
+        best = log.best(task.workload, TARGET)
+        assert best is not None and best.uid == one.result.best.record_id and best.kind == "final"
+        assert one.result.best.time_s == min(
+            r.time_s for r in log.seen(task.workload, TARGET) if r.time_s is not None
+        )
+    assert [r.state for r in log.runs()] == ["done"] * 3
+    assert result.weighted_s == pytest.approx(
+        sum(t.task.weight * t.result.best.time_s for t in result.tasks if t.result.best)
+    )
+    assert seen[-1].ready == 3 and seen[-1].weighted_s is not None and seen[0].weighted_s is None
+    assert {p.number for p in seen} == {0, 1, 2} and all(m.finals for m in made.values())
+
+
+def test_it_resumes(log: Log) -> None:
+    first: dict[str, Made] = {}
+    second: dict[str, Made] = {}
+    one = run(log, first)
+    two = run(log, second)
+    for a, b in zip(one.tasks, two.tasks, strict=True):
+        assert b.result.resumed == 12 and b.result.measured == 12
+        assert a.result.best is not None and b.result.best is not None
+        assert b.result.best.time_s <= a.result.best.time_s
+    for digest, made in second.items():
+        assert not set(made.measured) & set(first[digest].measured)
+
+
+def test_an_interrupt_keeps_everything(log: Log) -> None:
+    result = run(log, stop_after=5)
+    assert result.stopped == "interrupted"
+    states = [r.state for r in log.runs()]
+    assert states and set(states) == {"interrupted"}
+    assert result.measured == sum(1 for _ in log.records()) >= 5
+    assert all(t.result.best is not None for t in result.tasks if t.result.measured)
+    again = run(log)
+    assert again.stopped == "trials" and again.weighted_s is not None
+
+
+def test_the_budget_is_shared_and_kept(log: Log) -> None:
+    begin = time.monotonic()
+    result = run(log, trials=None, budget_s=4.0)
+    assert time.monotonic() - begin < 6.0
+    assert result.stopped in ("budget", "converged") and result.measured > 0
+
+
+def test_a_task_that_cannot_be_tuned_costs_the_others_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = TASKS[1].workload.dag
+
+    def derive(dag: object, target: object) -> object:
+        if dag == broken:
+            raise ScheduleError("a made-up failure")
+        return derive_space(dag, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("schedules.space.derive", derive)
+    result = run(log)
+    errors = [t.error for t in result.tasks]
+    assert errors == [None, "a made-up failure", None]
+    assert [t.result.measured for t in result.tasks] == [12, 0, 12]
+    assert result.weighted_s is None and result.tasks[1].result.stopped == "failed"
+
+
+def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.suite_tuner.OPEN", 1)
+    made: list[str] = []
+    tune_suite(
+        TASKS,
+        TARGET,
+        log,
+        TuneOptions(trials=30, search="random", model="analytic", batch=4),
+        measurers=lambda w: made.append(w.digest) or Made(w),  # type: ignore[func-returns-value]
+    )
+    assert len(made) > 3  # closed and opened again, by need

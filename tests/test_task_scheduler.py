@@ -1,0 +1,135 @@
+"""The task scheduler on simulated tasks: no machine, no clock."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autotune.task_scheduler import GradientScheduler, ScheduledTask
+
+TURN_S = 5.0
+
+
+class Simulated:
+    """A task whose best time falls towards ``floor`` as seconds are spent, in jumps as searches do."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.floor = float(10 ** rng.uniform(-4.5, -1.5))
+        self.excess = float(rng.uniform(0.2, 3.0))
+        self.tau = float(10 ** rng.uniform(0.5, 2.0))
+        self.weight = float(rng.integers(1, 10))
+        self.flops = self.floor * 5e10 * float(rng.uniform(0.5, 1.0))
+        self.seconds = 0.0
+
+    def spend(self, seconds: float) -> float:
+        self.seconds += seconds
+        return self.best()
+
+    def best(self) -> float:
+        progress = math.floor(4 * math.log2(1 + self.seconds)) / 4  # gains come in steps
+        return self.floor * (1 + self.excess * math.exp(-(2**progress - 1) / self.tau))
+
+
+def suite(seed: int) -> list[Simulated]:
+    rng = np.random.default_rng(seed)
+    return [Simulated(rng) for _ in range(20)]
+
+
+def weighted(tasks: list[Simulated]) -> float:
+    return sum(t.weight * t.best() for t in tasks)
+
+
+def schedule(tasks: list[Simulated], budget: float, limits: bool = False) -> list[int]:
+    scheduler = GradientScheduler([ScheduledTask(t.weight, t.flops, i % 4) for i, t in enumerate(tasks)])
+    turns = []
+    for _ in range(int(budget / TURN_S)):
+        number = scheduler.next()
+        assert number is not None
+        best = tasks[number].spend(TURN_S)
+        scheduler.add(number, TURN_S, best, tasks[number].floor if limits else None)
+        turns.append(number)
+    return turns
+
+
+@pytest.mark.parametrize("limits", [False, True])
+def test_weighted_latency_beats_an_equal_split(limits: bool) -> None:
+    excess = []
+    for seed in range(20):
+        ours, equal = suite(seed), suite(seed)
+        schedule(ours, 600.0, limits)
+        for t in equal:
+            t.spend(600.0 / len(equal))
+        least = sum(t.weight * t.floor for t in ours)
+        assert weighted(ours) < weighted(equal) * 1.001
+        excess.append((weighted(ours) - least) / (weighted(equal) - least))
+    assert np.exp(np.mean(np.log(excess))) < 0.75  # of what an equal split leaves above the limit
+
+
+def test_every_task_gets_a_first_turn_and_the_heaviest_goes_first() -> None:
+    tasks = suite(1)
+    turns = schedule(tasks, 20 * TURN_S)
+    assert sorted(turns) == list(range(20))
+    assert turns[0] == max(range(20), key=lambda i: tasks[i].weight * tasks[i].flops)
+
+
+def test_a_small_budget_serves_those_with_most_to_lose() -> None:
+    tasks = suite(2)
+    turns = schedule(tasks, 5 * TURN_S)
+    heaviest = sorted(range(20), key=lambda i: -tasks[i].weight * tasks[i].flops)
+    assert turns == heaviest[:5]
+
+
+def test_a_weight_draws_turns() -> None:
+    scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(50.0, 1e9)])
+    for number in (0, 1):
+        scheduler.add(number, TURN_S, 1e-3)
+    turns = []
+    for _ in range(10):
+        number = scheduler.next()
+        assert number is not None
+        scheduler.add(number, TURN_S, 1e-3)
+        turns.append(number)
+    assert turns.count(1) >= 8
+
+
+def test_a_task_at_the_limit_or_ended_gets_no_more() -> None:
+    scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
+    scheduler.add(0, TURN_S, 1.00e-3, limit_s=0.999e-3)
+    scheduler.add(1, TURN_S, 1.00e-3, limit_s=0.2e-3)
+    scheduler.add(2, TURN_S, 1.00e-3, limit_s=0.2e-3)
+    scheduler.end(2)
+    assert scheduler.gain(0) < 0.01 * scheduler.gain(1)
+    assert {scheduler.next() for _ in range(3)} == {1}
+    scheduler.end(1)
+    assert scheduler.next() == 0
+    scheduler.end(0)
+    assert scheduler.next() is None
+
+
+def test_similar_tasks_say_what_is_within_reach() -> None:
+    slow, fast = ScheduledTask(1.0, 1e9, "conv"), ScheduledTask(1.0, 1e9, "conv")
+    alone = GradientScheduler([slow, ScheduledTask(1.0, 1e9, "matmul")])
+    beside = GradientScheduler([slow, fast])
+    for scheduler in (alone, beside):
+        for _ in range(8):  # long tuned without success
+            scheduler.add(0, TURN_S, 1e-2)
+        scheduler.add(1, TURN_S, 1e-3)
+    assert beside.gain(0) > 3 * alone.gain(0)
+
+
+def test_what_runs_nowhere_is_tried_again_but_not_forever() -> None:
+    scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
+    scheduler.add(0, TURN_S, None)
+    scheduler.add(1, TURN_S, 1e-3)
+    assert scheduler.weighted_s() is None
+    turns = []
+    for _ in range(12):
+        number = scheduler.next()
+        assert number is not None
+        scheduler.add(number, TURN_S, None if number == 0 else 1e-3)
+        turns.append(number)
+    assert turns[:3] == [0, 0, 1] and turns.count(0) in (7, 8, 9)  # twice the others' share, no more
+    scheduler.add(0, TURN_S, 2e-3)
+    assert scheduler.weighted_s() == pytest.approx(3e-3)
