@@ -25,6 +25,7 @@ from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
+from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
@@ -130,6 +131,9 @@ class Schedule:
 
     def annotate(self, where: str, key: str, value: Factor) -> None:
         self.apply(Annotate(where, key, value))
+
+    def reorder_storage(self, buffer: str, order: Sequence[int]) -> None:
+        self.apply(ReorderStorage(buffer, tuple(order)))
 
     def set_scope(self, buffer: str, scope: str) -> None:
         self.apply(SetScope(buffer, scope))

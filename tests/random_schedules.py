@@ -25,6 +25,7 @@ from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
+from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
@@ -136,6 +137,14 @@ def _set_scope(s: Schedule, rng: Random) -> Primitive:
     return SetScope(rng.choice(inner or list(s.nest.params)), rng.choice(("global", "local")))
 
 
+def _reorder_storage(s: Schedule, rng: Random) -> Primitive:
+    inner = [b for b in s.nest.buffers if b.name not in s.nest.params]
+    b = rng.choice(inner or list(s.nest.buffers))
+    order = list(range(len(b.shape)))
+    rng.shuffle(order)
+    return ReorderStorage(b.name, tuple(order))
+
+
 CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
@@ -149,6 +158,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "parallel": lambda s, rng: Parallel(_loop(s, rng)),
     "partition": lambda s, rng: Partition(_loop(s, rng)),
     "reorder": _reorder,
+    "reorder_storage": _reorder_storage,
     "reverse_compute_at": lambda s, rng: ReverseComputeAt(_block(s, rng), _loop(s, rng)),
     "rfactor": _rfactor,
     "set_scope": _set_scope,

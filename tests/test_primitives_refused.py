@@ -201,6 +201,26 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         ),
         r"block B_global is scheduled already; pack it first",
     ),
+    (
+        matmul,
+        after(
+            lambda s: s.cache_read("C", "B"),
+            lambda s: s.reorder_storage("B_global", [1, 0]),
+            lambda s: s.pack("B_global", [0, 2], [0, 1, 2]),
+        ),
+        r"its dimensions were reordered; pack it instead",
+    ),
+    (matmul, lambda s: s.reorder_storage("B", [1, 0]), r"B: an argument; use cache_read or cache_write"),
+    (
+        chain,
+        lambda s: s.reorder_storage("q", [1, 0]),
+        r"there is no buffer 'q'; intermediate buffers are a",
+    ),
+    (
+        chain,
+        lambda s: s.reorder_storage("a", [0, 0]),
+        r"order \[0, 0\] is not a permutation of its 2 dimensions; name each of 0..1 once",
+    ),
     (matmul, lambda s: s.compute_at("C", "C_i"), r"compute_at C: it is inside C_i already"),
     (chain, lambda s: s.compute_at("d", "a_i"), r"d is an output of the kernel; use reverse_compute_at"),
     (chain, lambda s: s.compute_at("a", "b_i"), r"d reads a outside b_i; choose a loop around all readers"),

@@ -181,6 +181,23 @@ def test_parts_of_a_reduction_copy_the_rows_that_every_tile_reads() -> None:
     assert "cache_read" not in {step.primitive for step in s.trace.steps}
 
 
+def test_a_short_contiguous_axis_lets_another_one_fill_the_vectors() -> None:
+    """Planes of 7x7: a vector of channels, whose weights are packed and whose sums lie side by side."""
+    params = {"h": 7, "w": 7, "ci": 64, "co": 64, "k": 3, "padding": 1}
+    space = derive(ops.workload("conv2d", params, layout="NCHW").dag, target())
+    n = space.sketches.index("y.lanes=x1 y.pack=root pad.at=root")
+    assert "y.lanes=x3" in " ".join(space.sketches)
+    rows = space.sample(n, 256, np.random.default_rng(0))
+    row = rows[space.valid(n, rows)][0]
+    vec = int(row[space.holes(n).index("y.vec")])
+    func = lower(Schedule.replay(space.dag, space.trace(n, row), space.target).nest)
+    sums = next(x.buffer for x in walk(func.body) if isinstance(x, Alloc) and x.buffer.scope == "local")
+    assert const(sums.shape[-1]) == vec
+    # long rows fill vectors themselves
+    long = derive(ops.workload("conv2d", params | {"h": 56, "w": 56}, layout="NCHW").dag, target())
+    assert not any("lanes" in name for name in long.sketches)
+
+
 def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:
     space = big_space("attention")
     n = space.sketches.index("y.by=blocks")

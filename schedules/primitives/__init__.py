@@ -18,6 +18,7 @@ from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
+from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
@@ -41,6 +42,7 @@ PRIMITIVES: dict[str, type[Primitive]] = {
         Parallel,
         Partition,
         Reorder,
+        ReorderStorage,
         ReverseComputeAt,
         Rfactor,
         SetScope,

@@ -60,6 +60,11 @@ class Pack(Primitive):
             f"{b.name}_{i.var}" for i in b.iters
         ]:
             raise ScheduleError(f"pack {self.buffer}: block {b.name} is scheduled already; pack it first")
+        if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
+            raise ScheduleError(
+                f"pack {self.buffer}: its dimensions were reordered; pack it instead, whose order does "
+                "the same"
+            )
         rank = len(nest.buffer(self.buffer).shape)
         if len(self.tiles) != rank:
             raise ScheduleError(

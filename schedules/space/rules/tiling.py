@@ -34,6 +34,8 @@ UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions st
 BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
 BLOCK_PACKED = 1024  # and with a packed operand longer ones stream well
 REDUCTION_BLOCKS = (8, 16, 32, 64, 128, 192, 256, 384, 512)
+SHORT_VECTORS = 4  # vectors along a contiguous axis, below which other axes may fill registers better,
+MANY_STEPS = 32  # if the reduction is so long that lanes written one by one cost little
 REUSED = 256  # elements along the vector axis, for which a copy of the other operand's rows costs little
 STEPS = (1, 2, 4, 8)  # of the innermost reduction loop, written out: fewer instructions that only count
 
@@ -59,8 +61,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     axes, n = spatial(c), extents(c)
     d.done.add(producer)
     names = dict(zip(axes, spatial(p), strict=True))  # consumer axis -> producer axis
-    v = vector_axis(c)
-    assert v is not None
+    v = _lane_axis(d, p, c, names)
     steady = {x.buffer for x in operands(p) if _moves_evenly(x, names[v])}
     packed = packed_read(d, p, names[v])
     mode = d.choose(f"{producer}.pack", _pack_options(d, packed, names[v])) if packed is not None else "none"
@@ -90,6 +91,34 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         d.s.parallel(tiles)
 
 
+def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
+    """The axis of ``c`` that fills vectors: the one along which its result is contiguous, or, where that one
+    is short, another one along which an operand can be packed; results then go to memory lane by lane."""
+    v = vector_axis(c)
+    assert v is not None
+    n, w = extents(c), d.lanes_of(d.dtype(p))
+    if n[v] >= SHORT_VECTORS * w or reduction_length(p) < MANY_STEPS:
+        return v
+    others = [
+        a
+        for a in spatial(c)
+        if a != v and n[a] >= 2 * w and (x := packed_read(d, p, names[a])) is not None
+        and not depends(x, names[v])
+    ]  # fmt: skip
+    if others and d.choose(f"{p.name}.lanes", (v, others[-1])) != v:
+        return others[-1]
+    return v
+
+
+def _lanes_last(d: Draft, t: Tiling) -> None:
+    """Accumulators with the lanes of a vector side by side."""
+    write = d.block(t.producer).writes[0]
+    lane = write.indices.index(Var(t.axis_of[t.v]))
+    rank = len(write.indices)
+    if lane != rank - 1:
+        d.s.reorder_storage(write.buffer, [k for k in range(rank) if k != lane] + [lane])
+
+
 def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
     """The reduction runs whole in every register tile; returns the outer loops."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
@@ -109,6 +138,7 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
         inner.append((i, axis))
     _arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
+    _lanes_last(d, t)
     _schedule_accumulators(d, t.producer, t.axis_of[t.v])
     return outer
 
@@ -131,7 +161,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
         inner.append((i, axis))
     _arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, outer[-1])
-
+    _lanes_last(d, t)
     row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
@@ -200,7 +230,8 @@ def reduction_steps(d: Draft, producer: str, loop: str) -> list[str]:
 
 
 def _arrange(d: Draft, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]) -> None:
-    """Order and annotate the loops of the consumer."""
+    """Order and annotate the loops of the consumer; lanes are innermost."""
+    inner = sorted(inner, key=lambda x: x[1] == t.v)
     if len(outer) + len(middle) + len(inner) > 1:
         d.s.reorder(*outer, *middle, *(i for i, _ in inner))
     for i, axis in inner:
@@ -274,8 +305,8 @@ def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
 
 
 def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
-    """A copy of the input in panels as wide as the register tile, the other dimensions in the order in
-    which the reduction walks them."""
+    """A copy of the input in panels as wide as the register tile, the other dimensions in the order in which
+    the reduction walks them."""
     name = d.s.cache_read(producer, x.buffer, "global")
     at = next(k for k, i in enumerate(x.indices) if i == Var(v))
     rank = len(x.indices)
@@ -286,7 +317,9 @@ def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> t
         used = [reduce.index(r) for r in reduce if r in E.variables(x.indices[k])]
         return max(used) if used else -1
 
-    others = sorted((k for k in range(rank) if k != at), key=depth)
+    others = [k for k in range(rank) if k != at]
+    if v in unit_stride_vars(x):
+        others.sort(key=depth)  # else as they lie: a copy that gathers should at least read whole lines
     batch = [k for k in others if depth(k) < 0]
     walked = [k for k in others if depth(k) >= 0]
     d.s.pack(name, [vec if k == at else 0 for k in range(rank)], [*batch, at, *walked, rank])

@@ -1,0 +1,65 @@
+"""reorder_storage: store the dimensions of an intermediate tensor in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Expr, Load
+from schedules.ir import Access, Block, Nest
+from schedules.model import Target
+from schedules.nest import map_blocks, set_buffer
+from schedules.primitives.base import Primitive
+
+
+@dataclass(frozen=True)
+class ReorderStorage(Primitive):
+    """Store ``buffer`` with its dimensions in ``order``, outermost first (Halide's `reorder_storage`).
+    ``reorder_storage("y_local", [1, 2, 0])`` of y[o, p, q] puts o innermost.
+
+    Legal for any buffer that is no argument, whatever the loops around its blocks: only addresses change.
+    Cost: who walks the old innermost dimension no longer does so with unit stride.
+    """
+
+    name: ClassVar[str] = "reorder_storage"
+    buffer: str
+    order: tuple[int, ...]
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        own = [b.name for b in nest.buffers if b.name not in nest.params]
+        if self.buffer in nest.params:
+            raise ScheduleError(f"reorder_storage {self.buffer}: an argument; use cache_read or cache_write")
+        if self.buffer not in own:
+            raise ScheduleError(
+                f"reorder_storage: there is no buffer {self.buffer!r}; intermediate buffers are "
+                f"{', '.join(own) or 'none'}"
+            )
+        rank = len(nest.buffer(self.buffer).shape)
+        if sorted(self.order) != list(range(rank)):
+            raise ScheduleError(
+                f"reorder_storage {self.buffer}: order {list(self.order)} is not a permutation of its {rank} "
+                f"dimensions; name each of 0..{rank - 1} once"
+            )
+
+    def apply(self, nest: Nest) -> Nest:
+        old = nest.buffer(self.buffer)
+
+        def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return tuple(indices[k] for k in self.order)
+
+        def load(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer == self.buffer:
+                return Load(e.buffer, place(tuple(E.rewrite(i, load) for i in e.indices)), e.dtype)
+            return None
+
+        def block(b: Block) -> Block:
+            writes = tuple(
+                Access(w.buffer, place(w.indices)) if w.buffer == self.buffer else w for w in b.writes
+            )
+            values, where = (tuple(E.rewrite(x, load) for x in es) for es in (b.values, b.where))
+            return replace(b, writes=writes, values=values, where=where)
+
+        nest = map_blocks(nest, block)
+        return set_buffer(nest, replace(old, shape=tuple(old.shape[k] for k in self.order)))
