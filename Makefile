@@ -57,8 +57,9 @@ demo: $(VENV)/.runtime
 	@echo; echo "2/2  The kernel it found against numpy and against the machine's peak"; echo
 	@$(BIN)/autotune bench matmul --shape $(DEMO_SHAPE) --threads $(DEMO_THREADS) --against numpy --must-beat numpy --db $(DEMO_DB)
 
+# On all cores, but few: some tests tune with the threads that the machine has.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
