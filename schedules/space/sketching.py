@@ -35,11 +35,12 @@ class Draft:
         self._answers = tuple(answers)
 
     def choose(self, what: str, options: Sequence[str]) -> str:
-        """One of ``options``: a structural choice."""
+        """One of ``options``: a structural choice. An empty one leaves no trace in the sketch's name, so that
+        the name is the same where the question is not asked."""
         n = len(self.asked)
         self.asked.append(len(options))
         picked = options[self._answers[n] if n < len(self._answers) else 0]
-        if len(options) > 1:
+        if len(options) > 1 and picked:
             self.words.append(f"{what}={picked}")
         return picked
 

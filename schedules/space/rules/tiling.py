@@ -105,9 +105,7 @@ def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
         if a != v and n[a] >= 2 * w and (x := packed_read(d, p, names[a])) is not None
         and not depends(x, names[v])
     ]  # fmt: skip
-    if others and d.choose(f"{p.name}.lanes", (v, others[-1])) != v:
-        return others[-1]
-    return v
+    return (d.choose(f"{p.name}.lanes", ("", others[-1])) if others else "") or v
 
 
 def _lanes_last(d: Draft, t: Tiling) -> None:
