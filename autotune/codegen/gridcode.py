@@ -57,6 +57,11 @@ class GridCode:
     binary: bytes = b""
     facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
+    def numbered(self) -> list[tuple[Launch, list[int]]]:
+        """Each launch with its arrays as their places among ``params`` and, behind those, ``scratch``."""
+        place = {a.name: i for i, a in enumerate((*self.params, *self.scratch))}
+        return [(x, [place[name] for name in x.arrays]) for x in self.launches]
+
     def to_bytes(self) -> bytes:
         head = {
             "kind": self.kind,
