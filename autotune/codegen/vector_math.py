@@ -56,7 +56,8 @@ class _Format:
     """A binary floating-point format and the constants and fits that depend on it.
 
     `exp_low` / `exp_high`: beyond these exp is 0 / infinity in every rounding, and the clamped argument
-    still yields just that. `exp_normal`: exp(±x) is normal up to there. `ln2_high` has so many trailing zeros that its product with any exponent is exact.
+    still yields just that. `exp_normal`: exp(±x) is normal up to there. `ln2_high` has so many trailing
+    zeros that its product with any exponent is exact.
     `expm1`: Q in exp(r) - 1 = r + r² Q(r) for |r| ≤ ln(2)/2. `tanh_one`: beyond it tanh rounds to 1.
     """
 
@@ -294,7 +295,9 @@ class _Body:
         mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
         return self.emit(f"select {self._vector('i1')} {mask}, {self.type} {then}, {self.type} {otherwise}")
 
-    def rarely(self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
+    def rarely(
+        self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]
+    ) -> str:
         """`then()` for all lanes if `a predicate b` in any, else `otherwise()`, which is the common case."""
         mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
         if self._lanes > 1:
