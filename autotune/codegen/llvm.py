@@ -436,7 +436,9 @@ class _Function:
         self.shared.declares.setdefault(f"declare void {name}(ptr, i32, i32, i32)")
         for at in range(0, x.lanes if step else 1, line if step == 1 else 1):
             ptr, _ = x.address(s.buffer, flat, at * step)
-            self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 3, i32 1)")
+            if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
+                self.s.top.memo["prefetch", ptr] = True
+                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 3, i32 1)")
 
     def streams(self, at: Flat, item: int) -> bool:
         """Whether a vector stored there is as aligned as streaming stores need, where its array is."""
