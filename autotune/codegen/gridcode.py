@@ -10,11 +10,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from autotune.codegen.simt import Generated
 from autotune.errors import CompileError
 from schedules.ir import ITEM, Buffer, const
-from schedules.simt import Extents, GridProgram
+
+if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
+    from autotune.codegen.simt import Generated
+    from schedules.simt import Extents, GridProgram
 
 MAGIC = b"autotune-grid-2\n"
 
