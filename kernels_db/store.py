@@ -142,8 +142,7 @@ class Log(LogReader):
                     later = {**values[i], "created": after(last)}
                     made[i] = columns = self._sealed(later)
                 newest[trace] = max(columns["created"], last)
-            if made:
-                session.execute(engine.insert(session.connection(), RecordRow), made)
+            engine.insert(session.connection(), "record", made)
         return [stored_record(self.place, columns) for columns in made]
 
     def _prepared(self, new: NewRecord) -> dict[str, Any]:
