@@ -100,7 +100,7 @@ def make_export(path: Path, records: int, a_task: int) -> None:
                 if not first and records <= 0:
                     return
                 template["trial"] = i
-                template["trace"] = json.loads(trace(i).to_json())
+                template["trace"] = trace(i).document()
                 template["times_s"] = [1e-3 + 1e-9 * ((i * 7919) % a_task)] * 5
                 template["time_s"] = template["times_s"][0]
                 f.write(exchange.line(exchange.seal("record", template)))
