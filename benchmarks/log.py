@@ -109,12 +109,15 @@ def make_export(path: Path, records: int, a_task: int) -> None:
 
 
 def merge(into: str, source: str, out: Any) -> None:
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     with Log(into) as log:
         result = log.merge(source)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    seconds = round(time.monotonic() - started, 1)
-    out.put({"new": result.new, "refused": dict(result.refused), "seconds": seconds, "peak_mb": round(peak)})
+    seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    out.put({
+        "new": result.new, "refused": dict(result.refused),
+        "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    })  # fmt: skip
 
 
 def in_process(work: Callable[..., None], *args: Any) -> dict[str, Any]:
@@ -159,7 +162,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the large log is made [default: a temporary one]")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    result: dict[str, Any] = {"command": "python benchmarks/log.py " + " ".join(sys.argv[1:])}
+    words = ["URL" if word == args.postgresql else word for word in sys.argv[1:]]
+    result: dict[str, Any] = {"command": " ".join(["python benchmarks/log.py", *words])}
     machine = targets.machine()
     result["machine"] = {k: machine[k] for k in ("cpu", "usable_cpus", "memory_gib", "kernel", "python")}
     result["load"] = round(os.getloadavg()[0], 1)

@@ -124,8 +124,8 @@ def decode(value: dict[str, Any]) -> Item:
 
 
 def decode_own(value: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a record that this process made: `decode` of one that has no uid yet. Its trace may be
-    a `Trace.document`. Raises `Refused`."""
+    """The columns of a record that this process made: `decode` of one that has no uid yet. Its trace is
+    a `Trace.document`, whose tuples are written as lists. Raises `Refused`."""
     columns = _finish_trace(_checked("record", _OWN_FIELDS, value), value)
     return {"uid": digest(_record_text(columns)), **columns}
 
