@@ -171,6 +171,8 @@ def main() -> None:
     def say(name: str, value: Any) -> None:
         result[name] = value
         print(name, json.dumps(value), flush=True)
+        if args.out:  # at every step: the whole takes long
+            args.out.write_text(json.dumps(result, indent=2) + "\n")
 
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for batch in (args.batch, 1):
@@ -186,8 +188,6 @@ def main() -> None:
             if name == "tasks_of_1000":
                 say("merge_again", in_process(merge, log, str(export)))
             export.unlink()
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
