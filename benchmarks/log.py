@@ -100,7 +100,7 @@ def make_export(path: Path, records: int, a_task: int) -> None:
                 if not first and records <= 0:
                     return
                 template["trial"] = i
-                template["trace"] = json.loads(trace(i).to_json())
+                template["trace"] = trace(i).document()
                 template["times_s"] = [1e-3 + 1e-9 * ((i * 7919) % a_task)] * 5
                 template["time_s"] = template["times_s"][0]
                 f.write(exchange.line(exchange.seal("record", template)))
@@ -109,12 +109,15 @@ def make_export(path: Path, records: int, a_task: int) -> None:
 
 
 def merge(into: str, source: str, out: Any) -> None:
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     with Log(into) as log:
         result = log.merge(source)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    seconds = round(time.monotonic() - started, 1)
-    out.put({"new": result.new, "refused": dict(result.refused), "seconds": seconds, "peak_mb": round(peak)})
+    seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    out.put({
+        "new": result.new, "refused": dict(result.refused),
+        "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    })  # fmt: skip
 
 
 def in_process(work: Callable[..., None], *args: Any) -> dict[str, Any]:
@@ -159,7 +162,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the large log is made [default: a temporary one]")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    result: dict[str, Any] = {"command": "python benchmarks/log.py " + " ".join(sys.argv[1:])}
+    words = ["URL" if word == args.postgresql else word for word in sys.argv[1:]]
+    result: dict[str, Any] = {"command": " ".join(["python benchmarks/log.py", *words])}
     machine = targets.machine()
     result["machine"] = {k: machine[k] for k in ("cpu", "usable_cpus", "memory_gib", "kernel", "python")}
     result["load"] = round(os.getloadavg()[0], 1)
@@ -167,6 +171,8 @@ def main() -> None:
     def say(name: str, value: Any) -> None:
         result[name] = value
         print(name, json.dumps(value), flush=True)
+        if args.out:  # at every step: the whole takes long
+            args.out.write_text(json.dumps(result, indent=2) + "\n")
 
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for batch in (args.batch, 1):
@@ -182,8 +188,6 @@ def main() -> None:
             if name == "tasks_of_1000":
                 say("merge_again", in_process(merge, log, str(export)))
             export.unlink()
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -120,6 +120,17 @@ def decode(value: dict[str, Any]) -> Item:
     if fields is None:
         raise Refused("unknown line type")
     assert isinstance(kind, str)
+    return Item(kind, _FINISH[kind](_checked(kind, fields, value), value))  # type: ignore[arg-type]
+
+
+def decode_own(value: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a record that this process made: `decode` of one that has no uid yet. Its trace is
+    a `Trace.document`, whose tuples are written as lists. Raises `Refused`."""
+    columns = _finish_trace(_checked("record", _OWN_FIELDS, value), value)
+    return {"uid": digest(_record_text(columns)), **columns}
+
+
+def _checked(kind: str, fields: dict[str, Callable[[Any], Any]], value: dict[str, Any]) -> dict[str, Any]:
     columns = {}
     for name, check in fields.items():
         if name not in value:
@@ -130,7 +141,7 @@ def decode(value: dict[str, Any]) -> Item:
             raise Refused(f"{kind}: {name} not valid") from None
     if len(value) != len(fields) + 1:
         raise Refused(f"{kind}: unknown field")
-    return Item(kind, _FINISH[kind](columns, value))  # type: ignore[arg-type]
+    return columns
 
 
 def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
@@ -141,11 +152,6 @@ def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
         x = columns["json" if name == "definition" else name]
         value[name] = json.loads(x) if name in _NESTED else x
     return value
-
-
-def seal_record(value: dict[str, Any], nested: dict[str, str]) -> dict[str, Any]:
-    """`seal` of a record whose ``environment``, ``times_s`` and ``trace`` are at hand as canonical text."""
-    return {**value, "uid": digest(_spliced(nested, value))}
 
 
 def seal(kind: Literal["run", "record"], value: dict[str, Any]) -> dict[str, Any]:
@@ -160,19 +166,22 @@ def _uid(kind: str, value: dict[str, Any]) -> str:
     return digest(canonical(constant))
 
 
-def _spliced(columns: dict[str, Any], value: dict[str, Any]) -> str:
-    """``canonical`` of a record without its uid, from what `decode` has encoded already: encoding a trace
-    is most of what taking in a record costs."""
-    nested = "environment", "times_s", "trace"
-    plain = {k: v for k, v in value.items() if k != "uid" and k not in nested}
-    text = canonical({**plain, **dict.fromkeys(nested, 0)})
-    at = 0
-    for name in nested:  # in the order of the keys; what stands before is plain, and quotes its quotes
-        mark = f',"{name}":0'
-        at = text.index(mark, at) + len(mark) - 1
-        text = text[:at] + columns[name] + text[at + 1 :]
-        at += len(columns[name])
-    return text
+def _record_text(columns: Mapping[str, Any]) -> str:
+    """``canonical`` of a record without its uid, from its checked columns: encoding a trace is much of what
+    taking in a record costs, so it is done once. What is not quoted here is checked to need no escapes."""
+    c = columns
+    return (
+        f'{{"created":"{c["created"]}","environment":{c["environment"]},"error":{_plain(c["error"])}'
+        f',"kind":"{c["kind"]}","machine":"{c["machine"]}","reason":{canonical(c["reason"])}'
+        f',"run":"{c["run"]}","sketch":{canonical(c["sketch"])},"status":"{c["status"]}"'
+        f',"target":"{c["target"]}","time_s":{_plain(c["time_s"])},"times_s":{c["times_s"]}'
+        f',"trace":{c["trace"]},"trial":{c["trial"]},"type":"record","workload":"{c["workload"]}"}}'
+    )
+
+
+def _plain(x: float | None) -> str:
+    """``canonical`` of a finite number, without its cost of setting out."""
+    return "null" if x is None else float.__repr__(x)
 
 
 # -- one check per field: value -> column, or an exception of MALFORMED -----------------------------
@@ -224,7 +233,7 @@ def _number(positive: bool) -> Callable[[Any], float]:
 def _times(x: Any) -> str:
     if not isinstance(x, list) or len(x) > MAX_TIMES:
         raise ValueError
-    return canonical([_seconds(t) for t in x])
+    return f"[{','.join([_plain(_seconds(t)) for t in x])}]"
 
 
 def _object(limit: int) -> Callable[[Any], str]:
@@ -244,7 +253,7 @@ def _depth(x: Any) -> int:
     """Levels of lists and objects, counted no further than `MAX_DEPTH` + 1."""
     level, depth = [x], 0
     while level and depth <= MAX_DEPTH:
-        nested = [v for v in level if isinstance(v, (list, dict))]
+        nested = [v for v in level if isinstance(v, (list, tuple, dict))]
         level = [y for v in nested for y in (v.values() if isinstance(v, dict) else v)]
         depth += bool(nested)
     return depth
@@ -303,6 +312,7 @@ _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "created": _moment,
     },
 }
+_OWN_FIELDS = {name: check for name, check in _FIELDS["record"].items() if name != "uid"}
 _NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
 
 
@@ -344,16 +354,20 @@ def _finish_run(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any
 
 
 def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    columns = _finish_trace(columns, value)
+    if digest(_record_text(columns)) != columns["uid"]:
+        raise Refused("record: uid does not match")
+    return columns
+
+
+def _finish_trace(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     if value["trace"].get("version") != TRACE_VERSION:
         raise Refused(f"record: trace version {_version(value['trace'])} cannot be read")
-    text = columns["trace"]
     if not _is_trace(value["trace"]):
         raise Refused("record: trace not valid")
     if columns["status"] == "ok" and columns["time_s"] is None:
         raise Refused("record: ok without time_s")
-    if digest(_spliced(columns, value)) != columns["uid"]:
-        raise Refused("record: uid does not match")
-    return {**columns, "trace_digest": digest(text)}
+    return {**columns, "trace_digest": digest(columns["trace"])}
 
 
 _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {

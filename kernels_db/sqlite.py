@@ -85,6 +85,8 @@ def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connect
         # only a power cut may take the last commits, and it never damages the file.
         con.execute("PRAGMA synchronous = NORMAL")
         con.execute("PRAGMA cache_size = -65536")  # KiB: the indexes of a large log are walked at random
+        # Pages: a merge changes some of them again with every batch, and writes them back once in 64 MB.
+        con.execute("PRAGMA wal_autocheckpoint = 16384")
         return con
     try:
         con.execute("SELECT count(*) FROM sqlite_master").fetchone()

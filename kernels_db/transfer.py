@@ -88,11 +88,11 @@ def _put_group(session: Session, kind: ItemType, items: list[Item], tally: Tally
         if kind == "record":
             tally.new += old is None
             tally.known += old is not None
-    if fresh:
-        if kind == "record":
-            moment = now()
-            fresh = {key: {**columns, "imported": moment} for key, columns in fresh.items()}
-        session.execute(insert(session.connection(), table), list(fresh.values()))
+    added = list(fresh.values())
+    if kind == "record":
+        moment = now()
+        added = [{**columns, "imported": moment} for columns in added]
+    insert(session.connection(), kind, added)
     for key, columns in changed.items():
         session.execute(update(table).where(_key(table) == key).values(columns))
 

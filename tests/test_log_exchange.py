@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, scratch, trace
 
 from kernels_db import Log, LogError, MergeResult, NewRecord
-from kernels_db.exchange import decode, encode, line, parse, seal
+from kernels_db.exchange import decode, decode_own, encode, line, parse, seal
 from schedules.model import canonical, digest
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -511,6 +511,35 @@ def test_decode_refuses_or_inverts_encode(value: dict[str, Any]) -> None:
     except Refused:
         return
     assert decode(encode(item.type, item.columns)) == item
+
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+seconds = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+nested = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(words | st.just("trace"), x, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_record_of_our_own_has_the_uid_of_its_text(lines: list[bytes], data: st.DataObject) -> None:
+    value = json.loads(lines[5])
+    value |= {
+        "sketch": data.draw(words),
+        "reason": data.draw(words),
+        "time_s": data.draw(seconds),
+        "times_s": data.draw(st.lists(seconds, max_size=4)),
+        "error": data.draw(st.none() | seconds),
+        "trial": data.draw(st.integers(0, 2**63 - 1)),
+        "environment": data.draw(st.dictionaries(words, nested, max_size=3)),
+        "trace": {"version": 1, "steps": [[data.draw(words), {"x": data.draw(nested)}]]},
+    }
+    sealed = seal("record", value)
+    del value["uid"]
+    assert sealed["uid"] == digest(canonical(value))
+    assert decode_own(value) == decode(parse(line(sealed).encode())).columns
 
 
 def test_encode_inverts_decode(lines: list[bytes]) -> None:
