@@ -11,7 +11,7 @@ import numpy as np
 from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.compile import host_arch
-from autotune.measure.check import Checker, reduction_length
+from autotune.measure.check import Checker
 from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.model import Target
@@ -76,7 +76,7 @@ class Case:
     def compare(self, got: Sequence[np.ndarray]) -> str:
         """What is wrong with outputs, or nothing."""
         if not self.exact:
-            return Checker(self.dag.outputs, self.want, reduction_length(self.dag)).check(got, 0).reason
+            return Checker.of(self.dag, self.want).check(got, 0).reason
         for name, g, w in zip(self.dag.outputs, got, self.want, strict=True):
             if not np.array_equal(g, w):
                 at = tuple(int(i) for i in np.argwhere(g != w)[0])
