@@ -273,7 +273,7 @@ def reducer(
             identity(*dtypes) if callable(identity) else identity, len(exprs), f"identity of {name}"
         )
         consts = tuple(
-            x if isinstance(x, Const) else const(x, d) for x, d in zip(neutral, dtypes, strict=True)
+            const(x.value if isinstance(x, Const) else x, d) for x, d in zip(neutral, dtypes, strict=True)
         )
         xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
         joined = _tuple(combine(xs, ys), len(exprs), f"combine of {name}")

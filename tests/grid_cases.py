@@ -77,8 +77,8 @@ def missing(tool: str) -> None:
 
 
 @cache
-def case(op: str) -> Case:
-    workload = ops.workload(op, SMALL[op])
+def case(op: str, dtype: str = "float32") -> Case:
+    workload = ops.workload(op, SMALL[op], dtype)
     rng = np.random.default_rng(1)
     inputs = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in workload.dag.inputs)
     return Case(workload.dag, inputs, tuple(ops.reference(workload, list(inputs))))

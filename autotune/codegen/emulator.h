@@ -38,9 +38,9 @@ static at_half at_round(float f) {
   float size = fabsf(f);
   if (isnan(f)) return sign | 0x7e00;
   if (size >= 65520) return sign | 0x7c00;
-  frexpf(size, &exponent);  // the distance between neighbours: 11 bits, or that of the smallest numbers
-  int step = (exponent < -13 ? -13 : exponent) - 11;
-  int n = (int)nearbyintf(ldexpf(size, -step));  // to even; 2048 becomes the next exponent below
+  frexpf(size, &exponent);
+  int step = size < 0x1p-14f ? -24 : exponent - 11;  // log2 of the distance to the next number
+  int n = (int)nearbyintf(ldexpf(size, -step));  // ties to even; 2048 is 1024 of the next exponent
   return sign | (((step + 24) << 10) + n);
 }
 
