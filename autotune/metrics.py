@@ -7,7 +7,7 @@ Figures are those of one task, averaged over tasks: models order the candidates 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ def of_log(log: Log) -> dict[str, Any]:
     """``predictions``: by what the model knew, `of_predictions` averaged over tasks, the worst pairwise
     accuracy, and counts; ``seconds``: of all trials, by phase (building overlaps with running)."""
     seconds = dict.fromkeys(PHASES, 0.0)
-    tasks: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
+    tasks: defaultdict[tuple[str, str], deque[Record]] = defaultdict(lambda: deque(maxlen=MOST))
     for record in log.records(kind="trial"):
         spent = record.environment.get("seconds")
         if isinstance(spent, Mapping):
@@ -43,7 +43,7 @@ def of_log(log: Log) -> dict[str, Any]:
     found: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     for records in tasks.values():
         for name, meaning in MEANING.items():
-            one = of_task(records[-MOST:], name)
+            one = of_task(records, name)
             if one is not None:
                 found[meaning].append(one)
     return {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import inspect
 import keyword
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +163,7 @@ class Kernel:
         for _ in range(2):  # twice, since the first run has cold caches and code
             once = max(self._loaded.bench(pointers, runs) / runs, 1)
             runs = max(round(_ROUND_NS / once), 1)
-        return statistics.median(self._loaded.bench(pointers, runs) / runs for _ in range(repeat)) * 1e-9
+        return float(np.median([self._loaded.bench(pointers, runs) / runs for _ in range(repeat)])) * 1e-9
 
     def source(self) -> str:
         """The LLVM IR text that this kernel was compiled from. Raises ValueError where it is unknown."""

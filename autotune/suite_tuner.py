@@ -218,7 +218,7 @@ class _Suite:
             session = self.sessions.get(n)
             if session is None:
                 best = best_of(task.workload, self.target, self.log, None)
-                seen = len(self.log.seen(task.workload, self.target))
+                seen = sum(self.log.by_status(task.workload, self.target).values())
                 one = TuneResult(
                     task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"
                 )

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 from autotune.settings import config_file
@@ -294,6 +293,8 @@ def machine() -> dict[str, str | int]:
 
 def _gpu_software() -> dict[str, str]:
     """Versions of what compiles for GPUs and runs on them, as far as it is installed."""
+    from importlib import metadata  # takes long, and loading a kernel needs none of this
+
     found = {}
     driver = re.search(r"Kernel Module(?: for \S+)?\s+([0-9.]+)", _read(Path("/proc/driver/nvidia/version")))
     if driver:

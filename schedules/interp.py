@@ -15,7 +15,7 @@ import numpy as np
 from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
-from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Seq, Stmt, Store
+from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Prefetch, Seq, Stmt, Store
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -214,6 +214,8 @@ class Compiler:
                 return alloc
             case Store(buffer=name, indices=ix, value=v):
                 return self.store(name, ix, self.expr(v))
+            case Prefetch():
+                return lambda env: None
             case Block():
                 return self.block(s)
         raise InterpError(f"cannot interpret {s!r}")

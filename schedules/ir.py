@@ -129,6 +129,15 @@ class Alloc:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Lowered, CPU: ``buffer[indices]`` is read soon: its line may be fetched. A hint, which traps nowhere:
+    the place may lie outside the buffer."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """Lowered, GPU: no thread of a block goes on until all are here, and sees what they wrote."""
 
@@ -146,7 +155,7 @@ class AllReduce:
     extent: int
 
 
-Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Barrier, AllReduce]
+Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from schedules.expr import loads
 from schedules.ir import Alloc, Block, LoweredFunc, Nest, Stmt, blocks, walk
 from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.fetch_ahead import fetch_ahead
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.reuse import reuse
@@ -47,6 +48,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         ("promote", lambda s: promote(s, dtypes)),
         # what is not in registers by now is in memory
         ("spread", spread),
+        # where the code is that reads
+        ("fetch_ahead", lambda s: fetch_ahead(s, tuple(n for n in nest.params if n not in nest.outputs))),
     ]
 
 

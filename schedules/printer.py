@@ -15,6 +15,7 @@ from schedules.ir import (
     Loop,
     LoweredFunc,
     Nest,
+    Prefetch,
     Seq,
     Stmt,
     Store,
@@ -63,6 +64,8 @@ def _stmt(s: Stmt, depth: int, out: list[str]) -> None:
             _stmt(s.body, depth, out)
         case Store():
             out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
+        case Prefetch():
+            out.append(f"{pad}prefetch {_place(s.buffer, s.indices)}")
         case Barrier():
             out.append(f"{pad}barrier")
         case AllReduce():

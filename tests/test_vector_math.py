@@ -181,6 +181,21 @@ def test_exp_underflows_gradually_and_overflows_at_the_limit(jit: llvm.LLJIT) ->
     assert got[0] > 0.0 and np.isinf(got[5]) and np.isfinite(got[4])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fn", ["exp", "sigmoid"])
+def test_neighbours_in_a_vector_change_nothing(jit: llvm.LLJIT, fn: str, dtype: str) -> None:
+    # one lane whose result is not normal sends the whole vector the long way
+    x = np.random.default_rng(0).uniform(-80, 80, 8 * 4000).astype(dtype)
+    mixed = x.copy()
+    mixed[3::8] = np.resize(np.array([-1e4, np.nan, np.inf, -np.inf, 1e4, 720.0, -740.0], dtype), 4000)
+    alone, together = _run(jit, fn, 8, x), _run(jit, fn, 8, mixed)
+    keep = np.arange(x.size) % 8 != 3
+    np.testing.assert_array_equal(together[keep], alone[keep])
+    with np.errstate(all="ignore"):
+        expected = REFERENCE[fn](mixed[~keep]).astype(dtype)
+    np.testing.assert_allclose(together[~keep], expected, rtol=1e-6, atol=float(np.finfo(dtype).tiny))
+
+
 TARGETS = {
     "x86-64-v2": ("x86_64-unknown-linux-gnu", "x86-64-v2", ""),
     "x86-64-v3": ("x86_64-unknown-linux-gnu", "x86-64-v3", ""),

@@ -9,7 +9,6 @@ import ctypes
 import itertools
 import os
 import sys
-import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -270,7 +269,7 @@ def _python_table() -> dict[str, int] | None:
 
     if (
         sys.implementation.name != "cpython"
-        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or "t" in getattr(sys, "abiflags", "")  # free-threaded; sysconfig says it too, and takes 10 ms
         or object.__basicsize__ != abi.DATA_AT
         or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
     ):

@@ -10,12 +10,15 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from autotune.codegen.simt import Generated
 from autotune.errors import CompileError
 from schedules.dtypes import ITEMSIZE
 from schedules.ir import Buffer, const
-from schedules.simt import Extents, GridProgram
+
+if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
+    from autotune.codegen.simt import Generated
+    from schedules.simt import Extents, GridProgram
 
 MAGIC = b"autotune-grid-2\n"
 
@@ -57,6 +60,11 @@ class GridCode:
     source: str
     binary: bytes = b""
     facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def numbered(self) -> list[tuple[Launch, list[int]]]:
+        """Each launch with its arrays as their places among ``params`` and, behind those, ``scratch``."""
+        place = {a.name: i for i, a in enumerate((*self.params, *self.scratch))}
+        return [(x, [place[name] for name in x.arrays]) for x in self.launches]
 
     def to_bytes(self) -> bytes:
         head = {

@@ -16,12 +16,13 @@ from autotune.errors import CompileError
 from schedules import expr as E
 from schedules.dtypes import HALF, ITEMSIZE
 from schedules.expr import Binary, Expr, Load, is_float
-from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, const, walk
+from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Prefetch, Seq, Stmt, Store, const, walk
 from schedules.model import Target
 from schedules.passes.simplify import substitute
 
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
+LINE = 64  # bytes of a cache line, as prefetching assumes: where they are more, some requests are for nothing
 STREAM_ALIGN = 16  # bytes: numpy's arrays are that, and vectors of more are written in pieces of it
 FENCE = "  fence seq_cst"  # after streaming stores, before anyone is told that they were made
 
@@ -179,6 +180,8 @@ class _Function:
                     self.stmt(x)
             case Store():
                 self.store(s)
+            case Prefetch():
+                self.prefetch(s)
             case Guard():
                 self.guard(s)
             case Alloc():
@@ -437,6 +440,23 @@ class _Function:
         for lane, ptr in enumerate(x._lane_addresses(s.buffer, flat, step)):
             one = self.s.emit(f"extractelement {value}, i64 {lane}")
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
+
+    def prefetch(self, s: Prefetch) -> None:
+        """A request for each line of dense lanes, or for the one element that lanes share. Vectors that begin
+        within a line, whose first was asked for with its first vector, ask for none."""
+        x = self.x
+        flat = x.flat(s.buffer, s.indices)
+        line = LINE // ITEMSIZE[x.places[s.buffer].dtype]
+        step = x.stride(flat)
+        if step is None or (step == 1 and x.lane_base % line):
+            return
+        name = "@llvm.prefetch.p0"
+        self.shared.declares.setdefault(f"declare void {name}(ptr, i32, i32, i32)")
+        for at in range(0, x.lanes if step else 1, line if step == 1 else 1):
+            ptr, _ = x.address(s.buffer, flat, at * step)
+            if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
+                self.s.top.memo["prefetch", ptr] = True
+                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 3, i32 1)")
 
     def streams(self, at: Flat, item: int) -> bool:
         """Whether a vector stored there is as aligned as streaming stores need, where its array is."""

@@ -234,6 +234,7 @@ class Expressions(Addresses):
         for d in m.declares:
             self.declare(d)
         self.s.top.lines.extend(f"  {line}" for line in m.lines)
+        self.s.top.label = m.label or self.s.top.label
         return Value(m.result, x.dtype, x.lanes)
 
     def _cast(self, x: Value, to: str) -> Value:

@@ -1,9 +1,10 @@
 """Elementary functions as LLVM vector IR text: exp, log, sqrt, tanh, erf, sigmoid, abs, floor.
 
 `llvm.exp.v8f32` and its like scalarise to libm calls, which costs a factor of ten. Here each
-function is a short branch-free sequence of vector instructions for float32 or float64 and any number of
-lanes; the backend splits or widens odd ones. Special values follow IEEE 754 and C: infinities, NaN,
-signed zero, overflow to infinity, gradual underflow. No errno, no exception flags.
+function is a short sequence of vector instructions for float32 or float64 and any number of lanes; the
+backend splits or widens odd ones. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
+overflow to infinity, gradual underflow. No errno, no exception flags. None branches but exp, around what
+only vectors with a result that is not normal need (a quarter of its instructions).
 
 Multiply-add is `llvm.fmuladd`: one FMA where the target has it, else mul and add and never a call of
 `fma`. The argument reductions stay exact either way, because the high part of ln 2 has trailing zeros.
@@ -41,11 +42,13 @@ class MathFunction:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The same computation as instruction lines to paste into a body; the value stands in `result`."""
+    """The same computation as instruction lines to paste into a body; the value stands in `result`, and what
+    follows is in the block `label`, or where there is none in the block that it was pasted into."""
 
     lines: tuple[str, ...]
     result: str
     declares: tuple[str, ...]
+    label: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class _Format:
     """A binary floating-point format and the constants and fits that depend on it.
 
     `exp_low` / `exp_high`: beyond these exp is 0 / infinity in every rounding, and the clamped argument
-    still yields just that. `ln2_high` has so many trailing zeros that its product with any exponent is exact.
+    still yields just that. `exp_normal`: exp(±x) is normal up to there. `ln2_high` has so many trailing
+    zeros that its product with any exponent is exact.
     `expm1`: Q in exp(r) - 1 = r + r² Q(r) for |r| ≤ ln(2)/2. `tanh_one`: beyond it tanh rounds to 1.
     """
 
@@ -66,6 +70,7 @@ class _Format:
     ln2_low: float
     exp_low: float
     exp_high: float
+    exp_normal: float
     tanh_one: float
     expm1: tuple[float, ...]
 
@@ -103,6 +108,7 @@ _FLOAT32 = _Format(
     ln2_low=-2.12194440054690581e-4,
     exp_low=-104.0,
     exp_high=89.0,
+    exp_normal=87.0,
     tanh_one=10.0,
     # Relative error 4.5e-9.
     expm1=(
@@ -123,6 +129,7 @@ _FLOAT64 = _Format(
     ln2_low=1.90821492927058770002e-10,
     exp_low=-746.0,
     exp_high=710.0,
+    exp_normal=708.0,
     tanh_one=22.0,
     # Relative error 5.6e-18.
     expm1=(
@@ -228,6 +235,7 @@ class _Body:
         self.prefix = prefix
         self.lines: list[str] = []
         self.declares: dict[str, None] = {}
+        self.label: str | None = None
         self._lanes = lanes
         self.type = self._vector(fmt.llvm)
         self.int_type = self._vector(f"i{fmt.bits}")
@@ -287,6 +295,27 @@ class _Body:
         mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
         return self.emit(f"select {self._vector('i1')} {mask}, {self.type} {then}, {self.type} {otherwise}")
 
+    def rarely(
+        self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]
+    ) -> str:
+        """`then()` for all lanes if `a predicate b` in any, else `otherwise()`, which is the common case."""
+        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
+        if self._lanes > 1:
+            name = f"@llvm.vector.reduce.or.v{self._lanes}i1"
+            self.declares[f"declare i1 {name}({self._vector('i1')})"] = None
+            mask = self.emit(f"call i1 {name}({self._vector('i1')} {mask})")
+        rare, common, done = (f"{self.prefix}{side}{len(self.lines)}" for side in ("rare", "common", "done"))
+        weights = '!prof !{!"branch_weights", i32 1, i32 1000}'
+        self.lines.append(f"br i1 {mask}, label %{rare}, label %{common}, {weights}")
+        values = []
+        for label, side in ((rare, then), (common, otherwise)):
+            self.lines.append(f"{label}:")
+            values.append(f"[ {side()}, %{label} ]")
+            self.lines.append(f"br label %{done}")
+        self.lines.append(f"{done}:")
+        self.label = done
+        return self.emit(f"phi {self.type} {', '.join(values)}")
+
     def at_most(self, a: str, bound: float) -> str:
         """min(a, bound) that keeps NaN, in the operand order that x86 has one instruction for."""
         limit = self.const(bound)
@@ -305,34 +334,47 @@ class _Body:
 
 
 def _reduce_exp(b: _Body, x: str) -> tuple[str, str]:
-    """x = n ln 2 + r: returns exp(r) - 1 and the shifted n = x / ln 2 + magic, whose low bits are n."""
+    """x = n ln 2 + r: returns exp(r) - 1, and n + bias + magic, whose low bits are those of the exponent of
+    2^n where that is normal."""
     fmt = b.fmt
-    shifted = b.fma(x, b.const(1.0 / math.log(2.0)), b.const(fmt.magic))
-    n = b.sub(shifted, b.const(fmt.magic))
+    biased = b.const(fmt.magic + fmt.bias)
+    shifted = b.fma(x, b.const(1.0 / math.log(2.0)), biased)
+    n = b.sub(shifted, biased)
     r = b.fma(n, b.const(-fmt.ln2_high), x)
     r = b.fma(n, b.const(-fmt.ln2_low), r)
     return b.fma(b.mul(r, r), b.polynomial(r, fmt.expm1), r), shifted
 
 
-def _power_of_two(b: _Body, shifted_bits: str) -> str:
-    """2^n from the bits of magic + n, if 2^n is normal; the shift drops the bits of the magic number."""
-    exponent = b.integer("shl", shifted_bits, b.fmt.mantissa)
-    return b.from_bits(b.integer("add", exponent, b.fmt.one_bits))
+def _power_of_two(b: _Body, shifted: str) -> str:
+    """2^n from n + bias + magic, if 2^n is normal; the shift drops the bits of the magic number."""
+    return b.from_bits(b.integer("shl", b.to_bits(shifted), b.fmt.mantissa))
+
+
+def _exp_of_normal(b: _Body, x: str) -> str:
+    """exp(x) where it is a normal number."""
+    expm1, shifted = _reduce_exp(b, x)
+    power = _power_of_two(b, shifted)
+    return b.fma(expm1, power, power)
 
 
 def _exp_of_clamped(b: _Body, x: str) -> str:
-    """exp(x) for exp_low ≤ x ≤ exp_high: 2^n as two factors, so that underflow rounds once, at the end."""
+    """exp(x) for exp_low ≤ x ≤ exp_high: 2^n as two factors, so that underflow rounds once, at the end. The
+    same bits as `_exp_of_normal` where the result is normal: neighbours in a vector change nothing."""
+    biased = b.const(b.fmt.magic + b.fmt.bias)
     expm1, shifted = _reduce_exp(b, x)
-    n = b.sub(shifted, b.const(b.fmt.magic))
-    half = b.fma(n, b.const(0.5), b.const(b.fmt.magic))
-    half_bits = b.to_bits(half)
-    rest_bits = b.integer("sub", b.to_bits(shifted), half_bits)
-    scaled = b.mul(b.add(expm1, b.const(1.0)), _power_of_two(b, half_bits))
-    return b.mul(scaled, _power_of_two(b, rest_bits))
+    n = b.sub(shifted, biased)
+    half = b.fma(n, b.const(0.5), biased)
+    rest = b.add(b.sub(n, b.sub(half, biased)), biased)
+    power = _power_of_two(b, half)
+    return b.mul(b.fma(expm1, power, power), _power_of_two(b, rest))
 
 
 def _exp(b: _Body, x: str) -> str:
-    return _exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high))
+    def clamped() -> str:
+        return _exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high))
+
+    magnitude = b.intrinsic("fabs", x)
+    return b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: _exp_of_normal(b, x))
 
 
 def _log(b: _Body, x: str) -> str:
@@ -374,7 +416,7 @@ def _tanh(b: _Body, x: str) -> str:
     """tanh|x| = E / (E + 2), E = exp(2|x|) - 1 = 2^n (exp(r) - 1) + (2^n - 1): accurate down to denormals."""
     magnitude = b.at_most(b.intrinsic("fabs", x), b.fmt.tanh_one)
     expm1, shifted = _reduce_exp(b, b.add(magnitude, magnitude))
-    power = _power_of_two(b, b.to_bits(shifted))
+    power = _power_of_two(b, shifted)
     value = b.fma(power, expm1, b.sub(power, b.const(1.0)))
     return b.intrinsic("copysign", b.div(value, b.add(value, b.const(2.0))), x)
 
@@ -383,7 +425,11 @@ def _sigmoid(b: _Body, x: str) -> str:
     """With z = exp(-|x|): 1 / (1 + z) for x ≥ 0, else z / (1 + z); so small results keep their digits."""
     magnitude = b.intrinsic("fabs", x)
     negative = b.emit(f"fneg {b.type} {magnitude}")
-    z = _exp_of_clamped(b, b.at_least(negative, b.fmt.exp_low))
+    z = b.rarely(
+        magnitude, "ugt", b.const(b.fmt.exp_normal),
+        lambda: _exp_of_clamped(b, b.at_least(negative, b.fmt.exp_low)),
+        lambda: _exp_of_normal(b, negative),
+    )  # fmt: skip
     one = b.const(1.0)
     return b.div(b.where(x, "olt", b.const(0.0), z, one), b.add(z, one))
 
@@ -407,7 +453,7 @@ def _erf_float64(b: _Body, x: str) -> str:
     square = b.mul(y, y)
     one = b.const(1.0)
     expm1, shifted = _reduce_exp(b, b.emit(f"fneg {b.type} {square}"))
-    gauss = b.mul(b.add(expm1, one), _power_of_two(b, b.to_bits(shifted)))
+    gauss = b.mul(b.add(expm1, one), _power_of_two(b, shifted))
     outer_numerator = b.mul(gauss, b.polynomial(y, _ERF64_P))
     inner_numerator = b.mul(y, b.polynomial(square, _ERF64_T))
     numerator = b.where(y, "olt", one, inner_numerator, outer_numerator)
@@ -443,7 +489,7 @@ def expand(fn: str, dtype: str, lanes: int, operand: str, prefix: str) -> Expans
         raise WorkloadError(f"{fn} over {lanes} lanes; a vector has at least one")
     body = _Body(_FORMATS[dtype], lanes, prefix)
     result = _EMITTERS[fn](body, operand)
-    return Expansion(tuple(body.lines), result, tuple(body.declares))
+    return Expansion(tuple(body.lines), result, tuple(body.declares), body.label)
 
 
 def define(fn: str, dtype: str, lanes: int) -> MathFunction:

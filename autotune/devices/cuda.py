@@ -98,13 +98,12 @@ class CudaProgram:
             self._module = _ok(self._d.cuModuleLoadData(code.binary))
         except DeviceError as err:
             raise CompileError(f"the driver refused the code: {err}") from None
-        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
         launches = []
-        for x in code.launches:
+        for x, used in code.numbered():
             function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
-            launches.append((function, x.grid, x.block, [numbers[n] for n in x.arrays]))
+            launches.append((function, x.grid, x.block, used))
         address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value or 0
-        self.launch = launcher.bind(address, launches, len(numbers))
+        self.launch = launcher.bind(address, launches, len(code.params) + len(code.scratch))
 
     def run(self, memory: Sequence[Memory]) -> None:
         self._launched(memory)

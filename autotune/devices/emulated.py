@@ -27,12 +27,10 @@ class EmulatedProgram:
         names = [emulator.launched(x.kernel) for x in code.launches]
         at, self._keep = link(emulator.driver(code), ("at_cuLaunchKernel", "at_fault_text", *names), {})
         self._text = ctypes.CFUNCTYPE(ctypes.c_char_p)(at["at_fault_text"])
-        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
         launches = [
-            (at[n], x.grid, x.block, [numbers[a] for a in x.arrays])
-            for n, x in zip(names, code.launches, strict=True)
+            (at[n], x.grid, x.block, used) for n, (x, used) in zip(names, code.numbered(), strict=True)
         ]
-        self.launch = launcher.bind(at["at_cuLaunchKernel"], launches, len(numbers))
+        self.launch = launcher.bind(at["at_cuLaunchKernel"], launches, len(code.params) + len(code.scratch))
 
     def run(self, memory: Sequence[Memory]) -> None:
         if self.launch(*memory, 0):

@@ -43,11 +43,9 @@ class OpenclProgram:
                 built = cl.Program(context(), code.source).build()
         except cl.Error as err:
             raise CompileError(f"OpenCL refused the generated code: {str(err)[:600]}") from None
-        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
         self._launches = []
-        for x in code.launches:
+        for x, used in code.numbered():
             size = tuple(g * b for g, b in zip(x.grid, x.block, strict=True))
-            used = [numbers[n] for n in x.arrays]
             self._launches.append((cl.Kernel(built, x.kernel), size, x.block, used))
 
     def run(self, memory: Sequence[Memory]) -> None:

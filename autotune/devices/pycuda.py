@@ -54,12 +54,11 @@ class PycudaProgram:
             self._module = self._d.module_from_buffer(code.binary)
         except self._d.Error as err:
             raise CompileError(f"the driver refused the code: {err}") from None
-        numbers = {a.name: i for i, a in enumerate((*code.params, *code.scratch))}
         self._launches = []
-        for x in code.launches:
+        for x, used in code.numbered():
             function = self._module.get_function(x.kernel)
-            function.prepare("P" * len(x.arrays))
-            self._launches.append((function, x.grid, x.block, [numbers[n] for n in x.arrays]))
+            function.prepare("P" * len(used))
+            self._launches.append((function, x.grid, x.block, used))
 
     def run(self, memory: Sequence[Memory]) -> None:
         try:

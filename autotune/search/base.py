@@ -112,6 +112,24 @@ class Known:
         return found[:n]
 
 
+class Unguided:
+    """What policies without a model have in common: they need only know what was tried."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._known = Known(space)
+
+    def tell(self, results: Sequence[Result]) -> None:
+        for result in results:
+            self._known.add(result.candidate)
+
+    def exclude(self, digests: Iterable[str]) -> None:
+        self._known.exclude(digests)
+
+    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
+        return {}
+
+
 class RandomTurns:
     """Fresh random candidates, sketches in a random order, round after round."""
 

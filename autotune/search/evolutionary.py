@@ -86,7 +86,7 @@ class EvolutionarySearch:
                 self._best[sketch] = max(self._best[sketch], result.throughput)
             rows = np.array([r.candidate.row for r in group], dtype=np.int64).reshape(len(group), -1)
             self._measured += group
-            self._features.append(self._matrix(sketch, rows))
+            self._features.append(model_matrix(self._space, sketch, rows))
             self._stale = True
 
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
@@ -136,18 +136,13 @@ class EvolutionarySearch:
             return self._model, self._options.epsilon
         return self._draft, self._options.draft_epsilon
 
-    def _matrix(self, sketch: int, rows: Rows) -> Matrix:
-        """Features of rows for the model: those of the space, and the number of the sketch."""
-        features = np.asarray(self._space.features(sketch, rows), dtype=np.float32)
-        return np.column_stack([features, np.full(len(rows), sketch, np.float32)])
-
     def _matrix_of(self, chosen: Sequence[Candidate]) -> Matrix:
         """The same for candidates of any sketches, in their order."""
         out = np.empty((len(chosen), len(self._model.feature_names)), dtype=np.float32)
         for sketch in {c.sketch for c in chosen}:
             where = [i for i, c in enumerate(chosen) if c.sketch == sketch]
             rows = np.array([chosen[i].row for i in where], dtype=np.int64).reshape(len(where), -1)
-            out[where] = self._matrix(sketch, rows)
+            out[where] = model_matrix(self._space, sketch, rows)
         return out
 
     # -- choosing ----------------------------------------------------------------------------
@@ -325,7 +320,9 @@ class EvolutionarySearch:
             flat = self._rng.random(sum(len(p) for p in pools))
         else:
             flat = scorer.predict(
-                np.concatenate([self._matrix(s, p) for s, p in zip(sketches, pools, strict=True)])
+                np.concatenate(
+                    [model_matrix(self._space, s, p) for s, p in zip(sketches, pools, strict=True)]
+                )
             )
         return np.split(flat, ends)
 
@@ -333,3 +330,9 @@ class EvolutionarySearch:
 def model_features(space: Space) -> tuple[str, ...]:
     """Columns that a model of this search sees."""
     return (*space.feature_names, "sketch")
+
+
+def model_matrix(space: Space, sketch: int, rows: Rows) -> Matrix:
+    """Those columns for rows of one sketch: features of the space, and the number of the sketch."""
+    features = np.asarray(space.features(sketch, rows), dtype=np.float32)
+    return np.column_stack([features, np.full(len(rows), sketch, np.float32)])

@@ -6,11 +6,9 @@ first; otherwise so that those tried so far are always spread over the whole gri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 import numpy as np
 
-from autotune.search.base import Known, Result
+from autotune.search.base import Unguided
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from schedules.space.base import Candidate, Rows, Space
 
@@ -18,12 +16,11 @@ MOST = 1 << 16  # rows of all sketches together
 COARSE = (64, 32, 16, 12, 8, 6, 5, 4, 3, 2)  # values a hole where the whole space has more
 
 
-class GridSearch:
+class GridSearch(Unguided):
     """Exhaustive; ends when the grid does. Needs no seed."""
 
     def __init__(self, space: Space) -> None:
-        self._space = space
-        self._known = Known(space)
+        super().__init__(space)
         each = MOST // max(len(space.sketches), 1)
         self._queues = [self._ordered(s, grid(space, s, each)) for s in range(len(space.sketches))]
         self._next = [0] * len(self._queues)
@@ -39,16 +36,6 @@ class GridSearch:
             if found:
                 chosen.append(found)
         return chosen
-
-    def tell(self, results: Sequence[Result]) -> None:
-        for result in results:
-            self._known.add(result.candidate)
-
-    def exclude(self, digests: Iterable[str]) -> None:
-        self._known.exclude(digests)
-
-    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
-        return {}
 
     def _following(self, sketch: int) -> Candidate | None:
         rows = self._queues[sketch]

@@ -6,11 +6,11 @@ refines what another search has found, and is a baseline that a learned model ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.search.base import Known, RandomTurns, Result, candidates
+from autotune.search.base import RandomTurns, Result, Unguided, candidates
 from schedules.space.base import Candidate, Space
 
 FIRST = 16  # random trials before there is anything to refine
@@ -19,12 +19,11 @@ NEIGHBOURS = 16  # tried around an elite until one is new
 RANDOM_SHARE = 0.2  # of the later trials
 
 
-class LocalSearch:
+class LocalSearch(Unguided):
     """The neighbourhood of the `ELITES` best candidates, in turns."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
-        self._space = space
-        self._known = Known(space)
+        super().__init__(space)
         self._rng = np.random.default_rng(seed)
         self._told: list[Result] = []
         self._turns = RandomTurns(self._known, self._rng)
@@ -42,15 +41,8 @@ class LocalSearch:
         return chosen
 
     def tell(self, results: Sequence[Result]) -> None:
-        for result in results:
-            self._known.add(result.candidate)
+        super().tell(results)
         self._told += results
-
-    def exclude(self, digests: Iterable[str]) -> None:
-        self._known.exclude(digests)
-
-    def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
-        return {}
 
     def _elites(self) -> list[Result]:
         ran = [r for r in self._told if r.throughput > 0]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autotune.search.base import SearchPolicy
-from autotune.search.evolutionary import EvolutionarySearch, model_features
+from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.grid import GridSearch
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
@@ -63,5 +63,5 @@ def _prior(space: Space, names: tuple[str, ...]) -> CostModel | None:
     for s in range(len(space.sketches)):
         rows = space.sample(s, SAMPLE, rng)
         rows = rows[space.valid(s, rows)]
-        parts.append(np.column_stack([space.features(s, rows), np.full(len(rows), s, np.float32)]))
+        parts.append(model_matrix(space, s, rows))
     return pretrained.Prior(names, np.concatenate(parts))

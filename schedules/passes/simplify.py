@@ -7,7 +7,20 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load
-from schedules.ir import Alloc, AllReduce, Buffer, Guard, Loop, Seq, Stmt, Store, const, seq, with_body
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Buffer,
+    Guard,
+    Loop,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    const,
+    seq,
+    with_body,
+)
 
 Ranges = dict[str, affine.Range]
 
@@ -66,6 +79,8 @@ def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
             return replace(s, cond=E.substitute(c, env), body=substitute(b, env))
         case Store(indices=ix, value=v):
             return Store(s.buffer, tuple(E.substitute(i, env) for i in ix), E.substitute(v, env))
+        case Prefetch(indices=ix):
+            return Prefetch(s.buffer, tuple(E.substitute(i, env) for i in ix))
     return with_body(s, lambda x: substitute(x, env))
 
 
@@ -74,6 +89,8 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
     match s:
         case Store(indices=ix, value=v) | AllReduce(indices=ix, value=v):
             return (*ix, v)
+        case Prefetch(indices=ix):
+            return ix
         case Guard(cond=c):
             return (c,)
         case Loop(extent=n):

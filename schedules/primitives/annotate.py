@@ -13,7 +13,8 @@ from schedules.primitives.base import Factor, Primitive
 
 HINTS = {
     "chunk": "loop: iterations that a thread claims at once from a parallel loop",
-    "prefetch": "loop: 1 loads what its next iteration copies to shared memory while this one computes",
+    "prefetch": "loop: on a CPU, arguments are asked for that many iterations before they are read; on "
+    "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them",
 }

@@ -51,6 +51,17 @@ class Primitive:
         return cls(**{k: _decode(v, fields[k], f"{step.primitive}.{k}") for k, v in given.items()})
 
 
+def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
+    """Raise ScheduleError unless a buffer is there and no argument; ``what``: the primitive."""
+    own = [b.name for b in nest.buffers if b.name not in nest.params]
+    if buffer in nest.params:
+        raise ScheduleError(f"{what} {buffer}: an argument; use cache_read or cache_write")
+    if buffer not in own:
+        raise ScheduleError(
+            f"{what}: there is no buffer {buffer!r}; intermediate buffers are {', '.join(own) or 'none'}"
+        )
+
+
 @functools.cache
 def _field_types(cls: type[Primitive]) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)

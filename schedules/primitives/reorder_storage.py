@@ -11,7 +11,7 @@ from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Nest
 from schedules.model import Target
 from schedules.nest import map_blocks, set_buffer
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, require_intermediate
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,7 @@ class ReorderStorage(Primitive):
     order: tuple[int, ...]
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        own = [b.name for b in nest.buffers if b.name not in nest.params]
-        if self.buffer in nest.params:
-            raise ScheduleError(f"reorder_storage {self.buffer}: an argument; use cache_read or cache_write")
-        if self.buffer not in own:
-            raise ScheduleError(
-                f"reorder_storage: there is no buffer {self.buffer!r}; intermediate buffers are "
-                f"{', '.join(own) or 'none'}"
-            )
+        require_intermediate(nest, self.buffer, self.name)
         rank = len(nest.buffer(self.buffer).shape)
         if sorted(self.order) != list(range(rank)):
             raise ScheduleError(

@@ -9,7 +9,7 @@ from schedules.errors import ScheduleError
 from schedules.ir import SCOPES, Nest
 from schedules.model import Target
 from schedules.nest import set_buffer
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, require_intermediate
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,7 @@ class SetScope(Primitive):
             raise ScheduleError(
                 f"set_scope {self.buffer}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
             )
-        own = [b.name for b in nest.buffers if b.name not in nest.params]
-        if self.buffer in nest.params:
-            raise ScheduleError(f"set_scope {self.buffer}: an argument; use cache_read or cache_write")
-        if self.buffer not in own:
-            raise ScheduleError(
-                f"set_scope: there is no buffer {self.buffer!r}; intermediate buffers are "
-                f"{', '.join(own) or 'none'}"
-            )
+        require_intermediate(nest, self.buffer, self.name)
 
     def apply(self, nest: Nest) -> Nest:
         return set_buffer(nest, replace(nest.buffer(self.buffer), scope=self.scope))

@@ -31,6 +31,7 @@ LINE = 64  # bytes
 RATES = (32.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 STREAMS = 8  # lines that may be streamed to at a time
 SELECT_CYCLES = 1.0
+HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class BlockFacts:
     item: int
     reduces: bool
     streams: Expr  # 1: results go around the caches
+    ahead: Expr  # more than 0: what it reads was asked for before
     accesses: tuple[AccessFacts, ...]
 
 
@@ -186,6 +188,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         ITEMSIZE[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
+        next((as_expr(n) for x in loops for key, n in x.annotations if key == "prefetch"), Const(0)),
         tuple(facts),
     )
 
@@ -347,6 +350,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     steps = instances / (lanes * unrolled)  # executions of the register tile
     inner_bytes = panel_bytes = memory = fetched = np.zeros_like(lanes)
     moved: list[Number] = [np.zeros(())] * len(RATES)
+    asked = np.zeros(())  # bytes that are read from memory
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         panel_bytes = panel_bytes + number(a.panel, env) * a.item
@@ -354,7 +358,9 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         if a.write:  # what is written through the caches is fetched first
             fetched = fetched + number(a.whole, env) * a.item * (1.0 - number(b.streams, env))
         streams = number(b.streams, env) if a.write else np.zeros(())
-        moved = [x + y for x, y in zip(moved, _moved(a, streams, lanes, unrolled, env, m), strict=True)]
+        here = _moved(a, streams, lanes, unrolled, env, m)
+        moved = [x + y for x, y in zip(moved, here, strict=True)]
+        asked = asked + (0.0 if a.write else here[-1])
     l2_traffic = inner_bytes * outer
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
@@ -372,6 +378,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     l2_in = panel_bytes <= m.l2
     traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
     memory_cycles = sum(level / rate for level, rate in zip(moved, RATES, strict=True))
+    memory_cycles = memory_cycles - HIDDEN * (number(b.ahead, env) > 0) * asked / RATES[-1]
     compute = steps * issue + outer * (6.0 + returns)
     cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
     whole = np.ceil(lanes / per) * per

@@ -11,6 +11,7 @@ from schedules.expr import Binary
 from schedules.ir import Block, blocks
 from schedules.nest import vars_bound
 from schedules.space.rules.patterns import is_map, is_row_reduction
+from schedules.space.rules.prefetching import prefetch_rows
 from schedules.space.sketching import Draft, extent
 
 LONG_REDUCTION = 1 << 15
@@ -64,6 +65,8 @@ def schedule_rows(d: Draft, root: str) -> None:
         vectorize_last(d, root, skip=1 if row is not None else 0)
     else:
         vectorize_partial(d, partial)
+    if row is not None:
+        prefetch_rows(d, row, root)
     if row is not None and d.threads > 1:
         d.s.parallel(row)
 

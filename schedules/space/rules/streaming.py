@@ -5,7 +5,7 @@ An ordinary store fetches the line that it writes: a copy moves three bytes for 
 
 from __future__ import annotations
 
-from schedules.ir import Block, blocks, nbytes
+from schedules.ir import Block, Nest, blocks, nbytes
 from schedules.nest import reads, writers
 from schedules.space.rules.patterns import depends, spatial, unit_stride_vars
 from schedules.space.sketching import Draft
@@ -15,9 +15,9 @@ def stream_outputs(d: Draft) -> None:
     """A choice for every output that does not fit beside the inputs in the caches of the cores, where it is
     written once and not read."""
     nest = d.s.nest
-    held = sum(nbytes(nest.buffer(name)) for name in nest.params)
-    if held <= d.target.limit("l2_bytes", 512 << 10) * d.threads:
+    if not beyond_caches(d):
         return
+    held = bytes_of_arguments(nest)
     read = {x.buffer for b in blocks(nest.body) for x in reads(b)}
     for name in nest.outputs:
         made = writers(nest, name)
@@ -25,6 +25,15 @@ def stream_outputs(d: Draft) -> None:
             stream = d.choice(f"{name}.stream", (0, 1))
             for b in made:
                 d.s.annotate(b.name, "nontemporal", stream)
+
+
+def bytes_of_arguments(nest: Nest) -> int:
+    return sum(nbytes(nest.buffer(name)) for name in nest.params)
+
+
+def beyond_caches(d: Draft) -> bool:
+    """Whether a call finds little of its arguments in the caches of the cores."""
+    return bytes_of_arguments(d.s.nest) > d.target.limit("l2_bytes", 512 << 10) * d.threads
 
 
 def _is_final(b: Block) -> bool:

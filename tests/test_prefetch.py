@@ -1,0 +1,132 @@
+"""Software prefetching: where it is asked for, and that nothing but the time of a kernel depends on it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import autotune as at
+from autotune.codegen.llvm import emit
+from autotune.targets import detect
+from schedules import interp, ops, te
+from schedules.expr import Const, Var
+from schedules.ir import Loop, LoweredFunc, Prefetch, Seq, Store, walk
+from schedules.lower import lower
+from schedules.passes.simplify import substitute
+from schedules.printer import show
+from schedules.schedule import Schedule
+from schedules.space.derive import DerivedSpace, derive
+
+
+def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:
+    """Deviations from the row's sum: two stages pass over each row of x."""
+    x = te.placeholder((m, n), "float32", name="x")
+    k = te.reduce_axis(n, name="k")
+    total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), name="total")
+    s = Schedule([x, total, te.compute((m, n), lambda i, j: x[i, j] - total[i], name="y")])
+    i, j = s.loops("y")
+    s.compute_at("total", i)
+    _, inner = s.split(j, (None, lanes), "guard")
+    s.vectorize(inner)
+    s.annotate(i, "prefetch", ahead)
+    return s
+
+
+def asked(func: LoweredFunc) -> list[tuple[Prefetch, Store]]:
+    """Each request with the store that it stands before."""
+    pairs = []
+    for s in walk(func.body):
+        if isinstance(s, Seq):
+            for a, b in zip(s.stmts, s.stmts[1:], strict=False):
+                if isinstance(a, Prefetch):
+                    assert isinstance(b, Store)
+                    pairs.append((a, b))
+    return pairs
+
+
+def test_the_second_stage_asks_for_the_next_row() -> None:
+    found = asked(lower(rows(ahead=2).nest))
+    assert found and all(b.buffer == "y" and a.buffer == "x" for a, b in found)
+    text = show(lower(rows(ahead=2).nest))
+    assert "prefetch x[y_i + 2, " in text
+    assert not asked(lower(rows(ahead=0).nest))
+
+
+def test_one_stage_asks_itself() -> None:
+    x = te.placeholder((8, 40), "float32", name="x")
+    s = Schedule([x, te.compute((8, 40), lambda i, j: x[i, j] + 1.0, name="y")])
+    i, _ = s.loops("y")
+    s.annotate(i, "prefetch", 1)
+    assert [(a.buffer, b.buffer) for a, b in asked(lower(s.nest))] == [("x", "y")]
+
+
+def test_what_the_loop_does_not_move_is_not_asked_for() -> None:
+    x = te.placeholder((40,), "float32", name="x")
+    s = Schedule([x, te.compute((8, 40), lambda i, j: x[j] + 1.0, name="y")])
+    s.annotate(s.loops("y")[0], "prefetch", 1)
+    assert not asked(lower(s.nest))
+
+
+def test_scratch_is_not_asked_for() -> None:
+    x = te.placeholder((8, 40), "float32", name="x")
+    a = te.compute((8, 40), lambda i, j: x[i, j] + 1.0, name="a")
+    s = Schedule([x, a, te.compute((8, 40), lambda i, j: a[i, j] * a[i, j], name="y")])
+    s.annotate(s.loops("y")[0], "prefetch", 1)
+    assert not asked(lower(s.nest))
+
+
+@pytest.mark.parametrize(("lanes", "lines"), [(8, 1), (16, 1), (32, 2)])
+def test_one_request_a_line(lanes: int, lines: int) -> None:
+    s = rows(n=64, lanes=lanes)
+    text = emit(lower(s.nest), detect(threads=1)).text
+    assert len(re.findall(r"call void @llvm\.prefetch", text)) == lines
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n", [7, 32, 45, 64])
+def test_results_are_the_same_beyond_the_last_row_too(n: int, threads: int) -> None:
+    s = rows(5, n, ahead=100)
+    if threads > 1:
+        s.parallel(s.loops("y")[0])
+    x = np.arange(5 * n, dtype=np.float32).reshape(5, n)
+    expected = x - x.sum(axis=1, keepdims=True)
+    arrays = {"x": x, "y": np.full_like(x, np.nan)}
+    interp.run(lower(s.nest), arrays)
+    np.testing.assert_array_equal(arrays["y"], expected)
+    np.testing.assert_array_equal(at.build(s, target=detect(threads=threads))(x), expected)
+
+
+def test_loop_variables_are_replaced_in_requests_too() -> None:
+    request = Prefetch("x", (Var("i") + 1, Var("j")))
+    assert substitute(Loop("j", Const(4), request), {"i": Const(3)}) == Loop(
+        "j", Const(4), Prefetch("x", (Const(3) + 1, Var("j")))
+    )
+
+
+def _space(m: int, n: int, op: str = "softmax") -> DerivedSpace:
+    return derive(ops.workload(op, {"m": m, "n": n}).dag, detect(threads=1))
+
+
+@pytest.mark.parametrize(("op", "offered"), [("softmax", True), ("layer_norm", True), ("reduce_sum", False)])
+def test_spaces_offer_it_where_stages_share_rows_from_memory(op: str, offered: bool) -> None:
+    large = _space(4096, 1024, op)
+    assert any(h.endswith(".ahead") for h in large.holes(0)) == offered
+    assert not any(h.endswith(".ahead") for h in _space(16, 64, op).holes(0))
+
+
+def test_the_estimate_prefers_it() -> None:
+    space = _space(4096, 1024)
+    names = list(space.holes(0))
+    rng = np.random.default_rng(0)
+    row = space.sample(0, 50, rng)
+    without, ahead = row.copy(), row.copy()
+    without[:, names.index("y.ahead")] = 0
+    ahead[:, names.index("y.ahead")] = 1
+    column = space.feature_names.index("est_time_s")
+    faster = space.features(0, without)[:, column] - space.features(0, ahead)[:, column]
+    assert np.all(faster >= 0) and np.mean(faster > 0) > 0.5  # where the first stage waits for memory
+    traced = space.trace(0, ahead[0])
+    nest = Schedule.replay(space.dag, traced, space.target).nest
+    assert any(isinstance(x, Loop) and ("prefetch", 1) in x.annotations for x in walk(nest.body))
