@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from space_cases import target
 
 import autotune as at
-from autotune import targets
+from autotune import limits, targets
+from autotune.bench import agree, arrays_for
 from autotune.building import emit_module
 from autotune.codegen import cuda, emulator
 from autotune.codegen.compile import assembly
@@ -25,12 +26,13 @@ from autotune.codegen.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from autotune.measure.check import Checker, working_dtype
+from autotune.peers import peer as find_peer
 from schedules import expr as E
 from schedules import interp, ops, te
 from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
 from schedules.evaluate import evaluate
-from schedules.model import Trace
+from schedules.model import Target, Trace
 from schedules.schedule import Schedule
 from schedules.space import derive
 
@@ -361,3 +363,31 @@ def test_tune_then_load(tmp_path: Path) -> None:
         kernel(torch.from_numpy(x).bfloat16())
     with pytest.raises(at.KernelNotFound):
         at.load("softmax", threads=1, db=db, **shape)  # float32 is another workload
+
+
+@pytest.mark.parametrize("peer", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "op", ["add", "fused_multiply_add", "softmax", "layer_norm", "reduce_sum", "permute"]
+)
+def test_peers_agree_though_they_round_more_often(peer: str, op: str) -> None:
+    if peer == "torch":
+        pytest.importorskip("torch")
+    workload = ops.workload(op, SMALL[op], "float16")
+    inputs, outputs = arrays_for(workload, 0)
+    want = evaluate(workload.dag, inputs)
+    with find_peer(peer).prepare(workload, inputs, outputs, 1) as made:
+        made.call()
+        agree(workload, peer, made.result(), want)
+
+
+def test_the_limit_of_a_product_is_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Loop(limits.cpu.FmaLoop):
+        def __init__(self, target: Target, dtype: str) -> None:
+            asked.append(dtype)
+            super().__init__(target, dtype)
+
+    monkeypatch.setattr(limits.cpu, "FmaLoop", Loop)
+    limit = limits.limit_of(ops.workload("matmul", {"m": 64, "n": 64, "k": 512}, "float16"), target(1, 32))
+    assert limit is not None and limit() > 0 and asked == ["float32"]
