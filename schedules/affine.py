@@ -97,6 +97,20 @@ def from_linear(terms: Mapping[Expr, Expr], const: Expr) -> Expr:
     return E.binary("+", out, const)
 
 
+def rejoined(e: Expr) -> tuple[Mapping[Expr, Expr], Expr]:
+    """`linear`, where the digits of a number are put together again: ``n * (x // n) + x % n`` is ``x``. So a
+    fused loop over neighbouring dimensions is a step through memory."""
+    terms, const = linear(e)
+    for low, c in terms.items():
+        if not (isinstance(low, Binary) and low.op == "%" and isinstance(low.b, Const)):
+            continue
+        high = Binary("//", low.a, low.b)
+        if isinstance(c, Const) and terms.get(high) == Const(c.value * low.b.value):
+            rest = from_linear({a: k for a, k in terms.items() if a not in (low, high)}, const)
+            return rejoined(rest + low.a * c)
+    return terms, const
+
+
 def isolate(e: Expr, var: str) -> tuple[Expr | None, Expr]:
     """``e`` as ``step * var + rest``: (step, rest); step is None where ``e`` has no such term. ``rest`` may
     still hold ``var`` inside an opaque atom."""

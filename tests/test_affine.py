@@ -99,6 +99,24 @@ def test_division_takes_out_multiples() -> None:
     assert affine.simplify((i * 4 + j + 4) // 4, ranges) == i + 1
 
 
+@given(grow(leaves), st.integers(1, 6), st.integers(1, 6), st.integers(-3, 3), leaves)
+def test_digits_are_put_together(x: Expr, n: int, m: int, c: int, rest: Expr) -> None:
+    e = (x // n // m) * (n * m * c) + (x // n % m) * (n * c) + (x % n) * c + rest
+    terms, const = affine.rejoined(e)
+    again = affine.from_linear(terms, const)
+    for env in points():
+        assert E.evaluate(again, env) == E.evaluate(e, env)
+
+
+def test_digits_of_a_fused_loop_are_one_step() -> None:
+    f = Var("f")
+    for x in (f, E.minimum(f * 8, Const(100)) + Var("u")):
+        e = (x // 3 // 3) * 144 + (x // 3 % 3) * 48 + (x % 3) * 16
+        assert affine.rejoined(e) == affine.linear(x * 16)
+    other = (f // 3) * 5 + f % 3  # rows farther apart than they are long
+    assert affine.rejoined(other) == affine.linear(other)
+
+
 def test_holes_are_coefficients() -> None:
     h = Hole("h")
     terms, const = affine.linear((Var("i") * h + Var("j")) * h + h)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ import pytest
 
 from autotune.building import emit_module
 from autotune.codegen.llvm_transpose import fits, transpose
-from schedules import te
+from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.schedule import Schedule
+from schedules.space.derive import derive
 
 
 @pytest.mark.parametrize("itemsize", [4, 8])
@@ -87,3 +89,38 @@ def test_only_whole_squares_are_read_by_rows() -> None:
     assert shuffles(schedule(32, 32, 8, False)) == 0  # the loop is not unrolled
     assert shuffles(schedule(32, 30, 8, True)) == 0  # 30 = 3 * 8 + 6: under a guard
     assert shuffles(schedule(32, 30, 8, True, "shift")) == 24
+
+
+@pytest.mark.parametrize(("c", "fused"), [(8, True), (3, True), (8, False)])
+def test_dimensions_too_short_for_squares_are_fused(c: int, fused: bool) -> None:
+    """Weights of a convolution, its window innermost: neighbours in memory are neighbours in the copy."""
+    w = te.placeholder((24, c, 3, 3), "float32", name="w")
+    dag = te.dag([w, te.compute((c, 3, 3, 24), lambda i, r, t, o: w[o, i, r, t] * 2.0, name="b")])
+    s = Schedule(dag, helpers.host())
+    *window, o = s.loops("b")
+    f0, f1 = s.split(s.fuse(*window) if fused else window[0], (None, 8), "shift")
+    o0, o1 = s.split(o, (None, 8))
+    if fused:
+        s.reorder(f0, o0, f1, o1)
+    else:
+        s.reorder(f0, *window[1:], o0, f1, o1)
+    s.unroll(f1)
+    s.vectorize(o1)
+    assert shuffles(s) == (24 if fused else 0)
+    data = helpers.inputs(dag)
+    helpers.check_interpreted(s.nest, dag, data, helpers.expected(dag, data))
+    helpers.check_compiled(dag, s.trace, helpers.host(), data, helpers.expected(dag, data))
+
+
+def test_packing_fuses_short_dimensions() -> None:
+    params = {"h": 5, "w": 5, "ci": 8, "co": 24, "kh": 3, "kw": 3, "padding": 1}
+    space = derive(ops.workload("conv2d", params, layout="NCHW").dag, helpers.host())
+    n = next(i for i, name in enumerate(space.sketches) if "lanes=" in name and "pack=root" in name)
+    rows = space.sample(n, 50, np.random.default_rng(0))
+    trace = space.trace(n, rows[space.valid(n, rows)][0])
+    (fuse,) = [dict(x.args)["loops"] for x in trace.steps if x.primitive == "fuse" and "w_global" in str(x)]
+    assert len(fuse) == 3
+    text = emit_module(space.dag, trace, helpers.host()).text  # whose registers hold 4 floats
+    assert len(re.findall(r"shufflevector <4 x float> %\w+, <4 x float> %\w+,", text)) >= 8
+    data = helpers.inputs(space.dag)
+    helpers.check_compiled(space.dag, trace, helpers.host(), data, helpers.expected(space.dag, data))

@@ -62,7 +62,7 @@ class Addresses(ABC):
             e: Expr = Const(0)
             for i, n in zip(indices, self.places[buffer].strides, strict=True):
                 e = e + i * n
-            terms, const = affine.linear(e)
+            terms, const = affine.rejoined(e)
             self._flat[key] = Flat(
                 tuple((a, int(c.value)) for a, c in terms.items() if isinstance(c, Const)),
                 int(const.value) if isinstance(const, Const) else 0,

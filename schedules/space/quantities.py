@@ -319,14 +319,14 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     """Accumulators stay, the other operands stream through (Goto & van de Geijn, 2008)."""
     lanes, unrolled = number(b.lanes, env), number(b.unrolled, env)
     per = m.vector / b.item
-    wide_registers = np.ceil(lanes / per)
+    wide_registers = _registers(lanes, per)
     loads = gathers = accumulators = streams = np.zeros_like(lanes)
     for a in b.accesses:
         tile = number(a.tile, env)
         stride = None if a.stride is None else number(a.stride, env)
         wide = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 1
         same = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 0
-        ops = np.where(wide, np.ceil(tile / np.maximum(per, 1)), tile)
+        ops = np.where(wide, np.ceil(tile / lanes * wide_registers), tile)
         if a.write and b.reduces:
             accumulators = accumulators + ops
         else:
@@ -338,6 +338,13 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     spills = np.maximum(registers - m.registers, 0.0)
     vectors = unrolled * wide_registers
     return Tile(lanes, unrolled, vectors, accumulators, registers, spills, loads, gathers)
+
+
+def _registers(lanes: Number, per: float) -> Number:
+    """Registers of so many lanes: full ones, and the rest in powers of two, as code generation cuts them."""
+    rest = np.asarray(lanes % per, dtype=np.int64)
+    pieces = sum((rest >> bit) & 1 for bit in range(int(per).bit_length()))
+    return lanes // per + pieces
 
 
 def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from schedules.errors import ScheduleError
-from schedules.expr import Var
+from schedules.expr import Const, Var
 from schedules.nest import reads
 from schedules.space.rules.patterns import unit_stride_vars
 from schedules.space.sketching import Draft, extent
@@ -31,7 +33,7 @@ def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
 def schedule_packing(d: Draft, name: str, panel: int, *, parallel: bool) -> None:
     """A copy in panels; ``panel`` is the position of the loop over them. ``parallel``: made beforehand, and
     whole."""
-    across = _contiguous_across(d, name)
+    across = _contiguous_across(d, name) or _contiguous_together(d, name)
     if across is not None:
         _copy_by_squares(d, name, across, parallel)
         return
@@ -51,6 +53,27 @@ def _contiguous_across(d: Draft, name: str) -> str | None:
     along = [bound[v] for x in reads(b) for v in unit_stride_vars(x) if v in bound]
     w = d.lanes_of(d.dtype(b))
     return next((x.var for x in own[:-1] if Var(x.var) in along and extent(x) >= w), None)
+
+
+def _contiguous_together(d: Draft, name: str) -> str | None:
+    """The same for loops that are too short one by one, but neighbours in the source as in the copy: they
+    become one loop."""
+    b = d.block(name)
+    own = {x.var: extent(x) for x in d.own_loops(name)[:-1]}
+    bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
+    source = reads(b)[0]  # a copy reads nothing else
+    shape = d.s.nest.buffer(source.buffer).shape
+    together: list[str] = []
+    for n, i, loop in zip(reversed(shape), reversed(source.indices), reversed(own), strict=False):
+        if bound.get(getattr(i, "name", "")) != Var(loop):
+            break
+        together.insert(0, loop)
+        if Const(own[loop]) != n:
+            break  # a part of this dimension: what lies further out is further away
+    w = d.lanes_of(d.dtype(b))
+    if len(together) < 2 or math.prod(own[x] for x in together) < w:
+        return None
+    return d.s.fuse(*together)
 
 
 def _copy_by_squares(d: Draft, name: str, across: str, parallel: bool) -> None:
