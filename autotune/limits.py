@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from autotune.devices import cpu, special
+from schedules.dtypes import HALF
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 
@@ -24,6 +25,7 @@ def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
         return None
     moved = compulsory_bytes(workload.dag)
     dtype = workload.dag.params[-1].dtype
+    dtype = "float32" if dtype == HALF else dtype  # which it is computed with as
     working_set = cpu.level_bytes(target, moved)
     fixed_s = moved / max(cpu.bandwidth(target, mode, working_set) for mode in ("copy", "stream"))
     fixed_s = max(fixed_s, special.seconds(workload.dag, target))

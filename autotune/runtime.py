@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.codegen.entry import ITEMSIZE, parse_signature, shape_of, signature
+from autotune.codegen.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload

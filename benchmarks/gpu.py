@@ -1,5 +1,6 @@
 """One command for whatever GPU is at hand: tests, then every task of a suite, tuned and timed beside cuBLAS
-and cuDNN (torch), torch.compile (max-autotune) and Triton, in the same rounds.
+and cuDNN (torch), torch.compile (max-autotune) and Triton, in the same rounds; those that memory bounds in
+float16 too.
 
     pip download -d wheels '.[cuda,dev]' hatchling editables torch triton   # where there is a network
     python benchmarks/gpu.py ops.toml:quick --wheels wheels   # where there is a GPU, and no network
@@ -29,13 +30,22 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 SUITE_STEPS = 20
-HALF = ("add", "fused_multiply_add", "softmax", "layer_norm", "rms_norm", "reduce_sum", "norm2", "permute")
+HALF = {  # what memory bounds, by step
+    "half elementwise": (
+        "add",
+        "fused_multiply_add",
+        "permute",
+        "depthwise_conv2d",
+        "max_pool2d",
+        "avg_pool2d",
+    ),
+    "half rows": ("softmax", "layer_norm", "rms_norm", "reduce_sum", "norm2"),
+}
 STEPS = (
     "install",
     "tests",
     *(f"suite {n:02}" for n in range(SUITE_STEPS)),
-    "half elementwise",
-    "half rows",
+    *HALF,
     "copies",
 )
 OVERHEAD_S = 60.0  # of a step: imports, the first compilation, torch.compile's own tuning
@@ -95,27 +105,45 @@ def suite(o: argparse.Namespace, number: int) -> Result:
     tasks = read(o.suite)[number::SUITE_STEPS]
     if not tasks:
         raise Skip(f"the suite has fewer than {number + 1} tasks")
+    return compared(tasks, o)
+
+
+def half(o: argparse.Namespace, name: str) -> Result:
+    """The suite's tasks that memory bounds, in float16."""
+    from autotune.suites import read
+
+    tasks = [t for t in read(o.suite) if t.workload.op in HALF[name]]
+    if not tasks:
+        raise Skip(f"the suite has none of {', '.join(HALF[name])}")
+    return compared(tasks, o, "float16")
+
+
+def compared(tasks: list[Any], o: argparse.Namespace, dtype: str | None = None) -> Result:
+    """A row for each task, as it is or in another dtype."""
     budget = o.budget or max(5.0, (o.limit - OVERHEAD_S) / len(tasks) * 0.6)
-    return {"rows": [row(task, o, budget) for task in tasks]}
+    return {"rows": [row(task, o, budget, dtype) for task in tasks]}
 
 
-def row(task: Any, o: argparse.Namespace, budget: float) -> Result:
+def row(task: Any, o: argparse.Namespace, budget: float, dtype: str | None) -> Result:
     import autotune as at
     from autotune.loading import load_workload
+    from autotune.workloads import dtype_of
+    from schedules import ops
     from schedules.ops import compulsory_bytes
 
     w = task.workload
     params = dict(w.params)
+    dtype = dtype or dtype_of(w)
     layout = params.pop("layout", None)
+    w = ops.workload(w.op, params, dtype, layout)
     with tempfile.TemporaryDirectory() as folder:
         db = f"{folder}/tuning.db"
         start = time.monotonic()
-        tuned = at.tune(
-            w.op, layout=layout, target=o.target, budget_s=budget, trials=o.trials, db=db, **params
-        )
+        limits = {"budget_s": budget, "trials": o.trials}
+        tuned = at.tune(w.op, dtype=dtype, layout=layout, target=o.target, db=db, **limits, **params)
         took = time.monotonic() - start
         found: Result = {
-            "group": task.group, "op": w.op, "params": params, "flops": w.flops,
+            "group": task.group, "op": w.op, "params": params, "dtype": dtype, "flops": w.flops,
             "bytes": compulsory_bytes(w.dag), "measured": tuned.measured, "failed": dict(tuned.failed),
             "candidates_per_s": tuned.measured / took,
         }  # fmt: skip
@@ -133,10 +161,6 @@ def row(task: Any, o: argparse.Namespace, budget: float) -> Result:
         return found | {"times_s": times, "skipped": skipped}
 
 
-def half(o: argparse.Namespace) -> Result:
-    raise Skip("float16 is no dtype of the IR yet, not even for storage")
-
-
 def copies(o: argparse.Namespace) -> Result:
     """The bandwidth of a copy, the ceiling of all that is bound by memory."""
     if o.target != "cuda":
@@ -149,8 +173,8 @@ def copies(o: argparse.Namespace) -> Result:
 def run_step(name: str, o: argparse.Namespace) -> Result:
     if name.startswith("suite "):
         return suite(o, int(name.removeprefix("suite ")))
-    if name.startswith("half "):
-        return half(o)
+    if name in HALF:
+        return half(o, name)
     return {"install": install, "tests": tests, "copies": copies}[name](o)
 
 
@@ -223,7 +247,7 @@ def markdown(content: Result) -> str:
     ]
     for r in rows:
         ours = r["times_s"].get("autotune")
-        task = " ".join([r["op"], *(f"{k}={v}" for k, v in r["params"].items())])
+        task = " ".join([r["op"], *(f"{k}={v}" for k, v in r["params"].items()), r.get("dtype", "float32")])
         ratios = [f"{r['times_s'][n] / ours:.2f}×" if ours and n in r["times_s"] else "–" for n in names]
         shown = f"{ours * 1e6:.4g} µs" if ours else "–"
         out.append(f"| {task} | {shown} | {' | '.join(ratios)} | {r['candidates_per_s']:.1f} |")

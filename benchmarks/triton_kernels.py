@@ -23,7 +23,7 @@ def _add(x, y, out, n, BLOCK: tl.constexpr):
 def _softmax(x, out, n, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
-    v = tl.load(x + row * n + at, mask=at < n, other=-float("inf"))
+    v = tl.load(x + row * n + at, mask=at < n, other=-float("inf")).to(tl.float32)
     e = tl.exp(v - tl.max(v, axis=0))
     tl.store(out + row * n + at, e / tl.sum(e, axis=0), mask=at < n)
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.dag import Stage
-from schedules.expr import Binary, Const, Expr, Load, Var
+from schedules.dtypes import HALF
+from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 
 Array = NDArray[Any]
 MAX_CALLS = 20_000  # beyond this the loop costs more than plain evaluation
@@ -61,9 +62,11 @@ def contract(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
 
 
 def _factors(e: Expr) -> list[Load] | None:
-    """The loads whose product ``e`` is; None when it is anything else."""
+    """The loads whose product ``e`` is, widened from float16 or not; None when it is anything else."""
     if isinstance(e, Load):
         return [e]
+    if isinstance(e, Cast) and isinstance(e.a, Load) and e.a.dtype == HALF:
+        return [e.a]
     if isinstance(e, Binary) and e.op == "*":
         a, b = _factors(e.a), _factors(e.b)
         return None if a is None or b is None else a + b

@@ -11,10 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from schedules import expr as E
-from schedules.expr import Const, Expr, Load, Var
+from schedules.dtypes import DTYPES, HALF
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Var
 from schedules.expr_json import from_json, to_json
-
-DTYPES = ("float32", "float64", "int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,21 @@ class Reducer:
         )
 
 
+def _computed_half(e: Expr) -> Expr | None:
+    """A part of ``e`` that is arithmetic on float16, or converts it from or to other than float32."""
+    for x in E.walk(e):
+        if isinstance(x, (Binary, Compare, Call)):
+            wrong = any(E.dtype_of(y) == HALF for y in E.children(x))
+        elif isinstance(x, Cast):
+            dtypes = (x.dtype, E.dtype_of(x.a))
+            wrong = HALF in dtypes and "float32" not in dtypes
+        else:
+            continue
+        if wrong:
+            return x
+    return None
+
+
 def operand(name: str, dtype: str) -> Load:
     """The operand ``x0``, ``y1``, ... of a reducer's ``combine``: a load without indices."""
     return Load(name, (), dtype)
@@ -87,7 +101,8 @@ class ComputeDAG:
     of them alone may be done once, before (see `schedules.constants`).
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique, every
-    load reads an input or an earlier stage with the right rank and dtype, axes have extent >= 1.
+    load reads an input or an earlier stage with the right rank and dtype, axes have extent >= 1, and
+    nothing is computed in float16: it is only loaded, chosen, and converted from and to float32.
     """
 
     inputs: tuple[Tensor, ...]
@@ -120,6 +135,12 @@ class ComputeDAG:
             if len(set(vars_)) != len(vars_):
                 raise ValueError(f"stage {s.name}: two axes share a name in {vars_}")
             scope = set(vars_)
+            for v in (*s.values, *(s.reducer.combine if s.reducer else ())):
+                if (bad := _computed_half(v)) is not None:
+                    raise ValueError(
+                        f"stage {s.name}: {E.show(bad)} computes in float16, which is for storage; "
+                        'use te.cast(x, "float32")'
+                    )
             for v in s.values:
                 for x in E.walk(v):
                     if isinstance(x, Var) and x.name not in scope:

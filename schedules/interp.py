@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
+from schedules.dtypes import HALF
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Prefetch, Seq, Stmt, Store
 
@@ -95,11 +96,18 @@ def rounding(dtype: str) -> Callable[[Any], Any]:
     """A Python number as a value of the dtype."""
     if dtype == "float32":
         return lambda v: float(np.float32(v))
+    if dtype == HALF:
+        return _half
     if dtype in ("int32", "int64"):
         bits = int(dtype[3:])
         half = 1 << (bits - 1)
         return lambda v: (int(v) + half) % (2 * half) - half
     return float if E.is_float(dtype) else int
+
+
+def _half(v: Any) -> float:
+    with np.errstate(over="ignore"):  # beyond 65504 it is infinity
+        return float(np.float16(v))
 
 
 class Compiler:
@@ -115,7 +123,8 @@ class Compiler:
 
     def expr(self, e: Expr) -> Thunk:
         match e:
-            case Const(value=v):
+            case Const(value=v, dtype=d):
+                v = _half(v) if d == HALF else v
                 return lambda env: v
             case Var(name=n):
                 return lambda env: env[n]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TypeGuard, Union
 
 from schedules.dag import Reducer
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Hole
 
 GPU_AXES = (
@@ -32,7 +33,6 @@ GPU_AXES = (
     "threadIdx.z",
     "vthread",
 )
-ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes of an element
 LOOP_KINDS = ("serial", "parallel", "vectorize", "unroll", *GPU_AXES)
 SCOPES = ("global", "shared", "local")  # local: registers or the stack of one thread
 
@@ -191,7 +191,7 @@ class LoweredFunc:
 
 def nbytes(b: Buffer) -> int:
     """Bytes of a buffer with known extents."""
-    return math.prod(const(n) or 1 for n in b.shape) * ITEM[b.dtype]
+    return math.prod(const(n) or 1 for n in b.shape) * ITEMSIZE[b.dtype]
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

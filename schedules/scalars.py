@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
-from schedules.dag import DTYPES
+from schedules.dtypes import DTYPES, HALF
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike
 
@@ -60,13 +60,19 @@ def limit(dtype: str, sign: int) -> Const:
 
 
 def cast(value: ExprLike, dtype: str) -> Expr:
-    """``value`` as ``dtype``; float to int truncates towards zero."""
+    """``value`` as ``dtype``; float to int truncates towards zero. From and to float16 it goes by way of
+    float32."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     if isinstance(e, Const) and e.dtype in (INDEX, "bool"):
         return const(e.value, dtype)
     if E.dtype_of(e) == "bool":
         raise WorkloadError("te.cast of a condition; write te.select(cond, 1.0, 0.0)")
-    return e if E.dtype_of(e) == check_dtype(dtype, "te.cast") else E.Cast(dtype, e)
+    old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
+    if old == new:
+        return e
+    if HALF in (old, new) and "float32" not in (old, new):
+        e = E.Cast("float32", e)
+    return E.Cast(new, e)
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
@@ -133,7 +139,7 @@ def _call(fn: str, x: Any) -> Expr:
         raise WorkloadError(
             f'te.{fn} needs a floating-point expression, got {got}; use te.cast(x, "float32")'
         )
-    return E.Call(fn, x)
+    return E.Call(fn, E.widen(x))
 
 
 def exp(x: ExprLike) -> Expr:

@@ -75,7 +75,7 @@ def lower_simt(nest: Nest) -> GridProgram:
     params = tuple(nest.buffer(n) for n in nest.params)
     s = expand_blocks(nest)
     for title, run in pipeline(nest):
-        if title not in ("reuse", "promote"):
+        if title not in ("reuse", "promote", "fetch_ahead"):  # there the hint is that of `passes.prefetch`
             s = run(s)
     # local buffers will be registers anyway
     s = promote(s, {b.name: b.dtype for b in nest.buffers if b.scope != "local"})

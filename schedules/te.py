@@ -23,7 +23,8 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.affine import bounds
-from schedules.dag import DTYPES, Axis, Reducer, operand
+from schedules.dag import Axis, Reducer, operand
+from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.evaluate import evaluate
 from schedules.expr import Const, Expr, ExprLike, Select, Var
@@ -69,7 +70,8 @@ _WITNESS_POINTS = 2**20  # domains up to this size are searched exhaustively for
 
 
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of ``shape`` (elements, row-major) and ``dtype`` (float32, float64, int32, int64)."""
+    """An input of ``shape`` (elements, row-major) and ``dtype`` (float16, float32, float64, int32,
+    int64). float16 is for storage: it is computed with as float32, and `cast` makes it of what is stored."""
     what = f"placeholder {name}" if name else "placeholder"
     return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
 
@@ -265,12 +267,13 @@ def reducer(
                 raise WorkloadError(
                     f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; use te.cast"
                 )
+        exprs = tuple(E.widen(v) for v in exprs)  # float16 accumulates in float32
         dtypes = tuple(E.dtype_of(v) for v in exprs)
         neutral = _tuple(
             identity(*dtypes) if callable(identity) else identity, len(exprs), f"identity of {name}"
         )
         consts = tuple(
-            x if isinstance(x, Const) else const(x, d) for x, d in zip(neutral, dtypes, strict=True)
+            const(x.value if isinstance(x, Const) else x, d) for x, d in zip(neutral, dtypes, strict=True)
         )
         xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
         joined = _tuple(combine(xs, ys), len(exprs), f"combine of {name}")

@@ -94,7 +94,7 @@ def fake_driver(folder: Path) -> dict[str, str]:
 class Space:
     """An array library, as far as the array API says how to make an array."""
 
-    float32, float64, int32, int64 = "float32", "float64", "int32", "int64"
+    float16, float32, float64, int32, int64 = "float16", "float32", "float64", "int32", "int64"
 
     def __init__(self, device: Any) -> None:
         self.device, self.made = device, 0

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.measure.check import Checker, reduction_length
+from autotune.measure.check import Checker
 from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.model import Trace
@@ -65,7 +65,7 @@ class Case:
         return [np.full(x.shape, np.nan if x.dtype.kind == "f" else -77, x.dtype) for x in self.expected]
 
     def check(self, outputs: Sequence[np.ndarray], what: str) -> None:
-        verdict = Checker(self.dag.outputs, list(self.expected), reduction_length(self.dag)).check(outputs, 0)
+        verdict = Checker.of(self.dag, self.expected).check(outputs, 0)
         assert not verdict.reason, f"{what}: {verdict.reason}"
 
 
@@ -77,8 +77,8 @@ def missing(tool: str) -> None:
 
 
 @cache
-def case(op: str) -> Case:
-    workload = ops.workload(op, SMALL[op])
+def case(op: str, dtype: str = "float32") -> Case:
+    workload = ops.workload(op, SMALL[op], dtype)
     rng = np.random.default_rng(1)
     inputs = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in workload.dag.inputs)
     return Case(workload.dag, inputs, tuple(ops.reference(workload, list(inputs))))

@@ -14,7 +14,7 @@ from schedules.expr import Const, Load, Var
 from schedules.ir import Buffer
 from schedules.model import Target, Workload
 
-LLVM_TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64"}
+LLVM_TYPES = {"float16": "half", "float32": "float", "float64": "double", "int32": "i32", "int64": "i64"}
 
 
 def target(threads: int = 1) -> Target:

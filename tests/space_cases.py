@@ -11,10 +11,12 @@ import numpy as np
 from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.compile import host_arch
-from autotune.measure.check import Checker, reduction_length
+from autotune.measure.check import Checker
 from schedules import ops, te
 from schedules.dag import ComputeDAG
+from schedules.dtypes import DTYPES, HALF
 from schedules.model import Target
+from schedules.ops.base import FLOATS
 from schedules.space import DerivedSpace, derive
 
 Rng = np.random.Generator
@@ -76,7 +78,7 @@ class Case:
     def compare(self, got: Sequence[np.ndarray]) -> str:
         """What is wrong with outputs, or nothing."""
         if not self.exact:
-            return Checker(self.dag.outputs, self.want, reduction_length(self.dag)).check(got, 0).reason
+            return Checker.of(self.dag, self.want).check(got, 0).reason
         for name, g, w in zip(self.dag.outputs, got, self.want, strict=True):
             if not np.array_equal(g, w):
                 at = tuple(int(i) for i in np.argwhere(g != w)[0])
@@ -161,9 +163,7 @@ def library_case(name: str, rng: Rng, big: int) -> Case:
     """A library operator at a random shape, dtype and layout."""
     d = Draw(rng, big)
     op = ops.get(name)
-    dtype = str(
-        rng.choice([t for t in ("float32", "float32", "float64", "int32", "int64") if t in op.dtypes])
-    )
+    dtype = str(rng.choice([t for t in ("float32", *DTYPES) if t in op.dtypes]))
     layout = str(rng.choice(op.layouts)) if op.layouts else None
     params = _params(name, d)
     w = ops.workload(name, params, dtype, layout)
@@ -185,17 +185,21 @@ def values(dag: ComputeDAG, rng: Rng, exact: bool = True) -> Arrays:
 
 def own_case(name: str, rng: Rng, big: int) -> Case:
     """A user's own expression at a random shape and dtype."""
-    dtypes = ("float32", "float64") if name in REAL else ("float32", "float32", "float64", "int32", "int64")
-    dtype = str(rng.choice(dtypes))
+    dtype = str(rng.choice(FLOATS if name in REAL else ("float32", *DTYPES)))
     tensors, reference = OWN[name](Draw(rng, big), dtype)
     dag = te.dag(tensors)
     exact = name not in REAL
     data = values(dag, rng, exact)
-    found = reference(*data) if exact else reference(*(x.astype(np.float64) for x in data))
+    found = reference(*(x.astype(_computed_in(x.dtype, exact)) for x in data))
     assert len(found) == len(dag.outputs), f"{name}: outputs are {dag.outputs}"
     want = [np.asarray(x, dag.tensors[o].dtype) for o, x in zip(dag.outputs, found, strict=True)]
     shapes = " ".join(f"{t.name}{list(t.shape)}" for t in dag.params)
     return Case(f"{name} {shapes} {dtype}", dag, data, want, exact)
+
+
+def _computed_in(dtype: np.dtype, exact: bool) -> str | np.dtype:
+    """What numpy computes a reference in."""
+    return "float64" if not exact else "float32" if dtype == HALF else dtype
 
 
 def random_case(rng: Rng, big: int) -> Case:

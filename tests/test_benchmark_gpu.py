@@ -38,7 +38,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         missing("g++")
     (tmp_path / "tiny.toml").write_text(SUITE)
-    only = ("--steps", "install,suite 00,suite 01")
+    only = ("--steps", "install,suite 00,suite 01,half rows,half elementwise")
     status, said, found = run(tmp_path, *only, "--limit", "0.6")
     by_name = {s["step"]: s for s in found["steps"]}
     assert status == 1 and by_name["suite 00"]["reason"] == "took longer than 0.6 s", said
@@ -46,16 +46,20 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
     status, said, found = run(tmp_path, *only)
     by_name = {s["step"]: s for s in found["steps"]}
-    assert status == 0 and len(found["steps"]) == 3, said
+    assert status == 0 and len(found["steps"]) == 5, said
     (row,) = by_name["suite 00"]["rows"]
     assert row["measured"] == 2 and row["times_s"]["autotune"] > 0 and row["params"] == {"m": 5, "n": 40}
     assert row["skipped"]["torch"] == "needs an NVIDIA GPU, not cuda-emulator"
     assert "fewer than 2 tasks" in by_name["suite 01"]["reason"]
+    (halves,) = by_name["half rows"]["rows"]
+    assert halves["dtype"] == "float16" and halves["measured"] == 2 and halves["times_s"]["autotune"] > 0
+    assert halves["bytes"] * 2 == row["bytes"] and row["dtype"] == "float32"
+    assert "the suite has none of add" in by_name["half elementwise"]["reason"]
     assert found["environment"]["commit"] and "benchmarks/gpu.py" in found["environment"]["command"]
 
     kept = found
     status, said, found = run(tmp_path, *only)
-    assert status == 0 and found == kept and "3 of 25 steps done" in said
+    assert status == 0 and found == kept and "5 of 25 steps done" in said
     status, said, _ = run(tmp_path, "--for", "100")
     assert status == 0 and "tests: no time left" in said
 

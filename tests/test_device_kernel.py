@@ -63,9 +63,10 @@ def arrays(c: Case, space: fakes.Space, **interface: object) -> list[fakes.FakeA
     return [fakes.FakeArray(space, x, **interface) for x in c.inputs]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", ["softmax", "attention"])
-def test_it_runs_where_the_arrays_are(space: fakes.Space, op: str) -> None:
-    c = case(op)
+def test_it_runs_where_the_arrays_are(space: fakes.Space, op: str, dtype: str) -> None:
+    c = case(op, dtype)
     k = kernel_of(c, space.device)
     given = arrays(c, space)
     fresh = k(*given)
@@ -329,6 +330,21 @@ def test_tensors_of_torch(on_cpu: EmulatedDevice) -> None:
         k(x, out=x)
     with pytest.raises(at.ArgumentError, match="no plain tensor"):
         k(torch._neg_view(x))
+
+
+def test_tensors_of_float16(on_cpu: EmulatedDevice) -> None:
+    c = case("softmax", "float16")
+    k = kernel_of(c, on_cpu)
+    x = torch.from_numpy(c.inputs[0].copy())
+    y = k(x)
+    assert y.dtype is torch.float16
+    c.check([y.numpy()], "torch")
+    out = c.poisoned()[0]
+    k(Pack(c.inputs[0].copy(), old=False), out=Pack(out, old=False))
+    c.check([out], "dlpack")
+    for wrong, name in ((x.float(), "float32"), (x.bfloat16(), "bfloat16")):
+        with pytest.raises(at.ArgumentError, match=f"input 'x' is {name}, but the kernel takes float16"):
+            k(wrong)
 
 
 def test_the_short_way_for_tensors_is_taken(on_cpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:

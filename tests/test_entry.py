@@ -43,7 +43,7 @@ def test_the_header_describes_the_object():
     )
 
 
-@pytest.mark.parametrize("text", ["", "float32[7", "float16[2] -> float16[2]", "float32[2]"])
+@pytest.mark.parametrize("text", ["", "float32[7", "float8[2] -> float8[2]", "float32[2]"])
 def test_a_malformed_signature_is_refused(text):
     with pytest.raises(ValueError, match="signature"):
         entry.parse_signature(text)

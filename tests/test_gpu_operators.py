@@ -44,6 +44,11 @@ def test_sampled_schedules_compute_the_operator(op: str) -> None:
     emulate(case(op), EACH)
 
 
+@pytest.mark.parametrize("op", SMALL)
+def test_sampled_schedules_compute_the_operator_in_float16(op: str) -> None:
+    emulate(case(op, "float16"), 6)
+
+
 @pytest.mark.parametrize("n", [1, 31, 1000, 1003])
 def test_vector_add_with_a_mask(n: int) -> None:
     emulate(masked_add(n), 6)
@@ -150,10 +155,12 @@ def test_estimates_of_a_row_are_what_its_kernels_take(op: str) -> None:
             assert k.grid[0] == int(f.blocks.value), name  # type: ignore[attr-defined]
 
 
-def _compile(op: str, params: dict[str, object], count: int, archs: tuple[str, ...]) -> None:
+def _compile(
+    op: str, params: dict[str, object], count: int, archs: tuple[str, ...], dtype: str = "float32"
+) -> None:
     if not nvrtc.available():
         missing("nvrtc")
-    dag = ops.workload(op, params).dag
+    dag = ops.workload(op, params, dtype).dag
     found = derive(dag, targets.parse("a100"))
     rng = np.random.default_rng(3)
     for number, name in enumerate(found.sketches):
@@ -175,6 +182,11 @@ def test_schedules_compile_to_machine_code(op: str) -> None:
     _compile(op, SMALL[op], 2, ("sm_80",))
 
 
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul", "depthwise_conv2d", "max_pool2d"])
+def test_schedules_of_float16_compile_to_machine_code(op: str) -> None:
+    _compile(op, SMALL[op], 2, ("sm_80", "sm_90"), "float16")
+
+
 LARGE = {
     "matmul": {"m": 1024, "n": 1024, "k": 1024},
     "batch_matmul": {"b": 2, "m": 64, "n": 64, "k": 2048},  # may be split
@@ -188,3 +200,4 @@ LARGE = {
 @pytest.mark.parametrize("op", SMALL)
 def test_twenty_schedules_compile_for_two_architectures(op: str) -> None:
     _compile(op, LARGE.get(op, SMALL[op]), EACH, ("sm_80", "sm_90"))
+    _compile(op, LARGE.get(op, SMALL[op]), EACH // 4, ("sm_80", "sm_90"), "float16")

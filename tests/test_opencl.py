@@ -21,10 +21,10 @@ from autotune.devices.object import DeviceObject
 from schedules.model import Target
 
 
-def check(op: str, each: int) -> None:
+def check(op: str, each: int, dtype: str = "float32") -> None:
     if opencl.context() is None:
         missing("opencl")
-    c = masked_add(1003) if op == "masked add" else case(op)
+    c = masked_add(1003) if op == "masked add" else case(op, dtype)
     for name, trace in sampled(c.dag, each, seed=5):
         outputs = c.poisoned()
         p = program(c.dag, trace)
@@ -37,6 +37,11 @@ def check(op: str, each: int) -> None:
 @pytest.mark.parametrize("op", ["masked add", *SMALL])
 def test_a_schedule_of_every_operator(op: str) -> None:
     check(op, 1)
+
+
+@pytest.mark.parametrize("op", SMALL)
+def test_a_schedule_of_every_operator_in_float16(op: str) -> None:
+    check(op, 1, "float16")
 
 
 def test_tune_then_load(tmp_path: Path) -> None:

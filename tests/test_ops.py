@@ -301,7 +301,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         r"tensor c\[1000000, 1000000\] has 1000000000000 elements",
     ),
     ("matmul", {"m": 1, "n": 1, "k": 1, "transpose_a": 2}, {}, "transpose_a=2 is outside 0..1"),
-    ("matmul", {"m": 1, "n": 1, "k": 1}, {"dtype": "float16"}, "dtype 'float16' is not one of"),
+    ("matmul", {"m": 1, "n": 1, "k": 1}, {"dtype": "bfloat16"}, "dtype 'bfloat16' is not one of"),
     ("matmul", {"m": 1, "n": 1, "k": 1}, {"layout": "NHWC"}, "has no layouts"),
     ("softmax", {"m": 1, "n": 1}, {"dtype": "int32"}, "dtype int32 is not supported"),
     ("conv2d", CONV, {"layout": "NHCW"}, "layout 'NHCW' is not one of NHWC, NCHW"),

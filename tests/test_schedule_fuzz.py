@@ -10,9 +10,8 @@ from programs import PROGRAMS, make
 from random_schedules import minimise, random_schedule
 
 from autotune.codegen import llvm
+from schedules.dtypes import DTYPES
 from schedules.schedule import Schedule
-
-DTYPES = ("float32", "float32", "float64", "int32")
 
 
 def check(s: Schedule, seed: int, *, compiled: bool) -> None:

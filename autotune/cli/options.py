@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.settings import database
+from schedules.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from schedules.model import Target, Trace, Workload
@@ -46,7 +47,9 @@ SuiteOption = Annotated[
     str | None,
     typer.Option("--suite", metavar="FILE[:NAME]", help="Tasks of a TOML file; NAME: a suite, quick or all."),
 ]
-DtypeOption = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Element type.")]
+DtypeOption = Annotated[
+    str, typer.Option("--dtype", metavar="DTYPE", help=f"Element type: {', '.join(DTYPES)}.")
+]
 LayoutOption = Annotated[
     str | None,
     typer.Option("--layout", metavar="LAYOUT", help="Data layout, where the operator has several."),

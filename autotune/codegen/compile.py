@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.codegen import entry as abi
 from autotune.errors import CompileError
+from schedules.dtypes import ITEMSIZE
 from schedules.model import Target
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def _python_table() -> dict[str, int] | None:
         or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
     ):
         return None
-    for dtype in abi.ITEMSIZE:
+    for dtype in ITEMSIZE:
         a = np.zeros((3, 5), dtype)
         for known in (a, a.T, a[1]):
             known.flags.writeable = known.ndim == 2
@@ -293,7 +294,7 @@ def _python_table() -> dict[str, int] | None:
             dims = ctypes.c_void_p.from_address(head + abi.DIMENSIONS_AT).value or 0
             if tuple((ctypes.c_int64 * ndim).from_address(dims)) != known.shape:
                 return None
-    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in abi.ITEMSIZE}
+    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in ITEMSIZE}
 
 
 @cache

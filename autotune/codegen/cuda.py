@@ -19,6 +19,22 @@ AT_INLINE float at_min(float a, float b) { return a < b || a != a ? a : b; }
 AT_INLINE float at_max(float a, float b) { return a > b || a != a ? a : b; }
 AT_INLINE double at_min(double a, double b) { return a < b || a != a ? a : b; }
 AT_INLINE double at_max(double a, double b) { return a > b || a != a ? a : b; }
+#ifndef AT_EMULATED
+typedef unsigned short at_half;  // its bits; NVRTC has no cuda_fp16.h of its own
+struct __align__(4) at_half2 { at_half s0, s1; };
+struct __align__(8) at_half4 { at_half s0, s1, s2, s3; };
+struct __align__(16) at_half8 { at_half s0, s1, s2, s3, s4, s5, s6, s7; };
+AT_INLINE float at_widen(at_half h) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+}
+AT_INLINE at_half at_round(float f) {
+  at_half h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+#endif
 template <class T> AT_INLINE T at_imin(T a, T b) { return a < b ? a : b; }
 template <class T> AT_INLINE T at_imax(T a, T b) { return a > b ? a : b; }
 template <class T> AT_INLINE T at_iabs(T a) { return a < 0 ? -a : a; }
@@ -49,7 +65,14 @@ def _function(name: str, dtype: str) -> str:
 CUDA = Dialect(
     name="CUDA C",
     prelude=PRELUDE,
-    types={"float32": "float", "float64": "double", "int32": "int", "int64": "long long", "bool": "int"},
+    types={
+        "float16": "at_half",
+        "float32": "float",
+        "float64": "double",
+        "int32": "int",
+        "int64": "long long",
+        "bool": "int",
+    },
     head=_head,
     parameter=_parameter,
     shared="AT_SHARED({type}, {name}, {count});",

@@ -29,10 +29,10 @@ from __future__ import annotations
 import re
 from math import prod
 
+from schedules.dtypes import ITEMSIZE
 from schedules.ir import Buffer, const
 
 ABI = 1
-ITEMSIZE = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
 MONOTONIC, THREAD_CPU = 1, 3  # clock ids of Linux
 
 SUPPORT = ("at_run", "at_bench", "at_release", "at_call")

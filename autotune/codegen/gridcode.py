@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
-from schedules.ir import ITEM, Buffer, const
+from schedules.dtypes import ITEMSIZE
+from schedules.ir import Buffer, const
 
 if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
     from autotune.codegen.simt import Generated
@@ -43,7 +44,7 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * ITEM[self.dtype]
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def grid_code(
 
     def array(b: Buffer) -> Array:
         shape = tuple(const(n) or 0 for n in b.shape)
-        return Array(b.name, b.dtype, shape, made.align.get(b.name, ITEM[b.dtype]))
+        return Array(b.name, b.dtype, shape, made.align.get(b.name, ITEMSIZE[b.dtype]))
 
     return GridCode(
         kind,

@@ -3,6 +3,7 @@ beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,8 +11,10 @@ from autotune.codegen.llvm_address import Flat, Place
 from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
 from autotune.codegen.llvm_expr import CodegenError, Expressions
 from autotune.codegen.llvm_scope import Scope, Scopes
-from autotune.codegen.llvm_types import ITEMSIZE, LLVM_TYPE, Value, literal, mangle
+from autotune.codegen.llvm_types import LLVM_TYPE, Value, literal, mangle
+from autotune.errors import CompileError
 from schedules import expr as E
+from schedules.dtypes import HALF, ITEMSIZE
 from schedules.expr import Binary, Expr, Load, is_float
 from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Prefetch, Seq, Stmt, Store, const, walk
 from schedules.model import Target
@@ -50,7 +53,8 @@ class _Shared:
 
 def emit(func: LoweredFunc, target: Target) -> Module:
     """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
-    pool, or serially for a target of one thread."""
+    pool, or serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
+    _check_half(func, target)
     shared = _Shared(func, target.threads, target.limit("vector_bytes", 16))
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
     for name, shared.streamed in _bodies(func):
@@ -74,6 +78,20 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     whole = "\n".join([*shared.declares, *shared.functions])
     whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
     return Module(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+
+
+def _check_half(func: LoweredFunc, target: Target) -> None:
+    """Without F16C, LLVM would call functions of a library that kernels are not linked with."""
+    x86 = (target.triple or platform.machine()).startswith("x86_64")
+    if not x86 or not target.features or "f16c" in target.features:
+        return
+    made = [x.buffer for x in walk(func.body) if isinstance(x, Alloc)]
+    for b in (*func.params, *made):
+        if b.dtype == HALF:
+            raise CompileError(
+                f"{b.name} is float16, which an x86 CPU converts with its F16C instructions, and "
+                f"{target.arch or 'the target'} has none; use float32"
+            )
 
 
 def _bodies(func: LoweredFunc) -> list[tuple[str, tuple[str, ...]]]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from autotune.codegen import llvm_transpose, vector_math
 from autotune.codegen.llvm_address import Addresses, Flat
 from autotune.codegen.llvm_scope import Scope, Scopes
-from autotune.codegen.llvm_types import ITEMSIZE, LLVM_TYPE, Value, literal, mangle, vector
+from autotune.codegen.llvm_types import LLVM_TYPE, Value, literal, mangle, vector
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var, is_float
 
 FAR = 1 << 62  # beyond any index
@@ -246,7 +247,7 @@ class Expressions(Addresses):
 
         if is_float(x.dtype):
             if is_float(to):
-                return out(f"{'fpext' if to == 'float64' else 'fptrunc'} {x} to {b}")
+                return out(f"{'fpext' if ITEMSIZE[to] > ITEMSIZE[x.dtype] else 'fptrunc'} {x} to {b}")
             name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
             self.declare(f"declare {b} {name}({a})")
             return out(f"call {b} {name}({x})")

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from schedules.dtypes import HALF
 from schedules.expr import is_float
 
 LLVM_TYPE = {
+    HALF: "half",
     "float32": "float",
     "float64": "double",
     "int32": "i32",
@@ -17,8 +19,7 @@ LLVM_TYPE = {
     "index": "i64",
     "bool": "i1",
 }
-SUFFIX = {"float": "f32", "double": "f64", "i32": "i32", "i64": "i64", "i1": "i1"}
-ITEMSIZE = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}
+SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "i32": "i32", "i64": "i64", "i1": "i1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ def literal(value: int | float | bool, dtype: str) -> str:
     """A scalar constant; floating point as the hexadecimal of its double, which is exact."""
     if dtype == "bool":
         return "true" if value else "false"
+    if dtype == HALF:
+        with np.errstate(over="ignore"):
+            return f"0xH{int(np.float16(value).view(np.uint16)):04X}"
     if is_float(dtype):
         v = float(np.float32(value)) if dtype == "float32" else float(value)
         return f"0x{struct.unpack('>Q', struct.pack('>d', v))[0]:016X}"

@@ -16,6 +16,16 @@ PRELUDE = """\
 #define AT_LOCAL_x ((int)get_local_id(0))
 #define AT_LOCAL_y ((int)get_local_id(1))
 #define AT_LOCAL_z ((int)get_local_id(2))
+typedef ushort at_half;  // its bits: without cl_khr_fp16 there are pointers to half, and conversions
+typedef ushort2 at_half2;
+typedef ushort4 at_half4;
+typedef ushort8 at_half8;
+static inline float at_widen(at_half h) { return vload_half(0, (const half *)&h); }
+static inline at_half at_round(float f) {
+  at_half h;
+  vstore_half_rte(f, 0, (half *)&h);
+  return h;
+}
 #define at_min(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define at_max(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define at_imin(a, b) ((a) < (b) ? (a) : (b))
@@ -42,7 +52,14 @@ def _function(name: str, dtype: str) -> str:
 OPENCL = Dialect(
     name="OpenCL C",
     prelude=PRELUDE,
-    types={"float32": "float", "float64": "double", "int32": "int", "int64": "long", "bool": "int"},
+    types={
+        "float16": "at_half",
+        "float32": "float",
+        "float64": "double",
+        "int32": "int",
+        "int64": "long",
+        "bool": "int",
+    },
     head=_head,
     parameter=_parameter,
     shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",

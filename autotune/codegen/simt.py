@@ -17,9 +17,9 @@ import numpy as np
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import DTYPES, HALF, ITEMSIZE
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import (
-    ITEM,
     Alloc,
     AllReduce,
     Barrier,
@@ -120,8 +120,8 @@ class _Emitter:
 
     def text(self) -> str:
         for b in self.k.params:
-            if b.dtype not in ITEM:
-                raise CompileError(f"{self.d.name}: no dtype {b.dtype} of {b.name}; use {', '.join(ITEM)}")
+            if b.dtype not in DTYPES:
+                raise CompileError(f"{self.d.name}: no dtype {b.dtype} of {b.name}; use {', '.join(DTYPES)}")
         for x in self.k.blocks:
             at = self.d.block_id.format(axis=x.kind[-1])
             self.do(f"const {self.index} {self.name(x.var)} = {at};")
@@ -261,8 +261,7 @@ class _Emitter:
             return False
         if self.step(store.buffer, store.indices, s.var) not in (0, 1):
             return False
-        item = ITEM[self.buffers[store.buffer].dtype]
-        width = VECTOR_BYTES // item
+        width = VECTOR_BYTES // self.widest(store, s.var)
         while width > 1 and (
             n % width
             or not self.aligned(store.buffer, store.indices, s.var, width)
@@ -281,6 +280,17 @@ class _Emitter:
             self.close()
         return True
 
+    def widest(self, s: Store, var: str) -> int:
+        """Bytes of the largest element that vectors of the loop would have: those of lanes side by side in
+        memory that threads share."""
+        places = [(s.buffer, s.indices), *((x.buffer, x.indices) for x in E.loads(s.value))]
+        wide = [
+            ITEMSIZE[self.buffers[name].dtype]
+            for name, indices in places
+            if self.buffers[name].scope != "local" and self.step(name, indices, var) == 1
+        ]
+        return max(wide, default=ITEMSIZE[self.buffers[s.buffer].dtype])
+
     def together(self, cond: Expr, var: str, width: int) -> bool:
         """Whether a condition holds for all lanes of every vector or for none."""
         if var not in E.variables(cond):
@@ -295,8 +305,7 @@ class _Emitter:
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
         lanes = self.lanes = _Lanes(var, width)
-        here = self.buffers[s.buffer].dtype
-        whole = {x for x in E.loads(s.value) if ITEM.get(x.dtype) == ITEM[here] and self.whole(x, var, width)}
+        whole = {x for x in E.loads(s.value) if self.whole(x, var, width)}
         for x in sorted(whole, key=E.show):
             t = self.temporary()
             kind = self.d.types[x.dtype]
@@ -326,7 +335,7 @@ class _Emitter:
         t = self.temporary()
         self.do(f"{kind}{width} {t};")
         for lane, value in enumerate(values):
-            self.do(f"{t}.{'xyzw'[lane]} = {value};")
+            self.do(f"{t}.{_member(self.buffers[s.buffer].dtype, lane)} = {value};")
         at = self.flat(s.buffer, _at(s.indices, var, first))
         self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
         self.needs(s.buffer, width)
@@ -335,7 +344,7 @@ class _Emitter:
         """Note that vectors of so many elements are accessed."""
         b = self.buffers[buffer]
         if self.d.aligned and b.scope == "global":
-            self.align[buffer] = max(self.align.get(buffer, 1), width * ITEM[b.dtype])
+            self.align[buffer] = max(self.align.get(buffer, 1), width * ITEMSIZE[b.dtype])
 
     def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
         assert self.lanes is not None
@@ -443,7 +452,7 @@ class _Emitter:
                 return self.name(n)
             case Load(buffer=b, indices=ix):
                 if self.lanes is not None and e in self.lanes.loaded:
-                    return f"{self.lanes.loaded[e]}.{'xyzw'[self.lanes.lane]}"
+                    return f"{self.lanes.loaded[e]}.{_member(e.dtype, self.lanes.lane)}"
                 return f"{self.name(b)}[{self.flat(b, ix)}]"
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
@@ -464,6 +473,8 @@ class _Emitter:
                 if not E.is_float(d):
                     return f"at_iabs({x})" if fn == "abs" else x
                 return f"{self.d.function(fn, d)}({x})"
+            case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
+                return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
             case Cast(dtype=d, a=a):
                 return f"(({self.d.types[d]}){self.expr(a)})"
         raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
@@ -489,6 +500,9 @@ class _Emitter:
             return "1" if v else "0"
         if not E.is_float(dtype):
             return f"({v})" if v < 0 else str(v)
+        if dtype == HALF:
+            with np.errstate(over="ignore"):
+                return f"{int(np.float16(v).view(np.uint16)):#06x}"
         if math.isnan(v):
             text = "NAN"
         elif math.isinf(v):
@@ -498,6 +512,11 @@ class _Emitter:
         else:
             text = repr(abs(float(v)))
         return f"(-{text})" if math.copysign(1.0, v) < 0 else text
+
+
+def _member(dtype: str, lane: int) -> str:
+    """The name of a lane in a vector."""
+    return f"s{lane}" if dtype == HALF else "xyzw"[lane]
 
 
 def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:

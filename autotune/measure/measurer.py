@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from select import select
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from autotune.measure.results import Measurement, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
 from schedules.dag import ComputeDAG
+from schedules.dtypes import HALF
 from schedules.model import Target, Trace, Workload
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
@@ -259,11 +261,16 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     """Standard-normal floats, or integers from -8 to 7, for every input of a DAG."""
     rng = np.random.default_rng(seed)
     return [
-        rng.standard_normal(t.shape, np.dtype(t.dtype))
+        rng.standard_normal(t.shape, _drawn(t.dtype)).astype(t.dtype, copy=False)
         if t.dtype.startswith("float")
         else rng.integers(-8, 8, t.shape, np.dtype(t.dtype))
         for t in dag.inputs
     ]
+
+
+def _drawn(dtype: str) -> np.dtype[Any]:
+    """What numpy draws floats of ``dtype`` as: there are no generators of float16."""
+    return np.dtype("float32" if dtype == HALF else dtype)
 
 
 __all__ = ["Measurement", "MeasureError", "Measurer", "Options", "random_inputs"]

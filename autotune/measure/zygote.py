@@ -28,7 +28,7 @@ from autotune.codegen.compile import pool
 from autotune.devices.cpu import Reference
 from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, Param
-from autotune.measure.check import Checker, reduction_length
+from autotune.measure.check import Checker
 from autotune.measure.native import Native
 from autotune.measure.results import Options
 from autotune.targets import emulated, measured_by
@@ -93,12 +93,11 @@ class Prepared:
         count = len(self.dag.inputs)
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
         self.arena = Arena(params, arrays[:count], constants)
-        names = [p.name for p in params[count:]]
         cpu = measured_by(self.target)
         self.bench = worker.Bench(
             self.target,
             self.arena,
-            Checker(names, arrays[count:], reduction_length(self.dag)),
+            Checker.of(self.dag, arrays[count:]),
             Native(cpu),
             Reference(cpu, setup["nominal_s"], setup["runs"]),
             self.options,

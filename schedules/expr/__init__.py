@@ -40,6 +40,7 @@ from schedules.expr.nodes import (
     maximum,
     minimum,
     select,
+    widen,
     wrap,
 )
 from schedules.expr.show import (
@@ -97,5 +98,6 @@ __all__ = [
     "substitute",
     "variables",
     "walk",
+    "widen",
     "wrap",
 ]

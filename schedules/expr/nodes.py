@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, Union
 
+from schedules.dtypes import HALF
+
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
 Node = TypeVar("Node", bound="Expr")
@@ -279,17 +281,27 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression")
 
 
+def widen(e: Expr) -> Expr:
+    """``e`` as something to compute with: float16, which is only stored, as float32."""
+    return Cast("float32", e) if dtype_of(e) == HALF else e
+
+
 def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+    """Both as operands of one dtype."""
     if isinstance(a, Expr):
         da = dtype_of(a)
         if type(b) is int and da == INDEX:
             return a, Const(b)
+        if da == HALF:
+            a, da = Cast("float32", a), "float32"
         ea, eb = a, wrap(b, da)
     else:
-        eb = wrap(b)
+        eb = widen(wrap(b))
         ea = wrap(a, dtype_of(eb))
         da = dtype_of(ea)
     db = dtype_of(eb)
+    if db == HALF:
+        eb, db = Cast("float32", eb), "float32"
     if da != db:
         raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})")
     return ea, eb
@@ -374,7 +386,11 @@ def conjuncts(cond: Expr) -> tuple[Expr, ...]:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    if isinstance(a, Expr):
+    """A folded choice; of two values of float16, or one and a number, it stays float16."""
+    dtypes = {dtype_of(x) for x in (a, b) if isinstance(x, Expr)}
+    if dtypes == {HALF}:
+        ea, eb = wrap(a, HALF), wrap(b, HALF)
+    elif isinstance(a, Expr):
         ea, eb = _pair(a, b)
     else:
         eb, ea = _pair(b, a)

@@ -31,7 +31,8 @@ def _attention(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     scores = te.compute(dot.shape, lambda z, h, i, j: dot[z, h, i, j] * scale, "scores")
     e, inv = _softmax(scores)
     mixed = te.compute(shape, lambda z, h, i, c: te.sum(e[z, h, i, j] * v[z, h, j, c], axis=j), "mixed")
-    return [q, k, v, te.compute(shape, lambda z, h, i, c: mixed[z, h, i, c] * inv[z, h, i], "y")]
+    y = te.compute(shape, lambda z, h, i, c: te.cast(mixed[z, h, i, c] * inv[z, h, i], dtype), "y")
+    return [q, k, v, y]
 
 
 def _soft(s: Array) -> Array:
@@ -54,7 +55,8 @@ def _transposed(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         "scores",
     )
     e, inv = _softmax(scores)
-    return [q, k, te.compute(scores.shape, lambda z, h, i, j: e[z, h, i, j] * inv[z, h, i], "y")]
+    y = te.compute(scores.shape, lambda z, h, i, j: te.cast(e[z, h, i, j] * inv[z, h, i], dtype), "y")
+    return [q, k, y]
 
 
 def _transposed_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dag import DTYPES, ComputeDAG
+from schedules.dag import ComputeDAG
+from schedules.dtypes import DTYPES, HALF
 from schedules.errors import WorkloadError
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]
-FLOATS = ("float32", "float64")
+FLOATS = (HALF, "float32", "float64")
 MAX_ELEMENTS = 2**34  # of one tensor: 64 GiB in float32
 
 
@@ -48,7 +49,8 @@ class Operator:
     """A library operator: its tensor expression, its numpy reference and its parameters.
 
     ``build(params, dtype, layout)`` lists te tensors, inputs then outputs; ``reference(params,
-    dtype, layout, inputs)`` gives the outputs by numpy alone, float32 accumulated in float64.
+    dtype, layout, inputs)`` gives the outputs by numpy alone, float16 and float32 accumulated in float64.
+    Operators of float16 compute in float32 and round once, where they store their outputs.
     ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
     without one count each arithmetic operation of their definition. ``check(params)`` says how
     parameters contradict each other, if they do. ``shorthands`` maps a parameter to those that it sets.
@@ -140,6 +142,13 @@ def compulsory_bytes(dag: ComputeDAG) -> int:
     return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in dag.params)
 
 
+def stored(t: te.Tensor, dtype: str) -> te.Tensor:
+    """``t`` itself, or a stage that rounds it to float16 where that is the operator's ``dtype``."""
+    if t.dtype == dtype:
+        return t
+    return te.compute(t.shape, lambda *at: te.cast(t[at], dtype), f"{t.name}_{dtype}")
+
+
 def wide(x: Array) -> Array:
-    """float32 as float64, for accumulation; anything else as it is."""
-    return x.astype(np.float64) if x.dtype == np.float32 else x
+    """float16 and float32 as float64, for accumulation; anything else as it is."""
+    return x.astype(np.float64) if x.dtype in (np.float16, np.float32) else x

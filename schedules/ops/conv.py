@@ -11,7 +11,7 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, stored, wide
 from schedules.ops.window import (
     BATCH,
     DILATION,
@@ -104,6 +104,11 @@ def _conv(d: Space, p: Params, dtype: str, layout: str | None) -> list[te.Tensor
     return [x, k, te.compute((b, *d.outs(p), co), named(f"n{d.out}o", last), "y")]
 
 
+def _stored_conv(d: Space, p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    x, k, y = _conv(d, p, dtype, layout)
+    return [x, k, stored(y, dtype)]
+
+
 def _depthwise(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     b, h, w, ch, kh, kw = (p[n] for n in ("b", "h", "w", "c", "kh", "kw"))
     oh, ow = D2.outs(p)
@@ -116,7 +121,7 @@ def _depthwise(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
             named("ncpq", lambda n, c, *at: te.sum(z[n, c, *_places(at, r, p)] * k[c, *r], axis=r)),
             "y",
         )
-        return [x, k, y]
+        return [x, k, stored(y, dtype)]
     x, k = te.placeholder((b, h, w, ch), dtype, "x"), te.placeholder((kh, kw, ch), dtype, "w")
     z = pad(x, p["padding"], (1, 2), 0, "nhwc")
     y = te.compute(
@@ -124,7 +129,7 @@ def _depthwise(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         named("npqc", lambda n, i, j, c: te.sum(z[n, *_places((i, j), r, p), c] * k[*r, c], axis=r)),
         "y",
     )
-    return [x, k, y]
+    return [x, k, stored(y, dtype)]
 
 
 def _capsule(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -143,7 +148,7 @@ def _capsule(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         named("npqijo", value),
         "y",
     )
-    return [x, k, y]
+    return [x, k, stored(y, dtype)]
 
 
 def _per_channel(y: te.Tensor, layout: str | None, name: str, fn: Callable[[Expr, Expr], Any]) -> te.Tensor:
@@ -153,18 +158,22 @@ def _per_channel(y: te.Tensor, layout: str | None, name: str, fn: Callable[[Expr
     return te.compute(y.shape, lambda n, p, q, o: fn(y[n, p, q, o], o), name)
 
 
+def _relu(y: te.Tensor, dtype: str, layout: str | None) -> te.Tensor:
+    return _per_channel(y, layout, "relu", lambda v, o: te.cast(te.maximum(v, 0), dtype))
+
+
 def _conv2d_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x, w, y = _conv(D2, p, dtype, layout)
     bias = te.placeholder((p["co"],), dtype, "bias")
     d = _per_channel(y, layout, "bias_add", lambda v, o: v + bias[o])
-    return [x, w, bias, _per_channel(d, layout, "relu", lambda v, o: te.maximum(v, 0))]
+    return [x, w, bias, _relu(d, dtype, layout)]
 
 
 def _conv2d_bn_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x, w, y = _conv(D2, p, dtype, layout)
     bias, scale, offset = (te.placeholder((p["co"],), dtype, n) for n in ("bias", "scale", "offset"))
     d = _per_channel(y, layout, "batch_norm", lambda v, o: (v + bias[o]) * scale[o] + offset[o])
-    return [x, w, bias, scale, offset, _per_channel(d, layout, "relu", lambda v, o: te.maximum(v, 0))]
+    return [x, w, bias, scale, offset, _relu(d, dtype, layout)]
 
 
 def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
@@ -262,7 +271,7 @@ def _operator(
         name,
         doc,
         _params(d, DILATION, _GROUPS),
-        build or (lambda p, dtype, layout: _conv(d, p, dtype, layout)),
+        build or (lambda p, dtype, layout: _stored_conv(d, p, dtype, layout)),
         reference or (lambda p, dtype, layout, inputs: _conv_reference(d, p, dtype, layout, inputs)),
         lambda p: _conv_flops(d, p),
         check=lambda p: _check_conv(d, p),

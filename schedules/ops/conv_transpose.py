@@ -58,13 +58,13 @@ def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         phases = te.compute(shape, lambda n, o, e, f, i, j: term(n, e, f, i, j, o), "phases")
 
         def place(n: Expr, o: Expr, p: Expr, q: Expr) -> Expr:
-            return phases[n, o, p % stride, q % stride, p // stride, q // stride]
+            return te.cast(phases[n, o, p % stride, q % stride, p // stride, q // stride], dtype)
 
         return [x, k, te.compute((b, co, oh, ow), place, "y")]
     phases = te.compute((b, stride, stride, rows, columns, co), named("nefijo", term), "phases")
 
     def place_last(n: Expr, p: Expr, q: Expr, o: Expr) -> Expr:
-        return phases[n, p % stride, q % stride, p // stride, q // stride, o]
+        return te.cast(phases[n, p % stride, q % stride, p // stride, q // stride, o], dtype)
 
     return [x, k, te.compute((b, oh, ow, co), place_last, "y")]
 

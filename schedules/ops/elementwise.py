@@ -8,12 +8,12 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params
+from schedules.ops.base import Array, Operator, Param, Params, wide
 
 
 def _add(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     a, b = (te.placeholder((p["n"],), dtype, name) for name in "ab")
-    return [a, b, te.compute((p["n"],), lambda i: a[i] + b[i], "c")]
+    return [a, b, te.compute((p["n"],), lambda i: te.cast(a[i] + b[i], dtype), "c")]
 
 
 def _add_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
@@ -22,7 +22,7 @@ def _add_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[A
 
 def _fma(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     a, b, c, d = (te.placeholder((p["n"],), dtype, name) for name in "abcd")
-    return [a, b, c, d, te.compute((p["n"],), lambda i: d[i] + (a[i] + b[i]) * c[i], "e")]
+    return [a, b, c, d, te.compute((p["n"],), lambda i: te.cast(d[i] + (a[i] + b[i]) * c[i], dtype), "e")]
 
 
 def _fma_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
@@ -30,8 +30,7 @@ def _fma_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[A
     out = np.empty_like(a)
     for lo in range(0, a.size, 2**20):  # in blocks, so that the float64 copies stay small
         part = slice(lo, lo + 2**20)
-        up = np.float64 if a.dtype == np.float32 else a.dtype
-        out[part] = d[part].astype(up) + (a[part].astype(up) + b[part]) * c[part]
+        out[part] = wide(d[part]) + (wide(a[part]) + b[part]) * c[part]
     return [out]
 
 

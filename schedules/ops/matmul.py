@@ -9,7 +9,7 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, flag, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, flag, stored, wide
 
 
 def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
@@ -33,27 +33,37 @@ def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
     return [a, b, te.compute((m, n), lambda i, j: term(i, j), "c")]
 
 
+def _stored_product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
+    a, b, c = _product(p, dtype, batch)
+    return [a, b, stored(c, dtype)]
+
+
 def _matmul(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    return _product(p, dtype, batch=False)
+    return _stored_product(p, dtype, batch=False)
 
 
 def _batch_matmul(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    return _product(p, dtype, batch=True)
+    return _stored_product(p, dtype, batch=True)
 
 
 def _matmul_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     a, b, c = _product(p, dtype, batch=False)
     bias = te.placeholder((p["n"],), dtype, "bias")
     d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
-    return [a, b, bias, te.compute(c.shape, lambda i, j: te.maximum(d[i, j], 0), "relu")]
+    relu = te.compute(c.shape, lambda i, j: te.cast(te.maximum(d[i, j], 0), dtype), "relu")
+    return [a, b, bias, relu]
 
 
 def _matmul_bias_gelu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     a, b, c = _product(p, dtype, batch=False)
     bias = te.placeholder((p["n"],), dtype, "bias")
     d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
-    gelu = te.compute(c.shape, lambda i, j: 0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), "gelu")
-    return [a, b, bias, gelu]
+
+
+    def gelu(i: Expr, j: Expr) -> Expr:
+        return te.cast(0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), dtype)
+
+    return [a, b, bias, te.compute(c.shape, gelu, "gelu")]
 
 
 def _product_reference(p: Params, inputs: Sequence[Array]) -> Array:

@@ -21,7 +21,7 @@ def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     e = te.compute((m, n), lambda i, j: te.exp(x[i, j] - top[i]), "e")
     total = te.compute((m,), lambda i: te.sum(e[i, r], axis=r), "row_sum")
     inv = te.compute((m,), lambda i: 1.0 / total[i], "inv_sum")  # one division a row
-    return [x, te.compute((m, n), lambda i, j: e[i, j] * inv[i], "y")]
+    return [x, te.compute((m, n), lambda i, j: te.cast(e[i, j] * inv[i], dtype), "y")]
 
 
 def _softmax_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
@@ -40,7 +40,9 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     mean = te.compute((m,), lambda i: total[i] * (1 / n), "mean")
     dev = te.compute((m,), lambda i: te.sum((x[i, r] - mean[i]) * (x[i, r] - mean[i]), axis=r), "sq_dev")
     inv = te.compute((m,), lambda i: 1.0 / te.sqrt(dev[i] * (1 / n) + EPS), "inv_std")
-    y = te.compute((m, n), lambda i, j: (x[i, j] - mean[i]) * inv[i] * gamma[j] + beta[j], "y")
+    y = te.compute(
+        (m, n), lambda i, j: te.cast((x[i, j] - mean[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"
+    )
     return [x, gamma, beta, y]
 
 
@@ -56,7 +58,8 @@ def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     k = te.reduce_axis(n, "k")
     squares = te.compute((m,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "sq_sum")
     inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] * (1 / n) + RMS_EPS), "inv_rms")
-    return [x, gamma, te.compute((m, n), lambda i, j: x[i, j] * inv[i] * gamma[j], "y")]
+    y = te.compute((m, n), lambda i, j: te.cast(x[i, j] * inv[i] * gamma[j], dtype), "y")
+    return [x, gamma, y]
 
 
 def _rms_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

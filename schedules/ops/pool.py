@@ -8,7 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import ExprLike
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, stored, wide
 from schedules.ops.window import (
     BATCH,
     PADDING,
@@ -57,14 +57,15 @@ def _pool(
 
 
 def _max_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    return list(_pool(p, dtype, layout, limit(dtype, -1), te.max))
+    x, top = _pool(p, dtype, layout, limit(dtype, -1), te.max)
+    return [x, stored(top, dtype)]
 
 
 def _avg_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x, total = _pool(p, dtype, layout, 0, te.sum)
     each = 1 / p["k"] ** 2
     return [x, te.compute(total.shape, named("ncpq" if layout == "NCHW" else "npqc",
-                                             lambda *i: total[i] * each), "y")]  # fmt: skip
+                                             lambda *i: te.cast(total[i] * each, dtype)), "y")]  # fmt: skip
 
 
 def _max_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, stored, wide
 
 
 def _reduce_sum(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x = te.placeholder((p["m"], p["n"]), dtype, "x")
     k = te.reduce_axis(p["n"], "k")
-    return [x, te.compute((p["m"],), lambda i: te.sum(x[i, k], axis=k), "y")]
+    return [x, stored(te.compute((p["m"],), lambda i: te.sum(x[i, k], axis=k), "y"), dtype)]
 
 
 def _reduce_sum_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
@@ -24,7 +24,7 @@ def _norm2(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x = te.placeholder((p["b"], p["m"], p["n"]), dtype, "x")
     i, j = te.reduce_axis(p["m"], "i"), te.reduce_axis(p["n"], "j")
     squares = te.compute((p["b"],), lambda z: te.sum(x[z, i, j] * x[z, i, j], axis=(i, j)), "sq_sum")
-    return [x, te.compute((p["b"],), lambda z: te.sqrt(squares[z]), "y")]
+    return [x, te.compute((p["b"],), lambda z: te.cast(te.sqrt(squares[z]), dtype), "y")]
 
 
 def _norm2_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

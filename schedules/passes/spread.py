@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const
-from schedules.ir import ITEM, Alloc, Buffer, Stmt, const, with_body
+from schedules.ir import Alloc, Buffer, Stmt, const, with_body
 
 LINE = 64  # bytes
 APART = 2048  # rows at a multiple of this fall into two places of a first cache
@@ -28,7 +29,7 @@ def spread(s: Stmt) -> Stmt:
 
 def _spread(b: Buffer) -> Buffer:
     shape = [const(n) for n in b.shape]
-    item = ITEM[b.dtype]
+    item = ITEMSIZE[b.dtype]
     known = [n for n in shape if n is not None]
     if len(known) < len(shape) or len(shape) < 2:
         return b

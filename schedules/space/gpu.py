@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
-from schedules.ir import ITEM, Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
 from schedules.model import Target
 from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.primitives.base import as_expr
@@ -112,10 +113,10 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
-            shared = shared + _region(nest, s, buffer.name) * ITEM[buffer.dtype]
-            local = local + _own(s, made[0]) * ITEM[buffer.dtype] * _ahead(s, made[0])
+            shared = shared + _region(nest, s, buffer.name) * ITEMSIZE[buffer.dtype]
+            local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype] * _ahead(s, made[0])
         elif buffer.scope == "local":
-            local = local + _own(s, made[0]) * ITEM[buffer.dtype]
+            local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype]
     return KernelFacts(
         grid, tuple(threads.values()), shared, local, tuple(_work(s, b, nest) for b in blocks(s))
     )
@@ -169,7 +170,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
 
     found = tuple(
         Access(
-            ITEM[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix)
+            ITEMSIZE[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix)
         )
         for name, ix in places
     )  # fmt: skip

@@ -14,8 +14,9 @@ import numpy as np
 
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
-from schedules.ir import ITEM, Block, Loop, Nest, Stmt, blocks, path_to
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
 from schedules.model import Target
 from schedules.nest import bound, reads
 from schedules.primitives.base import as_expr
@@ -79,7 +80,7 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     """Facts of every block, as expressions over the holes that the nest still has."""
     everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
     for buf in (nest.buffer(name) for name in nest.params):
-        everything = everything + product(list(buf.shape)) * ITEM[buf.dtype]
+        everything = everything + product(list(buf.shape)) * ITEMSIZE[buf.dtype]
     used: dict[str, list[Loop]] = {}  # loops around the block that used a buffer last
     return tuple(_block(nest, b, used, everything) for b in blocks(nest.body))
 
@@ -148,7 +149,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     def distance(since: list[Loop]) -> Expr:
         out: Expr = Const(0)
         for buf, at, _ in places:
-            out = out + _points(at, buf.shape, since) * ITEM[buf.dtype]
+            out = out + _points(at, buf.shape, since) * ITEMSIZE[buf.dtype]
         return out
 
     facts = []
@@ -158,7 +159,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         facts.append(
             AccessFacts(
                 buf.name,
-                ITEM[buf.dtype],
+                ITEMSIZE[buf.dtype],
                 write,
                 _stride(at, buf.shape, lane),
                 _stride(at, buf.shape, walk),
@@ -184,7 +185,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         flops,
         special,
         selects(b),
-        ITEM[dtype],
+        ITEMSIZE[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         next((as_expr(n) for x in loops for key, n in x.annotations if key == "prefetch"), Const(0)),

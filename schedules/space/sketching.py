@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from schedules.dag import ComputeDAG
+from schedules.dtypes import ITEMSIZE
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.ir import Block, Loop, walk
@@ -78,8 +79,7 @@ class Draft:
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""
-        width = int("".join(c for c in dtype if c.isdigit())) // 8
-        return max(1, self.target.limit("vector_bytes", 16) // width)
+        return max(1, self.target.limit("vector_bytes", 16) // ITEMSIZE[dtype])
 
     @property
     def registers(self) -> int:

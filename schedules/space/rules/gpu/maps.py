@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from schedules.dtypes import HALF
 from schedules.space.sketching import Draft, extent
 
 THREADS = (64, 128, 256, 512, 1024)
-LANES = (1, 2, 4)
+LANES = (1, 2, 4, 8)  # the last of float16 alone: 16 bytes
 EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
 BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
 
@@ -16,7 +17,7 @@ def schedule_map(d: Draft, name: str) -> None:
     b = d.block(name)
     loops = [x.var for x in d.loops(name)]
     last = extent(d.loops(name)[-1])
-    lanes = d.choice(f"{name}.vec", lanes_of(last))
+    lanes = d.choice(f"{name}.vec", lanes_of(last, d.dtype(b)))
     flat = d.s.fuse(*loops) if len(loops) > 1 else loops[0]
     total = 1
     for i in b.iters:
@@ -39,6 +40,6 @@ def schedule_map(d: Draft, name: str) -> None:
     d.s.vectorize(v)
 
 
-def lanes_of(n: int) -> list[int]:
+def lanes_of(n: int, dtype: str) -> list[int]:
     """Vectors that cut an axis of ``n`` into whole ones."""
-    return [k for k in LANES if n % k == 0]
+    return [k for k in LANES if n % k == 0 and k <= (8 if dtype == HALF else 4)]

@@ -47,7 +47,7 @@ def schedule_rows(d: Draft, root: str) -> None:
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
     threads = d.choice(f"{root}.threads", [t for t in THREADS if t <= max(8, 2 * n)])
     rows = d.choice(f"{root}.rows", ROWS)
-    lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root)))
+    lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
     outer, inner = d.s.split(loops[rank - 1], (None, rows))
     block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
     d.s.bind(block, "blockIdx.x")

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from schedules.dtypes import HALF
 from schedules.ir import Block
 from schedules.nest import vars_bound, writers
 from schedules.primitives.base import Factor
+from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import (
     extents,
     is_guarded_copy,
@@ -28,8 +30,7 @@ ACROSS = (1, 2, 4)  # virtual threads
 THREADS = (1, 2, 4, 8, 16, 32)
 OWN = (1, 2, 4, 8)  # elements of a thread along an axis
 STEPS = (4, 8, 16, 32)  # of the reduction, fetched at a time
-LANES = (1, 2, 4)
-PADS = (0, 1, 4)  # elements: one against conflicts of columns, four keep vectors aligned
+PADS = (0, 1, 4)  # words of 4 bytes: one against conflicts of columns, four keep vectors aligned
 MOST_UNROLLED = 32
 PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
 TILE = 64 * 64  # elements that a block usually makes
@@ -165,18 +166,23 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
     for b in writers(d.s.nest, buffer):
         if is_guarded_copy(b) and b.name != copy:
             d.s.inline(b.name)
-    d.s.annotate(copy, "pad", d.choice(f"{copy}.pad", PADS))
+    d.s.annotate(copy, "pad", d.choice(f"{copy}.pad", _pads(d.dtype(d.block(copy)))))
     own = [x.var for x in d.own_loops(copy)]
     flat = d.s.fuse(*own) if len(own) > 1 else own[0]
     last = extents(d.block(copy))
     contiguous = last[d.block(copy).iters[-1].var]
-    lanes = d.choice(f"{copy}.vec", [k for k in LANES if contiguous % k == 0])
+    lanes = d.choice(f"{copy}.vec", lanes_of(contiguous, d.dtype(d.block(copy))))
     factors = [c.threads for c in reversed(cuts) if c.threads != 1]
     outer, *threads, v = d.s.split(flat, (None, *factors, lanes))
     d.s.reorder(*threads, outer, v)
     _bind(d, threads)
     d.s.unroll(outer)
     d.s.vectorize(v)
+
+
+def _pads(dtype: str) -> list[int]:
+    """Elements that may follow each row of a copy."""
+    return [k * 2 if dtype == HALF else k for k in PADS]
 
 
 def _inline_paddings(d: Draft, producer: str) -> None:

@@ -1,0 +1,11 @@
+"""The dtypes that tensors may have, in one table.
+
+float16 is for storage: an element is widened to float32 wherever something is computed with it, and a cast
+rounds what is stored. So no layer has arithmetic in half precision, only conversions from and to float32.
+"""
+
+from __future__ import annotations
+
+HALF = "float16"
+ITEMSIZE = {HALF: 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes of an element
+DTYPES = tuple(ITEMSIZE)
