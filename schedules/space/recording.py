@@ -12,6 +12,7 @@ float division is several times as fast as that of integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,15 @@ import numpy.typing as npt
 from schedules.space.holes import Columns
 
 Operation = Callable[..., Any]
+REAL = np.dtype(np.float64)
 CHUNK = 4096  # rows at a time
 SWAPPABLE = (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or)
+
+
+@cache
+def _result(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
+    """The dtype of what an operation makes of columns of these."""
+    return f(*(np.ones(1, t) for t in dtypes)).dtype
 
 
 def _to_integer(x: np.ndarray) -> np.ndarray:
@@ -67,8 +75,7 @@ class Recording:
     """The operations so far, as (operation, arguments): numbers of columns, or constants."""
 
     def __init__(self, holes: Sequence[str]) -> None:
-        real = np.dtype(np.float64)
-        self.columns = Columns((h, Recorded(self, n, real)) for n, h in enumerate(holes))
+        self.columns = Columns((h, Recorded(self, n, REAL)) for n, h in enumerate(holes))
         self.steps: list[tuple[Operation, tuple[Any, ...]] | None] = [None] * len(holes)
         self._known: dict[Hashable, Recorded] = {}
 
@@ -86,7 +93,7 @@ class Recording:
                 return np.ceil(above[0] / quotient[1])
         if f in (np.add, np.multiply):
             for x, y in (args, args[::-1]):
-                if isinstance(x, Recorded) and not isinstance(y, Recorded) and x.dtype == np.float64:
+                if isinstance(x, Recorded) and not isinstance(y, Recorded) and x.dtype == REAL:
                     if y == (f is np.multiply):
                         return x
                     if f is np.multiply and y == 0:
@@ -94,19 +101,26 @@ class Recording:
         return self.add(f, args)
 
     def add(self, f: Operation, args: tuple[Any, ...]) -> Recorded:
-        real = any(isinstance(x, Recorded) and x.dtype == np.float64 for x in args) or f is np.where
-        # arrays without dimensions: numbers would be made into these every time
-        dtype = np.float64 if real else None
-        args = tuple(x if isinstance(x, Recorded) else np.asarray(x, dtype) for x in args)
-        keys = [x.number if isinstance(x, Recorded) else (x.dtype.char, float(x)) for x in args]
+        """The column that ``f`` makes of these."""
+        real = f is np.where or any(isinstance(x, Recorded) and x.dtype == REAL for x in args)
+        inputs: list[Any] = []
+        keys: list[Any] = []
+        for x in args:
+            if isinstance(x, Recorded):
+                keys.append(x.number)
+            else:  # an array without dimensions: a number would be made into one every time
+                x = np.asarray(x, REAL if real else None)
+                keys.append((x.dtype.char, x.item()))
+            inputs.append(x)
         if f in SWAPPABLE:
-            keys.sort(key=str)
+            keys.sort(key=hash)
         key = (f, *keys)
-        if key not in self._known:
-            example = f(*(np.ones(1, x.dtype) if isinstance(x, Recorded) else x for x in args))
-            self._known[key] = Recorded(self, len(self.steps), example.dtype)
-            self.steps.append((f, args))
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            dtype = _result(f, tuple(x.dtype for x in inputs))
+            known = self._known[key] = Recorded(self, len(self.steps), dtype)
+            self.steps.append((f, tuple(inputs)))
+        return known
 
     def _made_by(self, f: Operation, x: Any) -> tuple[Any, ...] | None:
         """The arguments of the operation ``f`` that ``x`` is the result of."""
