@@ -36,7 +36,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "matmul 512 on a GPU": ("matmul", {"m": 512, "n": 512, "k": 512}, "h100"),
 }
 OWN = 128  # trials of the task that its own trees are fitted to
-PASSES = 3
+PASSES = 7
 Chunks = list[tuple[int, Rows]]
 
 
