@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,14 @@ class CostModel(Protocol):
     def load(self, path: Path) -> None:
         """Read what `save` wrote. Raises CostModelError on a foreign or malformed file and on other
         feature names."""
+
+
+@runtime_checkable
+class Drafts(Protocol):
+    """A model that has a cheaper opinion too."""
+
+    def draft(self, features: Features) -> Scores:
+        """About what `predict` says, at a fraction of its cost."""
 
 
 def check_features(features: Features, names: tuple[str, ...]) -> Features:

@@ -16,6 +16,7 @@ from cost_model.analytic import ESTIMATE
 from cost_model.base import Features
 
 BLOCKS = 3
+CHUNK = 1024  # rows at a time, so that what is read twice is in the cache
 BEST = 0.03  # share of a sample that says what a good estimate is
 
 # name -> (numerator, denominator); of each block. ``@`` columns are those of the whole candidate.
@@ -45,6 +46,17 @@ DERIVED = (
 )
 
 
+QUOTIENTS = (
+    *(
+        (f"block{b}.{top}", bottom[1:] if bottom.startswith("@") else f"block{b}.{bottom}")
+        for b in range(BLOCKS)
+        for top, bottom in PROPORTIONS.values()
+    ),
+    ("total.cycles", "block0.instances"),
+    ("total.memory_bytes", "block0.instances"),
+)
+
+
 def usual(reference: Features, names: Sequence[str]) -> float:
     """The estimate, in seconds, of good candidates among a random sample; 1 where there is no estimate."""
     if ESTIMATE not in names or not len(reference):
@@ -57,29 +69,22 @@ def usual(reference: Features, names: Sequence[str]) -> float:
 def inputs(matrix: Features, names: Sequence[str], wanted: Sequence[str], usual_s: float) -> Features:
     """The ``wanted`` columns of a matrix with columns ``names``, and `DERIVED`; NaN where there are none."""
     place = {name: i for i, name in enumerate(names)}
-    order = np.array([place.get(name, -1) for name in wanted], dtype=np.int64)
+    there = [(k, place[name]) for k, name in enumerate(wanted) if name in place]
+    quotients = [
+        (len(wanted) + k, place[top], place[bottom])
+        for k, (top, bottom) in enumerate(QUOTIENTS)
+        if top in place and bottom in place
+    ]
     out = np.full((len(matrix), len(wanted) + len(DERIVED)), np.nan, dtype=np.float32)
-    out[:, np.flatnonzero(order >= 0)] = matrix[:, order[order >= 0]]
-
-    def column(name: str) -> np.ndarray | None:
-        return matrix[:, place[name]] if name in place else None
-
-    k = len(wanted)
-    for b in range(BLOCKS):
-        for top, bottom in PROPORTIONS.values():
-            below = bottom[1:] if bottom.startswith("@") else f"block{b}.{bottom}"
-            _divide(column(f"block{b}.{top}"), column(below), out[:, k])
-            k += 1
-    for top in ("total.cycles", "total.memory_bytes"):
-        _divide(column(top), column("block0.instances"), out[:, k])
-        k += 1
-    estimate = column(ESTIMATE)
-    if estimate is not None:
-        np.log2(np.maximum(estimate, 1e-12) / usual_s, out=out[:, k], casting="unsafe")
-    out[~np.isfinite(out)] = np.nan
+    for begin in range(0, len(matrix), CHUNK):
+        x, y = matrix[begin : begin + CHUNK], out[begin : begin + CHUNK]
+        if there:
+            to, of = np.array(there).T
+            y[:, to] = x[:, of]
+        if quotients:
+            to, top, bottom = np.array(quotients).T
+            y[:, to] = x[:, top] / np.maximum(x[:, bottom], np.float32(1e-9))
+        if ESTIMATE in place:
+            y[:, -1] = np.log2(np.maximum(x[:, place[ESTIMATE]], 1e-12) / usual_s)
+        y[~np.isfinite(y)] = np.nan
     return out
-
-
-def _divide(top: np.ndarray | None, bottom: np.ndarray | None, out: np.ndarray) -> None:
-    if top is not None and bottom is not None:
-        np.divide(top, np.maximum(bottom, 1e-9), out=out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from cost_model.base import CostModelError, Features, Scores, check_features, write_document
 from cost_model.features import DERIVED, inputs, usual
-from cost_model.xgb import decode, encode
+from cost_model.xgb import DRAFT_TREES, decode, encode
 
 FILE = "cpu.json"
 KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
@@ -37,7 +37,6 @@ class Prior:
         self._document = document
         self._wanted = tuple(document["feature_names"])
         self._usual = usual(check_features(reference, feature_names), feature_names)
-        self._bag: list[Any] | None = None
 
     @property
     def ready(self) -> bool:
@@ -48,13 +47,24 @@ class Prior:
 
     def predict(self, features: Features) -> Scores:
         """Throughput over the best of the task, as expected."""
+        return self._mean(features, self._bag, 0)
+
+    def draft(self, features: Features) -> Scores:
+        """The same by the first trees of one booster."""
+        return self._mean(features, self._bag[:1], DRAFT_TREES)
+
+    @cached_property
+    def _bag(self) -> list[Any]:
+        return decode(self._document, len(self._wanted) + len(DERIVED), Path(FILE))
+
+    def _mean(self, features: Features, bag: list[Any], trees: int) -> Scores:
+        """What boosters say on average, by their first ``trees``; 0 for all of them."""
         matrix = check_features(features, self.feature_names)
         if not len(matrix):
             return np.zeros(0)
-        if self._bag is None:
-            self._bag = decode(self._document, len(self._wanted) + len(DERIVED), Path(FILE))
         seen = inputs(matrix, self.feature_names, self._wanted, self._usual)
-        return np.mean([m.inplace_predict(seen) for m in self._bag], axis=0).astype(np.float64)
+        each = [m.inplace_predict(seen, iteration_range=(0, trees)) for m in bag]
+        return np.mean(each, axis=0).astype(np.float64)
 
     def save(self, path: Path) -> None:
         raise CostModelError("the shipped model belongs to the package; nothing of it is saved elsewhere")

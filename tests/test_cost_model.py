@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from cost_model import metrics
+from cost_model.analytic import AnalyticModel
 from cost_model.base import CostModelError, relative_throughput
 from cost_model.dataset import Dataset, concatenate
+from cost_model.metrics import pairwise_accuracy
 from cost_model.models import MODELS, create
+from cost_model.survey import BELOW, LEAST, VERIFIED, survey
+from cost_model.xgb import XGBModel
 
 NAMES = ("est_time_s", "a", "b", "c")
 
@@ -183,3 +187,55 @@ def test_nothing_heavy_is_imported_before_it_is_used() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+class Halting:
+    """Scores by the first column; its draft sees only whether that is above a half."""
+
+    feature_names = ("a", "b")
+    ready = True
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def fit(self, *args: object) -> None: ...
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        self.asked += len(x)
+        return x[:, 0].astype(np.float64)
+
+    def draft(self, x: np.ndarray) -> np.ndarray:
+        return (x[:, 0] > 0.5).astype(np.float64)
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
+
+
+def test_a_survey_asks_the_whole_model_only_about_the_best_of_its_draft() -> None:
+    x = np.random.default_rng(0).random((1000, 2)).astype(np.float32)
+    model = Halting()
+    scores = survey(model, x)
+    whole = scores >= 0
+    assert model.asked == whole.sum() == 1000 * VERIFIED and (x[whole, 0] > 0.5).all()
+    assert np.array_equal(scores[whole], x[whole, 0])
+    assert (scores[~whole] == model.draft(x[~whole]) - BELOW).all()
+
+
+def test_a_survey_of_few_candidates_or_without_a_draft_is_the_model() -> None:
+    x = np.random.default_rng(0).random((LEAST, 2)).astype(np.float32)
+    assert np.array_equal(survey(Halting(), x), x[:, 0])
+    x = np.random.default_rng(0).random((500, 1)).astype(np.float32)
+    analytic = AnalyticModel(("est_time_s",))
+    assert np.array_equal(survey(analytic, x), analytic.predict(x))
+
+
+def test_a_draft_is_near_what_the_whole_model_says() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((600, 6)).astype(np.float32)
+    y = 1 / (1 + 3 * x[:, 0] + x[:, 1] * x[:, 2])
+    names = tuple("abcdef")
+    model = XGBModel(names)
+    model.fit(x[:300], y[:300])
+    whole, few = model.predict(x[300:]), model.draft(x[300:])
+    assert pairwise_accuracy(few, whole) > 0.9 and not np.array_equal(few, whole)

@@ -68,7 +68,7 @@ def test_every_row_of_holes_is_enumerated() -> None:
     b = H.EvenTile("b", E.Const(10), E.Hole("a"))
     holes = (a, b, H.Choice("c", (0, 1)))
     rows = H.every(holes, 1000)
-    assert rows is not None and H.allowed(holes, rows).all()
+    assert rows is not None and H.allowed(holes, H.columns(holes, rows)).all()
     drawn = H.sample(holes, 5000, np.random.default_rng(0))
     assert {tuple(r) for r in drawn.tolist()} <= {tuple(r) for r in rows.tolist()}
     assert len(rows) == len({tuple(r) for r in rows.tolist()})

@@ -209,13 +209,13 @@ def test_known_rows() -> None:
     space = FormulaSpace()
     known = Known(space)
     rows = np.array([[0, 0, 0], [1, 2, 3], [0, 0, 0], [7, 7, 5]])
-    assert known.fresh(1, rows).tolist() == [[0, 0, 0], [1, 2, 3]]  # once, and the last is not valid
+    assert rows[known.fresh(1, rows)].tolist() == [[0, 0, 0], [1, 2, 3]]  # once, and the last is not valid
     known.add(Candidate(1, (1, 2, 3)))
-    assert known.fresh(1, rows).tolist() == [[0, 0, 0]]
+    assert rows[known.fresh(1, rows)].tolist() == [[0, 0, 0]]
     assert not known.admit(Candidate(1, (1, 2, 3)))
     assert known.admit(Candidate(1, (0, 0, 0))) and not known.admit(Candidate(1, (0, 0, 0)))
     drawn = known.draw(1, 50, np.random.default_rng(0))
-    assert len(np.unique(drawn, axis=0)) == 50 == len(known.fresh(1, drawn))
+    assert len(np.unique(drawn, axis=0)) == 50 == known.fresh(1, drawn).sum()
 
 
 def test_unknown_names_are_refused() -> None:

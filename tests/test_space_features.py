@@ -13,7 +13,7 @@ from schedules.ir import Nest
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
-from schedules.space.features import FEATURE_NAMES, features
+from schedules.space.features import FEATURE_NAMES, Features
 from schedules.space.holes import Columns
 from schedules.space.limits import Limits, within
 from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, analyse, measure
@@ -21,7 +21,7 @@ from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, analyse, mea
 
 def one(nest: Nest, machine: Machine) -> np.ndarray:
     """The features of a concrete nest."""
-    return features(analyse(nest), Columns(), 1, machine)[0]
+    return Features(analyse(nest), (), machine)(np.zeros((1, 0), np.int64))[0]
 
 
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
@@ -36,7 +36,7 @@ def test_features_are_those_of_the_instantiated_nest(name: str) -> None:
             found = space.features(k, rows)
             for row, got in zip(rows, found, strict=True):
                 nest = Schedule.replay(case.dag, space.trace(k, row), space.target).nest
-                want = one(nest, space.machine)
+                want = one(nest, Machine.of(space.target))
                 wrong = [n for n, g, w in zip(FEATURE_NAMES, got, want, strict=True) if g != w]
                 assert not wrong, f"{case.label} {space.sketches[k]} {row.tolist()}: {wrong}"
 
@@ -50,7 +50,7 @@ def test_so_they_are_for_users_own_expressions(name: str) -> None:
     rows = rows[space.valid(0, rows)][:4]
     for row, got in zip(rows, space.features(0, rows), strict=True):
         nest = Schedule.replay(case.dag, space.trace(0, row), space.target).nest
-        assert np.array_equal(got, one(nest, space.machine))
+        assert np.array_equal(got, one(nest, Machine.of(space.target)))
 
 
 @pytest.mark.parametrize("name", sorted(BIG))
@@ -85,7 +85,7 @@ def test_bytes_of_an_elementwise_nest_are_those_counted(dtype: str) -> None:
     checked = 0
     for row in rows[n % tile == 0][:3]:
         nest = Schedule.replay(w.dag, space.trace(0, row), space.target).nest
-        q = measure(analyse(nest)[0], Columns(), space.machine)
+        q = measure(analyse(nest)[0], Columns(), Machine.of(space.target))
         assert q["memory_bytes"] == 5 * n * np.dtype(dtype).itemsize == _counted(nest, arrays)
         checked += 1
     assert checked
@@ -159,23 +159,25 @@ def test_limits_drop_register_tiles_that_spill() -> None:
     k = next(k for k, n in enumerate(space.sketches) if "c.vec" in space.holes(k))
     rows = space.sample(k, 512, np.random.default_rng(0))
     facts, env = space.sketch(k).facts, Columns(zip(space.holes(k), rows.T, strict=True))
+    m = Machine.of(space.target)
     spills = np.max(
-        [np.broadcast_to(measure(b, env, space.machine)["spills"], 512) for b in facts if b.reduces], axis=0
+        [np.broadcast_to(measure(b, env, m)["spills"], 512) for b in facts if b.reduces], axis=0
     )
     ok = space.valid(k, rows)
     assert (spills[ok] <= Limits().spilled_registers).all()
     assert (spills > Limits().spilled_registers).any() and ok.any()
-    wide = replace(space.machine, registers=1000.0)
-    assert within(facts, env, 512, wide).sum() > ok.sum()
+    wide = replace(m, registers=1000.0)
+    assert within(facts, env, wide).sum() > ok.sum()
 
 
 def test_limits_bound_lanes_unrolled_code_and_buffers() -> None:
     space = _matmul()
     rows = space.sample(0, 256, np.random.default_rng(0))
     facts, env = space.sketch(0).facts, Columns(zip(space.holes(0), rows.T, strict=True))
-    base = within(facts, env, 256, space.machine)
-    few = within(facts, env, 256, space.machine, Limits(unrolled_vectors=4))
+    m = Machine.of(space.target)
+    base = within(facts, env, m)
+    few = within(facts, env, m, Limits(unrolled_vectors=4))
     assert (base & ~few).any() and not (few & ~base).any()
-    assert not within(facts, env, 256, space.machine, Limits(scratch_bytes=1 << 10)).any()
-    lanes = np.max([np.broadcast_to(measure(b, env, space.machine)["lanes"], 256) for b in facts], axis=0)
+    assert not within(facts, env, m, Limits(scratch_bytes=1 << 10)).any()
+    lanes = np.max([np.broadcast_to(measure(b, env, m)["lanes"], 256) for b in facts], axis=0)
     assert (lanes[base] <= MAX_LANES).all()

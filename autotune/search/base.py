@@ -84,8 +84,8 @@ class Known:
             if s not in self._exhausted and self.count(s) < self._space.size(s)
         ]
 
-    def fresh(self, sketch: int, rows: Rows) -> Rows:
-        """The valid rows that are not known, each once, in order."""
+    def fresh(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows are valid and not known, each once."""
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         known, keep, seen = self._rows[sketch], np.zeros(len(rows), dtype=bool), set()
         for i in np.flatnonzero(self._space.valid(sketch, rows)) if len(rows) else ():
@@ -93,7 +93,7 @@ class Known:
             if key not in known and key not in seen:
                 seen.add(key)
                 keep[i] = True
-        return rows[keep]
+        return keep
 
     def draw(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         """Up to ``n`` fresh random rows; a sketch that gives none after many draws is exhausted."""
@@ -101,7 +101,8 @@ class Known:
         if sketch in self._exhausted or self.count(sketch) >= self._space.size(sketch):
             return found
         for _ in range(DRAWS):
-            more = self.fresh(sketch, self._space.sample(sketch, 2 * n + 64, rng))
+            more = self._space.sample(sketch, 2 * n + 64, rng)
+            more = more[self.fresh(sketch, more)]
             before = len(found)
             if len(more):
                 found = unique(np.concatenate([found, more]))

@@ -18,6 +18,7 @@ from autotune.search.base import Known, Result, candidates, unique
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
 from cost_model.dataset import Dataset
+from cost_model.survey import survey
 from schedules.space.base import Candidate, Rows, Space
 
 Matrix = npt.NDArray[np.float32]
@@ -41,6 +42,15 @@ class EvolutionOptions:
     rivals: float = 0.5  # share that sketches get by promise, whatever the model prefers
     least: int = 3  # trials that every sketch gets before it may be neglected
     training_rows: int = 1000  # fitting a model takes time in proportion
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Rows of a sketch, and what the model thinks of each."""
+
+    sketch: int
+    rows: Rows
+    scores: Scores
 
 
 class EvolutionarySearch:
@@ -68,6 +78,7 @@ class EvolutionarySearch:
         self._known = Known(space)
         self._measured: list[Result] = []
         self._features: list[Matrix] = []  # of the measured, in the same order
+        self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured
         self._stale = False  # told since the model was fitted
         self._best = np.zeros(len(space.sketches))  # throughput by sketch
 
@@ -77,16 +88,15 @@ class EvolutionarySearch:
         self._known.exclude(digests)
 
     def tell(self, results: Sequence[Result]) -> None:
-        by_sketch: dict[int, list[Result]] = {}
         for result in results:
-            by_sketch.setdefault(result.candidate.sketch, []).append(result)
-        for sketch, group in by_sketch.items():
-            for result in group:
-                self._known.add(result.candidate)
-                self._best[sketch] = max(self._best[sketch], result.throughput)
-            rows = np.array([r.candidate.row for r in group], dtype=np.int64).reshape(len(group), -1)
-            self._measured += group
-            self._features.append(model_matrix(self._space, sketch, rows))
+            sketch = result.candidate.sketch
+            self._known.add(result.candidate)
+            self._best[sketch] = max(self._best[sketch], result.throughput)
+        if results:
+            self._measured += results
+            self._features.append(self._matrix_of([r.candidate for r in results]))
+            for result in results:
+                self._proposed.pop(result.candidate, None)
             self._stale = True
 
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
@@ -137,13 +147,13 @@ class EvolutionarySearch:
         return self._draft, self._options.draft_epsilon
 
     def _matrix_of(self, chosen: Sequence[Candidate]) -> Matrix:
-        """The same for candidates of any sketches, in their order."""
-        out = np.empty((len(chosen), len(self._model.feature_names)), dtype=np.float32)
-        for sketch in {c.sketch for c in chosen}:
-            where = [i for i, c in enumerate(chosen) if c.sketch == sketch]
-            rows = np.array([chosen[i].row for i in where], dtype=np.int64).reshape(len(where), -1)
-            out[where] = model_matrix(self._space, sketch, rows)
-        return out
+        """`model_matrix` for candidates of any sketches, in their order; kept until their results come."""
+        new = [c for c in chosen if c not in self._proposed]
+        for sketch in {c.sketch for c in new}:
+            group = [c for c in new if c.sketch == sketch]
+            rows = np.array([c.row for c in group], dtype=np.int64).reshape(len(group), -1)
+            self._proposed.update(zip(group, model_matrix(self._space, sketch, rows), strict=True))
+        return np.stack([self._proposed[c] for c in chosen])
 
     # -- choosing ----------------------------------------------------------------------------
 
@@ -176,11 +186,11 @@ class EvolutionarySearch:
         if len(self._measured) >= self._options.refine_after:
             near = self._neighbours()
             share = min(n, len(chosen) + round(self._options.refine * n))
-            self._take_best(chosen, share, [s for s, _ in near], [r for _, r in near], scorer)
+            self._take_best(chosen, share, self._scored([s for s, _ in near], [r for _, r in near], scorer))
         pools = self._evolve(sketches, scorer)
         for i, slots in self._rivals(sketches, round(self._options.rivals * (n - len(chosen)))):
-            self._take_best(chosen, len(chosen) + slots, sketches[i : i + 1], pools[i : i + 1], scorer)
-        self._take_best(chosen, n, sketches, pools, scorer)
+            self._take_best(chosen, len(chosen) + slots, pools[i : i + 1])
+        self._take_best(chosen, n, pools)
 
     def _random(self, chosen: list[Candidate], n: int) -> None:
         """Fill up to ``n`` at random, a sketch after the other."""
@@ -196,15 +206,12 @@ class EvolutionarySearch:
         chosen.append(candidate)
         return True
 
-    def _take_best(
-        self, chosen: list[Candidate], n: int, sketches: list[int], pools: list[Rows], scorer: CostModel
-    ) -> None:
+    def _take_best(self, chosen: list[Candidate], n: int, pools: list[_Pool]) -> None:
         """Take the best scored of all pools; first those that differ from every taken one of their
         sketch in two decisions or more, so that one wrong hope doesn't fill the round."""
-        scores = self._score(sketches, pools, scorer)
-        pool = np.concatenate([np.full(len(each), p) for p, each in enumerate(scores)])
-        place = np.concatenate([np.arange(len(each)) for each in scores])
-        best = np.argsort(-np.concatenate(scores), kind="stable")[: 16 * n + 64]
+        pool = np.concatenate([np.full(len(each.rows), p) for p, each in enumerate(pools)])
+        place = np.concatenate([np.arange(len(each.rows)) for each in pools])
+        best = np.argsort(-np.concatenate([each.scores for each in pools]), kind="stable")[: 16 * n + 64]
         where = list(zip(pool[best].tolist(), place[best].tolist(), strict=True))
         taken: dict[int, list[npt.NDArray[np.int64]]] = {}
         for candidate in chosen:
@@ -213,7 +220,7 @@ class EvolutionarySearch:
             for p, i in where:
                 if len(chosen) >= n:
                     return
-                sketch, row = sketches[p], pools[p][i]
+                sketch, row = pools[p].sketch, pools[p].rows[i]
                 others = taken.setdefault(sketch, [])
                 if least and others and (np.stack(others) != row).sum(axis=1).min() < least:
                     continue
@@ -232,7 +239,7 @@ class EvolutionarySearch:
             pools = [self._known.draw(s, 64, self._rng) for s in live]
             strength = strength.copy()
             for sketch, scores in zip(live, self._score(live, pools, scorer), strict=True):
-                strength[sketch] = scores.max(initial=0.0)
+                strength[sketch] = scores.max(initial=-np.inf)
         return sorted(live, key=lambda s: (-strength[s], s))[: self._options.competing]
 
     def _rivals(self, sketches: list[int], n: int) -> list[tuple[int, int]]:
@@ -252,7 +259,7 @@ class EvolutionarySearch:
         weight = (best / best.max()) ** 4 + 0.1 if best.any() else np.ones(len(sketches))
         return [max(64, round(x)) for x in self._options.population * weight / weight.sum()]
 
-    def _evolve(self, sketches: list[int], scorer: CostModel) -> list[Rows]:
+    def _evolve(self, sketches: list[int], scorer: CostModel) -> list[_Pool]:
         """Generations in all sketches at once, so that the model is asked once a generation.
         Returns everything fresh that was met, by sketch."""
         options, rng, space = self._options, self._rng, self._space
@@ -263,19 +270,26 @@ class EvolutionarySearch:
             rows = np.concatenate([self._elites(sketch), drawn])
             pools.append(unique(rows[space.valid(sketch, rows)]))
         scores = self._score(sketches, pools, scorer)
-        met: list[list[Rows]] = [[p] for p in pools]
+        met = [[pools[i]] for i in range(len(sketches))]
+        met_scores = [[scores[i]] for i in range(len(sketches))]
         for _ in range(options.generations):
             children = [self._offspring(s, pools[i], scores[i], shares[i]) for i, s in enumerate(sketches)]
             child_scores = self._score(sketches, children, scorer)
             for i in range(len(sketches)):
                 met[i].append(children[i])
+                met_scores[i].append(child_scores[i])
                 rows = np.concatenate([pools[i], children[i]])
                 both = np.concatenate([scores[i], child_scores[i]])
                 if len(rows) and rows.shape[1]:
                     _, first = np.unique(rows, axis=0, return_index=True)
                     keep = first[np.argsort(-both[first], kind="stable")][: shares[i]]
                     pools[i], scores[i] = rows[keep], both[keep]
-        return [self._known.fresh(s, np.concatenate(met[i])) for i, s in enumerate(sketches)]
+        found = []
+        for i, sketch in enumerate(sketches):
+            rows = np.concatenate(met[i])
+            fresh = self._known.fresh(sketch, rows)
+            found.append(_Pool(sketch, rows[fresh], np.concatenate(met_scores[i])[fresh]))
+        return found
 
     def _offspring(self, sketch: int, rows: Rows, scores: Scores, n: int) -> Rows:
         """``n`` children, fewer where they are not valid; parents are drawn by rank."""
@@ -310,8 +324,11 @@ class EvolutionarySearch:
         for sketch in sorted({r.candidate.sketch for r in top}):
             rows = np.array([r.candidate.row for r in top if r.candidate.sketch == sketch], dtype=np.int64)
             mutants = self._space.mutate(sketch, np.repeat(rows, 32, axis=0), self._rng)
-            found.append((sketch, self._known.fresh(sketch, mutants)))
+            found.append((sketch, mutants[self._known.fresh(sketch, mutants)]))
         return found
+
+    def _scored(self, sketches: list[int], pools: list[Rows], scorer: CostModel) -> list[_Pool]:
+        return [_Pool(*x) for x in zip(sketches, pools, self._score(sketches, pools, scorer), strict=True)]
 
     def _score(self, sketches: list[int], pools: list[Rows], scorer: CostModel | None) -> list[Scores]:
         """Scores by pool; random without a scorer."""
@@ -319,11 +336,8 @@ class EvolutionarySearch:
         if scorer is None:
             flat = self._rng.random(sum(len(p) for p in pools))
         else:
-            flat = scorer.predict(
-                np.concatenate(
-                    [model_matrix(self._space, s, p) for s, p in zip(sketches, pools, strict=True)]
-                )
-            )
+            both = zip(sketches, pools, strict=True)
+            flat = survey(scorer, np.concatenate([model_matrix(self._space, s, p) for s, p in both]))
         return np.split(flat, ends)
 
 

@@ -50,5 +50,6 @@ class LocalSearch(Unguided):
 
     def _neighbour(self, elite: Candidate) -> Candidate | None:
         rows = np.array([elite.row] * NEIGHBOURS, dtype=np.int64)
-        fresh = self._known.fresh(elite.sketch, self._space.mutate(elite.sketch, rows, self._rng))
+        mutants = self._space.mutate(elite.sketch, rows, self._rng)
+        fresh = mutants[self._known.fresh(elite.sketch, mutants)]
         return next((c for c in candidates(elite.sketch, fresh) if self._known.admit(c)), None)

@@ -15,9 +15,10 @@ from schedules.schedule import fill
 from schedules.space import gpu
 from schedules.space import holes as H
 from schedules.space.base import Rows
-from schedules.space.features import FEATURE_NAMES, features
+from schedules.space.features import FEATURE_NAMES, Features
 from schedules.space.limits import within
-from schedules.space.quantities import BlockFacts, Machine, analyse
+from schedules.space.quantities import BlockFacts, Machine, Number, analyse
+from schedules.space.recording import Program
 from schedules.space.rules import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
@@ -31,7 +32,7 @@ class Sketch:
     trace: Trace
     holes: tuple[H.HoleSpec, ...]
     nest: Nest
-
+    target: Target
     constants: tuple[str, ...] = ()
 
     @cached_property
@@ -44,6 +45,25 @@ class Sketch:
         """The same for a GPU."""
         return gpu.analyse(self.nest)
 
+    @cached_property
+    def features(self) -> Features | gpu.Features:
+        names = [h.name for h in self.holes]
+        if self.target.kind != "cpu":
+            return gpu.Features(self.kernels, names, gpu.Machine.of(self.target))
+        return Features(self.facts, names, Machine.of(self.target))
+
+    @cached_property
+    def valid(self) -> Program:
+        """Whether a row lies in the space and keeps the limits."""
+
+        def both(env: H.Columns) -> list[Number]:
+            inside = H.allowed(self.holes, env)
+            if self.target.kind != "cpu":
+                return [inside & gpu.within(self.kernels, env, gpu.Machine.of(self.target))]
+            return [inside & within(self.facts, env, Machine.of(self.target))]
+
+        return Program([h.name for h in self.holes], both)
+
 
 class DerivedSpace:
     """A `Space` whose sketches were derived from the DAG by the rules."""
@@ -51,9 +71,8 @@ class DerivedSpace:
     def __init__(self, dag: ComputeDAG, target: Target, drafts: list[Draft]) -> None:
         self.dag, self.target = dag, target
         self.on_gpu = target.kind != "cpu"
-        self.machine, self.gpu = Machine.of(target), gpu.Machine.of(target)
         self._sketches = tuple(
-            Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, dag.constants) for d in drafts
+            Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, target, dag.constants) for d in drafts
         )
 
     @property
@@ -86,17 +105,13 @@ class DerivedSpace:
         return H.every(self._sketches[sketch].holes, most, values)
 
     def valid(self, sketch: int, rows: Rows) -> np.ndarray:
-        s = self._sketches[sketch]
-        ok = H.allowed(s.holes, rows)
-        if self.on_gpu:
-            return ok & gpu.within(s.kernels, H.columns(s.holes, rows), len(rows), self.gpu)
-        return ok & within(s.facts, H.columns(s.holes, rows), len(rows), self.machine)
+        ok = np.empty(len(rows), dtype=bool)
+        for part, (found,) in self._sketches[sketch].valid.run(rows):
+            ok[part] = found
+        return ok
 
     def features(self, sketch: int, rows: Rows) -> np.ndarray:
-        s = self._sketches[sketch]
-        if self.on_gpu:
-            return gpu.features(s.kernels, H.columns(s.holes, rows), len(rows), self.gpu)
-        return features(s.facts, H.columns(s.holes, rows), len(rows), self.machine)
+        return self._sketches[sketch].features(rows)
 
     def trace(self, sketch: int, row: Rows) -> Trace:
         s = self._sketches[sketch]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from schedules.space.holes import Columns
-from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, hottest, measure
+from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, Number, hottest, measure
+from schedules.space.recording import Program
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
 HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
@@ -21,20 +24,25 @@ FEATURE_NAMES = (
 )
 
 
-def features(
-    facts: tuple[BlockFacts, ...], env: Columns, rows: int, machine: Machine
-) -> npt.NDArray[np.float32]:
-    """The features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]; ``env`` has its columns
-    by the names of the holes. A row's features depend on no other row."""
-    found = [measure(b, env, machine) for b in facts]
-    width = len(FEATURES_PER_BLOCK)
-    table, hot = hottest(found, FEATURES_PER_BLOCK, rows, "cycles", HOT_BLOCKS)
-    out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
-    out[:, : hot.shape[1]] = hot
-    total = table[:, :, FEATURES_PER_BLOCK.index("cycles")].sum(axis=1)
-    memory = table[:, :, FEATURES_PER_BLOCK.index("memory_bytes")].sum(axis=1)
-    special = sum(b.special for b in facts)
-    out[:, HOT_BLOCKS * width :] = np.stack(
-        [np.full(rows, len(found)), total, memory, np.full(rows, special), total / (GIGAHERTZ * 1e9)], axis=1
-    )
-    return out
+class Features:
+    """The features of what has these facts, with these holes."""
+
+    def __init__(self, facts: tuple[BlockFacts, ...], holes: Sequence[str], machine: Machine) -> None:
+        self._blocks, self._special = len(facts), sum(b.special for b in facts)
+
+        def quantities(env: Columns) -> list[Number]:
+            found = [measure(b, env, machine) for b in facts]
+            return [q[n] for q in found for n in FEATURES_PER_BLOCK]
+
+        self._program = Program(holes, quantities)
+
+    def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]. A row's features depend on no other
+        row."""
+        out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
+        hot, rest = np.split(out, [HOT_BLOCKS * len(FEATURES_PER_BLOCK)], axis=1)
+        sums = hottest(self._program, rows, FEATURES_PER_BLOCK, "cycles", hot, ("memory_bytes",))
+        rest[:, 0], rest[:, 1] = self._blocks, sums["cycles"]
+        rest[:, 2], rest[:, 3] = sums["memory_bytes"], self._special
+        rest[:, 4] = sums["cycles"] / (GIGAHERTZ * 1e9)
+        return out

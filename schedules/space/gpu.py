@@ -7,6 +7,7 @@ no infeasible candidate reaches a compiler. The estimate is a roofline whose cei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 from schedules.space.holes import Columns
 from schedules.space.quantities import Number, arithmetic, hottest, number, product
+from schedules.space.recording import Program
 
 WARP = 32
 SPARE_REGISTERS = 28  # indices, pointers, operands on their way
@@ -218,15 +220,15 @@ def _shape(k: KernelFacts, env: Columns, m: Machine) -> _Shape:
     return _Shape(threads, shared, registers, number(k.blocks, env), resident)
 
 
-def within(facts: tuple[KernelFacts, ...], env: Columns, rows: int, m: Machine) -> npt.NDArray[np.bool_]:
-    """Which rows keep the limits of the target, [rows]."""
-    ok = np.ones(rows, dtype=bool)
+def within(facts: tuple[KernelFacts, ...], env: Columns, m: Machine) -> Number:
+    """Whether a candidate keeps the limits of the target, or a column of that."""
+    ok: Number = np.True_
     for k in facts:
         x = _shape(k, env, m)
-        ok &= (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
-        ok &= (x.registers <= m.thread_registers) & (x.blocks < 2**31)
+        ok = ok & (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
+        ok = ok & (x.registers <= m.thread_registers) & (x.blocks < 2**31)
         for w in k.work:
-            ok &= number(w.unrolled, env) <= MOST_UNROLLED
+            ok = ok & (number(w.unrolled, env) <= MOST_UNROLLED)
     return ok
 
 
@@ -275,15 +277,22 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
     }  # fmt: skip
 
 
-def features(
-    facts: tuple[KernelFacts, ...], env: Columns, rows: int, machine: Machine
-) -> npt.NDArray[np.float32]:
-    """The features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]: of the slowest kernels by
-    the estimate one by one, and of all together."""
-    found = [_measure(k, env, machine) for k in facts]
-    table, hot = hottest(found, FEATURES_PER_KERNEL, rows, "est_s", HOT_KERNELS)
-    out = np.zeros((rows, len(FEATURE_NAMES)), dtype=np.float32)
-    out[:, : hot.shape[1]] = hot
-    seconds = table[:, :, FEATURES_PER_KERNEL.index("est_s")]
-    out[:, -2], out[:, -1] = len(facts), seconds.sum(axis=1)
-    return out
+class Features:
+    """The features of what has these facts, with these holes: of the slowest kernels by the estimate one by
+    one, and of all together."""
+
+    def __init__(self, facts: tuple[KernelFacts, ...], holes: Sequence[str], machine: Machine) -> None:
+        self._kernels = len(facts)
+
+        def quantities(env: Columns) -> list[Number]:
+            found = [_measure(k, env, machine) for k in facts]
+            return [q[n] for q in found for n in FEATURES_PER_KERNEL]
+
+        self._program = Program(holes, quantities)
+
+    def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""
+        out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
+        sums = hottest(self._program, rows, FEATURES_PER_KERNEL, "est_s", out[:, :-2])
+        out[:, -2], out[:, -1] = self._kernels, sums["est_s"]
+        return out

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import numpy as np
@@ -41,8 +43,8 @@ class Choice:
     def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
         return np.zeros(n, dtype=np.int64), [np.unique(np.asarray(self.options, dtype=np.int64))]
 
-    def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
-        return (column[:, None] == np.asarray(self.options, dtype=np.int64)).any(axis=1)
+    def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
+        return reduce(or_, (column == x for x in self.options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class PerfectTile:
         totals, which = np.unique(total, return_inverse=True)
         return which.reshape(-1), [divisors(int(t), self.cap) for t in totals]
 
-    def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
-        total = np.asarray(E.evaluate(self.of, known), dtype=np.int64)
+    def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
+        total = E.evaluate(self.of, known)
         return (column >= 1) & (column <= self.cap) & (total % np.maximum(column, 1) == 0)
 
 
@@ -103,8 +105,8 @@ class EvenTile:
         kinds, which = np.unique(both, axis=0, return_inverse=True)
         return which.reshape(-1), [even_tiles(int(of), int(unit)) for of, unit in kinds]
 
-    def allowed(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
-        of, unit = self._of(known), self._unit(known)
+    def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
+        of, unit = E.evaluate(self.of, known), E.evaluate(self.unit, known)
         tile = np.maximum(column, 1)
         # the fewest parts that such tiles make lead back to the tile, if any do
         even = even_tile(of, unit, -(-of // tile)) == column
@@ -202,11 +204,6 @@ def _spread(n: int, k: int) -> np.ndarray:
     return np.unique(np.round(np.linspace(0, n - 1, min(n, k))).astype(np.int64))
 
 
-def allowed(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> np.ndarray:
-    """Which rows lie in the space."""
-    ok = np.ones(len(rows), dtype=bool)
-    known: dict[str, np.ndarray] = {}
-    for k, h in enumerate(holes):
-        ok &= h.allowed(known, rows[:, k])
-        known[h.name] = rows[:, k]
-    return ok
+def allowed(holes: tuple[HoleSpec, ...], env: Columns) -> Any:
+    """Whether decisions lie in the space, or a column of that."""
+    return reduce(and_, (h.allowed(env, env[h.name]) for h in holes), np.True_)

@@ -9,7 +9,7 @@ import numpy as np
 from schedules.primitives.unroll import MAX_UNROLL
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.space.holes import Columns
-from schedules.space.quantities import BlockFacts, Machine, number, register_tile
+from schedules.space.quantities import BlockFacts, Machine, Number, number, register_tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,17 @@ class Limits:
 
 
 def within(
-    facts: tuple[BlockFacts, ...], env: Columns, rows: int, m: Machine, limits: Limits | None = None
-) -> np.ndarray:
-    """Which rows keep the limits, [rows] of bool."""
+    facts: tuple[BlockFacts, ...], env: Columns, m: Machine, limits: Limits | None = None
+) -> Number:
+    """Whether a candidate keeps the limits, or a column of that."""
     limits = limits or Limits()
-    ok = np.ones(rows, dtype=bool)
+    ok: Number = np.True_
     for b in facts:
         tile = register_tile(b, env, m)
-        ok &= tile.lanes <= MAX_LANES
-        ok &= tile.unrolled <= MAX_UNROLL
-        ok &= tile.vectors <= limits.unrolled_vectors
+        ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
+        ok = ok & (tile.vectors <= limits.unrolled_vectors)
         if b.reduces:
-            ok &= tile.spills <= limits.spilled_registers
-        written = sum((number(a.whole, env) * a.item for a in b.accesses if a.write), np.zeros(()))
-        ok &= written <= limits.scratch_bytes
+            ok = ok & (tile.spills <= limits.spilled_registers)
+        written = sum(number(a.whole, env) * a.item for a in b.accesses if a.write)
+        ok = ok & (written <= limits.scratch_bytes)
     return ok

@@ -6,11 +6,12 @@ columns. One definition feeds the static limits, the features and the analytic m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from schedules import affine
 from schedules import expr as E
@@ -22,6 +23,7 @@ from schedules.nest import bound, reads
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 from schedules.space.holes import Columns
+from schedules.space.recording import Program
 
 Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
@@ -107,18 +109,35 @@ def arithmetic(b: Block) -> tuple[int, int]:
 
 
 def hottest(
-    found: Sequence[Mapping[str, Number]], names: Sequence[str], rows: int, by: str, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Quantities of several blocks or kernels, by name, as a table [rows, blocks, names]; and those of the
-    ``count`` with most of ``by`` in each row, most first, side by side: [rows, count * names], fewer where
-    there are fewer."""
-    table = np.empty((rows, len(found), len(names)), dtype=np.float64)
-    for k, q in enumerate(found):
-        for j, name in enumerate(names):
-            table[:, k, j] = q[name]
-    order = np.argsort(-table[:, :, names.index(by)], axis=1, kind="stable")[:, :count]
-    hot = table[np.arange(rows)[:, None], order]  # whole rows of names: faster than by element
-    return table, hot.reshape(rows, hot.shape[1] * len(names))
+    program: Program,
+    rows: npt.NDArray[np.int64],
+    names: Sequence[str],
+    by: str,
+    out: npt.NDArray[np.float32],
+    also: Sequence[str] = (),
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Quantities of several blocks or kernels, which ``program`` gives one after the other by ``names``: of
+    those with most of ``by`` in each row, most first, side by side into ``out``, as many as fit, and zeros
+    where there are fewer. Returns ``by`` and ``also``, summed over all of them."""
+    width, blocks = len(names), program.count // len(names)
+    sums = {name: np.empty(len(rows)) for name in (by, *also)}
+    out[:, blocks * width :] = 0.0
+    for part, found in program.run(rows):
+        n = part.stop - part.start
+        table = np.empty((n, blocks * width), dtype=np.float32)
+        table[:] = [0.0 if np.ndim(x) else x for x in found]
+        for k, column in enumerate(found):
+            if np.ndim(column):
+                table[:, k] = column
+        keys = np.stack([np.broadcast_to(x, n) for x in found[names.index(by) :: width]])
+        order = np.argsort(-keys, axis=0, kind="stable")
+        first = np.arange(n) * blocks
+        whole = table.reshape(n * blocks, width)  # rows of names: copying them is faster than by element
+        for k, block in enumerate(order[: out.shape[1] // width]):
+            out[part, k * width : (k + 1) * width] = whole[first + block]
+        for name, column in sums.items():
+            column[part] = sum(found[names.index(name) :: width])
+    return sums
 
 
 def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) -> BlockFacts:
@@ -240,7 +259,8 @@ def _stride(at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None) ->
 
 def number(e: Expr, env: Columns) -> Number:
     """An expression's value as floating point."""
-    return np.asarray(E.evaluate(e, env, env.known), dtype=np.float64)
+    value = E.evaluate(e, env, env.known)
+    return value.astype(np.float64) if hasattr(value, "astype") else np.float64(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""Recorded formulas: the values that numpy gives, each different operation once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from schedules import expr as E
+from schedules.expr import Const, Hole
+from schedules.space.holes import Columns
+from schedules.space.recording import CHUNK, Program
+
+
+def formulas(env: Columns) -> list[object]:
+    a, b = Hole("a"), Hole("b")
+    up = E.evaluate(E.ceildiv(a, b), env, env.known)
+    mod = E.evaluate((a * 3) % b + a // b, env, env.known)
+    small = E.evaluate(E.minimum(a * b, Const(100)), env, env.known)
+    x, y = env["a"], env["b"]
+    bits = x.astype(np.int64) & -x.astype(np.int64)
+    either = np.where((x > y) & ~(x == 7), np.clip(bits, 2.0, y), np.zeros_like(x))
+    return [up, mod, small, bits, either, 2 * x * 0.0 + 1.0 * y + 0.0, np.ceil(x / y) - np.maximum(3, y), 5.0]
+
+
+def columns(rows: np.ndarray) -> Columns:
+    return Columns({"a": rows[:, 0], "b": rows[:, 1]})
+
+
+@pytest.mark.parametrize("n", [0, 1, 100, CHUNK + 3])
+def test_a_program_gives_what_numpy_gives(n: int) -> None:
+    rows = np.random.default_rng(0).integers(1, 1 << 20, (n, 2))
+    rows[::2] %= 13
+    rows += 1
+    program = Program(["a", "b"], formulas)
+    want = [np.broadcast_to(np.asarray(x, np.float64), n) for x in formulas(columns(rows))]
+    got = np.empty((program.count, n))
+    for part, found in program.run(rows):
+        for k, x in enumerate(found):
+            got[k, part] = x
+    assert np.array_equal(got, np.stack(want))
+
+
+def test_an_operation_is_done_once_and_only_if_it_is_needed() -> None:
+    done: list[str] = []
+
+    def counted(env: Columns) -> list[object]:
+        a, b = env["a"], env["b"]
+        np.sqrt(a)  # of no use to anyone
+        return [a * b + 1, 1 + b * a, (a * b) * 1.0, b * 0.0]
+
+    program = Program(["a", "b"], counted)
+    done = [f.__name__ for f, *_ in program._steps]
+    assert sorted(done) == ["add", "multiply"]
+
+
+def test_large_products_and_quotients_are_exact() -> None:
+    """Below 2**53, where floats still tell neighbours apart."""
+    rows = np.array([[2**52 - 1, 3], [2**52, 3], [2**50 + 1, 2**25], [2**50, 2**25], [3 * 2**40 - 1, 3]])
+    a, b = Hole("a"), Hole("b")
+    program = Program(
+        ["a", "b"], lambda env: [E.evaluate(e, env, env.known) for e in (a // b, E.ceildiv(a, b), a % b)]
+    )
+    ((_, found),) = program.run(rows)
+    want = [[x // y for x, y in rows.tolist()], [-(-x // y) for x, y in rows.tolist()]]
+    want.append([x % y for x, y in rows.tolist()])
+    assert [x.astype(np.int64).tolist() for x in found] == want
