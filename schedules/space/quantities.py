@@ -362,9 +362,8 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
 
 def _registers(lanes: Number, per: float) -> Number:
     """Registers of so many lanes: full ones, and the rest in powers of two, as code generation cuts them."""
-    rest = np.asarray(lanes % per, dtype=np.int64)
-    pieces = sum((rest >> bit) & 1 for bit in range(int(per).bit_length()))
-    return lanes // per + pieces
+    rest = lanes % per
+    return lanes // per + sum(rest // (1 << bit) % 2 for bit in range(int(per).bit_length() - 1))
 
 
 def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
