@@ -99,6 +99,7 @@ BATTERY: list[tuple[Callable[[], ComputeDAG], Callable[[Schedule], object]]] = [
     (matmul, lanes),
     (matmul_relu, shared),
     (argmax, tuple_tail),
+    (matmul, lambda s: s.fuse("C_i", "C_j")),  # rows and columns of other arrays: its digits stay apart
     (flat, lambda s: s.split("s_i", [None, 5])),
     (lambda: make("chain"), lambda s: s.vectorize(s.split("d_j", [None, 4], "shift")[1])),
 ]
