@@ -31,5 +31,4 @@ def _best(workload: Workload, target: Target, record: Record) -> Best | None:
         check_legal(workload.dag, record.trace, target)
     except (TraceError, ScheduleError):
         return None
-    assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
-    return Best(record.time_s, workload.flops / record.time_s / 1e9, None, record.trace, record.uid)
+    return Best.of(workload, record)

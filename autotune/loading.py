@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune import targets
 from autotune.errors import CompileError, KernelNotFound
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 OTHERS = 32  # records to look at when the best cannot be used
 UNUSABLE = (TraceError, ScheduleError, CompileError)  # of a record: written elsewhere, or by another version
 Unusable = TraceError | ScheduleError | CompileError
+Made = TypeVar("Made")
 
 
 def load(
@@ -77,15 +78,13 @@ def load_workload(
 
     where = database(db)
     wanted = targets.parse(target, threads)
-    unusable: list[Unusable] = []
-    for hit in _stored(workload, wanted, _threads(target, threads), where):
-        try:
-            kernel = kernel_of(workload, hit.target, hit.record.trace, hit.record)
-        except UNUSABLE as err:
-            unusable.append(_unusable(hit, err))
-        else:
-            _warn(unusable)
-            return kernel
+
+    def use(hit: Hit) -> Kernel:
+        return kernel_of(workload, hit.target, hit.record.trace, hit.record)
+
+    found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
+    if found is not None:
+        return found
     if nearest and target == "cpu":
         from autotune.nearest import nearest as look
 
@@ -93,7 +92,7 @@ def load_workload(
         if tried is not None:
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=3)
             return tried.kernel
-    missing = unusable[0] if unusable else KernelNotFound(_not_found(workload, where, threads))
+    missing = unusable or KernelNotFound(_not_found(workload, where, threads))
     if not fallback:
         raise missing
     kernel = default_kernel(workload, wanted)
@@ -133,15 +132,14 @@ def find(
 
     where = database(db)
     wanted = targets.parse(target, threads)
-    unusable: list[Unusable] = []
-    for hit in _stored(workload, wanted, _threads(target, threads), where):
-        try:
-            check_legal(workload.dag, hit.record.trace, hit.target)
-        except UNUSABLE as err:
-            unusable.append(_unusable(hit, err))
-        else:
-            _warn(unusable)
-            return hit
+
+    def use(hit: Hit) -> Hit:
+        check_legal(workload.dag, hit.record.trace, hit.target)
+        return hit
+
+    found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
+    if found is not None:
+        return found
     if nearest and target == "cpu":
         from autotune.nearest import nearest as look
         from autotune.nearest import refused
@@ -152,7 +150,7 @@ def find(
                 raise refused(workload, tried)
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
             return tried.hit
-    raise unusable[0] if unusable else KernelNotFound(_not_found(workload, where, threads))
+    raise unusable or KernelNotFound(_not_found(workload, where, threads))
 
 
 def _threads(target: str | Target, threads: int | None) -> int | None:
@@ -175,15 +173,21 @@ def _stored(workload: Workload, wanted: Target, threads: int | None, where: str)
             return
 
 
-def _unusable(hit: Hit, err: Unusable) -> Unusable:
-    """The same kind of error, which names the record."""
-    return type(err)(f"{'pinned ' if hit.pinned else ''}record {hit.record.uid} cannot be used: {err}")
-
-
-def _warn(unusable: Sequence[Unusable]) -> None:
-    """Records that were left out for one that ranks behind them."""
-    for err in unusable:
-        warnings.warn(str(err), stacklevel=4)
+def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None, Unusable | None]:
+    """What ``use`` makes of the first hit that it does not refuse, with a warning for each that ranks before
+    it; or the error of the first, of the same kind as was raised, if none will do."""
+    unusable: list[Unusable] = []
+    for hit in hits:
+        try:
+            made = use(hit)
+        except UNUSABLE as err:
+            which = f"{'pinned ' if hit.pinned else ''}record {hit.record.uid}"
+            unusable.append(type(err)(f"{which} cannot be used: {err}"))
+        else:
+            for error in unusable:
+                warnings.warn(str(error), stacklevel=4)
+            return made, None
+    return None, unusable[0] if unusable else None
 
 
 def _not_found(workload: Workload, where: str, threads: int | None) -> str:
@@ -194,9 +198,7 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
     lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
     if others:
-        shown = sorted(
-            {f"{t.kind} {t.arch}, {t.threads} thread{'s' if t.threads > 1 else ''}" for t in others}
-        )
+        shown = sorted({targets.brief(t) for t in others})
         lines.append(f"stored there: {'; '.join(shown[:5])}" + (" ..." if len(shown) > 5 else ""))
         missing = sorted({f for t in others if t.kind == "cpu" for f in targets.lacking(t)})
         if missing:

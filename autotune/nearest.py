@@ -37,11 +37,10 @@ class Nearest:
         return self.time_s < self.default_s
 
     def __str__(self) -> str:
-        t = self.hit.target
-        of = f"{t.kind} {t.arch}, {t.threads} thread{'s' if t.threads > 1 else ''}"
         took = f"it takes {self.time_s:.3g} s here, the default schedule {self.default_s:.3g} s"
         used = "it is used" if self.better else "the default schedule is used"
-        return f"the nearest is record {self.hit.record.uid} for {of}: {took}; {used}"
+        whose = targets.brief(self.hit.target)
+        return f"the nearest is record {self.hit.record.uid} for {whose}: {took}; {used}"
 
 
 def nearest(

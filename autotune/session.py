@@ -286,25 +286,7 @@ class Session:
         kind: str = "trial",
         search_s: float = 0.0,
     ) -> Record:
-        seconds = {"search": search_s, "build": m.build_s, "check": m.check_s, "run": m.run_s}
-        record = NewRecord(
-            run=self.run,
-            trial=trial,
-            sketch=sketch,
-            trace=trace,
-            status=m.status,
-            reason=m.reason,
-            times_s=m.times_s,
-            time_s=m.time_s,
-            error=m.error,
-            environment={
-                **environment,
-                "reference_rate": m.reference_rate,
-                "seconds": {k: round(v, 6) for k, v in seconds.items()},
-                **({"device": m.facts} if m.facts else {}),
-            },
-            kind=kind,
-        )
+        record = new_record(self.run, trial, sketch, trace, m, environment, kind, search_s)
         with self.interrupts.hold():
             return self.log.add(record)
 
@@ -348,14 +330,45 @@ class Session:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
 
 
+def new_record(
+    run: str,
+    trial: int,
+    sketch: str,
+    trace: Trace,
+    m: Measurement,
+    environment: Mapping[str, object],
+    kind: str = "trial",
+    search_s: float = 0.0,
+) -> NewRecord:
+    """What the log keeps of a measurement; ``search_s``: seconds that choosing the candidate took."""
+    seconds = {"search": search_s, "build": m.build_s, "check": m.check_s, "run": m.run_s}
+    return NewRecord(
+        run=run,
+        trial=trial,
+        sketch=sketch,
+        trace=trace,
+        status=m.status,
+        reason=m.reason,
+        times_s=m.times_s,
+        time_s=m.time_s,
+        error=m.error,
+        environment={
+            **environment,
+            "reference_rate": m.reference_rate,
+            "seconds": {k: round(v, 6) for k, v in seconds.items()},
+            **({"device": m.facts} if m.facts else {}),
+        },
+        kind=kind,
+    )
+
+
 def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
     """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
     top = log.top_k(workload, target, FINALISTS)
     record = next((r for r in top if r.time_s is not None and trace_of(r)), None)
-    if record is None or record.time_s is None:
+    if record is None:
         return None
-    share = None if peak_s is None else peak_s / record.time_s
-    return Best(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
+    return Best.of(workload, record, peak_s)
 
 
 def trace_of(record: Record) -> Trace | None:

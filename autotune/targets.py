@@ -185,6 +185,11 @@ def lacking(target: Target) -> tuple[str, ...]:
     return tuple(sorted(f for f in target.features if f in names and names[f] not in flags))
 
 
+def brief(target: Target) -> str:
+    """``cpu znver3, 2 threads``."""
+    return f"{target.kind} {target.arch}, {target.threads} thread{'s' if target.threads > 1 else ''}"
+
+
 def confined(target: Target) -> Target:
     """The target to generate code for when a runnable target comes from elsewhere: this host's processor
     as it is, any other by its extensions alone. The name of a processor implies more of them, and names

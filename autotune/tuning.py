@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from autotune.search import policies
 from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
+from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
 
 
@@ -70,6 +71,13 @@ class Best:
     share_of_peak: float | None
     trace: Trace
     record_id: str
+
+    @classmethod
+    def of(cls, workload: Workload, record: Record, peak_s: float | None = None) -> Best:
+        """A record that is ok, which has a time; ``peak_s``: the machine's limit."""
+        assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
+        share = None if peak_s is None else peak_s / record.time_s
+        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
 
 
 @dataclass(frozen=True)

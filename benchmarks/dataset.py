@@ -18,7 +18,8 @@ from autotune import resume, suites, targets
 from autotune.preparation import measurer
 from autotune.search import policies
 from autotune.search.base import Result
-from kernels_db.records import NewRecord, Record
+from autotune.session import new_record
+from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload
 from schedules.space import derive
@@ -56,25 +57,8 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
             traces = [space.trace(c.sketch, c.row) for c in asked]
             results = []
             for c, trace, m in zip(asked, traces, measuring.measure(traces, best_s, until)):
-                facts = {
-                    resume.DECISIONS: list(c.row),
-                    "reference_rate": m.reference_rate,
-                    "seconds": {"build": m.build_s, "check": m.check_s, "run": m.run_s},
-                }
-                log.add(
-                    NewRecord(
-                        run=run.uid,
-                        trial=new,
-                        sketch=space.sketches[c.sketch],
-                        trace=trace,
-                        status=m.status,
-                        reason=m.reason,
-                        times_s=m.times_s,
-                        time_s=m.time_s,
-                        error=m.error,
-                        environment=facts,
-                    )
-                )
+                facts = {resume.DECISIONS: list(c.row)}
+                log.add(new_record(run.uid, new, space.sketches[c.sketch], trace, m, facts))
                 new += 1
                 if m.status == "ok" and m.time_s is not None:
                     best_s = min(best_s or math.inf, m.time_s)
