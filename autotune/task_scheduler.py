@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 ALPHA = 0.2  # weight of what the last turns brought
 BETA = 2.0  # times the time that the best of the similar tasks' speed would give, within reach
 WINDOW = 3  # turns that are looked back at
+UNSURE = 0.1  # of a time: a lucky one may seem to be at the limit, and its task would never have a turn again
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class GradientScheduler:
         reach = self._within_reach(task)
         if reach is not None:
             hoped = max(hoped, (best - reach) / turn)
-        if about.limit_s is not None and about.limit_s < best:
-            hoped = min(hoped, (best - about.limit_s) / turn)
-            backward = min(backward, (best - about.limit_s) / turn)
+        if about.limit_s is not None:
+            left = max(best - about.limit_s, UNSURE * best)
+            hoped, backward = min(hoped, left / turn), min(backward, left / turn)
         return about.weight * (ALPHA * backward + (1 - ALPHA) * max(0.0, hoped))
 
     def _within_reach(self, task: int) -> float | None:

@@ -94,18 +94,32 @@ def test_a_weight_draws_turns() -> None:
     assert turns.count(1) >= 8
 
 
-def test_a_task_at_the_limit_or_ended_gets_no_more() -> None:
+def test_a_task_at_the_limit_gets_little_and_an_ended_one_nothing() -> None:
     scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
     scheduler.add(0, TURN_S, 1.00e-3, limit_s=0.999e-3)
     scheduler.add(1, TURN_S, 1.00e-3, limit_s=0.2e-3)
     scheduler.add(2, TURN_S, 1.00e-3, limit_s=0.2e-3)
     scheduler.end(2)
-    assert scheduler.gain(0) < 0.01 * scheduler.gain(1)
+    assert scheduler.gain(0) < 0.13 * scheduler.gain(1)
     assert {scheduler.next() for _ in range(3)} == {1}
     scheduler.end(1)
     assert scheduler.next() == 0
     scheduler.end(0)
     assert scheduler.next() is None
+
+
+def test_a_time_that_seems_beyond_the_limit_does_not_starve_a_task() -> None:
+    # the best of many noisy times is a lucky one, and the limit is measured too
+    scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
+    scheduler.add(0, TURN_S, 1.00e-3, limit_s=1.05e-3)
+    scheduler.add(1, TURN_S, 1.00e-3, limit_s=0.2e-3)
+    turns = []
+    for _ in range(30):
+        number = scheduler.next()
+        assert number is not None
+        scheduler.add(number, TURN_S, 1.00e-3)
+        turns.append(number)
+    assert turns[:8] == [1] * 8 and turns.count(0) >= 5
 
 
 def test_similar_tasks_say_what_is_within_reach() -> None:
