@@ -188,7 +188,7 @@ class Session:
             facts = {resume.DECISIONS: decisions, "round": self.rounds}
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[number - 1]), 6) for k, v in predicted.items()}
-            self._add(self.measured, name, trace, m, facts, search_s=searched)
+            self._log(new_record(self.run, self.measured, name, trace, m, facts, search_s=searched))
             self.measured += 1
             for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
                 self.spent[phase] += seconds
@@ -236,7 +236,8 @@ class Session:
             for r, trace, m in zip(chosen, traces, measurer.finalists(traces, rounds, repeats)):
                 if m.status != "error":  # nothing was found out
                     kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
-                    self.finals.add(self._add(r.trial, r.sketch, trace, m, kept, "final").uid)
+                    final = new_record(self.run, r.trial, r.sketch, trace, m, kept, "final")
+                    self.finals.add(self._log(final).uid)
             self.report("finalists")
 
     # -- how much ----------------------------------------------------------------------------
@@ -276,17 +277,7 @@ class Session:
 
     # -- keeping account ---------------------------------------------------------------------
 
-    def _add(
-        self,
-        trial: int,
-        sketch: str,
-        trace: Trace,
-        m: Measurement,
-        environment: Mapping[str, object],
-        kind: str = "trial",
-        search_s: float = 0.0,
-    ) -> Record:
-        record = new_record(self.run, trial, sketch, trace, m, environment, kind, search_s)
+    def _log(self, record: NewRecord) -> Record:
         with self.interrupts.hold():
             return self.log.add(record)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
 from autotune import suites  # noqa: E402
@@ -67,12 +68,9 @@ def main() -> None:
         }
         for n, task in enumerate(tasks)
     ]
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     found = {
         "command": f"equal_split.py --budget {args.budget:g} --threads {args.threads}",
-        "commit": commit,
+        "commit": commit(),
         "machine": machine(),
         "ratio": statistics.median(ratios),
         "ratios": ratios,

@@ -30,6 +30,13 @@ from autotune.workloads import param_text  # noqa: E402
 DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose_a=0", "transpose_b=0"}
 
 
+def commit() -> str:
+    """What is checked out, or "" where that is not known."""
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
 def run(*args: str) -> dict[str, Any]:
     """One command of the command line, its JSON."""
     done = subprocess.run(
@@ -123,13 +130,10 @@ def main() -> None:
     options = parser.parse_args()
     done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     if not options.markdown:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        ).stdout.strip()
         name = options.suite.rsplit("/", 1)[-1]
         command = f"{name} --threads {options.threads} --budget {options.budget} --against {options.against}"
         command += " --constant-weights" if options.constant_weights else ""
-        done |= {"machine": machine(), "command": command, "commit": commit}
+        done |= {"machine": machine(), "command": command, "commit": commit()}
         have = {(tuple(r["task"][:3]), r["threads"]) for r in done["rows"]}
         for task in read(options.suite, options.constant_weights):
             if options.constant_weights and not task.workload.dag.constants:

@@ -18,6 +18,7 @@ from schedules.errors import AutotuneError
 
 TRACE_VERSION = 1
 WORKLOAD_VERSION = 1
+LINE = 64  # bytes of a cache line, on the CPUs that are tuned for
 
 
 # Looking for a value inside itself takes a third of the time; one that is ends in a RecursionError.

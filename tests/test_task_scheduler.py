@@ -53,6 +53,17 @@ def schedule(tasks: list[Simulated], budget: float, limits: bool = False) -> lis
     return turns
 
 
+def turns_of(scheduler: GradientScheduler, count: int) -> list[int]:
+    """The tasks of so many turns, none of which finds anything faster than a millisecond."""
+    turns = []
+    for _ in range(count):
+        number = scheduler.next()
+        assert number is not None
+        scheduler.add(number, TURN_S, 1e-3)
+        turns.append(number)
+    return turns
+
+
 @pytest.mark.parametrize("limits", [False, True])
 def test_weighted_latency_beats_an_equal_split(limits: bool) -> None:
     excess = []
@@ -85,13 +96,7 @@ def test_a_weight_draws_turns() -> None:
     scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(50.0, 1e9)])
     for number in (0, 1):
         scheduler.add(number, TURN_S, 1e-3)
-    turns = []
-    for _ in range(10):
-        number = scheduler.next()
-        assert number is not None
-        scheduler.add(number, TURN_S, 1e-3)
-        turns.append(number)
-    assert turns.count(1) >= 8
+    assert turns_of(scheduler, 10).count(1) >= 8
 
 
 def test_a_task_at_the_limit_gets_little_and_an_ended_one_nothing() -> None:
@@ -113,12 +118,7 @@ def test_a_time_that_seems_beyond_the_limit_does_not_starve_a_task() -> None:
     scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
     scheduler.add(0, TURN_S, 1.00e-3, limit_s=1.05e-3)
     scheduler.add(1, TURN_S, 1.00e-3, limit_s=0.2e-3)
-    turns = []
-    for _ in range(30):
-        number = scheduler.next()
-        assert number is not None
-        scheduler.add(number, TURN_S, 1.00e-3)
-        turns.append(number)
+    turns = turns_of(scheduler, 30)
     assert turns[:8] == [1] * 8 and turns.count(0) >= 5
 
 

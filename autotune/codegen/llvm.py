@@ -17,12 +17,11 @@ from schedules import expr as E
 from schedules.dtypes import HALF, ITEMSIZE
 from schedules.expr import Binary, Expr, Load, is_float
 from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Prefetch, Seq, Stmt, Store, const, walk
-from schedules.model import Target
+from schedules.model import LINE, Target
 from schedules.passes.simplify import substitute
 
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
-LINE = 64  # bytes of a cache line, as prefetching assumes: where they are more, some requests are for nothing
 STREAM_ALIGN = 16  # bytes: numpy's arrays are that, and vectors of more are written in pieces of it
 FENCE = "  fence seq_cst"  # after streaming stores, before anyone is told that they were made
 

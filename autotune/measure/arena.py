@@ -27,10 +27,11 @@ from math import prod
 
 import numpy as np
 
+from schedules.model import LINE
+
 PAGE = mmap.PAGESIZE
 GUARD = 4 << 20  # bytes on each side of a region: more than a row of most arrays, and costs no memory
 SCRATCH_SPAN = 1 << 30  # most scratch a kernel may have
-LINE = 64
 MALLOC_HEADER = 16  # bytes between the beginning of a page and a large array of numpy
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)

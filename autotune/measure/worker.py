@@ -22,12 +22,12 @@ from autotune.codegen.gridcode import is_grid_code
 from autotune.devices.cpu import Reference
 from autotune.errors import CompileError
 from autotune.measure import protocol, wire
-from autotune.measure.arena import LINE, Arena, Placement
+from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import OnDevice
 from autotune.measure.results import Measurement, Options
-from schedules.model import Target
+from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
 COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow

@@ -59,7 +59,6 @@ def _matmul_bias_gelu(p: Params, dtype: str, layout: str | None) -> list[te.Tens
     bias = te.placeholder((p["n"],), dtype, "bias")
     d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
 
-
     def gelu(i: Expr, j: Expr) -> Expr:
         return te.cast(0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), dtype)
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const
 from schedules.ir import Alloc, Buffer, Stmt, const, with_body
+from schedules.model import LINE
 
-LINE = 64  # bytes
 APART = 2048  # rows at a multiple of this fall into two places of a first cache
 
 

@@ -18,7 +18,7 @@ from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
-from schedules.model import Target
+from schedules.model import LINE, Target
 from schedules.nest import bound, reads
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
@@ -29,7 +29,6 @@ Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
 LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
 WAYS = 8  # of the caches
-LINE = 64  # bytes
 RATES = (32.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 STREAMS = 8  # lines that may be streamed to at a time
 SELECT_CYCLES = 1.0
