@@ -57,9 +57,9 @@ class Item:
         return str(self.columns["uid" if self.type in ("run", "record") else "digest"])
 
 
-def read_export(path: Path) -> Iterator[Item | Refused]:
-    """The items of an export file; a bad line is a `Refused` in its place. A zero-byte file is an
-    empty log. Raises `LogError` if the file cannot be read or its header is not ours."""
+def read_lines(path: Path) -> Iterator[bytes | Refused]:
+    """The lines of an export file, for `parse_line`; one that is too long is a `Refused` in its place. A
+    zero-byte file is an empty log. Raises `LogError` if the file cannot be read or its header is not ours."""
     try:
         with path.open("rb") as f:
             first = f.readline(MAX_LINE)
@@ -80,19 +80,15 @@ def read_export(path: Path) -> Iterator[Item | Refused]:
                         line = f.readline(MAX_LINE)
                     yield Refused(f"line over {MAX_LINE >> 20} MB")
                 elif line.strip():
-                    item = _read_line(line)
-                    if item is not None:
-                        yield item
+                    yield line
     except OSError as err:
         raise explain(err, path) from None
 
 
-def _read_line(line: bytes) -> Item | Refused | None:
-    try:
-        value = parse(line)
-        return None if value == HEADER else decode(value)  # exports may be concatenated
-    except Refused as err:
-        return err
+def parse_line(line: bytes) -> Item | None:
+    """The item of a line after the header; None for another header. Raises `Refused`."""
+    value = parse(line)
+    return None if value == HEADER else decode(value)  # exports may be concatenated
 
 
 def _no_constant(name: str) -> float:

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from kernels_db import engine, exchange, sqlite, t4, transfer
 from kernels_db.compat import HEADER
+from kernels_db.decoding import Raw, decoded
 from kernels_db.errors import LogError
 from kernels_db.lookup import stored_record
 from kernels_db.pins import Pin
@@ -279,7 +280,7 @@ class Log(LogReader):
                 raise LogError(f"{file} is a directory; give an export or a log in it")
             if not sqlite.database_exists(file):
                 is_t4 = file.exists() and t4.is_t4(file)
-                self._merge(t4.read(file) if is_t4 else exchange.read_export(file), tally)
+                self._merge(t4.read(file) if is_t4 else decoded(exchange.read_lines(file)), tally)
             elif sqlite.is_older(file, self.timeout_s):
                 with tempfile.TemporaryDirectory() as folder:  # brought to this schema without being changed
                     copy = SqliteFile(Path(folder) / file.name)
@@ -292,7 +293,7 @@ class Log(LogReader):
 
     def _merge_log(self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally) -> None:
         with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
-            self._merge(other._items(), tally)
+            self._merge(decoded(other._rows()), tally)
 
     import_ = merge
 
@@ -301,19 +302,14 @@ class Log(LogReader):
             with self._write() as session:
                 transfer.put(session, batch, tally)
 
-    def _items(self) -> Iterator[exchange.Item | exchange.Refused]:
-        """Every row as a checked item: another log's tables are trusted no more than a file."""
+    def _rows(self) -> Iterator[Raw]:
+        """Every row, to be decoded: another log's tables are trusted no more than a file."""
         with self._read() as session:
-            for number, (kind, row) in enumerate(transfer.rows(session)):
+            for number, row in enumerate(transfer.rows(session)):
                 if number >= exchange.MAX_ROWS:
                     yield exchange.Refused(exchange.too_many())
                     return
-                try:
-                    yield exchange.decode(exchange.encode(kind, row))
-                except exchange.Refused as err:
-                    yield err
-                except exchange.MALFORMED:
-                    yield exchange.Refused(f"{kind}: damaged")
+                yield row
 
     def _closure(self, session: Session, top: int) -> set[str]:
         """The keys of the best records of every task and of all that they refer to."""

@@ -1,0 +1,129 @@
+"""Decoding beside this process: whatever the helpers do, the items are those that decoding here gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from log_cases import copy_of, exported, fill
+
+from kernels_db import Log, decoding, exchange
+from kernels_db.decoding import Raw, decoded
+from kernels_db.exchange import Refused
+
+BAD = [b"{", b"\xff\xfe", b"[1]", b'{"type":"x"}', b"[" * 5000, b'{"type":"record","uid":NaN}']
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Raw]:
+    """A log's lines with bad ones among them; nearly all of it is decoded beside, a few lines a chunk."""
+    monkeypatch.setattr(decoding, "HERE", 3)
+    monkeypatch.setattr(decoding, "CHUNK", 4)
+    with Log(tmp_path / "a.db") as log:
+        for n in range(6):
+            fill(log, 8, copy_of(n + 8))
+    log.close()
+    with Log(tmp_path / "a.db") as log:
+        log.export(tmp_path / "a.jsonl")
+    good = list(exchange.read_lines(tmp_path / "a.jsonl"))
+    mixed: list[Raw] = [*good]
+    for n, bad in enumerate([*BAD, Refused("line over 1 MB"), json.dumps(exchange.HEADER).encode()]):
+        mixed.insert(5 * n + 2, bad)
+    return mixed
+
+
+def helpers_of(pid: int | None = None) -> list[psutil.Process]:
+    return [p for p in psutil.Process(pid).children() if "kernels_db.decoding" in " ".join(p.cmdline())]
+
+
+def told(items: Iterator[Any]) -> list[Any]:
+    return [("refused", str(x)) if isinstance(x, Refused) else x for x in items]
+
+
+def test_helpers_say_what_decoding_here_says(lines: list[Raw]) -> None:
+    here = told(decoded(lines, 1))
+    assert sum(isinstance(x, tuple) for x in here) == len(BAD) + 1
+    assert len(here) == len(lines) - 1  # another header is nothing
+    assert told(decoded(lines, 2)) == here
+    assert told(decoded(lines, 3)) == here
+
+
+def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw]) -> None:
+    with Log(tmp_path / "a.db", read_only=True) as log:
+        rows = list(log._rows())
+    kind, row = rows[-1]  # type: ignore[misc]
+    for damage in ({"trace": "{"}, {"sketch": b"\xff"}, {"time_s": 1e999}):
+        rows.append((kind, {**row, **damage}))
+    here = told(decoded(rows, 1))
+    assert [x[1] for x in here if isinstance(x, tuple)] == [
+        "record: damaged", "record: sketch not valid", "record: time_s not valid",
+    ]  # fmt: skip
+    assert told(decoded(rows, 2)) == here
+
+
+def test_a_helper_that_dies_costs_nothing_but_speed(
+    lines: list[Raw], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = told(decoded(lines, 1))
+    items = decoded(lines, 2)
+    got = [next(items) for _ in range(8)]
+    helpers = helpers_of()
+    assert helpers
+    for helper in helpers:
+        helper.kill()
+    assert told(iter([*got, *items])) == here
+    monkeypatch.setattr(decoding, "_BOOT", "print('not an answer')")
+    assert told(decoded(lines, 2)) == here
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert told(decoded(lines, 2)) == here
+
+
+def test_helpers_end_with_the_items(lines: list[Raw]) -> None:
+    items = decoded(lines, 2)
+    for _ in range(8):
+        next(items)
+    helpers = helpers_of()
+    assert helpers
+    items.close()  # type: ignore[attr-defined]
+    assert not [p for p in helpers if p.is_running()]
+
+
+def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw]) -> None:
+    program = textwrap.dedent(f"""
+        from pathlib import Path
+        from kernels_db import decoding, exchange
+        decoding.HERE, decoding.CHUNK = 3, 4
+        items = decoding.decoded(exchange.read_lines(Path({str(tmp_path / "a.jsonl")!r})), 2)
+        for _ in range(8):
+            next(items)
+        print("decoding", flush=True)
+        input()
+    """)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as merging:
+        assert merging.stdout is not None
+        assert merging.stdout.readline() == b"decoding\n"
+        helpers = helpers_of(merging.pid)
+        assert helpers
+        os.kill(merging.pid, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while [p for p in helpers if p.is_running()] and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [p for p in helpers if p.is_running()]
+
+
+def test_a_merge_with_helpers_makes_the_same_log(tmp_path: Path, lines: list[Raw]) -> None:
+    with Log(tmp_path / "b.db") as log, Log(tmp_path / "c.db") as other, Log(tmp_path / "a.db") as source:
+        assert log.merge(tmp_path / "a.jsonl").refused == {}
+        assert other.merge(tmp_path / "a.db").new == log.stats()["records"]
+        assert exported(log) == exported(other) == exported(source)
