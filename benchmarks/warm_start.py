@@ -12,32 +12,57 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import statistics
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import autotune as at
-from autotune import targets
+from autotune import preparation, targets
+from autotune.measure.measurer import Measurer
 from kernels_db import Log
+from schedules.model import Trace
+
+SHARE = 0.9
 
 TASKS: dict[str, tuple[str, dict[str, int]]] = {
     "matmul 256": ("matmul", {"m": 256, "n": 256, "k": 256}),
     "matmul 128x512x256": ("matmul", {"m": 128, "n": 512, "k": 256}),
+    "matmul 300x200x100": ("matmul", {"m": 300, "n": 200, "k": 100}),
     "conv2d 28x28x64": ("conv2d", {"h": 28, "w": 28, "ci": 64, "co": 64, "k": 3, "padding": 1}),
+    "depthwise 56x56x64": ("depthwise_conv2d", {"h": 56, "w": 56, "c": 64, "k": 3, "padding": 1}),
+    "softmax 512x512": ("softmax", {"m": 512, "n": 512}),
 }
 
 
-def times(db: Path, workload: str, target: str) -> list[float]:
-    """Seconds of the trials of a task in the order they were made; infinite for failures."""
+@dataclass(frozen=True)
+class Chosen:
+    """The fastest candidate of a run's first ``trials`` trials, by the times that the run had."""
+
+    trials: int
+    trace: Trace
+    time_s: float
+
+
+def path(db: Path, workload: str, target: str) -> list[Chosen]:
+    """What a run would have given at each of its trials that was faster than those before."""
     with Log(db, read_only=True) as log:
-        trials = [r for r in log.records(workload=workload, target=target) if r.kind == "trial"]
-    return [r.time_s if r.status == "ok" and r.time_s else math.inf for r in trials]
+        records = [r for r in log.records(workload=workload, target=target) if r.kind == "trial"]
+    found: list[Chosen] = []
+    for i, r in enumerate(records, 1):
+        if r.status == "ok" and r.time_s and (not found or r.time_s < found[-1].time_s):
+            found.append(Chosen(i, r.trace, r.time_s))
+    return found
 
 
-def needed(trials: list[float], best: float, share: float = 0.9) -> int:
-    """Trials until one reaches the share of the best; one more than there are where none does."""
-    return next((i for i, t in enumerate(trials, 1) if best / t >= share), len(trials) + 1)
+def speeds(measurer: Measurer, champion: Chosen, run: list[Chosen]) -> list[float]:
+    """Of each, times that of the champion, timed in turns with it: a trial's own time is a lucky or an
+    unlucky one."""
+    measured = measurer.finalists([champion.trace, *(c.trace for c in run)], rounds=12)
+    best = measured[0].time_s
+    assert best is not None
+    return [best / m.time_s if m.time_s else 0.0 for m in measured[1:]]
 
 
 def one_task(op: str, params: dict[str, int], args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -46,7 +71,7 @@ def one_task(op: str, params: dict[str, int], args: argparse.Namespace, folder: 
     at.tune(op, **params, target=there, trials=args.teach, db=folder / "there.db", budget_s=300.0)
     with Log(folder / "there.db") as log:
         log.export(folder / "there.jsonl")
-    runs: dict[str, list[list[float]]] = {"with": [], "without": []}
+    runs: dict[str, list[list[Chosen]]] = {"with": [], "without": []}
     for seed in range(args.seeds):
         for kind in runs:
             db = folder / f"{kind}{seed}.db"
@@ -59,15 +84,40 @@ def one_task(op: str, params: dict[str, int], args: argparse.Namespace, folder: 
                 except at.KernelNotFound:
                     pass
             result = at.tune(op, **params, **common, trials=args.trials, seed=seed, db=db)
-            runs[kind].append(times(db, result.workload.digest, result.target.digest))
-    best = min(t for found in runs.values() for run in found for t in run)
+            runs[kind].append(path(db, result.workload.digest, result.target.digest))
+    champion = min((c for found in runs.values() for run in found for c in run), key=lambda c: c.time_s)
+    with preparation.measurer(result.workload, result.target, 300.0) as measurer:
+        found = {kind: [speeds(measurer, champion, run) for run in runs[kind]] for kind in runs}
+    best = max(x for each in found.values() for run in each for x in run)
+
+    def needed(run: list[Chosen], speed: list[float]) -> int:
+        """Trials until the run's choice has the share; one more than there are where none does."""
+        enough = (c.trials for c, x in zip(run, speed, strict=True) if x >= SHARE * best)
+        return next(enough, args.trials + 1)
+
+    def after(n: int, run: list[Chosen], speed: list[float]) -> float:
+        """The share that the run's choice has after ``n`` trials."""
+        return max((c.trials, x / best) for c, x in zip(run, speed, strict=True) if c.trials <= n)[1]
+
     return {
-        "best_s": best,
-        **{kind: [needed(run, best) for run in found] for kind, found in runs.items()},
-        "first_8_share": {
-            kind: [round(best / min(run[:8]), 3) for run in found] for kind, found in runs.items()
-        },
+        kind: {
+            "trials": [needed(*pair) for pair in zip(runs[kind], found[kind], strict=True)],
+            "share_after_8": [
+                round(after(8, *pair), 3) for pair in zip(runs[kind], found[kind], strict=True)
+            ],
+        }
+        for kind in runs
     }
+
+
+def summary(tasks: dict[str, Any]) -> dict[str, Any]:
+    """Geometric means over tasks and seeds."""
+
+    def mean(kind: str, what: str) -> float:
+        return round(statistics.geometric_mean([x for t in tasks.values() for x in t[kind][what]]), 3)
+
+    kinds = ("with", "without")
+    return {what: {kind: mean(kind, what) for kind in kinds} for what in ("trials", "share_after_8")}
 
 
 def main() -> None:
@@ -86,6 +136,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             result[name] = one_task(op, params, args, Path(folder))
         print(name, json.dumps(result[name]), flush=True)
+    result["geometric_mean"] = summary({name: result[name] for name in TASKS})
+    print("geometric mean", json.dumps(result["geometric_mean"]))
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n")
 
