@@ -182,8 +182,22 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 
 
 def _question(chunk: list[Raw]) -> bytes:
-    head = [None if isinstance(x, bytes) else (None, str(x)) if isinstance(x, Refused) else x for x in chunk]
-    return _message(head, [x.removesuffix(b"\n") for x in chunk if isinstance(x, bytes)])
+    head: list[Any] = []
+    texts: list[bytes] = []
+    for raw in chunk:
+        if isinstance(raw, bytes):
+            head.append(None)
+            texts.append(raw.removesuffix(b"\n"))
+        elif isinstance(raw, Refused):
+            head.append((None, str(raw)))
+        else:
+            kind, row = raw
+            trace = row.get("trace")
+            if isinstance(trace, str) and "\n" not in trace:
+                row = {name: x for name, x in row.items() if name != "trace"}
+                texts.append(trace.encode("utf-8", "surrogatepass"))
+            head.append((kind, row))
+    return _message(head, texts)
 
 
 def _read_question(source: IO[bytes]) -> list[Raw]:
@@ -191,7 +205,11 @@ def _read_question(source: IO[bytes]) -> list[Raw]:
         if x is None:
             return _read_line(source)
         kind, value = x
-        return Refused(value) if kind is None else (kind, value)
+        if kind is None:
+            return Refused(value)
+        if kind == "record" and "trace" not in value:
+            value["trace"] = _read_line(source).decode("utf-8", "surrogatepass")
+        return kind, value
 
     return [raw(x) for x in json.loads(_read_line(source))]
 

@@ -45,8 +45,9 @@ def rows(session: Session) -> Iterator[tuple[ItemType, dict[str, Any]]]:
         c = table.c
         order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (_key(table),)
         query = select(table).order_by(*order).execution_options(yield_per=BATCH)
-        for row in session.execute(query).mappings():
-            yield kind, dict(row)
+        names = table.c.keys()
+        for row in session.execute(query):  # its mappings would cost twice as much
+            yield kind, dict(zip(names, row))
 
 
 def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:

@@ -62,11 +62,16 @@ def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw])
     with Log(tmp_path / "a.db", read_only=True) as log:
         rows = list(log._rows())
     kind, row = rows[-1]  # type: ignore[misc]
-    for damage in ({"trace": "{"}, {"sketch": b"\xff"}, {"time_s": 1e999}):
+    for damage in (
+        {"trace": "{"}, {"trace": "{\n}"}, {"trace": "\ud800"}, {"trace": None}, {"sketch": b"\xff"},
+        {"sketch": "\ud800"}, {"time_s": 1e999},
+    ):  # fmt: skip
         rows.append((kind, {**row, **damage}))
+        rows.append((kind, row))  # in its place
     here = told(decoded(rows, 1))
     assert [x[1] for x in here if isinstance(x, tuple)] == [
-        "record: damaged", "record: sketch not valid", "record: time_s not valid",
+        "record: damaged", "record: trace version unknown cannot be read", "record: damaged",
+        "record: damaged", "record: sketch not valid", "record: sketch not valid", "record: time_s not valid",
     ]  # fmt: skip
     assert told(decoded(rows, 2)) == here
 
