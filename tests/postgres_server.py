@@ -76,9 +76,11 @@ def started() -> Iterator[Server]:
         known = {x.pw_name for x in pwd.getpwall()}
         user = "postgres" if "postgres" in known else "nobody"
         shutil.chown(folder, user)
-        if found.parent.name == "pginstall":  # in a directory that is perhaps root's alone
-            shutil.copytree(found.parent, folder / "pginstall", symlinks=True)
-            found = folder / "pginstall" / "bin"
+        if found.parent.parent.name == WHEEL:  # in a directory that is perhaps root's alone
+            packages = found.parents[2]
+            for part in (WHEEL, f"{WHEEL}.libs"):
+                shutil.copytree(packages / part, folder / part, symlinks=True)
+            found = folder / found.relative_to(packages)
     initdb, pg_ctl = str(found / "initdb"), str(found / "pg_ctl")
     server = Server(folder, user)
     data = str(folder / "data")
