@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune import preparation, targets
+from autotune.settings import SettingsError
 from kernels_db.records import Record
 from kernels_db.store import Log
+from schedules import ops
+from schedules.errors import WorkloadError
+from schedules.flops import count_flops
 from schedules.model import Target, Trace, TraceError, Workload
 
 SLOWER = 1.25  # times the stored time, and a record no longer holds
@@ -16,8 +20,9 @@ PATIENCE_S = 60.0  # limits of measuring are those of a tune of this budget
 
 @dataclass(frozen=True)
 class Verdict:
-    """``status``: "ok", "slower", "wrong" (another result, or memory not its own) or "failed" (not legal, not
-    compiled, no answer). ``time_s``: measured now, None where it was not."""
+    """``status``: "ok", "slower", "wrong" (another result, or memory not its own), "failed" (not legal, not
+    compiled, no answer) or "skipped" (too large to be checked here). ``time_s``: measured now, None where it
+    was not."""
 
     record: Record
     workload: Workload
@@ -46,7 +51,7 @@ def verify(log: Log, top: int = 1, slower: float = SLOWER) -> Iterator[Verdict]:
         chosen = [*log.top_k(*task, top), *([pinned] if pinned else []), *log.doubted(*task, machine)]
         records = list({r.uid: r for r in chosen}.values())
         for verdict in _task(workload, target, records, slower) if records else ():
-            if not log.read_only:
+            if not log.read_only and verdict.status != "skipped":
                 log.verified(verdict.record, machine, verdict.status, verdict.time_s)
             yield verdict
 
@@ -58,7 +63,16 @@ def _task(workload: Workload, target: Target, records: list[Record], slower: flo
             readable.append((record, record.trace))
         except TraceError as err:
             yield Verdict(record, workload, target, "failed", str(err), None)
-    with preparation.measurer(workload, target, PATIENCE_S) as measurer:
+    checked = workload
+    if not ops.makes(workload):  # its name and its arithmetic are what another log says
+        checked = Workload(workload.dag, flops=count_flops(workload.dag))
+    try:
+        preparation.check_feasible(checked, PATIENCE_S)
+    except (WorkloadError, SettingsError) as err:
+        for record, _ in readable:
+            yield Verdict(record, workload, target, "skipped", str(err), None)
+        return
+    with preparation.measurer(checked, target, PATIENCE_S) as measurer:
         for (record, _), m in zip(readable, measurer.measure([t for _, t in readable]), strict=False):
             status, reason = "failed", m.reason or m.status
             if m.status in ("wrong_result", "out_of_bounds"):

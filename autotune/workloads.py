@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
-from schedules import expr as E
 from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
+from schedules.flops import count_flops
 from schedules.model import Workload
 
 # What `tune` and `load` take: an operator's name, the tensors of `te` (inputs, then outputs), or a DAG.
@@ -104,22 +103,3 @@ def dtype_of(workload: Workload) -> str:
 def param_text(value: Any) -> str:
     """A parameter as ``--shape`` takes it: ``512`` or ``2x3x4``."""
     return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def count_flops(dag: ComputeDAG) -> int:
-    """Arithmetic operations of a DAG on its tensors' elements, comparisons and selections left out:
-    2 per multiply-add of a contraction, as for library operators."""
-    total = 0
-    for s in dag.stages:
-        points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
-        per_point = sum(map(_operations, s.values))
-        if s.reducer is not None:
-            per_point += sum(map(_operations, s.reducer.combine))
-        total += points * per_point
-    return total
-
-
-def _operations(e: E.Expr) -> int:
-    if isinstance(e, (E.Load, E.Compare, E.Logic)):  # indices and conditions are not the tensors' arithmetic
-        return 0
-    return isinstance(e, (E.Binary, E.Call)) + sum(map(_operations, E.children(e)))

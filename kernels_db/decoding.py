@@ -13,7 +13,7 @@ import queue
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -36,14 +36,14 @@ _BOOT = (
 )
 
 
-def decoded(raws: Iterable[Raw], processes: int | None = None) -> Iterator[Item | Refused]:
+def decoded(raws: Iterable[Raw], processes: int | None = None) -> Generator[Item | Refused]:
     """The items of ``raws`` in their order. ``processes``: how many may help; None: by the machine."""
     rest = iter(raws)
     for raw in islice(rest, HERE):
         yield from _answered(_answer(raw))
     if processes is None:
         processes = min(os.cpu_count() or 1, PROCESSES)
-    if processes > 1:
+    if processes > 1 and sys.executable:
         yield from _decoded_beside(_chunks(rest), processes)
     for raw in rest:
         yield from _answered(_answer(raw))
@@ -112,12 +112,19 @@ def _chunks(raws: Iterator[Raw]) -> Iterator[list[Raw]]:
     size = 0
     for raw in raws:
         chunk.append(raw)
-        size += len(raw) if isinstance(raw, bytes) else 0
+        size += _size(raw)
         if len(chunk) == CHUNK or size >= CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _size(raw: Raw) -> int:
+    if isinstance(raw, Refused):
+        return 0
+    texts = [raw] if isinstance(raw, bytes) else raw[1].values()
+    return sum(len(x) for x in texts if isinstance(x, (str, bytes)))
 
 
 class _Helper:

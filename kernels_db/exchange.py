@@ -18,12 +18,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from kernels_db.compat import HEADER, check_header
 from kernels_db.errors import LogError
-from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES
+from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES, after, now
 from kernels_db.sqlite import explain
 from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Workload, canonical, digest
 
@@ -346,6 +347,8 @@ def _defined(kind: str, columns: dict[str, Any], codec: Callable[[str], str]) ->
 def _finish_run(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     if _uid("run", value) != columns["uid"]:
         raise Refused("run: uid does not match")
+    if max(columns["started"], columns["ended"] or "") > _latest():
+        raise Refused("run: more than a year from now")
     return columns
 
 
@@ -353,7 +356,16 @@ def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, 
     columns = _finish_trace(columns, value)
     if digest(_record_text(columns)) != columns["uid"]:
         raise Refused("record: uid does not match")
+    if columns["created"] > _latest():
+        raise Refused("record: more than a year from now")
     return columns
+
+
+@cache
+def _latest() -> str:
+    """The last moment that another log's clock may have shown: a record from the end of time would be the
+    newest of its trace for ever."""
+    return after(now(), days=366)
 
 
 def _finish_trace(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def now() -> str:
     return _text(datetime.now(UTC))
 
 
-def after(moment: str) -> str:
-    """The microsecond after a moment of the log."""
-    return _text(datetime.fromisoformat(moment) + timedelta(microseconds=1))
+def after(moment: str, days: int = 0) -> str:
+    """The microsecond after a moment of the log, or after so many days from it."""
+    return _text(datetime.fromisoformat(moment) + timedelta(days=days, microseconds=1))
 
 
 def _text(moment: datetime) -> str:

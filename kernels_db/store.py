@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -297,10 +297,13 @@ class Log(LogReader):
 
     import_ = merge
 
-    def _merge(self, items: Iterator[exchange.Item | exchange.Refused], tally: transfer.Tally) -> None:
-        for batch in transfer.batches(items, tally):
-            with self._write() as session:
-                transfer.put(session, batch, tally)
+    def _merge(
+        self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.Tally
+    ) -> None:
+        with contextlib.closing(items):  # at once, whatever ends this: it may have processes
+            for batch in transfer.batches(items, tally):
+                with self._write() as session:
+                    transfer.put(session, batch, tally)
 
     def _rows(self) -> Iterator[Raw]:
         """Every row, to be decoded: another log's tables are trusted no more than a file."""

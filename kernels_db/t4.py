@@ -9,7 +9,7 @@ a kernel that we do not have: as records they are refused; `autotune replay` sea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def is_t4(path: Path) -> bool:
     )
 
 
-def read(path: Path) -> Iterator[Item | Refused]:
+def read(path: Path) -> Generator[Item | Refused]:
     """The items of a document; each that is not a record of ours is a `Refused`. Raises `LogError`."""
     try:
         if path.stat().st_size > MOST_BYTES:

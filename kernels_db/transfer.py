@@ -7,6 +7,7 @@ commutative, associative and idempotent.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from sqlalchemy import Table, select, update
 from sqlalchemy.orm import Session
 
 from kernels_db.engine import insert
-from kernels_db.exchange import Item, ItemType, Refused
+from kernels_db.exchange import MALFORMED, Item, ItemType, Refused
 from kernels_db.records import MergeResult, now
 from kernels_db.schema import Base
+from schedules import ops
+from schedules.flops import count_flops
+from schedules.model import Workload
 
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
 _TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
@@ -83,7 +87,7 @@ def _put_group(session: Session, kind: ItemType, items: list[Item], tally: Tally
         old = fresh.get(item.key) or known.get(item.key)
         if old is None:
             fresh[item.key] = item.columns
-        elif kind in _JOINS and _JOINS[kind](item.columns) > _JOINS[kind](old):
+        elif kind in _JOINS and item.columns != old and _JOINS[kind](item.columns) > _JOINS[kind](old):
             home = fresh if item.key in fresh else changed
             home[item.key] = known[item.key] = item.columns
         if kind == "record":
@@ -134,9 +138,19 @@ def _key(table: Table) -> Any:
     return next(iter(table.primary_key))
 
 
-# What the larger of two rows of one digest is: a workload that has a name over one that is the user's
-# own, a run that has ended over one that had not. The rest only makes the order total.
+def _trust(c: Mapping[str, Any]) -> int:
+    """How far the description of a workload, which its digest does not cover, is true: 2, the library says
+    the same; 1, it is nobody's operator and has the arithmetic it says; 0, nobody knows."""
+    try:
+        w = Workload.from_json(c["json"], c["op"], json.loads(c["params"]), c["flops"])
+        return 2 if ops.makes(w) else int(w.op == "custom" and w.flops == count_flops(w.dag))
+    except MALFORMED:
+        return 0
+
+
+# What the larger of two rows of one digest is: a workload that is described truly, one that has a name over
+# one that is the user's own, a run that has ended over one that had not. The rest only makes the order total.
 _JOINS: dict[ItemType, Callable[[Mapping[str, Any]], Any]] = {
-    "workload": lambda c: (c["op"] != "custom", c["op"], c["flops"], c["params"]),
+    "workload": lambda c: (_trust(c), c["op"] != "custom", c["op"], c["flops"], c["params"]),
     "run": lambda c: (c["ended"] or "", c["state"]),
 }

@@ -9,6 +9,8 @@ import pytest
 from cli_runner import run
 from log_filler import fill, host
 
+from kernels_db import Log
+
 MATMUL = ("matmul", {"m": 8, "n": 8, "k": 8}, 1e-4)
 SOFTMAX = ("softmax", {"m": 4, "n": 8}, 2e-6)
 
@@ -192,3 +194,16 @@ def test_a_place_is_named_without_its_password(tmp_path: Path) -> None:
     for words in (("log", "stats"), ("best", "add", "--shape", "n=8"), ("doctor",)):
         ran = run(*words, "--db", url)
         assert "s3cret" not in ran.out + ran.err and ran.status != 0
+
+
+def test_an_interrupted_import_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "a.jsonl"
+    with Log(tmp_path / "a.db") as log:
+        log.export(source)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Log, "merge", interrupted)
+    ran = run("log", "import", str(source), "--db", str(tmp_path / "b.db"))
+    assert ran.status == 130 and "what came in is kept" in ran.err

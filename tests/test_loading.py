@@ -211,7 +211,7 @@ def test_parameters_belong_to_operators_only() -> None:
 
 
 def test_flops_of_an_expression_are_those_of_the_operator() -> None:
-    from autotune.workloads import count_flops
+    from schedules.flops import count_flops
 
     for op, params in (("matmul", SHAPE), ("conv2d", {"h": 6, "w": 6, "ci": 3, "co": 5, "k": 3})):
         workload = ops.workload(op, params)

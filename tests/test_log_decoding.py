@@ -17,7 +17,7 @@ import psutil
 import pytest
 from log_cases import copy_of, exported, fill
 
-from kernels_db import Log, decoding, exchange
+from kernels_db import Log, decoding, exchange, transfer
 from kernels_db.decoding import Raw, decoded
 from kernels_db.exchange import Refused
 
@@ -89,8 +89,9 @@ def test_a_helper_that_dies_costs_nothing_but_speed(
     assert told(iter([*got, *items])) == here
     monkeypatch.setattr(decoding, "_BOOT", "print('not an answer')")
     assert told(decoded(lines, 2)) == here
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert told(decoded(lines, 2)) == here
+    for nothing in ("/nowhere/python", "", None):
+        monkeypatch.setattr(sys, "executable", nothing)
+        assert told(decoded(lines, 2)) == here
 
 
 def test_helpers_end_with_the_items(lines: list[Raw]) -> None:
@@ -101,6 +102,36 @@ def test_helpers_end_with_the_items(lines: list[Raw]) -> None:
     assert helpers
     items.close()  # type: ignore[attr-defined]
     assert not [p for p in helpers if p.is_running()]
+
+
+def test_an_interrupted_merge_leaves_no_helper_and_whole_batches(
+    tmp_path: Path, lines: list[Raw], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "BATCH", 8)
+    put, batches = transfer.put, 0
+
+    def interrupted(*args: Any) -> None:
+        nonlocal batches
+        put(*args)
+        batches += 1
+        if batches == 5:
+            assert helpers_of()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(transfer, "put", interrupted)
+    with Log(tmp_path / "b.db") as log:
+        with pytest.raises(KeyboardInterrupt):
+            log.merge(tmp_path / "a.jsonl")
+        assert not helpers_of()
+        monkeypatch.setattr(transfer, "put", put)
+        kept = log.stats()["records"]
+        result = log.merge(tmp_path / "a.jsonl")
+        assert kept == result.known > 0 and result.new > 0
+
+
+def test_a_message_is_short_however_long_the_rows() -> None:
+    rows: list[Raw] = [("record", {"trace": "x" * (decoding.CHUNK_BYTES // 2), "time_s": None})] * 7
+    assert [len(c) for c in decoding._chunks(iter(rows))] == [2, 2, 2, 1]
 
 
 def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw]) -> None:

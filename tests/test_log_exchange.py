@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +17,9 @@ from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, scrat
 
 from kernels_db import Log, LogError, MergeResult, NewRecord
 from kernels_db.exchange import decode, decode_own, encode, line, parse, seal
-from schedules.model import canonical, digest
+from schedules import ops
+from schedules.flops import count_flops
+from schedules.model import Workload, canonical, digest
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -554,3 +556,49 @@ def test_the_uid_covers_every_field(lines: list[bytes]) -> None:
     uids = {seal("record", {**value, k: v})["uid"] for k, v in changes.items()} | {value["uid"]}
     assert len(uids) == len(changes) + 1
     assert isinstance(NewRecord("r", 0, "s", trace(0), "ok").columns()["created"], str)
+
+
+def test_nothing_is_taken_from_the_future(tmp_path: Path) -> None:
+    """A record from the end of time would be the newest of its trace for ever."""
+    with Log(tmp_path / "a.db") as log, Log(tmp_path / "b.db") as other:
+        fill(log, 3)
+        objects = [json.loads(x) for x in log.export_lines()]
+        late = "8999-12-31T23:59:59.999999Z"
+        changes: list[tuple[Literal["run", "record"], str]]
+        changes = [("run", "ended"), ("run", "started"), ("record", "created")]
+        for kind, name in changes:
+            changed = [seal(kind, x | {name: late}) if x.get("type") == kind else x for x in objects]
+            (tmp_path / "late.jsonl").write_text("".join(map(line, changed)))
+            refused = other.merge(tmp_path / "late.jsonl").refused
+            assert refused[f"{kind}: more than a year from now"] == (4 if kind == "record" else 1)
+        assert other.stats()["records"] == 0
+        run = other.start_run(copy_of(8), TARGETS[0], MACHINE, seed=0).uid
+        assert other.add(measured(run, 0, created=None)).created < "8"
+
+
+def test_an_untrue_description_of_a_workload_loses_to_a_true_one(tmp_path: Path) -> None:
+    """Its name, parameters and arithmetic are outside its digest, so another log may say anything."""
+    true = ops.workload("matmul", {"m": 8, "n": 9, "k": 7})
+    plain = Workload(true.dag, flops=count_flops(true.dag))
+    lies = [
+        Workload(true.dag, "zzz", (("x", 1),), 2**62),
+        Workload(true.dag, "matmul", (("k", 9), ("m", 9), ("n", 9)), true.flops),
+        Workload(true.dag, "matmul", true.params, 2**62),
+        Workload(true.dag, "softmax", true.params, true.flops),
+        Workload(true.dag, "matmul", (("k", "7"), ("m", None), ("n", True)), true.flops),
+        Workload(true.dag, flops=2**62),
+    ]
+    for n, order in enumerate([[*lies, plain, true], [true, plain, *lies], [plain, *lies, true, *lies]]):
+        with Log(tmp_path / f"{n}.db") as log:
+            for i, w in enumerate(order):
+                with Log(tmp_path / f"{n}.{i}.db") as other:
+                    other.add_workload(w)
+                    other.export(tmp_path / "w.jsonl")
+                log.merge(tmp_path / "w.jsonl")
+            kept = log.workload(true.digest)
+            assert (kept.op, kept.params, kept.flops) == (true.op, true.params, true.flops)
+    with Log(tmp_path / "mine.db") as log:  # a user's own expression
+        for w in (plain, *lies[:1], lies[-1]):
+            log.add_workload(w)
+        assert log.workload(true.digest).op == "custom"
+        assert log.workload(true.digest).flops == plain.flops

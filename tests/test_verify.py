@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli_runner import run
+from log_cases import copy_of
 from log_filler import host
 
 import autotune as at
@@ -12,7 +13,7 @@ from autotune.verify import verify
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops
-from schedules.model import Step, Target, Trace
+from schedules.model import Step, Target, Trace, Workload
 
 MATMUL = {"m": 8, "n": 8, "k": 8}
 
@@ -99,3 +100,21 @@ def test_a_log_that_cannot_be_written_is_verified_too(tmp_path: Path) -> None:
     with Log(db, read_only=True) as log:
         assert [v.status for v in verify(log)] == ["ok"]
         assert log.origin(next(log.records())).verified == {}  # type: ignore[union-attr]
+
+
+def test_what_is_too_large_for_this_machine_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
+    """A log from elsewhere may say anything of its workloads: their sizes, names and arithmetic."""
+    db = tmp_path / "tuning.db"
+    long = Workload(copy_of(10**13).dag, "softmax", (("m", 4),), 1)
+    slow = Workload(ops.workload("matmul", {"m": 9000, "n": 9000, "k": 60000}).dag, "matmul", (), 1)
+    renamed = Workload(copy_of(64).dag, "softmax", (("m", 4), ("n", 8)), 1)
+    with Log(db) as log:
+        for w in (long, slow, renamed):
+            session = log.start_run(w, host(), {"cpu": "test"}, seed=0)
+            log.add(NewRecord(session.uid, 0, "by hand", Trace(), "ok", times_s=(1.0,)))
+        statuses = {v.workload.digest: v.status for v in verify(log)}
+        assert statuses == {long.digest: "skipped", slow.digest: "skipped", renamed.digest: "ok"}
+        assert log.best(long, host()) is not None  # nothing was found out about it
+    ran = run("log", "verify", "--db", db, "--json")
+    assert (ran.status, ran.json["checked"], ran.json["skipped"]) == (0, 1, 2)
+    assert all("smaller sizes" in r["reason"] for r in ran.json["records"] if r["status"] == "skipped")

@@ -150,8 +150,9 @@ def verify(
     json: opt.JsonOption = False,
 ) -> None:
     """Check the best records of every task against the reference, and time them, on this machine. Records
-    for other machines are left out. A record from elsewhere that holds is no longer marked as such; one that
-    is wrong or fails is no longer taken. The exit status is 1 if any result is wrong or any record fails.
+    for other machines are left out, and tasks that are too large for this one are skipped. A record from
+    elsewhere that holds is no longer marked as such; one that is wrong or fails is no longer taken. The exit
+    status is 1 if any result is wrong or any record fails.
 
     \b
     Examples:
@@ -181,10 +182,12 @@ def verify(
                 text = f"{v.status:7} {rows[-1]['task']}: {now}, stored {was}"
                 console().print(f"{text}; {v.reason}" if v.reason else text, markup=False)
     if json:
-        document = {"checked": found.total()} | {s: found[s] for s in ("ok", "slower", "wrong", "failed")}
+        statuses = ("ok", "slower", "wrong", "failed", "skipped")
+        document = {"checked": found.total() - found["skipped"]} | {s: found[s] for s in statuses}
         print_json(document | {"records": rows})
     else:
-        console().print(f"{found.total()} records checked: {counts(found) or 'none can run here'}")
+        checked = found.total() - found["skipped"]
+        console().print(f"{checked} records checked: {counts(found) or 'none can run here'}")
     if found["wrong"] or found["failed"]:
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,7 +94,11 @@ def _merge(sources: list[str], db: str, json: bool) -> None:
     refused: Counter[str] = Counter()
     with Log(db) as log:
         for source in sources:
-            result = log.merge(source)
+            try:
+                result = log.merge(source)
+            except KeyboardInterrupt:
+                print("interrupted; what came in is kept, merging again takes the rest", file=sys.stderr)
+                raise
             new += result.new
             known += result.known
             refused.update(result.refused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -31,8 +32,8 @@ from schedules.ops.reduce import NORM2, REDUCE_SUM
 from schedules.scalars import check_dtype
 
 __all__ = [
-    "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "parse_shape",
-    "reference", "workload",
+    "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "makes",
+    "parse_shape", "reference", "workload",
 ]  # fmt: skip
 
 OPERATORS: tuple[Operator, ...] = (
@@ -103,6 +104,19 @@ def _layout(op: Operator, layout: str | None) -> str | None:
     if layout not in op.layouts:
         raise WorkloadError(f"{op.name}: layout {layout!r} is not one of {', '.join(op.layouts)}")
     return layout
+
+
+def makes(w: Workload) -> bool:
+    """Whether the operator that a workload names is, with its parameters, what it computes. In a log from
+    elsewhere the name is but a claim."""
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in w.params}
+    layout = given.pop("layout", None)
+    try:
+        made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
+    except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
+        return False
+    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == w.digest
+    return same and made.flops == w.flops
 
 
 def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
