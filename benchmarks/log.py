@@ -6,7 +6,8 @@
 Writers: processes that each put records into one log, in transactions of a batch, which the log of every
 database must then hold without loss. Merge: an export with that many records (20 steps a trace, tasks of a
 thousand) into a new log in a process of its own; the peak of memory is that of it and of the processes that
-decode for it. Best: what loading asks, in that log and in one whose records are all of one task.
+decode for it; the same of the log that it made. Best: what loading asks, in that log and in one whose records
+are all of one task.
 """
 
 from __future__ import annotations
@@ -215,6 +216,7 @@ def main() -> None:
             say(f"best_{name}", best_ms(log))
             if name == "tasks_of_1000":
                 say("merge_again", in_process(merge, log, str(export)))
+                say("merge_of_the_log", in_process(merge, f"{folder}/copy.db", log))
             export.unlink()
 
 

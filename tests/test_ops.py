@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -369,3 +371,19 @@ def test_describe_is_json_and_complete() -> None:
         "dilation": 1,
         "groups": 1,
     }
+
+
+@pytest.mark.parametrize("name, params, dtype, layout", ALL)
+def test_an_operator_vouches_for_what_it_makes_and_for_nothing_else(
+    name: str, params: dict[str, Any], dtype: str, layout: str | None
+) -> None:
+    w = ops.workload(name, params, dtype, layout)
+    given = json.loads(canonical(dict(w.params)))  # as a log gives them
+    stored = Workload.from_json(w.json, w.op, given, w.flops)
+    assert ops.makes(stored)
+    assert ops.makes(replace(stored, dag=replace(w.dag, constants=(w.dag.inputs[-1].name,))))
+    assert not ops.makes(replace(stored, flops=w.flops + 1))
+    assert not ops.makes(replace(stored, op="custom"))
+    assert not ops.makes(replace(stored, op="add" if name != "add" else "softmax"))
+    changed = {**dict(stored.params), stored.params[0][0]: None}
+    assert not ops.makes(replace(stored, params=tuple(sorted(changed.items()))))
