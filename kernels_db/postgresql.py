@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernels_db.compat import APPLICATION_ID, check_schema
 from kernels_db.errors import LogError
+from kernels_db.place import masked
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 SCHEMA = "autotune"
 WRITERS = 0x61744C67  # the advisory lock of those who look before they insert, and of migrations
-_PASSWORD = re.compile(r"(//[^/@:]*):[^/@]*@|([?&]password=)[^&]*")
+_UNESCAPED = re.compile(r"://[^:]*:.*[/@?#].*@", re.DOTALL)  # a password that libpq takes for other parts
+_DENIED = re.compile(r"permission denied for (\w+)")
+_RIGHTS = {
+    "database": "GRANT CREATE ON DATABASE",
+    "schema": f"GRANT USAGE ON SCHEMA {SCHEMA}",
+    "table": f"GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA}, and INSERT, UPDATE, DELETE to write",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class PostgresDatabase:
 
     def __str__(self) -> str:
         """The URL without its password."""
-        return _PASSWORD.sub(lambda m: f"{m[1]}:***@" if m[1] is not None else f"{m[2]}***", self.url)
+        return masked(self.url)
 
     def __repr__(self) -> str:
         return f"PostgresDatabase({str(self)!r})"
@@ -61,11 +68,22 @@ class PostgresDatabase:
             con.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
             con.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(timeout_s * 1000)}ms",))
         except psycopg.Error as err:
+            if err.sqlstate is None and _UNESCAPED.search(self.url):  # the text of err quotes pieces of it
+                raise LogError(
+                    f"cannot use the log {self}: its URL cannot be taken apart; write / @ ? # in a password "
+                    f"as %2F %40 %3F %23"
+                ) from None
             raise self.explain(err, timeout_s) from None
         return con
 
     def inspect(self, con: Connection[Any]) -> Literal["new", "current", "older"]:
         """Whose tables the schema has: `compat.check_schema`. Raises `LogError`."""
+        try:
+            return self._inspected(con)
+        except self.driver().Error as err:
+            raise self.explain(err) from None
+
+    def _inspected(self, con: Connection[Any]) -> Literal["new", "current", "older"]:
         tables = {
             name
             for (name,) in con.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,))
@@ -109,11 +127,13 @@ class PostgresDatabase:
             )
         if code == "53100":
             return LogError(f"cannot write the log {self}: its disk is full; what was committed is kept")
-        if code in ("42501", "25006"):
-            return LogError(
-                f"cannot write the log {self}: {said}; its owner can give this user the right to: "
-                f"GRANT CREATE ON DATABASE, or USAGE and the tables of schema {SCHEMA}"
-            )
+        if code == "42501":
+            denied = _DENIED.search(said)
+            right = _RIGHTS.get(denied[1]) if denied else None
+            remedy = f"its owner can give this user the right to: {right}" if right else "use it as its owner"
+            return LogError(f"cannot use the log {self}: {said}; {remedy}")
+        if code == "25006":
+            return LogError(f"cannot write the log {self}: {said}; use the server that it is copied from")
         if code.startswith("42"):
             return LogError(f"{self} is damaged: {said}. Restore it from a copy or an export")
         return LogError(f"cannot use the log {self}: {said}; check the URL, and whether the server runs")

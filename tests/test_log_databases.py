@@ -345,3 +345,53 @@ def test_what_postgresql_refuses_is_explained(postgres: Server, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(LogError, match=r"pip install 'autotune\[postgresql\]'"):
         Log(url)
+
+
+def test_a_right_that_is_missing_on_postgresql_is_named(postgres: Server, tmp_path: Path) -> None:
+    url = postgres.database()
+    postgres.query(url, "CREATE ROLE guest LOGIN")
+    guest = url.replace("postgres@", "guest@")
+
+    def into(source: str) -> None:
+        with Log(tmp_path / "x.db") as log:
+            log.merge(source)
+
+    def denied(right: str) -> None:
+        ways = (
+            lambda: lookup.best(guest, W.digest, anywhere),
+            lambda: Log(guest, read_only=True),
+            lambda: Log(guest),
+            lambda: into(guest),
+        )
+        for way in ways:
+            with pytest.raises(LogError, match=f"permission denied.*its owner can give.*{right}"):
+                way()
+
+    with pytest.raises(LogError, match="permission denied for database.*GRANT CREATE ON DATABASE"):
+        Log(guest)
+    with Log(url) as log:
+        fill(log, 2)
+    denied("GRANT USAGE ON SCHEMA autotune")
+    postgres.query(url, "GRANT USAGE ON SCHEMA autotune TO guest")
+    denied("GRANT SELECT ON ALL TABLES IN SCHEMA autotune")
+    postgres.query(url, "GRANT SELECT ON autotune.alembic_version TO guest")
+
+    def stats() -> None:
+        with Log(guest) as log:
+            log.stats()
+
+    for ask in (lambda: lookup.best(guest, W.digest, anywhere), stats, lambda: into(guest)):
+        with pytest.raises(LogError, match="permission denied for table.*GRANT SELECT ON ALL TABLES"):
+            ask()
+    postgres.query(url, "GRANT SELECT ON ALL TABLES IN SCHEMA autotune TO guest")
+    into(guest)
+
+
+@pytest.mark.parametrize("secret", ["s3/cret", "se@cr3t", "s#3cret", "s?3@/cret", "s:3cr"])
+def test_a_password_of_postgresql_is_not_shown(postgres: Server, secret: str) -> None:
+    url = f"postgresql+psycopg://nobody:{secret}@/none?host={postgres.folder}"
+    for way in (lambda: Log(url, timeout_s=1), lambda: lookup.best(url, W.digest, anywhere, timeout_s=1)):
+        with pytest.raises(LogError) as caught:
+            way()
+        said = str(caught.value)
+        assert "***@" in said and "s3" not in said and "3c" not in said and "cr3t" not in said
