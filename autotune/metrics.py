@@ -58,7 +58,7 @@ def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
     pairs = []
     for r in records:
         score = r.environment[PREDICTED].get(model)
-        if isinstance(score, (int, float)) and r.status in ("ok", "slow") and r.time_s:
+        if isinstance(score, (int, float)) and abs(score) < 1e300 and r.status in ("ok", "slow") and r.time_s:
             pairs.append((float(score), 1.0 / r.time_s))
     if len(pairs) < LEAST:
         return None
@@ -95,4 +95,5 @@ def _average(each: list[dict[str, float]]) -> dict[str, float | int]:
 
 
 def _number(x: object) -> float:
-    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) and np.isfinite(x) else 0.0
+    """``x`` if it is a number of seconds; what a log says may be anything, an integer of any size too."""
+    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 1e15 else 0.0

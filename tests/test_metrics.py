@@ -54,6 +54,18 @@ def test_failures_and_few_trials_say_nothing(log: Log) -> None:
     assert metrics.of_log(log)["predictions"] == {}
 
 
+def test_numbers_of_any_size_are_no_harm(log: Log) -> None:
+    """A log keeps integers that no float can hold."""
+    begun = log.start_run(WORKLOAD, TARGET, {}, seed=0)
+    for i in range(metrics.LEAST):
+        facts = {metrics.PREDICTED: {"model": 10**400}, "seconds": {"search": 10**400, "run": 1.0}}
+        trace = Trace((Step("made up", (("i", i),)),))
+        log.add(NewRecord(begun.uid, i, "s", trace, "ok", times_s=(1.0,), environment=facts))
+    found = metrics.of_log(log)
+    assert found["predictions"] == {} and found["seconds"]["search"] == 0.0
+    assert found["seconds"]["run"] == float(metrics.LEAST)
+
+
 def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
     space = FormulaSpace()
     seen = []
