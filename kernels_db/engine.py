@@ -67,8 +67,16 @@ def explained(place: Place, timeout_s: float) -> Iterator[None]:
         yield
     except DBAPIError as err:
         raise place.explain(err.orig or err, timeout_s) from None
-    except sqlite3.Error as err:
+    except sqlite.FAULTS as err:
         raise place.explain(err, timeout_s) from None
+
+
+def read_any_text(con: Connection) -> None:
+    """Have this connection give texts that are damaged too, marked, so that one of them can be refused by
+    its row, and not the whole log with it."""
+    raw = cast(Any, con.connection.dbapi_connection)
+    if isinstance(raw, sqlite3.Connection):
+        raw.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def _prepare_file(place: SqliteFile, timeout_s: float, con: Connection) -> None:

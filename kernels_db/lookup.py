@@ -99,7 +99,7 @@ def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
     for row in reader.rows(ORIGIN, (uid,)):
         try:
             machine = json.loads(row["json"])
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             raise _damaged(place, "machine", row["digest"]) from None
         found = {r["host"]: (r["status"], r["checked"]) for r in reader.rows(VERIFIED, (uid,))}
         return Origin(machine if isinstance(machine, dict) else {}, row["imported"], found)
@@ -113,6 +113,8 @@ def explained(place: Place, timeout_s: float) -> Iterator[None]:
         yield
     except AutotuneError:
         raise
+    except UnicodeDecodeError as err:  # a message that quotes a damaged file
+        raise place.explain(err, timeout_s) from None
     except Exception as err:
         # sqlite3.Error or psycopg.Error, which may not be installed: both say so by their module.
         if type(err).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
@@ -129,7 +131,7 @@ def stored_target(path: object, digest: str, text: str) -> Target:
     """The target of a row. Raises `LogError` if it is damaged."""
     try:
         return Target.from_json(text)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise _damaged(path, "target", digest) from None
 
 

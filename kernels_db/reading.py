@@ -145,6 +145,8 @@ class LogReader:
             if row is None:
                 raise LogError(f"{self.path} has no workload {key}")
             with self._damage("workload", key):
+                _are(str, row.op)
+                _are(int, row.flops)
                 params = exchange.parse(row.params.encode())
                 named = {k: _frozen(v) for k, v in params.items()}
                 return Workload.from_json(row.json, row.op, named, row.flops)
@@ -174,7 +176,11 @@ class LogReader:
     def tasks(self) -> list[tuple[str, str]]:
         """The (workload, target) digests that have records, sorted."""
         with self._read() as session:
-            return tasks_of(session)
+            found = tasks_of(session)
+        for task in found:
+            with self._damage("task", repr(task)):
+                _are(str, *task)
+        return found
 
     def by_status(self, workload: WorkloadLike, target: TargetLike) -> dict[str, int]:
         """How many records of a task ended how."""
@@ -232,6 +238,8 @@ class LogReader:
 
     def _run(self, row: RunRow) -> Run:
         with self._damage("run", row.uid):
+            _are(str, row.uid, row.workload, row.target, row.machine, row.started, row.ended or "", row.state)
+            _are(int, row.seed)
             return Run(
                 uid=row.uid,
                 workload=row.workload,
@@ -254,6 +262,12 @@ def ranked(workload: str, target: str) -> Select[Any]:
 def tasks_of(session: Session) -> list[tuple[str, str]]:
     pair = (RecordRow.workload, RecordRow.target)
     return [(w, t) for w, t in session.execute(select(*pair).distinct().order_by(*pair))]
+
+
+def _are(kind: type, *values: object) -> None:
+    """SQLite keeps any value in any column. Raises TypeError."""
+    if not all(isinstance(x, kind) for x in values):
+        raise TypeError
 
 
 def _digest(key: Workload | Target | str) -> str:

@@ -143,11 +143,22 @@ class Record:
 
     @staticmethod
     def from_columns(row: Mapping[str, Any]) -> Record:
-        """From a row of the table. Raises ValueError if its JSON columns are damaged."""
+        """From a row of the table. Raises ValueError or TypeError if it is damaged."""
         times, environment = json.loads(row["times_s"]), json.loads(row["environment"])
         if not isinstance(times, list) or not isinstance(environment, dict):
             raise ValueError("columns of the wrong type")
         plain = {k: row[k] for k in RECORD_COLUMNS if k not in ("trace", "times_s", "environment")}
+        for name, x in plain.items():  # SQLite keeps any value in any column
+            if name in ("time_s", "error"):
+                damaged = x is not None and not math.isfinite(x)
+            else:
+                damaged = type(x) is not (int if name == "trial" else str)
+            if damaged:
+                raise ValueError(f"{name} of the wrong type")
+        if not isinstance(row["trace"], str) or not all(isinstance(t, float) for t in times):
+            raise ValueError("columns of the wrong type")
+        if not all(map(math.isfinite, times)):
+            raise ValueError("times_s is not finite")
         return Record(trace_json=row["trace"], times_s=tuple(times), environment=environment, **plain)
 
 

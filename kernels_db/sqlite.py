@@ -17,11 +17,23 @@ from typing import Any, Literal
 
 from kernels_db.compat import check_schema
 from kernels_db.errors import LogError
+from kernels_db.place import masked
 
 MAGIC = b"SQLite format 3\0"
 _LIVELY = """
     SELECT name FROM sqlite_master
     WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"""
+# Columns that are computed (or hidden), and indexes of what is computed. A CHECK or a DEFAULT is evaluated
+# only when something is written, and MAX_VALUE bounds what it may make.
+_COMPUTED = """
+    SELECT s.name FROM sqlite_master AS s, pragma_table_xinfo(s.name) AS c WHERE s.type = 'table' AND c.hidden
+    UNION ALL
+    SELECT s.name FROM sqlite_master AS s, pragma_index_xinfo(s.name) AS c
+    WHERE s.type = 'index' AND c.cid = -2
+    LIMIT 1"""
+MAX_VALUE = 2 << 20  # bytes of a row, and of a value: more than any that `exchange` takes
+# A message of SQLite quotes the file, and where that is damaged it may not be text; Python then raises this.
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
@@ -33,12 +45,12 @@ class SqliteFile:
     @staticmethod
     def named(text: str) -> SqliteFile:
         """The file that a path or a ``sqlite:///path`` URL names. Raises `LogError`."""
-        name = text.removeprefix("sqlite:///")
+        name, shown = text.removeprefix("sqlite:///"), masked(text)
         if not name or "\0" in name:
-            raise LogError(f"{text!r} is not a file name; give the path of a tuning log, such as tuning.db")
+            raise LogError(f"{shown!r} is not a file name; give the path of a tuning log, such as tuning.db")
         if "://" in name or name == ":memory:":
             raise LogError(
-                f"{text!r} is not a file; a log is a path, sqlite:///PATH or "
+                f"{shown!r} is not a file; a log is a path, sqlite:///PATH or "
                 f"postgresql+psycopg://USER@HOST/DATABASE"
             )
         return SqliteFile(Path(name))
@@ -80,6 +92,16 @@ def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connect
     ``read_only``. Raises sqlite3.Error, for `explain` to put into words."""
     uri = path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rwc")
     con = _open(uri, timeout_s)
+    try:
+        return _ready(con, path, uri, read_only=read_only, timeout_s=timeout_s)
+    except BaseException:
+        con.close()
+        raise
+
+
+def _ready(
+    con: sqlite3.Connection, path: Path, uri: str, *, read_only: bool, timeout_s: float
+) -> sqlite3.Connection:
     if not read_only:
         # In WAL mode NORMAL loses nothing when a process is killed (the pages are the kernel's);
         # only a power cut may take the last commits, and it never damages the file.
@@ -92,7 +114,6 @@ def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connect
         con.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as err:
         if err.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            con.close()
             raise
         # A WAL database in a directory that cannot be written has no place for its -shm file. Without
         # a -wal file nobody is writing either, so the file may be read as it stands.
@@ -119,6 +140,7 @@ def _open(uri: str, timeout_s: float) -> sqlite3.Connection:
     con = sqlite3.connect(
         uri, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64
     )
+    con.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     con.execute("PRAGMA foreign_keys = ON")
     con.execute("PRAGMA trusted_schema = OFF")  # a log may come from anywhere
     return con
@@ -135,6 +157,11 @@ def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "o
             f"{path} has views, triggers or virtual tables, which run when it is read, and which no tuning "
             f"log has; do not trust it. Ask for an export instead"
         )
+    if con.execute(_COMPUTED).fetchone() is not None:
+        raise LogError(
+            f"{path} has columns or indexes that are computed when it is read, and which no tuning log has; "
+            f"do not trust it. Ask for an export instead"
+        )
     return state
 
 
@@ -147,11 +174,11 @@ def open_reader(path: Path, *, timeout_s: float) -> sqlite3.Connection | None:
         raise LogError(f"there is no tuning log at {path}; tune something first, or give its path with --db")
     try:
         con = connect(path, read_only=True, timeout_s=timeout_s)
-    except (sqlite3.Error, OSError) as err:
+    except (*FAULTS, OSError) as err:
         raise explain(err, path, timeout_s) from None
     try:
         state = inspect(con, path)
-    except sqlite3.Error as err:
+    except FAULTS as err:
         con.close()
         raise explain(err, path, timeout_s) from None
     except LogError:
@@ -174,7 +201,7 @@ def is_older(path: Path, timeout_s: float) -> bool:
     try:
         with closing(connect(path, read_only=True, timeout_s=timeout_s)) as con:
             return inspect(con, path) == "older"
-    except (sqlite3.Error, OSError) as err:
+    except (*FAULTS, OSError) as err:
         raise explain(err, path, timeout_s) from None
 
 
@@ -186,7 +213,7 @@ def copy(path: Path, to: Path, timeout_s: float) -> None:
             closing(sqlite3.connect(to)) as copied,
         ):
             con.backup(copied)
-    except (sqlite3.Error, OSError) as err:
+    except (*FAULTS, OSError) as err:
         raise explain(err, path, timeout_s) from None
 
 
@@ -249,6 +276,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
     """The error of SQLite or of the operating system as a `LogError`: file, reason, remedy."""
     if isinstance(err, OSError):
         return LogError(f"cannot read {path}: {err.strerror or err}; check the path and its permissions")
+    if isinstance(err, UnicodeDecodeError):
+        return _damaged(path)
     code = (getattr(err, "sqlite_errorcode", None) or 0) & 0xFF
     folder = path.absolute().parent
     match code:
@@ -270,6 +299,11 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return _damaged(path)
+        case sqlite3.SQLITE_TOOBIG:
+            return LogError(
+                f"{path} is damaged, or not to be trusted: a row has more than {MAX_VALUE >> 20} MB, which "
+                f"no tuning log has. Restore it from a copy or an export"
+            )
         case sqlite3.SQLITE_FULL:
             return LogError(
                 f"cannot write the log {path}: the disk is full; free some space. What was committed is kept"

@@ -236,11 +236,13 @@ class Log(LogReader):
             nonlocal count
             for kind, value in self._objects(top):
                 count += kind == "record"
+                if form == "t4":
+                    self._line((kind, value))  # what cannot be written is damaged
                 yield kind, value
 
         try:
             with part.open("w", encoding="ascii", newline="\n") as f:
-                for piece in t4.document(objects()) if form == "t4" else map(_line, objects()):
+                for piece in t4.document(objects()) if form == "t4" else map(self._line, objects()):
                     f.write(piece)
             if plain:
                 part.replace(target)
@@ -254,7 +256,12 @@ class Log(LogReader):
 
     def export_lines(self, top: int | None = None) -> Iterator[str]:
         """The lines of `export`, each with its newline, from one snapshot."""
-        return map(_line, self._objects(top))
+        return map(self._line, self._objects(top))
+
+    def _line(self, item: tuple[str, dict[str, Any]]) -> str:
+        kind, value = item
+        with self._damage(kind, value.get("uid", value.get("digest", ""))):
+            return exchange.line(value)
 
     def _objects(self, top: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "header", HEADER
@@ -264,7 +271,8 @@ class Log(LogReader):
                 key = row["uid" if kind in ("run", "record") else "digest"]
                 if wanted is None or key in wanted:
                     with self._damage(kind, key):
-                        yield kind, exchange.encode(kind, row)
+                        value = exchange.encode_own(kind, row)
+                    yield kind, value
 
     def merge(self, path: str | os.PathLike[str]) -> MergeResult:
         """Take in another log, a database, an export or a T4 document. Malformed content is refused and
@@ -308,6 +316,7 @@ class Log(LogReader):
     def _rows(self) -> Iterator[Raw]:
         """Every row, to be decoded: another log's tables are trusted no more than a file."""
         with self._read() as session:
+            engine.read_any_text(session.connection())
             for number, row in enumerate(transfer.rows(session)):
                 if number >= exchange.MAX_ROWS:
                     yield exchange.Refused(exchange.too_many())
@@ -407,7 +416,3 @@ def _workload_line(w: Workload) -> dict[str, Any]:
 
 def _target_line(t: Target) -> dict[str, Any]:
     return {"type": "target", "digest": t.digest, "definition": exchange.parse(t.json.encode())}
-
-
-def _line(item: tuple[str, dict[str, Any]]) -> str:
-    return exchange.line(item[1])
