@@ -207,3 +207,9 @@ def test_an_interrupted_import_says_what_is_kept(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Log, "merge", interrupted)
     ran = run("log", "import", str(source), "--db", str(tmp_path / "b.db"))
     assert ran.status == 130 and "what came in is kept" in ran.err
+
+
+@pytest.mark.parametrize("command", ["import", "merge"])
+def test_a_source_that_is_no_file_is_named_without_its_password(command: str, tmp_path: Path) -> None:
+    done = run("log", command, "mysql://u:s3cret@s3cret@h/db", "--db", tmp_path / "a.db")
+    assert done.status == 2 and "u:***@h/db" in done.err and "s3cret" not in done.err

@@ -84,10 +84,10 @@ def merge(
 
 def _merge(sources: list[str], db: str, json: bool) -> None:
     from kernels_db.errors import LogError
-    from kernels_db.place import locate
+    from kernels_db.place import locate, masked
     from kernels_db.store import Log
 
-    missing = [s for s in sources if not locate(s).exists()]
+    missing = [masked(s) for s in sources if not locate(s).exists()]
     if missing:  # before anything is taken in
         raise LogError(f"there is no file {', '.join(missing)}; give the paths of exports or logs")
     new = known = 0
