@@ -13,6 +13,7 @@ import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,7 @@ class Log(LogReader):
 
     def _merge_log(self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally) -> None:
         with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
-            self._merge(decoded(other._rows()), tally)
+            self._merge(decoded(other._rows(tally)), tally)
 
     import_ = merge
 
@@ -302,14 +303,14 @@ class Log(LogReader):
             with self._write() as session:
                 transfer.put(session, batch, tally)
 
-    def _rows(self) -> Iterator[Raw]:
-        """Every row, to be decoded: another log's tables are trusted no more than a file."""
+    def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
+        """Every row, to be decoded: another log's tables are trusted no more than a file. What is too many
+        is counted as refused, and not read."""
         with self._read() as session:
-            for number, row in enumerate(transfer.rows(session)):
-                if number >= exchange.MAX_ROWS:
-                    yield exchange.Refused(exchange.too_many())
-                    return
-                yield row
+            yield from islice(transfer.rows(session), exchange.MAX_ROWS)
+            over = transfer.count(session) - exchange.MAX_ROWS
+            if over > 0:
+                tally.refused[exchange.too_many()] += over
 
     def _closure(self, session: Session, top: int) -> set[str]:
         """The keys of the best records of every task and of all that they refer to."""
