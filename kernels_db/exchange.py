@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 from kernels_db.compat import HEADER, check_header
 from kernels_db.errors import LogError
@@ -37,6 +37,7 @@ MAX_DEPTH = 300  # nesting of lists and objects
 MAX_TIMES = 1000
 MAX_INT = 2**63 - 1
 
+T = TypeVar("T")
 ItemType = Literal["workload", "target", "machine", "run", "record"]
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
 
@@ -71,19 +72,25 @@ def read_lines(path: Path) -> Iterator[bytes | Refused]:
             except Refused:
                 header = None
             check_header(str(path), header)
-            rows = 0
-            while line := f.readline(MAX_LINE + 1):
-                rows += 1
-                if rows > MAX_ROWS:
-                    yield Refused(too_many())
-                elif len(line) > MAX_LINE:
-                    while line and not line.endswith(b"\n"):
-                        line = f.readline(MAX_LINE)
-                    yield Refused(f"line over {MAX_LINE >> 20} MB")
-                elif line.strip():
-                    yield line
+            yield from capped(_lines(f))
     except OSError as err:
         raise explain(err, path) from None
+
+
+def _lines(f: IO[bytes]) -> Iterator[bytes | Refused]:
+    while line := f.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            while line and not line.endswith(b"\n"):
+                line = f.readline(MAX_LINE)
+            yield Refused(f"line over {MAX_LINE >> 20} MB")
+        elif line.strip():
+            yield line
+
+
+def capped(rows: Iterable[T]) -> Iterator[T | Refused]:
+    """The first `MAX_ROWS` of the rows of a source; each that comes after is a `Refused` in its place."""
+    for number, row in enumerate(rows):
+        yield row if number < MAX_ROWS else Refused(too_many())
 
 
 def parse_line(line: bytes) -> Item | None:

@@ -20,6 +20,7 @@ from kernels_db.errors import LogError
 from kernels_db.place import masked
 
 MAGIC = b"SQLite format 3\0"
+COMPANIONS = ("-wal", "-shm", "-journal")  # what SQLite adds to the name of a file, for files of its own
 _LIVELY = """
     SELECT name FROM sqlite_master
     WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"""
@@ -248,6 +249,8 @@ def check_file(path: Path) -> None:
 def database_exists(path: Path) -> bool:
     """Whether ``path`` is a file that starts as every SQLite database does."""
     try:
+        if not path.is_file():  # a pipe would wait, and lose what is read of it
+            return False
         with path.open("rb") as f:
             return f.read(len(MAGIC)) == MAGIC
     except OSError:

@@ -13,6 +13,7 @@ import secrets
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from kernels_db.schema import (
     RunRow,
     VerificationRow,
 )
+from kernels_db.spool import as_file
 from kernels_db.sqlite import SqliteFile
 from schedules.model import Target, Workload, canonical, digest
 
@@ -222,14 +224,17 @@ class Log(LogReader):
         ``top`` best records and what they refer to; with ``form="t4"`` as a T4 document (`kernels_db.t4`).
         Gives the number of records.
 
-        The file is replaced whole, or left as it was."""
+        The file is replaced whole, or left as it was. A pipe that nobody reads any more is a
+        `BrokenPipeError`."""
         target = Path(path)
-        if str(target.absolute()) == os.path.abspath(self.path) or sqlite.database_exists(target):
-            raise LogError(f"{target} is a database, which an export would overwrite; choose another file")
+        # A link stays one: that of the standard output belongs to the system.
+        home = target.resolve() if target.is_file() else target
+        for file in {target, home}:
+            self._refuse_database(file)
         sqlite.make_directory(target)
         # A pipe or a terminal can only be written to, not replaced.
         plain = not target.exists() or target.is_file()
-        part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
+        part = home.with_name(f".{home.name}.{os.getpid()}.part") if plain else target
         count = 0
 
         def objects() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -245,7 +250,9 @@ class Log(LogReader):
                 for piece in t4.document(objects()) if form == "t4" else map(self._line, objects()):
                     f.write(piece)
             if plain:
-                part.replace(target)
+                part.replace(home)
+        except BrokenPipeError:  # as of any program before `head`
+            raise
         except OSError as err:
             raise LogError(f"cannot write {target}: {err.strerror}; choose another file") from None
         finally:
@@ -253,6 +260,17 @@ class Log(LogReader):
                 with contextlib.suppress(OSError):
                     part.unlink(missing_ok=True)
         return count
+
+    def _refuse_database(self, file: Path) -> None:
+        """Raises `LogError` if a file of a database has this name, be the file there or not."""
+        for suffix in ("", *sqlite.COMPANIONS):
+            name = file.name.removesuffix(suffix)
+            if not name or not file.name.endswith(suffix):
+                continue
+            database = file.with_name(name)
+            if os.path.abspath(database) == os.path.abspath(self.path) or sqlite.database_exists(database):
+                what = "a database" if not suffix else f"a file of the database {database}"
+                raise LogError(f"{file} is {what}, which an export would overwrite; choose another file")
 
     def export_lines(self, top: int | None = None) -> Iterator[str]:
         """The lines of `export`, each with its newline, from one snapshot."""
@@ -283,25 +301,28 @@ class Log(LogReader):
             self._merge_log(source, tally)
         else:
             assert isinstance(source, SqliteFile)
-            file = source.path
-            if file.is_dir():
-                raise LogError(f"{file} is a directory; give an export or a log in it")
-            if not sqlite.database_exists(file):
-                is_t4 = file.exists() and t4.is_t4(file)
-                self._merge(t4.read(file) if is_t4 else decoded(exchange.read_lines(file)), tally)
-            elif sqlite.is_older(file, self.timeout_s):
-                with tempfile.TemporaryDirectory() as folder:  # brought to this schema without being changed
-                    copy = SqliteFile(Path(folder) / file.name)
-                    sqlite.copy(file, copy.path, self.timeout_s)
-                    Log(copy.path).close()
-                    self._merge_log(copy, tally)
-            else:
-                self._merge_log(source, tally)
+            with as_file(source.path) as file:
+                self._merge_file(file, tally)
         return tally.result()
+
+    def _merge_file(self, file: Path, tally: transfer.Tally) -> None:
+        if file.is_dir():
+            raise LogError(f"{file} is a directory; give an export or a log in it")
+        if not sqlite.database_exists(file):
+            is_t4 = file.exists() and t4.is_t4(file)
+            self._merge(t4.read(file) if is_t4 else decoded(exchange.read_lines(file)), tally)
+        elif sqlite.is_older(file, self.timeout_s):
+            with tempfile.TemporaryDirectory() as folder:  # brought to this schema without being changed
+                copy = SqliteFile(Path(folder) / file.name)
+                sqlite.copy(file, copy.path, self.timeout_s)
+                Log(copy.path).close()
+                self._merge_log(copy, tally)
+        else:
+            self._merge_log(SqliteFile(file), tally)
 
     def _merge_log(self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally) -> None:
         with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
-            self._merge(decoded(other._rows()), tally)
+            self._merge(decoded(other._rows(tally)), tally)
 
     import_ = merge
 
@@ -313,15 +334,15 @@ class Log(LogReader):
                 with self._write() as session:
                     transfer.put(session, batch, tally)
 
-    def _rows(self) -> Iterator[Raw]:
-        """Every row, to be decoded: another log's tables are trusted no more than a file."""
+    def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
+        """Every row, to be decoded: another log's tables are trusted no more than a file. What is too many
+        is counted as refused, and not read."""
         with self._read() as session:
             engine.read_any_text(session.connection())
-            for number, row in enumerate(transfer.rows(session)):
-                if number >= exchange.MAX_ROWS:
-                    yield exchange.Refused(exchange.too_many())
-                    return
-                yield row
+            yield from islice(transfer.rows(session), exchange.MAX_ROWS)
+            over = transfer.count(session) - exchange.MAX_ROWS
+            if over > 0:
+                tally.refused[exchange.too_many()] += over
 
     def _closure(self, session: Session, top: int) -> set[str]:
         """The keys of the best records of every task and of all that they refer to."""

@@ -9,18 +9,24 @@ a kernel that we do not have: as records they are refused; `autotune replay` sea
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Iterable, Iterator
+from itertools import groupby, repeat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kernels_db.errors import LogError
-from kernels_db.exchange import Item, Refused, decode
+from kernels_db.exchange import Item, Refused, capped, decode
 from kernels_db.sqlite import explain
 from schedules.model import canonical
 
 SCHEMA_VERSION = "1.0.0"
 OURS = "autotune"  # the key of what the schema does not know
-MOST_BYTES = 256 << 20  # a document is read at once
+_NOT_OURS = {"metadata": "T4: metadata not valid", "results": "T4: a result without a schedule of autotune"}
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
+PIECE = 64 << 10  # characters read at a time
+MAX_VALUE = 4 << 20  # characters of one result: what it becomes takes some thirty times as much
 INVALIDITY = {
     "ok": "correct",
     "illegal": "constraints",
@@ -92,34 +98,128 @@ def is_t4(path: Path) -> bool:
 
 
 def read(path: Path) -> Generator[Item | Refused]:
-    """The items of a document; each that is not a record of ours is a `Refused`. Raises `LogError`."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise LogError(
-                f"{path} is larger than {MOST_BYTES >> 20} MB, and a T4 document is read at once; "
-                f"exchange JSON Lines: autotune log export FILE"
-            )
-        found = json.loads(path.read_bytes())
-    except OSError as err:
-        raise explain(err, path) from None
-    except (ValueError, RecursionError):
-        found = None
-    results = found.get("results") if isinstance(found, dict) else None
-    if not isinstance(results, list):
-        raise LogError(f"{path} is not a T4 document: it is not JSON with a list of results; write it again")
-    metadata = found.get("metadata")
-    referred = metadata.get(OURS) if isinstance(metadata, dict) else []
-    for value in referred if isinstance(referred, list) else []:
-        yield _item(value, "T4: metadata not valid")
-    for result in results:
-        value = result.get(OURS) if isinstance(result, dict) else None
-        yield _item(value, "T4: a result without a schedule of autotune")
+    """The items of a document; each that is not a record of ours is a `Refused`. Raises `LogError`, before
+    it gives any, if it is not one."""
+    order = [kind for kind, _ in groupby(kind for kind, _ in _values(path))]
+    # What records refer to comes before them, in whatever order the document has it.
+    late = order[:2] == ["results", "metadata"]
+    passes = (("metadata",), ("results",)) if late else (("metadata", "results"),)
+    for found in capped(value for kinds in passes for value in _values(path) if value[0] in kinds):
+        yield found if isinstance(found, Refused) else _item(*found)
 
 
-def _item(value: Any, otherwise: str) -> Item | Refused:
+def _item(kind: str, value: Any) -> Item | Refused:
+    if kind == "results":
+        value = value.get(OURS) if isinstance(value, dict) else None
     if not isinstance(value, dict):
-        return Refused(otherwise)
+        return Refused(_NOT_OURS[kind])
     try:
         return decode(value)
     except Refused as err:
         return err
+
+
+# -- a document in pieces: as a whole it would take some thirty times its size of memory ------------------
+
+
+def _values(path: Path) -> Iterator[tuple[str, Any]]:
+    """Each value of the results, and of what is ours in the metadata, under "results" and "metadata" in the
+    order of the document. Raises `LogError` where it is not one."""
+    try:
+        with path.open(encoding="utf-8") as f:
+            yield from _parts(_Pieces(f))
+    except OSError as err:
+        raise explain(err, path) from None
+    except (ValueError, RecursionError):
+        raise LogError(
+            f"{path} is not a T4 document: it is not JSON with a list of results, each below "
+            f"{MAX_VALUE >> 20} MB; write it again"
+        ) from None
+
+
+def _parts(document: _Pieces) -> Iterator[tuple[str, Any]]:
+    results = False
+    for key in document.members():
+        if key == "results":
+            results = True
+            yield from zip(repeat("results"), document.elements())
+        elif key == "metadata" and document.peek() == "{":
+            for name in document.members():
+                if name == OURS and document.peek() == "[":
+                    yield from zip(repeat("metadata"), document.elements())
+                else:
+                    document.value()
+        else:
+            document.value()
+    if document.peek() or not results:
+        raise ValueError
+
+
+class _Pieces:
+    """JSON of which only the value that is asked for is in memory. Every method raises ValueError where the
+    text is something else."""
+
+    def __init__(self, f: IO[str]) -> None:
+        self._f = f
+        self._text = ""
+        self._at = 0
+
+    def peek(self) -> str:
+        """The character that comes next, spaces left out; none at the end."""
+        following = self._text[self._at : self._at + 1]
+        if following > " ":
+            return following  # as nearly always
+        while True:
+            space = _SPACE.match(self._text, self._at)
+            self._at = self._at if space is None else space.end()
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def members(self) -> Iterator[Any]:
+        """The keys of an object; before the next one is asked for, the value is to be taken."""
+        for _ in self._each("{", "}"):
+            key = self.value()
+            self._take(":")
+            yield key
+
+    def elements(self) -> Iterator[Any]:
+        return (self.value() for _ in self._each("[", "]"))
+
+    def value(self) -> Any:
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError:
+                if not self._more():
+                    raise
+                continue
+            # A number may go on in the next piece, after as much as "e+".
+            length, last = end - self._at, end + 2 >= len(self._text)
+            if not last or not self._more():
+                self._at += length
+                return value
+
+    def _each(self, opening: str, closing: str) -> Iterator[None]:
+        self._take(opening)
+        if self.peek() != closing:
+            yield
+            while self.peek() == ",":
+                self._at += 1
+                yield
+        self._take(closing)
+
+    def _take(self, wanted: str) -> None:
+        if self.peek() != wanted:
+            raise ValueError
+        self._at += 1
+
+    def _more(self) -> bool:
+        """Whether there was more to read, after what is left: as much again, so that a long value is not
+        parsed anew with every piece."""
+        left = self._text[self._at :]
+        if len(left) > MAX_VALUE:
+            raise ValueError
+        more = self._f.read(max(PIECE, len(left)))
+        self._text, self._at = left + more, 0
+        return bool(more)

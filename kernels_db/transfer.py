@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Table, select, update
+from sqlalchemy import Table, func, select, update
 from sqlalchemy.orm import Session
 
 from kernels_db.engine import insert
@@ -52,6 +52,11 @@ def rows(session: Session) -> Iterator[tuple[ItemType, dict[str, Any]]]:
         names = table.c.keys()
         for row in session.execute(query):  # its mappings would cost twice as much
             yield kind, dict(zip(names, row))
+
+
+def count(session: Session) -> int:
+    """How many `rows` there are."""
+    return sum(session.scalar(select(func.count()).select_from(t)) or 0 for t in _TABLES.values())
 
 
 def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:

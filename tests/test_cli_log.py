@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,6 +190,30 @@ def test_t4_goes_out_and_in_again_and_is_read_by_replay(db: Path, tmp_path: Path
         out.write_text(bad)
         ran = run("log", "import", out, "--db", new)
         assert ran.status == 2 and "is not a T4 document" in ran.err
+
+
+AUTOTUNE = [sys.executable, "-m", "autotune", "log"]
+
+
+def test_a_log_goes_through_a_pipe(db: Path, tmp_path: Path) -> None:
+    words = [*AUTOTUNE, "export", "/dev/stdout", "--db", str(db)]
+    out = subprocess.run(words, capture_output=True, timeout=60, check=True)
+    run("log", "export", tmp_path / "a.jsonl", "--db", db)
+    assert out.stdout == (tmp_path / "a.jsonl").read_bytes()  # and nothing else
+    assert out.stderr == b"4 records written to /dev/stdout\n"
+    words = [*AUTOTUNE, "import", "/dev/stdin", "--json", "--db", str(tmp_path / "new.db")]
+    back = subprocess.run(words, input=out.stdout, capture_output=True, timeout=60, check=True)
+    assert json.loads(back.stdout) == {"new": 4, "known": 0, "refused": {}}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "t4"])
+def test_an_export_ends_quietly_with_its_reader(form: str, db: Path) -> None:
+    read, write = os.pipe()
+    words = [*AUTOTUNE, "export", "/dev/stdout", "--format", form, "--db", str(db)]
+    os.close(read)
+    ran = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (1, b"")
 
 
 def test_a_place_is_named_without_its_password(tmp_path: Path) -> None:

@@ -35,6 +35,22 @@ def test_what_it_lacks_is_not_tuned(tmp_path: Path) -> None:
     assert run("log", "stats", "--db", db, "--json").json["records"] == 2
 
 
+def test_a_log_that_is_missing_is_not_made(tmp_path: Path) -> None:
+    db = tmp_path / "nowhere" / "nothere.db"
+    for place in (db, f"sqlite:///{db}"):
+        ran = run("tune", "matmul", *SHAPE, "--db", place, "--frozen")
+        assert ran.status == 2 and f"there is no tuning log at {db}; tune something first" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_is_only_read(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    db.touch()
+    ran = run("tune", "matmul", *SHAPE, "--db", db, "--frozen")
+    assert ran.status == 1 and "no valid kernel found" in ran.out
+    assert [(p.name, p.stat().st_size) for p in tmp_path.iterdir()] == [("tuning.db", 0)]
+
+
 def test_what_is_pinned_is_taken_and_what_is_not_legal_is_not(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     (uid,) = fill(db, [("matmul", {"m": 8, "n": 8, "k": 8}, 1e-4)])

@@ -20,6 +20,7 @@ from log_cases import copy_of, exported, fill
 from kernels_db import Log, decoding, exchange, transfer
 from kernels_db.decoding import Raw, decoded
 from kernels_db.exchange import Refused
+from kernels_db.transfer import Tally
 
 BAD = [b"{", b"\xff\xfe", b"[1]", b'{"type":"x"}', b"[" * 5000, b'{"type":"record","uid":NaN}']
 
@@ -60,7 +61,7 @@ def test_helpers_say_what_decoding_here_says(lines: list[Raw]) -> None:
 
 def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw]) -> None:
     with Log(tmp_path / "a.db", read_only=True) as log:
-        rows = list(log._rows())
+        rows = list(log._rows(Tally()))
     kind, row = rows[-1]  # type: ignore[misc]
     for damage in (
         {"trace": "{"}, {"trace": "{\n}"}, {"trace": "\ud800"}, {"trace": None}, {"sketch": b"\xff"},

@@ -15,7 +15,7 @@ from log_filler import host
 import autotune as at
 from autotune import resume
 from autotune.verify import verify
-from kernels_db import Log, NewRecord, exchange
+from kernels_db import Log, LogError, MergeResult, NewRecord, exchange, t4, transfer
 from kernels_db.exchange import line, seal
 from schedules import ops
 from schedules.errors import ScheduleError
@@ -169,7 +169,42 @@ def test_giant_numbers_and_bombs_are_refused(tmp_path: Path, monkeypatch: pytest
         result = log.merge(tmp_path / "x.jsonl")
         assert result.new == 2
         assert result.refused == {"more than 6 rows from one source": len(lines) - 7 + len(bad)}
-        assert log.merge(tmp_path / "a.db").refused == {"more than 6 rows from one source": 1}
+
+
+def test_every_form_of_a_source_gives_as_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path / "a.db") as log:
+        fill_copies(log, 10)
+        log.export(tmp_path / "a.jsonl")
+        log.export(tmp_path / "a.json", form="t4")
+        objects = list(log.export_lines())[1:]
+    # Lines without anything are no rows; one too long is one row, over the cap too.
+    header, *lines = (tmp_path / "a.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "b.jsonl").write_text("".join([header, "\n", *lines[:-1], "\n", "x" * (3 << 20)]))
+    most = len(objects) - 10
+    monkeypatch.setattr(exchange, "MAX_ROWS", most)
+    for source in ("a.db", "a.jsonl", "a.json", "b.jsonl"):
+        with Log(tmp_path / f"{source}.into.db") as log:
+            result = log.merge(tmp_path / source)
+        assert result == MergeResult(1, 0, {f"more than {most} rows from one source": 10}), source
+
+
+def test_a_database_is_not_read_beyond_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path / "a.db") as log:
+        fill_copies(log, 10)
+    read = 0
+    rows = transfer.rows
+
+    def counted(session: Any) -> Any:
+        nonlocal read
+        for row in rows(session):
+            read += 1
+            yield row
+
+    monkeypatch.setattr(transfer, "rows", counted)
+    monkeypatch.setattr(exchange, "MAX_ROWS", 7)
+    with Log(tmp_path / "b.db") as log:
+        assert sum(log.merge(tmp_path / "a.db").refused.values()) == 15 - 7
+    assert read == 7
 
 
 def test_a_search_reads_only_so_much_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +243,68 @@ def test_a_bomb_of_rows_costs_no_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert result.refused == {"not a JSON object": 100_000, "record: uid missing": 100_000}
     assert peak < 8 << 20
+
+
+def test_a_document_of_many_small_results_costs_no_memory(tmp_path: Path) -> None:
+    """As one value it would take thirty times its size."""
+    import tracemalloc
+
+    path = tmp_path / "x.json"
+    path.write_text('{"schema_version":"1.0.0","results":[' + '{"":1}, ' * 60_000 + "1]}")
+    with Log(tmp_path / "b.db") as log:
+        tracemalloc.start()
+        result = log.merge(path)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert result.refused == {"T4: a result without a schedule of autotune": 60_001}
+    assert peak < 4 << 20
+
+
+def test_a_document_is_read_alike_in_pieces_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path / "a.db") as log:
+        fill_copies(log, 3)
+        log.export(tmp_path / "a.json", form="t4")
+        whole = exported(log)
+    document = json.loads((tmp_path / "a.json").read_text())
+    results, metadata = document["results"], document["metadata"]
+    metadata["of others"] = [-12.5e-3, {"x": [None, "\u00e9 \U0001f600"]}, 10**30]
+    for i, text in enumerate((
+        json.dumps({**document, "more": 12.5e-3, "last": 1}),
+        json.dumps({"results": results, "metadata": metadata}, indent=3),
+        json.dumps({"schema_version": 1, "metadata": metadata, "results": results}, ensure_ascii=False),
+    )):  # fmt: skip
+        for piece in (1, 7, 64 << 10):
+            monkeypatch.setattr(t4, "PIECE", piece)
+            (tmp_path / "x.json").write_text(text, encoding="utf-8")
+            with Log(tmp_path / f"{i}-{piece}.db") as log:
+                assert log.merge(tmp_path / "x.json") == MergeResult(4, 0, {})
+                assert exported(log) == whole
+
+
+BROKEN = {
+    "cut": lambda text: text[:-5],
+    "more after the end": lambda text: text + "{}",
+    "a comma too many": lambda text: text.replace("\n]}", ",\n]}"),
+    "no comma": lambda text: text.replace("},\n{", "}\n{"),
+    "no list": lambda text: '{"schema_version":"1.0.0","results":{}}',
+    "no results": lambda text: '{"schema_version":"1.0.0"}',
+    "a giant result": lambda text: text.replace("\n]}", ',"' + "x" * (9 << 20) + '"]}'),
+    "deep": lambda text: text.replace("\n]}", "," + "[" * 100_000),
+    "a giant number": lambda text: text.replace("\n]}", "," + "1" * 100_000 + "\n]}"),
+    "no text": lambda text: text.replace("\n]}", ',"\udc80"\n]}'),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_nothing_of_a_broken_document_is_taken(name: str, tmp_path: Path) -> None:
+    with Log(tmp_path / "a.db") as log:
+        fill_copies(log, 3)
+        log.export(tmp_path / "a.json", form="t4")
+    text = BROKEN[name]((tmp_path / "a.json").read_text())
+    (tmp_path / "x.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with Log(tmp_path / "b.db") as log:
+        with pytest.raises(LogError, match="is not a T4 document: it is not JSON with a list of results"):
+            log.merge(tmp_path / "x.json")
+        assert log.stats()["workloads"] == 0

@@ -48,7 +48,8 @@ def export(
     if json:
         print_json({"path": str(file), "records": n})
     else:
-        console().print(f"{n} records written to {file}", markup=False)
+        # What goes down a pipe is the log alone.
+        console(stderr=not file.is_file()).print(f"{n} records written to {file}", markup=False)
 
 
 def import_(

@@ -84,7 +84,7 @@ def tune(
         tune_suite(suite, constant_weights, goal, where, chosen, json)
         return
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
-        with Log(where) as log, reporter(workload, quiet=json) as report:
+        with Log(where, read_only=frozen) as log, reporter(workload, quiet=json) as report:
             if frozen:
                 from autotune.frozen import frozen as stored
 
