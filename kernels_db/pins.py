@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels_db.errors import LogError
+from kernels_db.replacing import replaced
 from schedules.model import canonical
 
 FORMAT, VERSION = "autotune-pins", 1
@@ -34,10 +35,8 @@ def write(path: Path, pins: Iterable[Pin]) -> int:
     """Write a lock file; gives the number of pins. Raises `LogError`."""
     lines = [canonical({name: getattr(pin, name) for name in (*_KEYS, "task")}) for pin in sorted(pins)]
     head = f'{{"format":"{FORMAT}","version":{VERSION},"pins":['
-    try:
-        path.write_text("\n".join([head, ",\n".join(lines), "]}", ""]), encoding="ascii")
-    except OSError as err:
-        raise LogError(f"cannot write {path}: {err.strerror}; choose another file") from None
+    with replaced(path) as f:
+        f.write("\n".join([head, ",\n".join(lines), "]}", ""]))
     return len(lines)
 
 

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 # A password may hold what it should not, a / or an @: it ends at the last @, whatever comes before. Where a
 # URL was taken for a path, one / is left of two.
 _PASSWORD = re.compile(r"(:/[^:]*):.*@", re.DOTALL)
-_OPTION = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_OPTION = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
 def masked(text: str) -> str:

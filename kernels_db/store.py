@@ -39,6 +39,7 @@ from kernels_db.records import (
     host_digest,
     now,
 )
+from kernels_db.replacing import replaced
 from kernels_db.schema import (
     PinRow,
     RecordRow,
@@ -226,15 +227,6 @@ class Log(LogReader):
 
         The file is replaced whole, or left as it was. A pipe that nobody reads any more is a
         `BrokenPipeError`."""
-        target = Path(path)
-        # A link stays one: that of the standard output belongs to the system.
-        home = target.resolve() if target.is_file() else target
-        for file in {target, home}:
-            self._refuse_database(file)
-        sqlite.make_directory(target)
-        # A pipe or a terminal can only be written to, not replaced.
-        plain = not target.exists() or target.is_file()
-        part = home.with_name(f".{home.name}.{os.getpid()}.part") if plain else target
         count = 0
 
         def objects() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -245,32 +237,10 @@ class Log(LogReader):
                     self._line((kind, value))  # what cannot be written is damaged
                 yield kind, value
 
-        try:
-            with part.open("w", encoding="ascii", newline="\n") as f:
-                for piece in t4.document(objects()) if form == "t4" else map(self._line, objects()):
-                    f.write(piece)
-            if plain:
-                part.replace(home)
-        except BrokenPipeError:  # as of any program before `head`
-            raise
-        except OSError as err:
-            raise LogError(f"cannot write {target}: {err.strerror}; choose another file") from None
-        finally:
-            if plain:
-                with contextlib.suppress(OSError):
-                    part.unlink(missing_ok=True)
+        with replaced(Path(path)) as f:
+            for piece in t4.document(objects()) if form == "t4" else map(self._line, objects()):
+                f.write(piece)
         return count
-
-    def _refuse_database(self, file: Path) -> None:
-        """Raises `LogError` if a file of a database has this name, be the file there or not."""
-        for suffix in ("", *sqlite.COMPANIONS):
-            name = file.name.removesuffix(suffix)
-            if not name or not file.name.endswith(suffix):
-                continue
-            database = file.with_name(name)
-            if os.path.abspath(database) == os.path.abspath(self.path) or sqlite.database_exists(database):
-                what = "a database" if not suffix else f"a file of the database {database}"
-                raise LogError(f"{file} is {what}, which an export would overwrite; choose another file")
 
     def export_lines(self, top: int | None = None) -> Iterator[str]:
         """The lines of `export`, each with its newline, from one snapshot."""

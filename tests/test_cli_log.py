@@ -240,3 +240,20 @@ def test_an_interrupted_import_says_what_is_kept(tmp_path: Path, monkeypatch: py
 def test_a_source_that_is_no_file_is_named_without_its_password(command: str, tmp_path: Path) -> None:
     done = run("log", command, "mysql://u:s3cret@s3cret@h/db", "--db", tmp_path / "a.db")
     assert done.status == 2 and "u:***@h/db" in done.err and "s3cret" not in done.err
+
+
+def test_nothing_is_written_over_a_log_or_to_a_url(tmp_path: Path) -> None:
+    db, other = tmp_path / "a.db", tmp_path / "b.db"
+    for path in (db, other):
+        fill(path, [MATMUL])
+    kept = {path: run("log", "stats", "--db", str(path)).out for path in (db, other)}
+    (tmp_path / "link").symlink_to(db)
+    for command in ("pin", "export"):
+        for name in ("a.db", "a.db-wal", "b.db", "b.db-shm", "b.db-journal", "link"):
+            ran = run("log", command, str(tmp_path / name), "--db", str(db))
+            assert ran.status == 2 and "would be overwritten" in ran.err, (command, name)
+        ran = run("log", command, "postgresql+psycopg://me:s3cret@h/x", "--db", str(db))
+        assert ran.status == 2 and "is a URL" in ran.err and "s3cret" not in ran.err
+        assert run("log", command, str(tmp_path / "new" / "file"), "--db", str(db)).status == 0
+    assert kept == {path: run("log", "stats", "--db", str(path)).out for path in (db, other)}
+    assert not list(Path().glob("postgresql*"))

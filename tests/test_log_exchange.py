@@ -78,7 +78,7 @@ def test_an_export_never_replaces_a_database(tmp_path: Path) -> None:
         fill(log, 3)
         fill(other, 3)
         for path in (tmp_path / "a.db", tmp_path / "b.db"):
-            with pytest.raises(LogError, match="would overwrite"):
+            with pytest.raises(LogError, match="would be overwritten"):
                 log.export(path)
         with pytest.raises(LogError, match="cannot"):
             log.export(tmp_path)
@@ -96,9 +96,7 @@ def test_an_export_never_replaces_what_sqlite_keeps_beside_a_database(tmp_path: 
         assert len(beside) == 2
         for path in tmp_path / "a.db", tmp_path / "b.db":
             for suffix in ("-wal", "-shm", "-journal"):
-                with pytest.raises(
-                    LogError, match=f"{suffix} is a file of the database {path}, which an exp"
-                ):
+                with pytest.raises(LogError, match=f"{suffix} is a file of the database {path}, which would"):
                     log.export(f"{path}{suffix}")
         with pytest.raises(LogError, match="b.db-wal is a file of the database"):
             log.export(tmp_path / "link")

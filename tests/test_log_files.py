@@ -570,6 +570,7 @@ def test_a_text_that_is_none_is_refused_by_its_row(log_file: Path, tmp_path: Pat
         "mysql://u:s3c:s3cret@h/db",
         "mysql://u@x:s3cret@h/db",
         "mysql://h/db?user=u&PASSWORD=s3cret",
+        "mysql://h/db?sslpassword=s3cret",
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
