@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autotune.settings import config_file
 from schedules.errors import AutotuneError
-from schedules.model import Target
+from schedules.model import Target, digest
 
 EMULATOR = "emulator"  # the architecture of a GPU that g++ and this CPU stand in for
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -270,7 +270,7 @@ def caches(root: Path) -> dict[str, int]:
 
 def machine() -> dict[str, str | int]:
     """The machine and its software, for the log; nothing that names a host, a user or a path. ``generator``
-    stands for all that makes code of a trace, the thread runtime included."""
+    stands for all that makes code of a trace, ``thread_runtime`` for what its threads are."""
     import llvmlite
     import llvmlite.binding as llvm
     import numpy
@@ -292,8 +292,15 @@ def machine() -> dict[str, str | int]:
         "llvm": ".".join(map(str, llvm.llvm_version_info)),
         "autotune": __version__,
         "generator": generator_version(),
+        "thread_runtime": f"autotune pool {digest(_source('codegen/threads.py'))[:12]}",
         **_gpu_software(),
     }
+
+
+def _source(name: str) -> str:
+    from importlib.resources import files  # loading a kernel needs none of this
+
+    return files("autotune").joinpath(name).read_text(encoding="utf-8")
 
 
 def _gpu_software() -> dict[str, str]:
