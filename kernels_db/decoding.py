@@ -39,14 +39,12 @@ _BOOT = (
 def decoded(raws: Iterable[Raw], processes: int | None = None) -> Generator[Item | Refused]:
     """The items of ``raws`` in their order. ``processes``: how many may help; None: by the machine."""
     rest = iter(raws)
-    for raw in islice(rest, HERE):
-        yield from _answered(_answer(raw))
+    yield from _items(map(_answer, islice(rest, HERE)))
     if processes is None:
         processes = min(os.cpu_count() or 1, PROCESSES)
     if processes > 1 and sys.executable:
         yield from _decoded_beside(_chunks(rest), processes)
-    for raw in rest:
-        yield from _answered(_answer(raw))
+    yield from _items(map(_answer, rest))
 
 
 def _answer(raw: Raw) -> Any:
@@ -66,9 +64,10 @@ def _answer(raw: Raw) -> Any:
         return str(err)
 
 
-def _answered(answer: Any) -> Iterator[Item | Refused]:
-    if answer is not None:
-        yield Refused(answer) if isinstance(answer, str) else Item(*answer)
+def _items(answers: Iterable[Any]) -> Iterator[Item | Refused]:
+    for answer in answers:
+        if answer is not None:
+            yield Refused(answer) if isinstance(answer, str) else Item(*answer)
 
 
 # -- in other processes -----------------------------------------------------------------------------------
@@ -83,9 +82,10 @@ def _decoded_beside(chunks: Iterator[list[Raw]], processes: int) -> Iterator[Ite
     def answers(chunk: list[Raw]) -> list[Any]:
         helper = idle.get()
         try:
-            return helper.ask(chunk)
+            found = helper.ask(chunk)
         finally:
             idle.put(helper)
+        return [_answer(raw) for raw in chunk] if found is None else found
 
     pending: deque[Future[list[Any]]] = deque()
     pool = ThreadPoolExecutor(processes)  # threads that wait for the processes
@@ -100,11 +100,6 @@ def _decoded_beside(chunks: Iterator[list[Raw]], processes: int) -> Iterator[Ite
         pool.shutdown(cancel_futures=True)
         for helper in helpers:
             helper.end()
-
-
-def _items(answers: list[Any]) -> Iterator[Item | Refused]:
-    for answer in answers:
-        yield from _answered(answer)
 
 
 def _chunks(raws: Iterator[Raw]) -> Iterator[list[Raw]]:
@@ -135,24 +130,22 @@ class _Helper:
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = False
 
-    def ask(self, chunk: list[Raw]) -> list[Any]:
-        """The answers to a chunk, from here if the process has none."""
+    def ask(self, chunk: list[Raw]) -> list[Any] | None:
+        """The answers to a chunk; None if the process has none."""
+        if self._failed:
+            return None
         try:
             question = _question(chunk)
         except TypeError:  # a value that no column of ours has
-            return [_answer(raw) for raw in chunk]
-        if not self._failed:
-            try:
-                answers = self._asked(question)
-                if isinstance(answers, list) and len(answers) == len(chunk):
-                    return answers
-            except (OSError, ValueError):
-                pass
+            return None
+        try:
+            return self._asked(question, len(chunk))
+        except (OSError, ValueError):
             self._failed = True
             self.end()
-        return [_answer(raw) for raw in chunk]
+            return None
 
-    def _asked(self, question: bytes) -> Any:
+    def _asked(self, question: bytes, count: int) -> list[Any]:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
@@ -162,7 +155,7 @@ class _Helper:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(question)
         self._process.stdin.flush()
-        return _read_answers(self._process.stdout)
+        return _read_answers(self._process.stdout, count)
 
     def end(self) -> None:
         if self._process is None:
@@ -226,8 +219,10 @@ def _answers(answers: list[Any]) -> bytes:
     return _message(answers, [columns.pop("trace").encode() for columns in records])
 
 
-def _read_answers(source: IO[bytes]) -> list[Any]:
-    answers: list[Any] = json.loads(_read_line(source))
+def _read_answers(source: IO[bytes], count: int) -> list[Any]:
+    answers = json.loads(_read_line(source))
+    if not isinstance(answers, list) or len(answers) != count:
+        raise ValueError("not an answer")
     for x in answers:
         if isinstance(x, list) and x[0] == "record":
             x[1]["trace"] = _read_line(source).decode()

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from log_cases import fill
 from postgres_server import Server, started
+
+from kernels_db import Log
 
 # No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated.
 settings.register_profile("autotune", deadline=None, derandomize=True)
@@ -38,3 +41,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "tuning.db")
     server: Server = request.getfixturevalue("postgres")
     return server.database()
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    """A log of four trials and a final."""
+    with Log(tmp_path / "tuning.db") as log:
+        fill(log, 4)
+    return tmp_path / "tuning.db"

@@ -8,21 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, moment, trace
+from log_cases import MACHINE, TARGETS, anywhere, copy_of, exported, fill, measured, moment, trace
 from postgres_server import Server
 
 from kernels_db import Log, LogError, MergeResult, compat, lookup, migrate
 from kernels_db.pins import Pin
 from kernels_db.place import locate
 from kernels_db.schema import Base
-from schedules.model import Target
 
 W = copy_of(8)
 DATA = Path(__file__).with_name("data")
-
-
-def anywhere(_: Target) -> bool:
-    return True
 
 
 def test_what_is_added_is_found(database: str) -> None:

@@ -33,8 +33,6 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Raw]:
     with Log(tmp_path / "a.db") as log:
         for n in range(6):
             fill(log, 8, copy_of(n + 8))
-    log.close()
-    with Log(tmp_path / "a.db") as log:
         log.export(tmp_path / "a.jsonl")
     good = list(exchange.read_lines(tmp_path / "a.jsonl"))
     mixed: list[Raw] = [*good]
@@ -101,7 +99,7 @@ def test_helpers_end_with_the_items(lines: list[Raw]) -> None:
         next(items)
     helpers = helpers_of()
     assert helpers
-    items.close()  # type: ignore[attr-defined]
+    items.close()
     assert not [p for p in helpers if p.is_running()]
 
 

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import resource
 import shutil
-import signal
 import subprocess
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, scratch, trace
 
-from kernels_db import Log, LogError, MergeResult, NewRecord, spool, sqlite
+from kernels_db import Log, LogError, MergeResult, NewRecord
 from kernels_db.exchange import decode, decode_own, encode, line, parse, seal
 from schedules import ops
 from schedules.flops import count_flops
@@ -115,86 +109,6 @@ def test_an_export_goes_where_a_link_leads(tmp_path: Path) -> None:
         assert (tmp_path / "there" / "a.jsonl").read_text() == exported(log)
     assert (tmp_path / "link").is_symlink()
     assert [p.name for p in (tmp_path / "there").iterdir()] == ["a.jsonl"]
-
-
-# -- what can be read only once ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def in_time() -> Iterator[None]:
-    """A pipe that is opened once too often would wait for ever."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def piped(path: Path, content: bytes) -> Path:
-    """A named pipe that gives this once."""
-    os.mkfifo(path)
-
-    def write() -> None:
-        with suppress(BrokenPipeError):
-            path.write_bytes(content)
-
-    threading.Thread(target=write, daemon=True).start()
-    return path
-
-
-@pytest.mark.usefixtures("in_time")
-def test_a_pipe_is_a_source(tmp_path: Path) -> None:
-    with Log(tmp_path / "a.db") as log:
-        fill(log, 300)
-        log.export(tmp_path / "a.jsonl")
-        log.export(tmp_path / "a.json", form="t4")
-    for name in ("a.db", "a.jsonl", "a.json"):
-        pipe = piped(tmp_path / f"{name}.pipe", (tmp_path / name).read_bytes())
-        with Log(tmp_path / f"{name}.into.db") as log:
-            assert log.merge(pipe) == MergeResult(301, 0, {})
-
-
-@pytest.mark.usefixtures("in_time")
-def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    with Log(tmp_path / "a.db") as log:
-        for content, message in (
-            (b"hello\n", "is neither a tuning log nor an export"),
-            (b'{"results": 3}', "is not a T4 document"),
-            (sqlite.MAGIC + b"x" * 5000, "is damaged"),
-        ):
-            pipe = piped(tmp_path / "pipe", content)
-            with pytest.raises(LogError, match=f"^{pipe} {message}"):
-                log.merge(pipe)
-            pipe.unlink()
-        monkeypatch.setattr(spool, "MAX_BYTES", 3 << 20)
-        with pytest.raises(
-            LogError, match="^/dev/zero gives more than 0 GB; write it to a file, and give that"
-        ):
-            log.merge("/dev/zero")
-        assert log.merge("/dev/null") == MergeResult(0, 0, {})
-    assert list((tmp_path / "tmp").iterdir()) == []  # no copy is left behind
-
-
-@pytest.mark.usefixtures("in_time")
-def test_a_pipe_that_cannot_be_copied(tmp_path: Path) -> None:
-    """As on a full disk: the operating system refuses a write."""
-    pipe = piped(tmp_path / "pipe", b"x" * 300_000)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Log(tmp_path / "a.db") as log:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
-        try:
-            with pytest.raises(
-                LogError, match=f"^cannot copy {pipe} to .*: File too large; give a file, or "
-            ):
-                log.merge(pipe)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # -- the algebra ----------------------------------------------------------------------------------

@@ -7,19 +7,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from log_cases import MACHINE, TARGETS, copy_of, exported, measured
+from log_cases import MACHINE, TARGETS, anywhere, copy_of, exported, measured
 
 from kernels_db import Log, LogError, MergeResult, compat, lookup
-from schedules.model import Target
 
 DATA = Path(__file__).with_name("data")
 EXPORT = (DATA / "log-export-1.jsonl").read_text()
 VERSIONS = range(1, compat.SCHEMA_VERSION + 1)
 W = copy_of(8)
-
-
-def anywhere(_: Target) -> bool:
-    return True
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -138,7 +138,7 @@ def test_the_bandwidth_loops_compute_what_they_say() -> None:
     rng = np.random.default_rng(0)
     for mode, shapes in (("read", (n, n // 4)), ("copy", (n, n)), ("stream", (n, n)), ("triad", (n, n, n))):
         params = [(f"P{i}", (s,), "float32") for i, s in enumerate(shapes)]
-        loaded = cpu._load(cpu._stream_text(mode, n, cpu.vector_lanes(target, "float32")), params, target)
+        loaded = cpu.load_loop(cpu._stream_text(mode, n, cpu.vector_lanes(target, "float32")), params, target)
         arrays = [cpu._aligned(s) for s in shapes]  # as streaming stores need
         for a in arrays:
             a[:] = rng.standard_normal(a.shape)

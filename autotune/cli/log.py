@@ -181,12 +181,11 @@ def verify(
                 was = seconds(v.record.time_s) if v.record.time_s is not None else "-"
                 text = f"{v.status:7} {rows[-1]['task']}: {now}, stored {was}"
                 console().print(f"{text}; {v.reason}" if v.reason else text, markup=False)
+    checked = found.total() - found["skipped"]
     if json:
         statuses = ("ok", "slower", "wrong", "failed", "skipped")
-        document = {"checked": found.total() - found["skipped"]} | {s: found[s] for s in statuses}
-        print_json(document | {"records": rows})
+        print_json({"checked": checked} | {s: found[s] for s in statuses} | {"records": rows})
     else:
-        checked = found.total() - found["skipped"]
         console().print(f"{checked} records checked: {counts(found) or 'none can run here'}")
     if found["wrong"] or found["failed"]:
         raise typer.Exit(1)

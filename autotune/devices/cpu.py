@@ -35,7 +35,7 @@ class FmaLoop:
         one = replace(target, threads=1)
         lanes = vector_lanes(target, dtype)
         self.flops = 2 * CHAINS * STEPS * lanes
-        self._object = _load(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
+        self._object = load_loop(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
         self._out = np.zeros(CHAINS * lanes, dtype)
         self._pointers = (self._out.ctypes.data,)
 
@@ -98,7 +98,7 @@ def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> floa
     n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
     shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
     params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
-    loaded = _load(_stream_text(mode, n, lanes), params, replace(target, threads=1))
+    loaded = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
     data = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
     pointers = [[a.ctypes.data for a in arrays_] for arrays_ in data]
     moved = 4 * n * arrays
@@ -157,7 +157,10 @@ def _aligned(n: int) -> np.ndarray:
     return raw[at : at + n]
 
 
-def _load(kernel: str, params: Sequence[tuple[str, tuple[int, ...], str]], target: Target) -> LoadedObject:
+def load_loop(
+    kernel: str, params: Sequence[tuple[str, tuple[int, ...], str]], target: Target
+) -> LoadedObject:
+    """A kernel written as LLVM IR, with parameters as (name, shape, dtype), the last of them its output."""
     buffers = tuple(Buffer(n, tuple(Const(e, "int32") for e in shape), d) for n, shape, d in params)
     text = kernel + entry.entry(buffers, (params[-1][0],), 0, 1)
     return load_object(compile_module(text, target, optimize=False))
