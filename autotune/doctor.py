@@ -10,13 +10,13 @@ import ctypes.util
 import importlib
 import importlib.util
 import platform
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.codegen import cxx
 from autotune.settings import Settings
 
 
@@ -251,6 +251,8 @@ def opencl() -> Finding:
 
 
 def emulator() -> Finding:
-    if shutil.which("g++") is None:
-        return Finding("gpu emulation", "ok", "no g++", "install g++ to use --target cuda-emulator")
-    return Finding("gpu emulation", "ok", "g++: use --target cuda-emulator")
+    compiler = cxx.command()
+    if compiler is None:
+        return Finding("gpu emulation", "ok", "no C++ compiler", cxx.MISSING)
+    how = "zig" if "ziglang" in compiler else Path(compiler[0]).name
+    return Finding("gpu emulation", "ok", f"{how}: use --target cuda-emulator")

@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.codegen import cxx
 from autotune.settings import config_file
 from schedules.errors import AutotuneError
 from schedules.model import Target, digest
 
-EMULATOR = "emulator"  # the architecture of a GPU that g++ and this CPU stand in for
+EMULATOR = "emulator"  # the architecture of a GPU that a C++ compiler and this CPU stand in for
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 DEFAULT_CACHES = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "l3_bytes": 8 << 20}  # a modest desktop core
@@ -165,7 +165,7 @@ def runnable(target: Target) -> bool:
     """Whether this host is of the target's family and has every extension that its code may use, or has what
     emulates it."""
     if emulated(target):
-        return shutil.which("g++") is not None
+        return cxx.command() is not None
     if target.kind in _NO_DEVICE:
         from autotune.devices import select
 
@@ -217,7 +217,7 @@ def measured_by(target: Target) -> Target:
 def check_here(target: Target) -> None:
     """Raises `TargetError` unless code for a target can run on this host, with as many threads."""
     if emulated(target) and not runnable(target):
-        raise TargetError("emulating a GPU needs g++; install it, or use target='cpu'")
+        raise TargetError(cxx.MISSING)
     if not runnable(target):
         missing = f"{target.kind} {target.arch}" if target.kind == "cpu" else f"a {target.kind} target"
         raise TargetError(f"this CPU cannot run code for {missing}; use target='cpu', which is this host")

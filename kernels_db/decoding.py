@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import IO, Any
 
-from kernels_db.exchange import MALFORMED, Item, ItemType, Refused, decode, encode, parse_line
+from kernels_db.exchange import MALFORMED, Item, ItemType, Refused, decode, encode, parse_line, size
 
 Row = tuple[ItemType, dict[str, Any]]  # of a table of another log
 Raw = bytes | Row | Refused  # a line of an export, a row, or what was refused unread
@@ -28,7 +28,7 @@ HERE = 4000  # objects decoded without a process: about half a second
 CHUNK = 500  # objects a message,
 CHUNK_BYTES = 1 << 20  # and bytes, unless a single one has more
 PROCESSES = 4  # more would wait for the database
-AHEAD = 2  # chunks a process, so that it finds one when it is done
+AHEAD = 24  # chunks, so that a process finds one when it is done, though the database be busy meanwhile
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from kernels_db.decoding import serve; "
@@ -92,7 +92,7 @@ def _decoded_beside(chunks: Iterator[list[Raw]], processes: int) -> Iterator[Ite
     try:
         for chunk in chunks:
             pending.append(pool.submit(answers, chunk))
-            if len(pending) > AHEAD * processes:
+            if len(pending) > AHEAD:
                 yield from _items(pending.popleft().result())
         while pending:
             yield from _items(pending.popleft().result())
@@ -104,22 +104,18 @@ def _decoded_beside(chunks: Iterator[list[Raw]], processes: int) -> Iterator[Ite
 
 def _chunks(raws: Iterator[Raw]) -> Iterator[list[Raw]]:
     chunk: list[Raw] = []
-    size = 0
+    length = 0
     for raw in raws:
         chunk.append(raw)
-        size += _size(raw)
-        if len(chunk) == CHUNK or size >= CHUNK_BYTES:
+        if isinstance(raw, bytes):
+            length += len(raw)
+        elif isinstance(raw, tuple):
+            length += size(raw[1])
+        if len(chunk) == CHUNK or length >= CHUNK_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk, length = [], 0
     if chunk:
         yield chunk
-
-
-def _size(raw: Raw) -> int:
-    if isinstance(raw, Refused):
-        return 0
-    texts = [raw] if isinstance(raw, bytes) else raw[1].values()
-    return sum(len(x) for x in texts if isinstance(x, (str, bytes)))
 
 
 class _Helper:
@@ -139,13 +135,13 @@ class _Helper:
         except TypeError:  # a value that no column of ours has
             return None
         try:
-            return self._asked(question, len(chunk))
+            return self._asked(question, chunk)
         except (OSError, ValueError):
             self._failed = True
             self.end()
             return None
 
-    def _asked(self, question: bytes, count: int) -> list[Any]:
+    def _asked(self, question: bytes, chunk: list[Raw]) -> list[Any]:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
@@ -155,7 +151,7 @@ class _Helper:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(question)
         self._process.stdin.flush()
-        return _read_answers(self._process.stdout, count)
+        return _read_answers(self._process.stdout, chunk)
 
     def end(self) -> None:
         if self._process is None:
@@ -173,12 +169,13 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
     """What a helper does: chunks in, answers out, until there are no more."""
     with suppress(OSError, ValueError):
         while True:
-            sink.write(_answers([_answer(raw) for raw in _read_question(source)]))
+            sink.write(_answers([(raw, _answer(raw)) for raw in _read_question(source)]))
             sink.flush()
 
 
 # A message is a line of JSON, and below it what would only be quoted in it: the lines of an export, and the
-# traces of records. That is three quarters of what a message costs.
+# traces of records. That is three quarters of what a message costs. The columns of a row that is as it should
+# be are not told to whoever asked, who has them: the answer is true.
 
 
 def _question(chunk: list[Raw]) -> bytes:
@@ -214,17 +211,20 @@ def _read_question(source: IO[bytes]) -> list[Raw]:
     return [raw(x) for x in json.loads(_read_line(source))]
 
 
-def _answers(answers: list[Any]) -> bytes:
+def _answers(found: list[tuple[Raw, Any]]) -> bytes:
+    answers = [True if answer == raw else answer for raw, answer in found]
     records = [x[1] for x in answers if isinstance(x, tuple) and x[0] == "record"]
     return _message(answers, [columns.pop("trace").encode() for columns in records])
 
 
-def _read_answers(source: IO[bytes], count: int) -> list[Any]:
+def _read_answers(source: IO[bytes], chunk: list[Raw]) -> list[Any]:
     answers = json.loads(_read_line(source))
-    if not isinstance(answers, list) or len(answers) != count:
+    if not isinstance(answers, list) or len(answers) != len(chunk):
         raise ValueError("not an answer")
-    for x in answers:
-        if isinstance(x, list) and x[0] == "record":
+    for n, x in enumerate(answers):
+        if x is True:
+            answers[n] = chunk[n]
+        elif isinstance(x, list) and x[0] == "record":
             x[1]["trace"] = _read_line(source).decode()
     return answers
 

@@ -18,7 +18,9 @@ from kernels_db.postgresql import SCHEMA, WRITERS, PostgresDatabase
 from kernels_db.schema import Base
 from kernels_db.sqlite import SqliteFile
 
-Access = Literal["read", "add", "change"]  # "change": looks before it writes, and nobody may come between
+# "change": looks before it writes, and nobody may come between; "bulk": so, and much of it.
+Access = Literal["read", "add", "change", "bulk"]
+PAGES, BULK_PAGES = 16384, 131072  # of 4 KiB, that wait beside a file to be written back
 
 
 def open_reader(place: Place, timeout_s: float) -> Engine:
@@ -108,8 +110,11 @@ def _sqlite(connect: Callable[[], sqlite3.Connection], pool: type[Pool] = QueueP
     def begin(con: Connection) -> None:
         # A write transaction takes the lock at once and waits for it; one that began as a read would
         # fail at its first write if another process had written in between.
-        write = con.get_execution_options().get("access", "read") != "read"
-        con.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        access = con.get_execution_options().get("access", "read")
+        if access != "read":
+            raw = cast(sqlite3.Connection, con.connection.dbapi_connection)
+            sqlite.write_back_after(raw, BULK_PAGES if access == "bulk" else PAGES)
+        con.exec_driver_sql("BEGIN" if access == "read" else "BEGIN IMMEDIATE")
 
     return engine
 
@@ -130,17 +135,18 @@ def _postgresql(place: PostgresDatabase, timeout_s: float) -> Engine:
         match con.get_execution_options().get("access", "read"):
             case "read":
                 con.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            case "change":
+            case "change" | "bulk":
                 con.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS})")
 
     return engine
 
 
-def insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows of one form, leaving alone those whose key is there. It goes to the driver as it stands:
-    SQLAlchemy's own work on a row takes as long as SQLite's."""
-    if rows:
-        mark = "%({})s" if connection.dialect.name == "postgresql" else ":{}"
-        values = ", ".join(mark.format(name) for name in rows[0])
-        sql = f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({values}) ON CONFLICT DO NOTHING"
-        connection.exec_driver_sql(sql, rows)
+def insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Insert rows of one form, leaving alone those whose key is there; gives how many were not. They go to
+    the driver as they stand: SQLAlchemy's own work on a row takes as long as SQLite's."""
+    if not rows:
+        return 0
+    mark = "%({})s" if connection.dialect.name == "postgresql" else ":{}"
+    values = ", ".join(mark.format(name) for name in rows[0])
+    sql = f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({values}) ON CONFLICT DO NOTHING"
+    return connection.exec_driver_sql(sql, rows).rowcount

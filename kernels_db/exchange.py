@@ -59,6 +59,11 @@ class Item:
         return str(self.columns["uid" if self.type in ("run", "record") else "digest"])
 
 
+def size(columns: Mapping[str, Any]) -> int:
+    """How long the texts of a row are, whatever it is made of."""
+    return sum([len(x) for x in columns.values() if type(x) is str or type(x) is bytes])
+
+
 def read_lines(path: Path) -> Iterator[bytes | Refused]:
     """The lines of an export file, for `parse_line`; one that is too long is a `Refused` in its place. A
     zero-byte file is an empty log. Raises `LogError` if the file cannot be read or its header is not ours."""

@@ -111,7 +111,7 @@ class LogReader:
         if kind is not None:
             query = query.where(RecordRow.kind == kind)
         with self._read() as session:
-            for row in session.scalars(query.execution_options(yield_per=transfer.BATCH)):
+            for row in session.scalars(query.execution_options(yield_per=transfer.READ)):
                 yield self._record(row)
 
     def get(self, uid: str) -> Record | None:

@@ -108,8 +108,6 @@ def _ready(
         # only a power cut may take the last commits, and it never damages the file.
         con.execute("PRAGMA synchronous = NORMAL")
         con.execute("PRAGMA cache_size = -65536")  # KiB: the indexes of a large log are walked at random
-        # Pages: a merge changes some of them again with every batch, and writes them back once in 64 MB.
-        con.execute("PRAGMA wal_autocheckpoint = 16384")
         return con
     try:
         con.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -123,6 +121,12 @@ def _ready(
             raise
         con = _open(uri + "&immutable=1", timeout_s)
     return con
+
+
+def write_back_after(con: sqlite3.Connection, pages: int) -> None:
+    """Have what this connection changes wait beside the file until it is so many pages: one that is changed
+    again meanwhile is written back once."""
+    con.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
 
 def _has_wal(path: Path) -> bool:

@@ -301,15 +301,16 @@ class Log(LogReader):
     ) -> None:
         with contextlib.closing(items):  # at once, whatever ends this: it may have processes
             for batch in transfer.batches(items, tally):
-                with self._write() as session:
+                with self._write("bulk") as session:
                     transfer.put(session, batch, tally)
+                del batch  # the next one is as large
 
     def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
         """Every row, to be decoded: another log's tables are trusted no more than a file. What is too many
         is counted as refused, and not read."""
         with self._read() as session:
             engine.read_any_text(session.connection())
-            yield from islice(transfer.rows(session), exchange.MAX_ROWS)
+            yield from islice(transfer.rows(session, ordered=False), exchange.MAX_ROWS)
             over = transfer.count(session) - exchange.MAX_ROWS
             if over > 0:
                 tally.refused[exchange.too_many()] += over
@@ -385,8 +386,8 @@ def _newest(session: Session, made: list[dict[str, Any]]) -> dict[tuple[str, str
     newest = {}
     for (workload, target), traces in tasks.items():
         same = (RecordRow.workload == workload, RecordRow.target == target)
-        for first in range(0, len(traces), transfer.BATCH):
-            asked = RecordRow.trace_digest.in_(traces[first : first + transfer.BATCH])
+        for first in range(0, len(traces), transfer.READ):
+            asked = RecordRow.trace_digest.in_(traces[first : first + transfer.READ])
             query = select(RecordRow.trace_digest, func.max(RecordRow.created)).where(*same, asked)
             for trace, moment in session.execute(query.group_by(RecordRow.trace_digest)):
                 newest[workload, target, trace] = moment

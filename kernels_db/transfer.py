@@ -18,7 +18,7 @@ from sqlalchemy import Table, func, select, update
 from sqlalchemy.orm import Session
 
 from kernels_db.engine import insert
-from kernels_db.exchange import MALFORMED, Item, ItemType, Refused
+from kernels_db.exchange import MALFORMED, Item, ItemType, Refused, size
 from kernels_db.records import MergeResult, now
 from kernels_db.schema import Base
 from schedules import ops
@@ -28,7 +28,11 @@ from schedules.model import Workload
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
 _TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
 _REFERENCES: tuple[ItemType, ...] = ("workload", "target", "machine")
-BATCH = 2000  # rows a transaction, so that a long merge holds up nobody else's trials
+# Rows a transaction: a page of an index is written once, however many of its rows a transaction brings. Few
+# enough (about a second) that a long merge does not hold up other processes' trials for long.
+BATCH = 10_000
+BATCH_TEXT = 32 << 20  # and characters, unless a single row has more
+READ = 2000  # rows asked for at once
 
 
 @dataclass
@@ -43,13 +47,16 @@ class Tally:
         return MergeResult(self.new, self.known, dict(sorted(self.refused.items())))
 
 
-def rows(session: Session) -> Iterator[tuple[ItemType, dict[str, Any]]]:
-    """Every row of the log in the order of an export, streamed."""
+def rows(session: Session, ordered: bool = True) -> Iterator[tuple[ItemType, dict[str, Any]]]:
+    """What other logs may know of every row, streamed, in the order of an export; if not ``ordered``, as the
+    database finds them, but each after what it refers to: sorting a large log is a second copy of it."""
     for kind, table in _TABLES.items():
         c = table.c
-        order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (_key(table),)
-        query = select(table).order_by(*order).execution_options(yield_per=BATCH)
-        names = table.c.keys()
+        names = [name for name in c.keys() if name != "imported"]
+        query = select(*(c[name] for name in names)).execution_options(yield_per=READ)
+        if ordered:
+            order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (_key(table),)
+            query = query.order_by(*order)
         for row in session.execute(query):  # its mappings would cost twice as much
             yield kind, dict(zip(names, row))
 
@@ -60,16 +67,18 @@ def count(session: Session) -> int:
 
 
 def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:
-    """The items in lists of at most `BATCH`; what was refused is counted."""
+    """The items in lists of at most `BATCH`, and `BATCH_TEXT`; what was refused is counted."""
     batch: list[Item] = []
+    length = 0
     for item in items:
         if isinstance(item, Refused):
             tally.refused[str(item)] += 1
             continue
         batch.append(item)
-        if len(batch) == BATCH:
+        length += size(item.columns)
+        if len(batch) == BATCH or length >= BATCH_TEXT:
             yield batch
-            batch = []
+            batch, length = [], 0
     if batch:
         yield batch
 
@@ -78,13 +87,27 @@ def put(session: Session, items: Iterable[Item], tally: Tally) -> None:
     """Insert what is not there, join what is, refuse what refers to nothing. The session is in a
     write transaction, so that nothing changes between looking and inserting."""
     for kind, group in groupby(items, key=lambda item: item.type):
-        _put_group(session, kind, list(group), tally)
+        if kind == "record":
+            _put_records(session, list(group), tally)
+        else:
+            _put_joined(session, kind, list(group), tally)
 
 
-def _put_group(session: Session, kind: ItemType, items: list[Item], tally: Tally) -> None:
+def _put_records(session: Session, items: list[Item], tally: Tally) -> None:
+    """Records do not change, so the database finds out which are new: looking for them all before is as much
+    work as inserting them."""
+    kept = _of_known_runs(session, [item.columns for item in items], tally)
+    moment = now()
+    rows = {columns["uid"]: {**columns, "imported": moment} for columns in kept}
+    new = insert(session.connection(), "record", list(rows.values()))
+    tally.new += new
+    tally.known += len(kept) - new
+
+
+def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: Tally) -> None:
     table = _TABLES[kind]
-    if kind in ("run", "record"):
-        items = _with_references(session, kind, items, tally)
+    if kind == "run":
+        items = _of_known_parts(session, items, tally)
     known = _existing(session, table, {item.key for item in items})
     fresh: dict[str, dict[str, Any]] = {}
     changed: dict[str, dict[str, Any]] = {}
@@ -95,47 +118,44 @@ def _put_group(session: Session, kind: ItemType, items: list[Item], tally: Tally
         elif kind in _JOINS and item.columns != old and _JOINS[kind](item.columns) > _JOINS[kind](old):
             home = fresh if item.key in fresh else changed
             home[item.key] = known[item.key] = item.columns
-        if kind == "record":
-            tally.new += old is None
-            tally.known += old is not None
-    added = list(fresh.values())
-    if kind == "record":
-        moment = now()
-        added = [{**columns, "imported": moment} for columns in added]
-    insert(session.connection(), kind, added)
+    insert(session.connection(), kind, list(fresh.values()))
     for key, columns in changed.items():
         session.execute(update(table).where(_key(table) == key).values(columns))
 
 
-def _with_references(session: Session, kind: ItemType, items: list[Item], tally: Tally) -> list[Item]:
-    """The items whose references are in the log; the others are counted as refused."""
+def _of_known_parts(session: Session, runs: list[Item], tally: Tally) -> list[Item]:
+    """The runs of which all that they refer to is in the log; the others are counted as refused."""
     kept = []
-    if kind == "run":
-        found = {r: _existing(session, _TABLES[r], {i.columns[r] for i in items}) for r in _REFERENCES}
-        for item in items:
-            missing = next((r for r in _REFERENCES if item.columns[r] not in found[r]), None)
-            if missing is None:
-                kept.append(item)
-            else:
-                tally.refused[f"run: unknown {missing}"] += 1
-        return kept
-    runs = _existing(session, _TABLES["run"], {i.columns["run"] for i in items})
-    for item in items:
-        run = runs.get(item.columns["run"])
-        if run is None:
+    found = {r: _existing(session, _TABLES[r], {i.columns[r] for i in runs}) for r in _REFERENCES}
+    for item in runs:
+        missing = next((r for r in _REFERENCES if item.columns[r] not in found[r]), None)
+        if missing is None:
+            kept.append(item)
+        else:
+            tally.refused[f"run: unknown {missing}"] += 1
+    return kept
+
+
+def _of_known_runs(session: Session, records: list[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
+    """The records whose run is in the log and refers to what they do; the others are counted as refused."""
+    kept = []
+    runs = _existing(session, _TABLES["run"], {columns["run"] for columns in records})
+    parts = {uid: tuple(run[r] for r in _REFERENCES) for uid, run in runs.items()}
+    for columns in records:
+        of_run = parts.get(columns["run"])
+        if of_run is None:
             tally.refused["record: unknown run"] += 1
-        elif any(run[r] != item.columns[r] for r in _REFERENCES):
+        elif of_run != (columns["workload"], columns["target"], columns["machine"]):
             tally.refused["record: not of its run"] += 1
         else:
-            kept.append(item)
+            kept.append(columns)
     return kept
 
 
 def _existing(session: Session, table: Table, keys: set[str]) -> dict[str, Mapping[str, Any]]:
-    """The rows with these keys, by key; of a record only the key."""
+    """The rows with these keys, by key."""
     key = _key(table)
-    wanted = select(key) if table.name == "record" else select(table)
-    found = session.execute(wanted.where(key.in_(keys))).mappings()
+    found = session.execute(select(table).where(key.in_(keys))).mappings()
     return {row[key.name]: dict(row) for row in found}
 
 

@@ -7,7 +7,6 @@ A trace of one step ("fake", kind=…) chooses, as in `measure_fakes`.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from math import prod
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen import cuda, emulator, nvrtc, opencl
+from autotune.codegen import cuda, cxx, emulator, nvrtc, opencl
 from autotune.codegen.gridcode import Array, GridCode, Launch, grid_code
 from autotune.devices.protocol import Device
 from schedules.dag import ComputeDAG
@@ -82,11 +81,11 @@ def code_for(program: GridProgram, device: Device) -> GridCode:
 
 def fake_driver(folder: Path) -> dict[str, str]:
     """The environment of a process that finds the fake driver instead of a real one."""
-    compiler = shutil.which("g++")
+    compiler = cxx.command()
     assert compiler is not None
     source, out = Path(__file__).with_name("fake_driver.cpp"), folder / "libcuda.so.1"
     how = ["-O1", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run([compiler, *how, str(source), "-o", str(out), "-ldl"], check=True)
+    subprocess.run([*compiler, *how, str(source), "-o", str(out), "-ldl"], check=True)
     paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 

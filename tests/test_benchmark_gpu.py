@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import pytest
 from grid_cases import missing
+
+from autotune.codegen import cxx
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = """
@@ -35,8 +36,8 @@ def run(folder: Path, *args: str) -> tuple[int, str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     (tmp_path / "tiny.toml").write_text(SUITE)
     only = ("--steps", "install,suite 00,suite 01,half rows,half elementwise")
     status, said, found = run(tmp_path, *only, "--limit", "0.6")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import inspect
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from grid_cases import TARGET, Case, case, missing, program, sampled
 import autotune as at
 from autotune import device_arrays
 from autotune.codegen import cuda as cuda_c
+from autotune.codegen import cxx
 from autotune.device_kernel import DeviceKernel
 from autotune.devices import cuda
 from autotune.devices.emulated import EmulatedDevice
@@ -47,8 +47,8 @@ def space(request: pytest.FixtureRequest) -> fakes.Space:
         if not cuda.available():
             pytest.skip("there is no driver; test_devices.py runs this on a fake one")
         return fakes.Space(cuda.device())
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     return fakes.Space(EmulatedGpu())
 
 
@@ -302,8 +302,8 @@ def test_cuda_waits_for_streams_on_the_device(space: fakes.Space, tmp_path: Path
 @pytest.fixture
 def on_cpu() -> Iterator[EmulatedDevice]:
     """Emulation whose arrays are torch's on the CPU."""
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     yield EmulatedDevice()
 
 
@@ -393,8 +393,8 @@ def test_arrays_with_dlpack(on_cpu: EmulatedDevice, old: bool) -> None:
 
 
 def test_dlpack_is_told_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     c = case("matmul")
     k = kernel_of(c, EmulatedGpu())
     given = [Pack(x.copy(), False, (2, 0)) for x in c.inputs]

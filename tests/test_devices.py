@@ -6,7 +6,6 @@ process of its own.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from grid_cases import case, missing, program, sampled
 
 import autotune as at
 from autotune import targets
-from autotune.codegen import nvrtc
+from autotune.codegen import cxx, nvrtc
 from autotune.devices import cuda, nvml, opencl, pycuda
 from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject
@@ -31,7 +30,7 @@ from schedules.model import Target
 
 HERE = Path(__file__).parent
 DEVICES: dict[str, tuple[Callable[[], bool], Callable[[], Device]]] = {
-    "emulator": (lambda: shutil.which("g++") is not None, EmulatedDevice),
+    "emulator": (lambda: cxx.command() is not None, EmulatedDevice),
     "opencl": (lambda: opencl.context() is not None, opencl.device),
     "cuda": (cuda.available, cuda.device),
     "pycuda": (pycuda.available, pycuda.device),
@@ -43,7 +42,7 @@ OPERATORS = ("matmul", "attention")  # the latter in several kernels
 def device(request: pytest.FixtureRequest) -> Device:
     available, make = DEVICES[request.param]
     if not available():
-        missing({"emulator": "g++"}.get(request.param, request.param))
+        missing({"emulator": "c++"}.get(request.param, request.param))
     return make()
 
 
@@ -182,8 +181,8 @@ def test_clocks_are_read_where_the_library_has_them(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(cuda.available(), reason="there is a driver already")
 def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     if not nvrtc.available():  # the same wheels
         missing("nvrtc")
     tests = [str(HERE / name) for name in ("test_devices.py", "test_device_kernel.py")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from grid_cases import TARGET, case, missing, sampled
 import autotune as at
 from autotune import targets
 from autotune.building import build_object
-from autotune.codegen import nvrtc
+from autotune.codegen import cxx, nvrtc
 from autotune.codegen.compile import load_object
 from autotune.devices import select
 from schedules.model import Target
@@ -22,8 +21,8 @@ from schedules.schedule import Schedule
 
 @pytest.fixture
 def gxx() -> None:
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
 
 
 @pytest.mark.usefixtures("gxx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import autotune as at
 from autotune import limits, targets
 from autotune.bench import agree, arrays_for
 from autotune.building import emit_module
-from autotune.codegen import cuda, emulator
+from autotune.codegen import cuda, cxx, emulator
 from autotune.codegen.compile import assembly
 from autotune.codegen.gridcode import grid_code
 from autotune.codegen.opencl import generate
@@ -213,8 +212,8 @@ def test_an_x86_without_conversions_is_refused() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_conversions_of_the_emulator(which: int) -> None:
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     c = conversions()[which]
     p = program(c.dag, next(sampled(c.dag, 1))[1])
     outputs = c.poisoned()

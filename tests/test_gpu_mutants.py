@@ -5,7 +5,6 @@ emulation."""
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ import pytest
 from grid_cases import TARGET, Case, case, masked_add, missing, program, sampled
 from test_grid import count, without
 
-from autotune.codegen import cuda, emulator, launcher
+from autotune.codegen import cuda, cxx, emulator, launcher
 from autotune.codegen.compile import link
 from autotune.codegen.gridcode import GridCode, Launch, grid_code
 from schedules import te
@@ -117,8 +116,8 @@ def reduced_again_and_again() -> tuple[Case, GridProgram]:
 
 @pytest.mark.parametrize("op", ["softmax", "reduce_sum", "rms_norm", "in a loop"])
 def test_what_the_generator_adds_to_reductions_is_needed(op: str) -> None:
-    if shutil.which("g++") is None:
-        missing("g++")
+    if cxx.command() is None:
+        missing("c++")
     c, p = reduced_again_and_again() if op == "in a loop" else (case(op), several_warps(case(op)))
     whole = cuda.source(p).removeprefix(cuda.PRELUDE)
     texts = [("nothing", whole), *mutants(whole)]

@@ -3,7 +3,6 @@ threads; by the interpreter that runs threads side by side, and by emulated CUDA
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from grid_cases import TARGET, case, program, sampled
 
-from autotune.codegen import cuda, emulator, opencl
+from autotune.codegen import cuda, cxx, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
@@ -142,7 +141,7 @@ def test_every_guard_is_needed() -> None:
         assert wrong, f"guard {number} can be left out"
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.skipif(cxx.command() is None, reason="needs a C++ compiler")
 def test_emulated_code_finds_missing_barriers() -> None:
     p = lower_simt(product().nest)
     broken = [without(p, Barrier, number) for number in range(count(p, Barrier))]
@@ -158,7 +157,7 @@ def test_emulated_code_finds_missing_barriers() -> None:
             assert fault is not None and "with no barrier between them" in fault
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.skipif(cxx.command() is None, reason="needs a C++ compiler")
 def test_emulated_code_finds_divergence_and_overruns() -> None:
     p = lower_simt(product().nest)
 
@@ -256,7 +255,7 @@ def test_a_loop_carries_what_is_pending_to_its_beginning() -> None:
     assert kinds == ["Barrier", "Loop", "Barrier", "Loop"]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.skipif(cxx.command() is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize(("n", "vectors"), [(1003, False), (1004, True), (1024, True)])
 def test_vectors_are_cut_by_no_tail(n: int, vectors: bool) -> None:
     x = te.placeholder((n,), "float32", name="x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from log_cases import copy_of, exported, fill
 
 from kernels_db import Log, decoding, exchange, transfer
 from kernels_db.decoding import Raw, decoded
-from kernels_db.exchange import Refused
+from kernels_db.exchange import Item, Refused
 from kernels_db.transfer import Tally
 
 BAD = [b"{", b"\xff\xfe", b"[1]", b'{"type":"x"}', b"[" * 5000, b'{"type":"record","uid":NaN}']
@@ -61,6 +62,10 @@ def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw])
     with Log(tmp_path / "a.db", read_only=True) as log:
         rows = list(log._rows(Tally()))
     kind, row = rows[-1]  # type: ignore[misc]
+    spaced = json.dumps(json.loads(row["trace"]), indent=1)  # its uid is that of the canonical text
+    items = [Item(*x) for x in [*rows, (kind, row)]]  # type: ignore[misc]
+    rows.append((kind, {**row, "trace": spaced, "trace_digest": "?"}))
+    assert told(decoded(rows, 1)) == told(decoded(rows, 2)) == items
     for damage in (
         {"trace": "{"}, {"trace": "{\n}"}, {"trace": "\ud800"}, {"trace": None}, {"sketch": b"\xff"},
         {"sketch": "\ud800"}, {"time_s": 1e999},
@@ -128,9 +133,39 @@ def test_an_interrupted_merge_leaves_no_helper_and_whole_batches(
         assert kept == result.known > 0 and result.new > 0
 
 
+def test_a_row_that_is_as_it_should_be_is_not_told_back(tmp_path: Path, lines: list[Raw]) -> None:
+    with Log(tmp_path / "a.db", read_only=True) as log:
+        rows = list(log._rows(Tally()))
+    kind, row = rows[-1]  # type: ignore[misc]
+    rows.append((kind, {**row, "trace_digest": "?"}))
+    sink = io.BytesIO()
+    decoding.serve(io.BytesIO(decoding._question(rows)), sink)
+    *same, other = json.loads(sink.getvalue().splitlines()[0])
+    assert same == [True] * (len(rows) - 1)
+    assert other[1]["trace_digest"] == row["trace_digest"]
+
+
 def test_a_message_is_short_however_long_the_rows() -> None:
     rows: list[Raw] = [("record", {"trace": "x" * (decoding.CHUNK_BYTES // 2), "time_s": None})] * 7
     assert [len(c) for c in decoding._chunks(iter(rows))] == [2, 2, 2, 1]
+
+
+def test_a_transaction_is_short_however_long_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "BATCH_TEXT", 100)
+    monkeypatch.setattr(transfer, "BATCH", 4)
+    items = [Item("record", {"uid": str(n), "trace": "x" * (60 if n < 4 else 1)}) for n in range(13)]
+    assert [len(b) for b in transfer.batches(items, Tally())] == [2, 2, 4, 4, 1]
+
+
+def test_a_merge_writes_back_more_at_once_than_others(tmp_path: Path) -> None:
+    found = []
+    with Log(tmp_path / "a.db") as log:
+        for access in ("bulk", "change", "add", "bulk"):
+            with log._write(access) as session:  # type: ignore[arg-type]
+                ask = session.connection().exec_driver_sql
+                pages, size = ask("PRAGMA wal_autocheckpoint").scalar(), ask("PRAGMA page_size").scalar()
+                found.append(pages * size >> 20)
+    assert found == [512, 64, 64, 512]  # MB
 
 
 def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw]) -> None:

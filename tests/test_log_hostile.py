@@ -194,9 +194,9 @@ def test_a_database_is_not_read_beyond_the_cap(tmp_path: Path, monkeypatch: pyte
     read = 0
     rows = transfer.rows
 
-    def counted(session: Any) -> Any:
+    def counted(session: Any, ordered: bool) -> Any:
         nonlocal read
-        for row in rows(session):
+        for row in rows(session, ordered):
             read += 1
             yield row
 

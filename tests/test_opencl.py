@@ -91,7 +91,7 @@ def test_twenty_schedules_of_every_operator(op: str) -> None:
 def under_oclgrind(code: str, *, sound: bool = True) -> str:
     """What a simulator of devices says while it runs a call of this module: of races, nothing of results."""
     if shutil.which("oclgrind") is None:
-        pytest.skip("oclgrind is not installed")
+        missing("oclgrind")
     here = Path(__file__).parent
     code = (
         f"import sys; sys.path.insert(0, {str(here)!r}); import test_opencl as t; "

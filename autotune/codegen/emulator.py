@@ -8,7 +8,6 @@ about a GPU.
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.codegen import cuda, entry
+from autotune.codegen import cuda, cxx, entry
 from autotune.codegen.gridcode import GridCode
 from autotune.codegen.simt import emit
 from autotune.errors import CompileError
@@ -31,7 +30,7 @@ ALIGN = 256
 
 def build(*programs: GridProgram) -> bytes:
     """The object file of a program, or of several that `run` tells apart. Raises CompileError, also where
-    there is no g++."""
+    there is no C++ compiler."""
     return _compile(text(*programs), "-c")
 
 
@@ -52,17 +51,17 @@ def launched(kernel: str) -> str:
 
 
 def _compile(source: str, *how: str) -> bytes:
-    compiler = shutil.which("g++")
+    compiler = cxx.command()
     if compiler is None:
-        raise CompileError("emulating a GPU needs g++; install it, or use target='cpu'")
+        raise CompileError(cxx.MISSING)
     with tempfile.TemporaryDirectory() as tmp:
         path, out = Path(tmp) / "kernel.cpp", Path(tmp) / "kernel.o"
         path.write_text(source, encoding="utf-8")
         done = subprocess.run(
-            [compiler, *FLAGS, *how, str(path), "-o", str(out)], capture_output=True, text=True, check=False
+            [*compiler, *FLAGS, *how, str(path), "-o", str(out)], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise CompileError(f"g++ refused the generated code: {done.stderr[:600]}")
+            raise CompileError(f"{Path(compiler[0]).name} refused the generated code: {done.stderr[:600]}")
         return out.read_bytes()
 
 
