@@ -9,7 +9,7 @@ from schedules import expr as E
 from schedules.dag import Reducer, operand
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Select, Var
-from schedules.ir import Access, Block, Buffer, Loop, Nest, Stmt, blocks, in_order, seq, walk
+from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Stmt, blocks, in_order, seq, walk
 from schedules.model import Target
 from schedules.nest import (
     add_buffer,
@@ -27,6 +27,7 @@ from schedules.nest import (
     redirect,
     replace_stmt,
     subtree_of,
+    vars_bound,
     writers,
 )
 from schedules.primitives.base import Primitive
@@ -34,7 +35,7 @@ from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.reorder_storage import ReorderStorage
-from schedules.primitives.rfactor import Rfactor
+from schedules.primitives.rfactor import Rfactor, fresh_iter
 from schedules.primitives.split import Split
 from schedules.rescaling import degree
 from schedules.scalars import limit, min_value
@@ -50,18 +51,20 @@ class Online(Primitive):
 
         m = -inf; l = 0; o[c] = 0
         for m_part in range(ceildiv(n, 64)):
-          m = max(m, m_rf)                        # m_rf: the maximum of the part
-          l *= exp(M - m); l += l_rf              # l_rf: the sum of exp(s[j] - m) over the part
-          for c: o[c] *= exp(M - m)
-          for c: o[c] += o_rf[c]
+          m = max(m, m_rf)              # m_rf: the maximum of the part;  m_scale = exp(M - m)
+          l *= m_scale
+          for j: l += e[j]              # of the part, e[j] = exp(s[j] - m)
+          for c: o[c] *= m_scale
+          for c: for j: o[c] += e[j] * v[j, c]
 
-    ``m_rf``, ``e``, ``l_rf`` and ``o_rf`` are computed in ``m_part``, as by `ComputeAt`: whole stages of a
-    part, to be scheduled like others. What computes ``s`` may follow them there.
+    The stages in between and ``m_rf`` are computed in ``m_part``, as by `ComputeAt`, and so hold no more than
+    a part. What computes ``s`` may follow them there.
 
     Legal where the terms of each sum are proved to be products of ``exp(p * (s - m))``, ``p > 0``, and what
-    does not depend on ``m``, and where nothing else reads the ``e`` in between. Where all elements so far are
-    -inf, the lowest number is subtracted instead (``m_shift``), since infinities would make NaN. Cost: the
-    rescaling, once a part; the row is walked once for it.
+    does not depend on ``m``, and where nothing else reads the ``e`` in between; as in any other order of a
+    sum, its parts must not overflow. Where all elements so far are -inf, the lowest number is subtracted
+    instead (``m_shift``), since infinities would make NaN. Cost: the rescaling, once a part. In return the
+    row is walked once.
     """
 
     name: ClassVar[str] = "online"
@@ -191,27 +194,26 @@ class Online(Primitive):
             assert isinstance(reduced, Var)
             split = Split(reduced.name, (None, self.size))
             do(split)
-            do(Rfactor(name, split.result()[0]))
-            nest = _part_first(nest, f"{name}_rf")
+            part = split.result()[0]
             if name == self.block:
-                nest, moving = _moving(nest, plan)
-            *rows, part = [x.var for x in walk(subtree_of(nest, name)) if isinstance(x, Loop)]
-            if rows:
-                do(Reorder((part, *rows)))
+                do(Rfactor(name, part))
+                nest, moving = _moving(_part_first(nest, f"{name}_rf"), plan)
+                part = loops_of(nest, name)[-1].var
+            own = [x.var for x in walk(subtree_of(nest, name)) if isinstance(x, Loop)]
+            if own[0] != part:
+                do(Reorder((part, *own[: own.index(part)])))
             do(DecomposeReduction(name, part))
             loops.append(part)
-        partial = [f"{s}_rf" for s in self.sums]
-        inside = {*plan.between, *partial}
-        top = plan.block.writes[plan.which].buffer
+        top, inside = plan.block.writes[plan.which].buffer, {*plan.between, *self.sums}
         nest = map_blocks(
             nest, lambda b: redirect(b, top, moving.shift, writing=False) if b.name in inside else b
         )
-        nest = self._together(nest, loops, plan, moving, inside)
-        for name in reversed((f"{self.block}_rf", *plan.between, *partial)):
+        nest = self._together(nest, loops, plan, moving)
+        for name in reversed((f"{self.block}_rf", *plan.between)):
             do(ComputeAt(name, self.result()))
         return nest
 
-    def _together(self, nest: Nest, loops: list[str], plan: _Plan, moving: _Moving, inside: set[str]) -> Nest:
+    def _together(self, nest: Nest, loops: list[str], plan: _Plan, moving: _Moving) -> Nest:
         """The loops over parts as one. What reads their results comes after it."""
         names = (self.block, *self.sums)
         around = [loop_vars(loop_path(nest, v))[:-1] for v in loops]
@@ -225,7 +227,7 @@ class Online(Primitive):
         first, *steps = [bind_loops(x.body, {x.var: part}) for x in each]
         body = [first]
         for f, step in zip(plan.followers, steps, strict=True):
-            body += [_rescaled(nest, step, f, moving), step]
+            body += [_rescaled(nest, step, f, moving, Iter("part", each[0].extent, "reduce"), part), step]
         parent = find_loop(nest, around[0][-1]) if around[0] else None
         before: list[Stmt] = []
         after: list[Stmt] = []
@@ -236,7 +238,7 @@ class Online(Primitive):
             if gone or any(x.buffer in late for b in own for x in reads(b)):
                 late |= {w.buffer for b in own for w in b.writes}
                 if not gone:
-                    (before if all(b.name in inside for b in own) else after).append(s)
+                    (before if all(b.name in plan.between for b in own) else after).append(s)
             else:
                 before.append(s)
         new = seq(*before, Loop(part.name, each[0].extent, seq(*body)), *after)
@@ -322,21 +324,23 @@ def _moving(nest: Nest, plan: _Plan) -> tuple[Nest, _Moving]:
     return replace_stmt(nest, b, new), _Moving(made[0].name, scales)
 
 
-def _rescaled(nest: Nest, step: Stmt, f: _Follower, moving: _Moving) -> Stmt:
-    """The loops of ``step``, which adds a part to the sum so far, around what rescales that before. A
-    product, so that nothing takes it for a stage that may be computed twice."""
+def _rescaled(nest: Nest, step: Stmt, f: _Follower, moving: _Moving, parts: Iter, part: Var) -> Stmt:
+    """The spatial loops of ``step``, which adds a part to the sum so far, around what rescales that before: a
+    product over the parts, so that nothing takes it for a stage that may be computed twice."""
     (b,) = blocks(step)
-    assert b.reducer is not None
     scale, d = moving.scales[f.power], nest.buffer(b.writes[0].buffer).dtype
     value: Expr = Load(scale.name, f.row, scale.dtype)
-    loops = [x for x in walk(step) if isinstance(x, Loop)]
+    used = vars_bound(b, "spatial")
+    loops = [x for x in walk(step) if isinstance(x, Loop) and x.var in used]
     rename: dict[str, Expr] = {x.var: Var(fresh(nest, f"{x.var}_rescale")) for x in loops}
-    out: Stmt = replace(
-        b,
-        name=f"{b.name}_rescale",
-        binds=tuple(E.substitute(e, rename) for e in b.binds),
-        values=(value if scale.dtype == d else E.Cast(d, value),),
-        reducer=Reducer("prod", (Const(1.0, d),), (operand("x0", d) * operand("y0", d),)),
+    spatial = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
+    out: Stmt = Block(
+        f"{b.name}_rescale",
+        (*(i for i, _ in spatial), replace(parts, var=fresh_iter(b, parts.var))),
+        (*(E.substitute(e, rename) for _, e in spatial), part),
+        b.writes,
+        (value if scale.dtype == d else E.Cast(d, value),),
+        Reducer("prod", (Const(1.0, d),), (operand("x0", d) * operand("y0", d),)),
     )
     for x in reversed(loops):
         new = rename[x.var]
