@@ -21,6 +21,7 @@ from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
+from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
@@ -158,6 +159,9 @@ class Schedule:
 
     def rfactor(self, block: str, loop: str) -> str:
         return self.apply(Rfactor(block, loop))
+
+    def online(self, block: str, sums: Sequence[str], size: Factor) -> str:
+        return self.apply(Online(block, tuple(sums), size))
 
     def decompose_reduction(self, block: str, loop: str) -> str:
         return self.apply(DecomposeReduction(block, loop))

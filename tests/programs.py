@@ -107,6 +107,26 @@ def online(dtype: str = "float32") -> ComputeDAG:
     return te.dag([x, te.compute((m, n), lambda i, j: (x[i, j] - top[i]) * count[i], "Y")])
 
 
+def attended(dtype: str = "float32") -> ComputeDAG:
+    """Shaped as attention: exponentials relative to the maximum of their row, their sum, and their product
+    with a matrix. Elements are so far apart that every exponential is 0 or 1."""
+    m, n, c = 3, 11, 4
+    x, v = te.placeholder((m, n), dtype, "X"), te.placeholder((n, c), dtype, "V")
+    k, r, q = (te.reduce_axis(n, name) for name in "krq")
+    far = te.compute((m, n), lambda i, j: x[i, j] * te.const(1000, dtype), "far")
+    top = te.compute((m,), lambda i: te.max(far[i, k], axis=k), "top")
+
+    def near(i: te.Tensor, j: te.Tensor) -> object:
+        if dtype.startswith("int"):
+            return te.select(te.equal(far[i, j], top[i]), te.const(1, dtype), te.const(0, dtype))
+        return te.exp(far[i, j] - top[i])
+
+    e = te.compute((m, n), near, "e")
+    total = te.compute((m,), lambda i: te.sum(e[i, r], axis=r), "total")
+    mix = te.compute((m, c), lambda i, h: te.sum(e[i, q] * v[q, h], axis=q), "mix")
+    return te.dag([x, v, te.compute((m, c), lambda i, h: mix[i, h] * total[i], "Y")])
+
+
 def max_pool(dtype: str = "float32") -> ComputeDAG:
     """Windows of 3 at stride 2 with a border, in one stage: the border is a select."""
     h, w, c = 5, 7, 2
@@ -184,6 +204,7 @@ FLOATING: dict[str, Callable[[str], ComputeDAG]] = {
     "layer_norm": layer_norm,
     "argmax": argmax,
     "online": online,
+    "attended": attended,
     "max_pool": max_pool,
     "permute": permute,
     "chain": chain,

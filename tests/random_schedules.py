@@ -21,6 +21,7 @@ from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
+from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
@@ -126,6 +127,12 @@ def _decompose(s: Schedule, rng: Random) -> Primitive:
     return DecomposeReduction(block, _around(s, rng, block))
 
 
+def _online(s: Schedule, rng: Random) -> Primitive:
+    names = [b.name for b in blocks(s.nest.body) if b.reducer is not None] or ["none"]
+    top, *sums = rng.sample(names, min(len(names), rng.choice((2, 3, 3))))
+    return Online(top, tuple(sums), rng.choice(FACTORS))
+
+
 def _annotate(s: Schedule, rng: Random) -> Primitive:
     if rng.random() < 0.5:
         return Annotate(_loop(s, rng), "chunk", rng.choice((1, 2, 3)))
@@ -154,6 +161,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "decompose_reduction": _decompose,
     "fuse": _fuse,
     "inline": lambda s, rng: Inline(_block(s, rng)),
+    "online": _online,
     "pack": _pack,
     "parallel": lambda s, rng: Parallel(_loop(s, rng)),
     "partition": lambda s, rng: Partition(_loop(s, rng)),

@@ -124,6 +124,29 @@ def _online_softmax(d: Draw, t: str) -> Own:
     return [a, out], reference
 
 
+def _relative_sums(d: Draw, t: str) -> Own:
+    """Scores with a bias, and sums of their exponentials with and without a matrix."""
+    b, m, n, k, c = d.one_of(1, 2), d.n(0.5), d.n(2.0), d.n(0.3), d.n(0.7)
+    x, y = te.placeholder((b, m, k), t, "x"), te.placeholder((b, n, k), t, "y")
+    w, v = te.placeholder((n,), t, "w"), te.placeholder((b, n, c), t, "v")
+    r, (p, q, u) = te.reduce_axis(k, "r"), (te.reduce_axis(n, a) for a in "pqu")
+    s = te.compute((b, m, n), lambda g, i, j: te.sum(x[g, i, r] * y[g, j, r], axis=r), "s")
+    z = te.compute((b, m, n), lambda g, i, j: te.select(j <= i + 9, te.tanh(s[g, i, j]) + w[j], -30), "z")
+    top = te.compute((b, m), lambda g, i: te.max(z[g, i, p], axis=p), "top")
+    e = te.compute((b, m, n), lambda g, i, j: te.exp((z[g, i, j] - top[g, i]) * 0.5), "e")
+    total = te.compute((b, m), lambda g, i: te.sum(e[g, i, q], axis=q), "total")
+    mix = te.compute((b, m, c), lambda g, i, j: te.sum(e[g, i, u] * v[g, u, j], axis=u), "mix")
+    out = te.compute((b, m, c), lambda g, i, j: mix[g, i, j] / total[g, i] + top[g, i], "out")
+
+    def reference(x: np.ndarray, y: np.ndarray, w: np.ndarray, v: np.ndarray) -> Arrays:
+        z = np.tanh(x @ y.swapaxes(1, 2)) + w
+        z = np.where(np.arange(n) <= np.arange(m)[:, None] + 9, z, -30)
+        e = np.exp((z - z.max(2, keepdims=True)) / 2)
+        return [e @ v / e.sum(2, keepdims=True) + z.max(2, keepdims=True)]
+
+    return [x, y, w, v, out], reference
+
+
 def _outer(d: Draw, t: str) -> Own:
     m, n = d.n(), d.n(2.0)
     a, b = te.placeholder((m,), t, "a"), te.placeholder((n,), t, "b")
@@ -314,6 +337,7 @@ OWN: dict[str, Callable[[Draw, str], Own]] = {
         _argmax,
         _column_argmin,
         _online_softmax,
+        _relative_sums,
         _outer,
         _conv1d,
         _filter1d,
@@ -337,4 +361,4 @@ OWN: dict[str, Callable[[Draw, str], Own]] = {
         _sigmoid_gate,
     )
 }
-REAL = ("online_softmax", "sigmoid_gate")  # float only, compared within rounding
+REAL = ("online_softmax", "relative_sums", "sigmoid_gate")  # float only, compared within rounding

@@ -257,3 +257,12 @@ def test_objects_are_reproducible() -> None:
     s = Schedule(dag)
     tiled(s, 2, 4, 4)
     assert build_object(dag, s.trace, host()) == build_object(dag, s.trace, host())
+
+
+def test_values_of_many_expanded_functions_have_names_of_their_own() -> None:
+    """The tenth value of one and the first of another may not be one name."""
+    x = te.placeholder((64,), "float64", "x")
+    dag = te.dag([x, te.compute((64,), lambda i: te.exp(x[i]), "y")])
+    s = Schedule(dag)
+    s.unroll("y_i")
+    build_object(dag, s.trace, host())

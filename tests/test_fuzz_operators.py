@@ -27,7 +27,7 @@ from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.holes import Columns
 from schedules.space.quantities import number
-from schedules.space.rules import tiling
+from schedules.space.rules import row_parts, tiling
 
 SEED = 1
 PER_CASE = 4  # candidates of one workload
@@ -59,6 +59,8 @@ def _small_as_large() -> Iterator[None]:
             m.setattr(tiling, name, value)
         m.setattr(tiling, "REDUCTION_BLOCKS", (6, 12))
         m.setattr(tiling, "TOO_SMALL_TO_PACK", 0)
+        m.setattr(row_parts, "PARTS", (1, 2))
+        m.setattr(row_parts, "TILE", 1 << 30)
         yield
 
 

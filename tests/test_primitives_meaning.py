@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import hypothesis.strategies as st
@@ -16,7 +17,7 @@ from schedules.model import Step, Trace
 from schedules.primitives import PRIMITIVES
 from schedules.schedule import Schedule
 
-NUMERIC = {"split": "factors", "tile": "factors", "pack": "tiles"}
+NUMERIC = {"split": "factors", "tile": "factors", "pack": "tiles", "online": "size"}
 
 
 def with_holes(trace: Trace) -> tuple[Trace, dict[str, int]]:
@@ -32,9 +33,13 @@ def with_holes(trace: Trace) -> tuple[Trace, dict[str, int]]:
     steps = []
     for step in trace.steps:
         name = NUMERIC.get(step.primitive)
-        args = ((k, tuple(map(hole, v)) if k == name else v) for k, v in step.args)
+        args = ((k, _each(hole, v) if k == name else v) for k, v in step.args)
         steps.append(Step(step.primitive, tuple(args)))
     return Trace(tuple(steps)), decisions
+
+
+def _each(f: Callable[[object], object], v: object) -> object:
+    return tuple(map(f, v)) if isinstance(v, tuple) else f(v)
 
 
 def check(s: Schedule) -> None:

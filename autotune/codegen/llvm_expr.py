@@ -230,7 +230,7 @@ class Expressions(Addresses):
                     self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x),
                 )
             raise CodegenError(f"{fn} of {x.dtype}")
-        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, self.s.label("m"))
+        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, f"{self.s.label('m')}_")
         for d in m.declares:
             self.declare(d)
         self.s.top.lines.extend(f"  {line}" for line in m.lines)

@@ -14,6 +14,7 @@ from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
+from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
@@ -38,6 +39,7 @@ PRIMITIVES: dict[str, type[Primitive]] = {
         DecomposeReduction,
         Fuse,
         Inline,
+        Online,
         Pack,
         Parallel,
         Partition,

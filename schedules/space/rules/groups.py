@@ -8,6 +8,7 @@ from schedules.space.rules.elementwise import schedule_elementwise
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.patterns import is_map, is_row_reduction, reads_identity, sole_reader
 from schedules.space.rules.row_blocks import is_product, schedule_row_blocks
+from schedules.space.rules.row_parts import rows_outgrow_cache
 from schedules.space.rules.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.streaming import stream_outputs
 from schedules.space.rules.tiling import schedule_tiled
@@ -42,10 +43,12 @@ def _apply_one(d: Draft, name: str) -> None:
     tiled, rows = reductions_behind(d, b)
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.block(x))]
-        if products and d.choose(f"{name}.by", ("blocks", "rows")) == "blocks":
-            schedule_row_blocks(d, name)
-        else:
+        ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
+        by = d.choose(f"{name}.by", ways) if products else "rows"
+        if by == "rows":
             schedule_rows(d, name)
+        else:
+            schedule_row_blocks(d, name, in_parts=by == "parts")
     elif tiled is not None and loops_of(d.s.nest, name):
         schedule_tiled(d, tiled.name, name)
     else:

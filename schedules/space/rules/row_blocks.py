@@ -15,6 +15,7 @@ from schedules.nest import vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.copies import schedule_packing
 from schedules.space.rules.patterns import depends, extents, is_row_reduction, operands, spatial, vector_axis
+from schedules.space.rules.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.rows import (
     compute_stages_at,
     lanes_of_reduction,
@@ -42,9 +43,10 @@ def is_product(b: Block) -> bool:
     return row is not None and any(not depends(x, row) for x in operands(b))
 
 
-def schedule_row_blocks(d: Draft, root: str) -> None:
-    """Schedule ``root``, an elementwise stage, with all it reads that can be computed by blocks of its rows.
-    Raises ScheduleError where the stages have no rows in common."""
+def schedule_row_blocks(d: Draft, root: str, *, in_parts: bool = False) -> None:
+    """Schedule ``root``, an elementwise stage, with all it reads that can be computed by blocks of its rows,
+    or of the rows and ``in_parts`` of what they reduce. Raises ScheduleError where the stages have no rows in
+    common, or none that can be reduced in parts."""
     b = d.block(root)
     rank = row_rank(d, b)
     loops = d.loops(root)
@@ -54,17 +56,20 @@ def schedule_row_blocks(d: Draft, root: str) -> None:
     outer, _ = d.s.split(loops[rank - 1].var, (None, rows), "shift")
     around = [*(x.var for x in loops[: rank - 1]), outer]
     block = d.s.fuse(*around) if len(around) > 1 else outer
-    packed = {name: p for name in list(d.s.blocks()) if (p := _pack(d, name)) is not None}
+    packed = {name: p for name in list(d.s.blocks()) if (p := _pack(d, name, in_parts)) is not None}
     compute_stages_at(d, root, block)
+    units = reduce_in_parts(d, block) if in_parts else {}
     for name in list(d.s.blocks()):
         if name == root or block not in {x.var for x in d.loops(name)}:
             continue
         if is_product(d.block(name)):
             _tile_product(d, name, packed.get(name), rows)
-        elif d.block(name).reducer is not None:
-            vectorize_partial(d, lanes_of_reduction(d, name))
+        elif d.block(name).init:
+            vectorize_partial(d, lanes_of_reduction(d, name, part_unit(d)))
+        elif d.own_loops(name)[-1].var in vars_bound(d.block(name), "reduce"):
+            add_lanes(d, name)
         else:
-            vectorize_last(d, name)
+            vectorize_last(d, name, units=units)
     vectorize_last(d, root, skip=1)
     if d.threads > 1:
         d.s.parallel(block)
@@ -77,7 +82,7 @@ def _row_axis(b: Block) -> str | None:
     return before[-1] if v is not None and before else None
 
 
-def _pack(d: Draft, name: str) -> int | Hole | None:
+def _pack(d: Draft, name: str, in_parts: bool) -> int | Hole | None:
     """Pack the operand of a product that walks memory across the vector axis; the width of its panels."""
     b = d.block(name)
     if name in d.done or not is_product(b):
@@ -87,17 +92,17 @@ def _pack(d: Draft, name: str) -> int | Hole | None:
     operand = packed_read(d, b, v)
     if operand is None:
         return None
-    width = _width(d, b, v)
+    n = extents(b)[v]
+    width = _width(d, b, v, part_unit(d) if in_parts and n in row_lengths(d) else n)
     copy, panel = pack_operand(d, name, operand, v, width)
     schedule_packing(d, copy, panel, parallel=True)
     d.roots.add(copy)
     return width
 
 
-def _width(d: Draft, b: Block, v: str) -> int | Hole:
-    """Lanes of the register tile; those that divide the axis where some do, since others need masks."""
-    n = extents(b)[v]
-    widths = lane_widths(n, d.lanes_of(d.dtype(b)))
+def _width(d: Draft, b: Block, v: str, n: int) -> int | Hole:
+    """Lanes of the register tile; those that divide ``n`` elements where some do, since others need masks."""
+    widths = lane_widths(extents(b)[v], d.lanes_of(d.dtype(b)))
     return d.choice(f"{b.name}.vec", [k for k in widths if n % k == 0] or widths)
 
 
@@ -109,14 +114,18 @@ def _tile_product(d: Draft, name: str, width: int | Hole | None, rows: int | Hol
     bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
     own = d.own_loops(name)
     red = [x.var for x in own if x.var in vars_bound(b, "reduce")]
-    lane = next(x.var for x in own if x.var in E.variables(bound[v]))
+    lane = next(x for x in own if x.var in E.variables(bound[v]))
     inner = next(x.var for x in own if x.var in E.variables(bound[row]))
-    rest = [x.var for x in own if x.var not in (*red, lane, inner)]
+    rest = [x.var for x in own if x.var not in (*red, lane.var, inner)]
     tile = d.divisor(f"{name}.tile", as_expr(rows) if isinstance(rows, Hole) else Const(rows), TILE_ROWS)
-    panels, lanes = d.s.split(lane, (None, _width(d, b, v) if width is None else width))
+    if width is None:
+        whole = extent(lane) == extents(b)[v]
+        width = _width(d, b, v, extents(b)[v] if whole else part_unit(d))
+    panels, lanes = d.s.split(lane.var, (None, width))
     blocks, tiled = d.s.split(inner, (None, tile))
-    steps = reduction_steps(d, name, red[-1])
+    steps = reduction_steps(d, name, red[-1], 0 if b.init else part_unit(d))
     d.s.reorder(*rest, panels, blocks, *red[:-1], *steps, tiled, lanes)
     d.s.unroll(tiled)
     d.s.vectorize(lanes)
-    d.s.decompose_reduction(name, [*red[:-1], *steps][0])
+    if b.init:
+        d.s.decompose_reduction(name, [*red[:-1], *steps][0])

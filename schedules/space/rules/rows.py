@@ -6,8 +6,11 @@ vectors of partial results (rfactor over lanes), which a horizontal reduction co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Binary
+from schedules.expr import Const
 from schedules.ir import Block, blocks
 from schedules.nest import vars_bound
 from schedules.space.rules.patterns import is_map, is_row_reduction
@@ -96,13 +99,13 @@ def row_rank(d: Draft, b: Block) -> int:
     return min([n_spatial, *ranks])
 
 
-def lanes_of_reduction(d: Draft, name: str) -> str:
+def lanes_of_reduction(d: Draft, name: str, unit: int = LONG_REDUCTION) -> str:
     """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's
-    name, or "" where the axis is shorter than a vector."""
+    name, or "" where the axis is shorter than a vector. ``unit``: what an open extent is a multiple of."""
     b = d.block(name)
     last = d.loops(name)[-1]
     # the rest of a long reduction is long, whatever number of parts is chosen; the parts are few
-    n = LONG_REDUCTION if isinstance(last.extent, Binary) else extent(last)
+    n = extent(last) or unit
     w = d.lanes_of(d.dtype(b))
     options = [w * k for k in (1, 2, 4, 8) if w * k <= n]
     if not options:
@@ -139,20 +142,30 @@ def vectorize_partial(d: Draft, name: str) -> None:
         d.s.partition(reduce[-1].var)
 
 
-def vectorize_last(d: Draft, name: str, skip: int = 0) -> None:
-    """The last loop of an elementwise stage, in vectors with a shifted tail."""
+def vectorize_last(d: Draft, name: str, skip: int = 0, units: Mapping[str, int] | None = None) -> None:
+    """The last loop of a stage that does not reduce over it, in vectors. ``units``: what an extent with a
+    hole is a multiple of."""
     b = d.block(name)
     own = d.loops(name)[skip:] if skip else d.own_loops(name)
-    if not own or not is_map(b):
+    if not own or own[-1].var in vars_bound(b, "reduce"):
         return
     last = own[-1]
     n = extent(last)
-    if n <= 1:
-        return
     w = d.lanes_of(d.dtype(b))
-    options = [w * k for k in (1, 2, 4) if w * k <= n] or [n]
-    if n > max(options) or len(options) > 1:
-        _, last_var = d.s.split(last.var, (None, d.choice(f"{name}.vec", options)), "shift")
-        d.s.vectorize(last_var)
+    wide = [w * k for k in (1, 2, 4)]
+    unit = next((k for hole, k in (units or {}).items() if hole in E.holes(last.extent)), 0)
+    if unit:
+        fit, tail = [k for k in wide if k <= unit], "guard"
+    elif is_map(b):
+        fit, tail = [k for k in wide if k <= n] or [n], "shift"
+    else:  # of what is added to, nothing may be done twice
+        fit, tail = [k for k in wide if n and n % k == 0][-1:], "guard"
+    if not fit or fit in ([0], [1]):
+        return
+    if all(isinstance(v, Const) for v in b.values):
+        fit = fit[-1:]
+    if fit != [n]:
+        _, lanes = d.s.split(last.var, (None, d.choice(f"{name}.vec", fit)), tail)
+        d.s.vectorize(lanes)
     else:
         d.s.vectorize(last.var)

@@ -214,15 +214,15 @@ def _copy_rows(d: Draft, t: Tiling) -> list[str]:
     return [d.s.cache_read(t.producer, b, "global") for b in sorted(buffers)]
 
 
-def reduction_steps(d: Draft, producer: str, loop: str) -> list[str]:
+def reduction_steps(d: Draft, producer: str, loop: str, unit: int = 0) -> list[str]:
     """Several steps of a reduction loop in one body: (outer, inner) loop, or the loop alone if it is short.
-    What remains at its end is peeled off."""
+    What remains at its end is peeled off; of a part of a reduction, a multiple of ``unit``, nothing may."""
     n = extent(next(x for x in d.loops(producer) if x.var == loop))
     if 0 < n < 2 * STEPS[-1]:
         return [loop]
-    outer, inner = d.s.split(loop, (None, d.choice(f"{producer}.steps", STEPS)))
+    outer, inner = d.s.split(loop, (None, d.choice(f"{producer}.steps", [k for k in STEPS if unit % k == 0])))
     d.s.unroll(inner)
-    if n % STEPS[-1]:
+    if n % STEPS[-1] and not unit:
         d.s.partition(outer)
     return [outer, inner]
 

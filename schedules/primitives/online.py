@@ -1,0 +1,400 @@
+"""online: a maximum and the sums relative to it in one pass over parts of their axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.dag import Reducer, operand
+from schedules.errors import ScheduleError
+from schedules.expr import Binary, Const, Expr, Load, Select, Var
+from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Stmt, blocks, in_order, seq, walk
+from schedules.model import Target
+from schedules.nest import (
+    add_buffer,
+    bind_loops,
+    block_names,
+    find_block,
+    find_loop,
+    fresh,
+    loop_path,
+    loop_vars,
+    loops_of,
+    map_blocks,
+    readers,
+    reads,
+    redirect,
+    replace_stmt,
+    subtree_of,
+    vars_bound,
+    writers,
+)
+from schedules.primitives.base import Primitive
+from schedules.primitives.compute_at import ComputeAt
+from schedules.primitives.decompose_reduction import DecomposeReduction
+from schedules.primitives.reorder import Reorder
+from schedules.primitives.reorder_storage import ReorderStorage
+from schedules.primitives.rfactor import Rfactor, fresh_iter
+from schedules.primitives.split import Split
+from schedules.rescaling import degree
+from schedules.scalars import limit, min_value
+
+
+@dataclass(frozen=True)
+class Online(Primitive):
+    """Reduce a maximum and the sums that are relative to it together, ``size`` elements at a time (Milakov &
+    Gimelshein, 2018; FlashAttention: Dao et al., 2022).
+
+    Before: ``m = max_j s[j]``, ``e[j] = exp(s[j] - m)``, ``l = sum_j e[j]``, ``o[c] = sum_j e[j] * v[j, c]``.
+    After ``online(m, [l, o], 64)``, where a part moves the maximum from ``M`` to ``m``::
+
+        m = -inf; l = 0; o[c] = 0
+        for m_part in range(ceildiv(n, 64)):
+          m = max(m, m_rf)              # m_rf: the maximum of the part;  m_scale = exp(M - m)
+          l *= m_scale
+          for j: l += e[j]              # of the part, e[j] = exp(s[j] - m)
+          for c: o[c] *= m_scale
+          for c: for j: o[c] += e[j] * v[j, c]
+
+    The stages in between and ``m_rf`` are computed in ``m_part``, as by `ComputeAt`, and so hold no more than
+    a part. What computes ``s`` may follow them there.
+
+    Legal where the terms of each sum are proved to be products of ``exp(p * (s - m))``, ``p > 0``, and what
+    does not depend on ``m``, and where nothing else reads the ``e`` in between; as in any other order of a
+    sum, its parts must not overflow. Where all elements so far are -inf, the lowest number is subtracted
+    instead (``m_shift``), since infinities would make NaN. Cost: the rescaling, once a part. In return the
+    row is walked once.
+    """
+
+    name: ClassVar[str] = "online"
+    block: str
+    sums: tuple[str, ...]
+    size: int | E.Hole
+
+    def result(self) -> str:
+        return f"{self.block}_part"
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        self._fused(nest, self._plan(nest))
+
+    def apply(self, nest: Nest) -> Nest:
+        return self._fused(nest, self._plan(nest))
+
+    # -- what is legal -------------------------------------------------------------------------
+
+    def _plan(self, nest: Nest) -> _Plan:
+        """What is relative to the maximum, and how. Raises ScheduleError where that is not proved."""
+        m = find_block(nest, self.block)
+        if not self.sums or len({self.block, *self.sums}) <= len(self.sums):
+            raise ScheduleError(
+                f"online {self.block}: it needs the sums that are relative to it, each once; got "
+                f"{', '.join(self.sums) or 'none'}"
+            )
+        for name in (self.block, *self.sums):
+            self._check_reduction(nest, find_block(nest, name))
+        if isinstance(self.size, int) and self.size < 1:
+            raise ScheduleError(f"online {self.block}: parts of {self.size} elements; choose 1 or more")
+        relative = _depending(nest, {w.buffer for w in m.writes})
+        used = {
+            x.buffer
+            for name in self.sums
+            for x in E.loads(_written_out(nest, find_block(nest, name).values[0]))
+        }
+        which = next((n for n, w in enumerate(m.writes) if w.buffer in used and _is_maximum(m, n)), None)
+        if which is None:
+            raise ScheduleError(
+                f"online {self.block}: it is no maximum that {', '.join(self.sums)} depend on; name the "
+                "maximum first, then the sums"
+            )
+        followers = tuple(self._follower(nest, m, which, find_block(nest, n), relative) for n in self.sums)
+        return _Plan(m, which, followers, self._between(nest, m, relative))
+
+    def _check_reduction(self, nest: Nest, b: Block) -> None:
+        """One axis, reduced by one loop that the block shares with no other."""
+        if b.reducer is None or not b.init:
+            raise ScheduleError(
+                f"online {self.block}: {b.name} is not a whole reduction; use online before "
+                "decompose_reduction"
+            )
+        loops = {x.var: x for x in loops_of(nest, b.name)}
+        axes = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce"]
+        loop = axes[0][1]
+        if len(axes) > 1 or not isinstance(loop, Var) or loops[loop.name].extent != axes[0][0].extent:
+            raise ScheduleError(
+                f"online {self.block}: {b.name} does not reduce one axis by one loop; use online before "
+                "split and fuse"
+            )
+        if b.name != self.block and (len(b.writes) > 1 or not _is_sum(b)):
+            raise ScheduleError(f"online {self.block}: {b.name} is not a sum, which could be rescaled")
+
+    def _follower(self, nest: Nest, m: Block, which: int, b: Block, relative: set[str]) -> _Follower:
+        """The sum, if its terms are proportional to a power of ``exp(-m)``."""
+        top = m.writes[which]
+        value = _written_out(nest, b.values[0])
+        found = {x for x in E.loads(value) if x.buffer == top.buffer}
+        spatial = {i.var for i in b.iters if i.kind == "spatial"}
+        at = next(iter(found), None)
+        p = None
+        if at is not None and len(found) == 1 and all(E.variables(i) <= spatial for i in at.indices):
+            k, j = (next(i for i in x.iters if i.kind == "reduce") for x in (m, b))
+            row = dict(zip((i.var for i in m.iters if i.kind == "spatial"), at.indices, strict=True))
+            of = E.substitute(_written_out(nest, m.values[which]), {**row, k.var: Var(j.var)})
+            if k.extent == j.extent:
+                p = degree(value, at, of, lambda x: isinstance(x, Load) and x.buffer in relative)
+        if p is None:
+            raise ScheduleError(
+                f"online {self.block}: the terms of {b.name}, {E.show(value)[:80]}, are not proved to be "
+                f"products of exp(x - {top.buffer}), where {self.block} is the maximum of x, and what does "
+                f"not depend on it; leave {b.name} out, so that it reads the final maximum"
+            )
+        assert at is not None
+        return _Follower(b.name, p, at.indices)
+
+    def _between(self, nest: Nest, m: Block, relative: set[str]) -> tuple[str, ...]:
+        """Elementwise stages between the maximum and the sums, in program order."""
+        group = {self.block, *self.sums}
+        wanted = {x.buffer for name in self.sums for x in reads(find_block(nest, name))}
+        own = {w.buffer for w in m.writes}
+        out: list[str] = []
+        for b in reversed(blocks(nest.body)):
+            if b.name in group or not any(w.buffer in wanted & relative - own for w in b.writes):
+                continue
+            for w in b.writes:
+                others = [u.name for u in readers(nest, w.buffer) if u.name not in (*group, *out)]
+                if others or w.buffer in nest.params:
+                    raise ScheduleError(
+                        f"online {self.block}: {w.buffer} is relative to the maximum, which moves, and "
+                        f"{others[0] if others else 'the caller'} reads it too; name all sums of it, or "
+                        f"inline {b.name} first"
+                    )
+            out.append(b.name)
+            wanted |= {x.buffer for x in reads(b)}
+        return tuple(reversed(out))
+
+    # -- the rewriting -------------------------------------------------------------------------
+
+    def _fused(self, nest: Nest, plan: _Plan) -> Nest:
+        def do(p: Primitive) -> None:
+            nonlocal nest
+            try:
+                p.check(nest)
+            except ScheduleError as err:
+                raise ScheduleError(f"online {self.block}: {err}") from None
+            nest = p.apply(nest)
+
+        taken = {*block_names(nest), *loop_vars(walk(nest.body))}
+        for new in (self.result(), *(f"{s}_rescale" for s in self.sums)):
+            if new in taken:
+                raise ScheduleError(f"online {self.block}: {new} exists already")
+        loops: list[str] = []
+        for name in (self.block, *self.sums):
+            b = find_block(nest, name)
+            reduced = b.binds[next(n for n, i in enumerate(b.iters) if i.kind == "reduce")]
+            assert isinstance(reduced, Var)
+            split = Split(reduced.name, (None, self.size))
+            do(split)
+            part = split.result()[0]
+            if name == self.block:
+                do(Rfactor(name, part))
+                nest, moving = _moving(_part_first(nest, f"{name}_rf"), plan)
+                part = loops_of(nest, name)[-1].var
+            own = [x.var for x in walk(subtree_of(nest, name)) if isinstance(x, Loop)]
+            if own[0] != part:
+                do(Reorder((part, *own[: own.index(part)])))
+            do(DecomposeReduction(name, part))
+            loops.append(part)
+        top, inside = plan.block.writes[plan.which].buffer, {*plan.between, *self.sums}
+        nest = map_blocks(
+            nest, lambda b: redirect(b, top, moving.shift, writing=False) if b.name in inside else b
+        )
+        nest = self._together(nest, loops, plan, moving)
+        for name in reversed((f"{self.block}_rf", *plan.between)):
+            do(ComputeAt(name, self.result()))
+        return nest
+
+    def _together(self, nest: Nest, loops: list[str], plan: _Plan, moving: _Moving) -> Nest:
+        """The loops over parts as one. What reads their results comes after it."""
+        names = (self.block, *self.sums)
+        around = [loop_vars(loop_path(nest, v))[:-1] for v in loops]
+        apart = [n for n, a in zip(names, around, strict=True) if a != around[0]]
+        if apart:
+            raise ScheduleError(
+                f"online {self.block}: {apart[0]} is not in the same loops; compute_at one loop first"
+            )
+        each = [find_loop(nest, v) for v in loops]
+        part = Var(self.result())
+        first, *steps = [bind_loops(x.body, {x.var: part}) for x in each]
+        body = [first]
+        for f, step in zip(plan.followers, steps, strict=True):
+            body += [_rescaled(nest, step, f, moving, Iter("part", each[0].extent, "reduce"), part), step]
+        parent = find_loop(nest, around[0][-1]) if around[0] else None
+        before: list[Stmt] = []
+        after: list[Stmt] = []
+        late: set[str] = set()
+        for s in in_order(parent.body if parent is not None else nest.body):
+            own = blocks(s)
+            gone = any(s is x for x in each)
+            if gone or any(x.buffer in late for b in own for x in reads(b)):
+                late |= {w.buffer for b in own for w in b.writes}
+                if not gone:
+                    (before if all(b.name in plan.between for b in own) else after).append(s)
+            else:
+                before.append(s)
+        new = seq(*before, Loop(part.name, each[0].extent, seq(*body)), *after)
+        if parent is None:
+            return replace(nest, body=new)
+        return replace_stmt(nest, parent, replace(parent, body=new))
+
+
+@dataclass(frozen=True, slots=True)
+class _Follower:
+    """A sum whose terms are proportional to ``exp(-power * m[row])``."""
+
+    name: str
+    power: float
+    row: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The maximum is output ``which`` of ``block``; only the followers read the stages ``between``."""
+
+    block: Block
+    which: int
+    followers: tuple[_Follower, ...]
+    between: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """Buffers: what is subtracted for the maximum so far, and by power what rescales the sums so far."""
+
+    shift: str
+    scales: dict[float, Buffer]
+
+
+def _part_first(nest: Nest, name: str) -> Nest:
+    """The axis that rfactor puts last comes first, so that the elements of a part lie together."""
+    b = find_block(nest, name)
+    rank = len(b.writes[0].indices)
+    order = (rank - 1, *range(rank - 1))
+    for w in b.writes:
+        nest = ReorderStorage(w.buffer, order).apply(nest)
+    b = find_block(nest, name)
+    order = (*order, *range(rank, len(b.iters)))
+    new = replace(b, iters=tuple(b.iters[k] for k in order), binds=tuple(b.binds[k] for k in order))
+    return replace_stmt(nest, b, new)
+
+
+def _moving(nest: Nest, plan: _Plan) -> tuple[Nest, _Moving]:
+    """The maximum with more outputs, which tell in each part how it moved."""
+    b = find_block(nest, plan.block.name)
+    assert b.reducer is not None
+    top = nest.buffer(b.writes[plan.which].buffer)
+    d, n = top.dtype, len(b.writes)
+    k = next(i for i in b.iters if i.kind == "reduce")
+    low, one = min_value(d), Const(1.0, d)
+    # Infinities subtracted are no number: a maximum of -inf counts as the lowest number while more may come.
+    floor = Select(E.compare("==", Var(k.var), k.extent - 1), limit(d, -1), low)
+    shift = E.maximum(b.reducer.combine[plan.which], operand(f"y{n}", d))
+    moved = operand(f"x{n}", d) - shift
+    scales: dict[float, Buffer] = {}
+    made = [replace(top, name=fresh(nest, f"{top.name}_shift"))]
+    combine, identity, values = [shift], [low], list[Expr]([floor])
+    for power in sorted({f.power for f in plan.followers}):
+        nest = add_buffer(nest, made[-1])
+        made.append(replace(top, name=fresh(nest, f"{top.name}_scale")))
+        scales[power] = made[-1]
+        combine.append(E.Call("exp", moved if power == 1 else moved * Const(power, d)))
+        identity.append(one)
+        values.append(one)
+    nest = add_buffer(nest, made[-1])
+    at = b.writes[plan.which].indices
+    new = replace(
+        b,
+        writes=(*b.writes, *(Access(x.name, at) for x in made)),
+        values=(*b.values, *values),
+        reducer=Reducer(
+            f"{b.reducer.name}_online",
+            (*b.reducer.identity, *identity),
+            (*b.reducer.combine, *combine),
+        ),
+    )
+    return replace_stmt(nest, b, new), _Moving(made[0].name, scales)
+
+
+def _rescaled(nest: Nest, step: Stmt, f: _Follower, moving: _Moving, parts: Iter, part: Var) -> Stmt:
+    """The spatial loops of ``step``, which adds a part to the sum so far, around what rescales that before: a
+    product over the parts, so that nothing takes it for a stage that may be computed twice."""
+    (b,) = blocks(step)
+    scale, d = moving.scales[f.power], nest.buffer(b.writes[0].buffer).dtype
+    value: Expr = Load(scale.name, f.row, scale.dtype)
+    used = vars_bound(b, "spatial")
+    loops = [x for x in walk(step) if isinstance(x, Loop) and x.var in used]
+    rename: dict[str, Expr] = {x.var: Var(fresh(nest, f"{x.var}_rescale")) for x in loops}
+    spatial = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
+    out: Stmt = Block(
+        f"{b.name}_rescale",
+        (*(i for i, _ in spatial), replace(parts, var=fresh_iter(b, parts.var))),
+        (*(E.substitute(e, rename) for _, e in spatial), part),
+        b.writes,
+        (value if scale.dtype == d else E.Cast(d, value),),
+        Reducer("prod", (Const(1.0, d),), (operand("x0", d) * operand("y0", d),)),
+    )
+    for x in reversed(loops):
+        new = rename[x.var]
+        assert isinstance(new, Var)
+        out = Loop(new.name, x.extent, out)
+    return out
+
+
+def _depending(nest: Nest, buffers: set[str]) -> set[str]:
+    """Buffers whose contents follow from those of ``buffers``, and these."""
+    out = set(buffers)
+    for b in blocks(nest.body):
+        if any(x.buffer in out for x in reads(b)):
+            out |= {w.buffer for w in b.writes}
+    return out
+
+
+def _written_out(nest: Nest, e: Expr) -> Expr:
+    """``e`` with every elementwise stage written out."""
+
+    def f(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        by = writers(nest, x.buffer)
+        if len(by) != 1 or by[0].reducer is not None or by[0].where:
+            return None
+        n = next(k for k, w in enumerate(by[0].writes) if w.buffer == x.buffer)
+        if by[0].writes[n].indices != tuple(Var(i.var) for i in by[0].iters):
+            return None
+        at = dict(zip((i.var for i in by[0].iters), x.indices, strict=True))
+        return E.rewrite(E.substitute(by[0].values[n], at), f)
+
+    return E.rewrite(e, f)
+
+
+def _is_maximum(b: Block, n: int) -> bool:
+    """Whether output ``n`` of a reduction is the maximum of its values."""
+    assert b.reducer is not None
+    c = b.reducer.combine[n]
+    mine = {f"x{n}", f"y{n}"}
+    return (
+        isinstance(c, Binary)
+        and c.op == "max"
+        and {x.buffer for x in (c.a, c.b) if isinstance(x, Load)} == mine
+        and E.is_float(b.reducer.identity[n].dtype)
+    )
+
+
+def _is_sum(b: Block) -> bool:
+    assert b.reducer is not None
+    (c,) = b.reducer.combine
+    return (
+        isinstance(c, Binary)
+        and c.op == "+"
+        and {x.buffer for x in (c.a, c.b) if isinstance(x, Load)} == {"x0", "y0"}
+        and E.is_float(b.reducer.identity[0].dtype)
+    )

@@ -1,0 +1,99 @@
+"""Parts of rows: a maximum and the sums relative to it, in one pass over the columns of a block of rows.
+
+Only a part of the columns of a block is held at a time, so that what a block holds does not grow with the
+length of its rows (FlashAttention: Dao et al., 2022). Which sums may be rescaled is the primitive's affair.
+"""
+
+from __future__ import annotations
+
+from schedules.dtypes import ITEMSIZE
+from schedules.errors import ScheduleError
+from schedules.expr import Hole
+from schedules.ir import Block, blocks
+from schedules.nest import find_loop, reads
+from schedules.primitives.online import Online
+from schedules.space.rules.patterns import is_map, is_row_reduction, reduction_length
+from schedules.space.sketching import Draft
+
+PARTS = (8, 16, 32, 64)  # columns held at a time, in vectors; the first divides the others
+LANES = (1, 2, 4, 8)  # vectors of a sum
+TILE = 8 * 2  # rows that are held at least: those of a register tile, before and after a map
+
+
+def rows_outgrow_cache(d: Draft) -> bool:
+    """Whether the rows of one register tile are more than the second cache holds: shorter ones are read again
+    from there, which costs less than rescaling."""
+    longest = max((reduction_length(b) * ITEMSIZE[d.dtype(b)] for b in _row_reductions(d)), default=0)
+    return TILE * longest >= d.target.limit("l2_bytes", 512 << 10)
+
+
+def row_lengths(d: Draft) -> set[int]:
+    """Elements that row-wise stages reduce to one, where that is not scheduled yet."""
+    return {reduction_length(b) for b in _row_reductions(d)}
+
+
+def _row_reductions(d: Draft) -> list[Block]:
+    return [b for b in blocks(d.s.nest.body) if b.name not in d.done and is_row_reduction(b)]
+
+
+def reduce_in_parts(d: Draft, block: str) -> dict[str, int]:
+    """Reduce the stages in loop ``block`` in parts, and compute there what only they read. Returns the hole
+    for the size of a part, if there is one, and what it is a multiple of. Raises ScheduleError where no
+    maximum has sums that are relative to it."""
+    for name in [b.name for b in blocks(find_loop(d.s.nest, block).body) if is_row_reduction(b)]:
+        sums = _relative(d, block, name)
+        if not sums:
+            continue
+        try:
+            Online(name, tuple(sums), 1).check(d.s.nest)
+        except ScheduleError:
+            continue
+        columns, sizes = reduction_length(d.block(name)), _sizes(d, d.block(name))
+        size = d.choice(f"{name}.part", sizes)
+        part = d.s.online(name, sums, size)
+        if columns % sizes[0]:
+            d.s.partition(part)
+        for x in reversed(blocks(find_loop(d.s.nest, block).body)):
+            try:
+                d.s.compute_at(x.name, part)
+            except ScheduleError:
+                continue  # it is there, or read elsewhere too
+        return {size.name: part_unit(d)} if isinstance(size, Hole) else {}
+    raise ScheduleError(f"nothing in {block} can be reduced in parts")
+
+
+def part_unit(d: Draft) -> int:
+    """What all sizes of parts are multiples of, whatever is computed in float64 among them."""
+    return PARTS[0] * d.lanes_of("float32")
+
+
+def add_lanes(d: Draft, name: str) -> None:
+    """A sum that parts are added to: the lanes of several vectors are added up together."""
+    b = d.block(name)
+    widths = [d.lanes_of(d.dtype(b)) * k for k in LANES]
+    sizes = [k for k in widths if k <= part_unit(d)]
+    _, lanes = d.s.split(d.own_loops(name)[-1].var, (None, d.choice(f"{name}.lanes", sizes)))
+    d.s.vectorize(lanes)
+
+
+def _sizes(d: Draft, b: Block) -> list[int]:
+    """Columns of a part; sizes without a tail where some are."""
+    n = reduction_length(b)
+    sizes = [k * d.lanes_of("float32") for k in PARTS]
+    sizes = [k for k in sizes if k < n]
+    if not sizes:
+        raise ScheduleError(f"the rows of {b.name} are no longer than a part")
+    return [k for k in sizes if n % k == 0] or sizes
+
+
+def _relative(d: Draft, block: str, name: str) -> list[str]:
+    """The reductions that read the results of ``name``, or elementwise stages of them."""
+    seen = {w.buffer for w in d.block(name).writes}
+    out = []
+    for b in blocks(find_loop(d.s.nest, block).body):
+        if b.name != name and any(x.buffer in seen for x in reads(b)):
+            if is_map(b):
+                seen |= {w.buffer for w in b.writes}
+            else:
+                out.append(b.name)
+    return out
