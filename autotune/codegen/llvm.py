@@ -320,7 +320,7 @@ class _Function:
             ptr = self.s.emit(ptr, at=0, hint="a") if self.s.depth else self.s.emit(ptr, hint="a")
         old = self.x.places.get(b.name)
         self.x.places[b.name] = Place(ptr, 0, b.dtype, _strides(shape), count)
-        self.x._flat = {k: v for k, v in self.x._flat.items() if k[0] != b.name}
+        self.x.forget(b.name)
         self.stmt(s.body)
         if old is not None:
             self.x.places[b.name] = old
