@@ -164,22 +164,21 @@ class Session:
             if not asked:
                 self.stopped = "exhausted"
                 break
-            took = self._round(measurer, asked, until)
-            if self._search.seconds > SEARCH_SHARE * took:
-                self._batch_size = min(LARGEST_BATCH, self._batch_size + self._batch_size // 2)
+            self._round(measurer, asked, until)
             if self.options.trials is None and self._expectation.met:
                 self.stopped = "converged"
         return self.stopped
 
-    def _round(self, measurer: Measuring, asked: list[Candidate], until: Callable[[], float]) -> float:
-        """Measure a round and tell the policy; the seconds it took. Where a CPU is left over, the next round
-        is begun meanwhile, but not where the user gives the size of rounds: then a seed repeats a run."""
+    def _round(self, measurer: Measuring, asked: list[Candidate], until: Callable[[], float]) -> None:
+        """Measure a round and tell the policy. Where a CPU is left over, the next round is begun meanwhile,
+        but not where the user gives the size of rounds: then a seed repeats a run."""
         search, space = self._search, self.space
         predicted, searched = search.predicted, search.seconds / len(asked)
         ahead = self.spare and self.options.batch is None
         traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
         results: list[Result] = []
         told = 0
+        sized = False  # the next round
         throughputs: list[float] = []
         measurements = measurer.measure(traces, self.best_s, until())
         started = last = time.monotonic()
@@ -206,17 +205,27 @@ class Session:
             last = now
             left = (len(asked) - number) * (now - started) / number
             if ahead and search.due(left) and now + left < until():
+                if not sized:
+                    self._grow(now - started + left)
+                    sized = True
                 following = self._batch(len(asked) - number)
                 if following:
                     search.tell(results[told:])
                     told = len(results)
                     search.begin(following)
         search.tell(results[told:])
+        if not sized:
+            self._grow(last - started)
         self.rounds += 1
         if predicted and len(throughputs) > 1:
             guide = list(predicted.values())[-1]
             self.pairwise = pairwise_accuracy(guide[: len(throughputs)], throughputs, gap=0.02)
-        return last - started
+
+    def _grow(self, took_s: float) -> None:
+        """Twice as many trials in the next round where choosing one, which takes about as long whatever its
+        size, took too large a share of measuring it."""
+        if self._search.seconds > SEARCH_SHARE * took_s:
+            self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
 
     def finalists(self, measurer: Measuring) -> None:
         """Time the best of the log again in turns, until the best is one of these: of thousands of

@@ -204,10 +204,13 @@ def decide(cond: Expr, ranges: Ranges) -> bool | None:
 
 def simplify(e: Expr, ranges: Ranges) -> Expr:
     """An equal expression, simpler where the ranges prove it."""
-    if type(e) is Const:
+    t = type(e)
+    if t is Const:
         return e
+    if t is Var:
+        return _simplify(e, ranges)
     if E.dtype_of(e) == INDEX:
-        return _simplify_index(e, tuple((v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges))
+        return _simplify_index(e, tuple([(v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges]))
     return _simplify(e, ranges)
 
 
@@ -219,6 +222,8 @@ def _simplify_index(e: Expr, ranges: tuple[tuple[str, Range], ...]) -> Expr:
 
 
 def _simplify(e: Expr, ranges: Ranges) -> Expr:
+    if E.kind(e) is Binary and E.dtype_of(e) == INDEX:
+        return _simplify_arithmetic(e, ranges)
     match e:
         case Const() | Hole():
             return e
@@ -245,28 +250,33 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
             if isinstance(c, Const):
                 return simplify(a if c.value else b, ranges)
             return Select(c, simplify(a, ranges), simplify(b, ranges))
-        case Binary(op="+" | "-" | "*") if E.dtype_of(e) == INDEX:
-            terms, const = linear(e)
-            atoms = {a: simplify(a, ranges) for a in terms if a != e}
-            if any(new != a for a, new in atoms.items()):
-                whole: Expr = const
-                for a, c in terms.items():
-                    whole = whole + atoms.get(a, a) * c
-                terms, const = linear(whole)
-            return from_linear(terms, const)
-        case Binary(op=op, a=a, b=b) if E.dtype_of(e) == INDEX:
-            x, y = simplify(a, ranges), simplify(b, ranges)
-            if op in ("min", "max"):
-                gap = bounds(x - y, ranges)
-                if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
-                    return x if (gap[1] <= 0) == (op == "min") else y
-                return E.binary(op, x, y)
-            if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
-                return _divide(op, x, int(y.value), ranges)
-            terms, const = linear(E.binary(op, x, y))
-            return from_linear(terms, const)
     new = tuple(simplify(k, ranges) for k in E.children(e))
     return E.rebuild(e, new)
+
+
+def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
+    """`_simplify` for a `Binary` of indices."""
+    assert isinstance(e, Binary)
+    op = e.op
+    if op in ("+", "-", "*"):
+        terms, const = linear(e)
+        atoms = {a: simplify(a, ranges) for a in terms if a is not e and a != e}
+        if any(new is not a and new != a for a, new in atoms.items()):
+            whole: Expr = const
+            for a, c in terms.items():
+                whole = whole + atoms.get(a, a) * c
+            terms, const = linear(whole)
+        return from_linear(terms, const)
+    x, y = simplify(e.a, ranges), simplify(e.b, ranges)
+    if op in ("min", "max"):
+        gap = bounds(x - y, ranges)
+        if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
+            return x if (gap[1] <= 0) == (op == "min") else y
+        return E.binary(op, x, y)
+    if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
+        return _divide(op, x, int(y.value), ranges)
+    terms, const = linear(E.binary(op, x, y))
+    return from_linear(terms, const)
 
 
 def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import is_
 from typing import TypeGuard, Union
 
 from schedules.dag import Reducer
@@ -206,13 +207,12 @@ def const(e: Expr) -> int | None:
 
 def with_body(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     """``s`` with ``f`` applied to its direct children."""
-    match s:
-        case Loop() | Guard() | Alloc():
-            b = f(s.body)
-            return s if b is s.body else _around(s, b)
-        case Seq(stmts=xs):
-            new = tuple([f(x) for x in xs])
-            return s if all(n is x for n, x in zip(new, xs, strict=True)) else seq(*new)
+    if isinstance(s, (Loop, Guard, Alloc)):
+        b = f(s.body)
+        return s if b is s.body else _around(s, b)
+    if isinstance(s, Seq):
+        new = [f(x) for x in s.stmts]
+        return s if all(map(is_, new, s.stmts)) else seq(*new)
     return s
 
 
@@ -249,6 +249,9 @@ def kids(s: Stmt) -> tuple[Stmt, ...]:
     return ()
 
 
+_AROUND = frozenset((Loop, Guard, Alloc))
+
+
 def walk(s: Stmt) -> list[Stmt]:
     """Every statement, parents first, in program order."""
     out: list[Stmt] = []
@@ -256,15 +259,16 @@ def walk(s: Stmt) -> list[Stmt]:
     while todo:
         x = todo.pop()
         out.append(x)
-        if isinstance(x, Seq):
-            todo.extend(reversed(x.stmts))
-        elif isinstance(x, (Loop, Guard, Alloc)):
-            todo.append(x.body)
+        while type(x) in _AROUND:  # by class: this is asked of every nest again and again
+            x = x.body  # type: ignore[union-attr]
+            out.append(x)
+        if type(x) is Seq:
+            todo.extend(x.stmts[::-1])
     return out
 
 
 def blocks(s: Stmt) -> tuple[Block, ...]:
-    return tuple([x for x in walk(s) if isinstance(x, Block)])
+    return tuple([x for x in walk(s) if type(x) is Block])
 
 
 def path_to(s: Stmt, is_target: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:

@@ -78,11 +78,19 @@ def test_repeats_are_sized_by_the_kernel() -> None:
         assert sum(sizes) * seconds < 20 * max(seconds, OPTIONS.min_repeat_s)
 
 
-def test_slow_candidates_cost_one_repeat() -> None:
-    for factor, repeats, slow in ((5.0, 1, True), (2.0, 1, False), (1.1, 3, False)):
+def test_the_slower_a_candidate_the_fewer_repeats_it_costs() -> None:
+    for factor, repeats, slow in ((5.0, 1, True), (2.0, 1, False), (1.3, 2, False), (1.1, 3, False)):
         machine = Machine(lambda _: 1.0)
         timing = protocol.screen(machine.kernel(factor * 3e-3), machine.clock(), factor * 3e-3, 3e-3, OPTIONS)
         assert (len(timing.times_s), timing.slow) == (repeats, slow)
+
+
+def test_one_disturbed_repeat_does_not_end_a_screen() -> None:
+    for disturbed in range(1, 10):  # whichever run it is, of the kernel or of the reference
+        machine = Machine(lambda i, at=disturbed: 0.7 if i == at else 1.0)
+        timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3, 2.9e-3, OPTIONS)
+        assert len(timing.times_s) == 3
+        assert timing.time_s == pytest.approx(3e-3)
 
 
 def test_finalists_are_interleaved() -> None:

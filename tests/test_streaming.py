@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 import autotune as at
 from autotune.codegen.llvm import emit
+from autotune.codegen.llvm_stream import forks
 from autotune.devices import cpu
 from autotune.targets import detect
 from schedules import affine, ops, te
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Alloc, walk
+from schedules.ir import Alloc, Loop, Seq, Store, walk
 from schedules.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
@@ -69,6 +70,49 @@ def test_rows_must_keep_the_alignment(n: int, some: bool) -> None:
     kernel = at.build(doubled(n))
     x = np.arange(8 * n, dtype="float32").reshape(8, n)
     np.testing.assert_array_equal(kernel(placed(x, 0), out=placed(x, 0)), x + x)
+
+
+def tiled(stream: int) -> Schedule:
+    """A matmul whose tiles are summed in registers, then written."""
+    s = Schedule(ops.workload("matmul", {"m": 12, "n": 32, "k": 24}).dag)
+    copy = s.cache_write("c", "local")
+    i, j = s.loops(copy)
+    (i0, i1), (j0, j1) = s.split(i, (None, 4)), s.split(j, (None, 8))
+    s.reorder(i0, j0, i1, j1)
+    s.compute_at("c", j0)
+    for x in (i1, s.loops("c")[-3]):
+        s.unroll(x)
+    s.vectorize(j1)
+    k = s.loops("c")[-1]
+    s.reorder(k, *s.loops("c")[-3:-1])
+    s.vectorize(s.loops("c")[-1])
+    if stream:
+        s.annotate(copy, "nontemporal", 1)
+    return s
+
+
+def test_only_what_writes_the_result_is_there_twice() -> None:
+    def text(stream: int) -> str:
+        return emit(lower(tiled(stream).nest), detect(threads=1)).text
+
+    assert streams(tiled(1)) == 4  # one a row of the tile
+    assert text(1).count("call <8 x float> @llvm.fmuladd") == text(0).count("call <8 x float> @llvm.fmuladd")
+    kernel = at.build(tiled(1))
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((12, 24), "float32"), rng.standard_normal((24, 32), "float32")
+    for offset in range(5):
+        out = placed(np.zeros((12, 32), "float32"), offset)
+        kernel(a, b, out=out)
+        np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_an_innermost_loop_tests_nothing() -> None:
+    one = Const(1.0, "float32")
+    inner = Loop("i", Const(8), Seq((Store("y", (Var("i"),), one), Store("z", (Var("i"),), one))))
+    copy = Loop("k", Const(8), Loop("l", Const(4), Store("z", (Var("k"),), one)))
+    body = Loop("j", Const(2), Seq((inner, copy)))
+    assert forks(body, ("z",)) == {id(inner), id(copy), id(copy.body)}
+    assert forks(inner, ()) == frozenset()
 
 
 def test_a_result_that_is_read_again_is_not_streamed() -> None:

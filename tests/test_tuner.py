@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from log_cases import TARGETS, copy_of
 
-from autotune import resume
+from autotune import resume, session
 from autotune.measure.results import Measurement
 from autotune.settings import SettingsError
 from autotune.tuner import Progress, TuneOptions, TuneResult, tune
@@ -124,6 +124,25 @@ def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
             run(log, measurer, seed=seed, batch=16)
         order.append(measurer.measured)
     assert order[0] == order[1] != order[2]
+
+
+@pytest.mark.parametrize(("share", "sizes"), [(0.0, [16, 32, 64, 88]), (1e9, [16] * 12 + [8])])
+@pytest.mark.parametrize("cpus", [1, 64])
+def test_rounds_double_while_choosing_them_takes_too_long(
+    log: Log, monkeypatch: pytest.MonkeyPatch, share: float, sizes: list[int], cpus: int
+) -> None:
+    rounds: list[int] = []
+
+    class Counting(FakeMeasurer):
+        def measure(self, traces: Sequence[Trace], *limits: float | None) -> Iterator[Measurement]:
+            rounds.append(len(traces))
+            yield from super().measure(traces, *limits)
+
+    monkeypatch.setattr(session, "SEARCH_SHARE", share)
+    # with one to spare, the next round is begun ahead
+    monkeypatch.setattr(session.targets, "usable_cpus", lambda: cpus)
+    run(log, Counting(FormulaSpace()), trials=200)
+    assert rounds == sizes
 
 
 def test_failures_are_results(log: Log) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _X86_64_BASELINE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"))
 _METH_FASTCALL = 0x80
 _SWITCH = threading.Lock()
+_LEFT_OUT = ("disable-lsr", "disable-post-ra")
 
 
 @cache
@@ -67,13 +68,13 @@ def _machine(arch: str, features: tuple[str, ...], triple: str) -> llvm.TargetMa
 def compile_module(text: str, target: Target, *, optimize: bool = True) -> bytes:
     """ELF object of a module's text. ``optimize=False`` skips the IR passes, never the code
     generator's optimisation. Raises `CompileError`."""
-    with _module(text, target, optimize) as (machine, module), _own_addresses():
+    with _module(text, target, optimize) as (machine, module), _lean():
         return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
     """The same as `compile_module`, as assembly text."""
-    with _module(text, target, optimize) as (machine, module), _own_addresses():
+    with _module(text, target, optimize) as (machine, module), _lean():
         return machine.emit_assembly(module)
 
 
@@ -106,17 +107,21 @@ def _module(text: str, target: Target, optimize: bool) -> Iterator[tuple[llvm.Ta
 
 
 @contextmanager
-def _own_addresses() -> Iterator[None]:
-    """Code generation without loop strength reduction: a quarter to a half of its time, for what the text
-    does itself (`Expressions.address`). The switch is the whole process's, where others may compile too
-    (numba), so it is put back."""
+def _lean() -> Iterator[None]:
+    """Code generation without loop strength reduction, a quarter to a half of its time for what the text does
+    itself (`Expressions.address`), and without scheduling once registers are allocated: a twentieth, for what
+    the processor does itself (68 kernels of 8 operators are as fast, to 0.3 %). Scheduling before that stays:
+    some kernels lose a fifth without. The switches are the whole process's, where others may compile too
+    (numba), so they are put back."""
     llvm = _llvm()
-    with _SWITCH:  # no other thread of ours puts it back meanwhile
-        llvm.set_option("autotune", "-disable-lsr=true")
+    with _SWITCH:  # no other thread of ours puts them back meanwhile
         try:
+            for name in _LEFT_OUT:
+                llvm.set_option("autotune", f"-{name}=true")
             yield
         finally:
-            llvm.set_option("autotune", "-disable-lsr=false")
+            for name in _LEFT_OUT:
+                llvm.set_option("autotune", f"-{name}=false")
 
 
 def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bool) -> None:

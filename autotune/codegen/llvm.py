@@ -11,6 +11,7 @@ from autotune.codegen.llvm_address import Flat, Place
 from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
 from autotune.codegen.llvm_expr import CodegenError, Expressions
 from autotune.codegen.llvm_scope import Scope, Scopes
+from autotune.codegen.llvm_stream import FENCE, STREAM_ALIGN, forks
 from autotune.codegen.llvm_types import LLVM_TYPE, Value, literal, mangle
 from autotune.errors import CompileError
 from schedules import expr as E
@@ -22,8 +23,6 @@ from schedules.passes.simplify import substitute
 
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
 ALIGN = 64
-STREAM_ALIGN = 16  # bytes: numpy's arrays are that, and vectors of more are written in pieces of it
-FENCE = "  fence seq_cst"  # after streaming stores, before anyone is told that they were made
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class _Shared:
     root_bytes: int = 0
     thread_bytes: int = 0
     n: int = 0
-    streamed: tuple[str, ...] = ()  # of the body being emitted
+    streaming: bool | None = None  # whether results are streamed where code is emitted; None: not decided yet
 
 
 def emit(func: LoweredFunc, target: Target) -> Module:
@@ -56,12 +55,11 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     _check_half(func, target)
     shared = _Shared(func, target.threads, target.limit("vector_bytes", 16))
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
-    for name, shared.streamed in _bodies(func):
-        text = _Function(shared, (), in_parallel=False).build(func.body)
-        shared.functions.append(
-            f"define internal void @{name}({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
-            f" {{\n{text}\n{FENCE if shared.streamed else ''}\n  ret void\n}}"
-        )
+    text = _Function(shared, (), in_parallel=False).build(func.body)
+    shared.functions.append(
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
+        f" {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
+    )
     loads = "\n".join(
         f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
         for n, b in enumerate(func.params)
@@ -69,8 +67,7 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
-        + _dispatch(func, f"({call}, ptr %scratch, ptr %args, i32 %nthreads)")
-        + "\n}"
+        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
     )
     if func.streamed:
         shared.functions.append("!0 = !{i32 1}")
@@ -91,32 +88,6 @@ def _check_half(func: LoweredFunc, target: Target) -> None:
                 f"{b.name} is float16, which an x86 CPU converts with its F16C instructions, and "
                 f"{target.arch or 'the target'} has none; use float32"
             )
-
-
-def _bodies(func: LoweredFunc) -> list[tuple[str, tuple[str, ...]]]:
-    """Names of the bodies to emit, with the buffers that each writes with streaming stores: they need an
-    aligned array, which only the call shows."""
-    return [("body", ()), *([("stream", func.streamed)] if func.streamed else [])]
-
-
-def _dispatch(func: LoweredFunc, arguments: str) -> str:
-    """The call of the body that fits the arrays."""
-    if not func.streamed:
-        return f"  call void @body{arguments}\n  ret void"
-    lines = ["  %or0 = add i64 0, 0"]
-    for n, name in enumerate(func.streamed):
-        lines += [
-            f"  %at{n} = ptrtoint ptr %arg.{name} to i64",
-            f"  %or{n + 1} = or i64 %or{n}, %at{n}",
-        ]
-    lines += [
-        f"  %low = and i64 %or{len(func.streamed)}, {STREAM_ALIGN - 1}",
-        "  %aligned = icmp eq i64 %low, 0",
-        "  br i1 %aligned, label %fits, label %else",
-        f"fits:\n  call void @stream{arguments}\n  ret void",
-        f"else:\n  call void @body{arguments}\n  ret void",
-    ]
-    return "\n".join(lines)
 
 
 def _stores(s: Stmt) -> frozenset[str]:
@@ -154,6 +125,7 @@ class _Function:
         self.allocas: list[str] = []
         self.offset = 0
         self.captured = captured
+        self.aligned: Value | None = None  # whether what is streamed begins where streaming stores can
 
     def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
         """The function's instructions, without the final ``ret``."""
@@ -167,12 +139,16 @@ class _Function:
         for name, (b, at) in self.roots.items():
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
             self.x.places[name] = Place(ptr, 0, b.dtype, _strides(_shape(b)))
+        self.forks = forks(s, self.shared.func.streamed)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
 
     # -- statements ----------------------------------------------------------------------------
 
     def stmt(self, s: Stmt) -> None:
+        if self.shared.streaming is None and id(s) in self.forks:
+            self.fork(s)
+            return
         match s:
             case Seq(stmts=xs):
                 for x in xs:
@@ -201,6 +177,23 @@ class _Function:
                 self.loop(s)
             case _:
                 raise CodegenError(f"cannot emit {type(s).__name__}")
+
+    def fork(self, s: Stmt) -> None:
+        """``s`` with streaming stores where the arrays are aligned for them, which only the call shows."""
+        if self.aligned is None:
+            low = "0"
+            for name in self.shared.func.streamed:
+                at = self.s.emit(f"ptrtoint ptr {self.x.places[name].pointer} to i64", at=0)
+                low = self.s.emit(f"or i64 {low}, {at}", at=0)
+            low = self.s.emit(f"and i64 {low}, {STREAM_ALIGN - 1}", at=0)
+            self.aligned = Value(self.s.emit(f"icmp eq i64 {low}, 0", at=0), "bool")
+
+        def emit_as(streaming: bool) -> None:
+            self.shared.streaming = streaming
+            self.stmt(s)
+
+        self.branch(self.aligned, _stores(s), lambda: emit_as(True), lambda: emit_as(False))
+        self.shared.streaming = None
 
     def constant(self, s: Loop) -> int:
         n = const(s.extent)
@@ -327,7 +320,7 @@ class _Function:
             ptr = self.s.emit(ptr, at=0, hint="a") if self.s.depth else self.s.emit(ptr, hint="a")
         old = self.x.places.get(b.name)
         self.x.places[b.name] = Place(ptr, 0, b.dtype, _strides(shape), count)
-        self.x._flat = {k: v for k, v in self.x._flat.items() if k[0] != b.name}
+        self.x.forget(b.name)
         self.stmt(s.body)
         if old is not None:
             self.x.places[b.name] = old
@@ -419,7 +412,7 @@ class _Function:
         if step == 1:
             ptr, _ = x.address(s.buffer, flat)
             if x.mask is None:
-                if s.buffer in self.shared.streamed and self.streams(flat, align):
+                if self.streams(s.buffer, flat, align):
                     self.s.do(f"store {value}, ptr {ptr}, align {STREAM_ALIGN}, !nontemporal !0")
                 else:
                     self.s.do(f"store {value}, ptr {ptr}, align {align}")
@@ -457,8 +450,10 @@ class _Function:
                 self.s.top.memo["prefetch", ptr] = True
                 self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 3, i32 1)")
 
-    def streams(self, at: Flat, item: int) -> bool:
-        """Whether a vector stored there is as aligned as streaming stores need, where its array is."""
+    def streams(self, buffer: str, at: Flat, item: int) -> bool:
+        """Whether a vector stored there is streamed: it is as aligned as that needs where its array is."""
+        if not self.shared.streaming or buffer not in self.shared.func.streamed:
+            return False
         return self.x.lanes * item % STREAM_ALIGN == 0 and self.x.multiple(at) * item % STREAM_ALIGN == 0
 
     def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:
@@ -511,7 +506,7 @@ class _Function:
         )
         chunk = dict(s.annotations).get("chunk", 0)
         assert isinstance(chunk, int)
-        end = FENCE if sh.streamed else ""
+        end = FENCE if sh.func.streamed else ""
         sh.functions.append(
             driver(name, n, chunk or max(1, n // (16 * sh.threads)), sh.func.params, outer, s.var, end)
         )

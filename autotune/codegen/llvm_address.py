@@ -13,6 +13,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 
+# pointer, the depth where it is known, (variable, coefficient) of what numbers add, a constant
+_Base = tuple[str, int, list[tuple[str, int]], int]
 MOST_POINTERS = 8  # stepped in one loop: more would not fit the registers
 
 
@@ -50,6 +52,8 @@ class Addresses(ABC):
         self.mask: Value | None = None
         self.unrolled: dict[str, tuple[int, Scope]] = {}  # iterations, and the scope that all run in
         self._flat: dict[tuple[str, tuple[Expr, ...]], Flat] = {}
+        # the same by identity, which is asked of every access of an unrolled tile; the indices are kept, too
+        self._flat_of: dict[tuple[str, int], tuple[tuple[Expr, ...], Flat]] = {}
 
     @abstractmethod
     def scalar(self, e: Expr) -> Value:
@@ -57,6 +61,17 @@ class Addresses(ABC):
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
         """The flat index of an access, as a linear form."""
+        found = self._flat_of.get((buffer, id(indices)))
+        if found is None:
+            found = self._flat_of[buffer, id(indices)] = indices, self._flattened(buffer, indices)
+        return found[1]
+
+    def forget(self, buffer: str) -> None:
+        """Another buffer has this name from now on."""
+        self._flat = {k: v for k, v in self._flat.items() if k[0] != buffer}
+        self._flat_of = {k: v for k, v in self._flat_of.items() if k[0] != buffer}
+
+    def _flattened(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
         key = (buffer, indices)
         if key not in self._flat:
             e: Expr = Const(0)
@@ -103,20 +118,49 @@ class Addresses(ABC):
 
     def address(self, buffer: str, flat: Flat, extra: int = 0) -> tuple[str, int]:
         """A pointer to an element (of lane 0), and the depth where it is known."""
-        place = self.places[buffer]
-        ptr, depth, const = place.pointer, place.depth, flat.const + extra
+        elem = LLVM_TYPE[self.places[buffer].dtype]
+        ptr, depth, numbers, const = self._base(buffer, flat, elem)
+        const += flat.const + extra
+        for name, c in numbers:
+            v = self.lane_base if name == self.lane_var else self.env[name]
+            assert isinstance(v, int)
+            const += c * v
+        if const:
+            memo = self.s.stack[depth].memo
+            key = ("gep", ptr, const, 1)
+            new = memo.get(key)
+            if new is None:
+                code = f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}"
+                new = memo[key] = self.s.emit(code, at=depth, hint="p")
+            ptr = new
+        return ptr, depth
+
+    def _base(self, buffer: str, flat: Flat, elem: str) -> _Base:
+        """`address`, but for what unrolled and vectorized loops and constants add. It is the same all over a
+        scope, and remembered there, unless such a loop's variable stands inside of an atom."""
+        place, memo = self.places[buffer], self.s.top.memo
+        known = memo.get(("base", place.pointer, id(flat)))
+        if known is not None:
+            return known[0]
+        ptr, depth, const, same = place.pointer, place.depth, 0, True
+        numbers: list[tuple[str, int]] = []
         parts: list[tuple[int, bool, str, int]] = []
         for a, c in flat.terms:
-            v: int | tuple[str, int]
             if isinstance(a, Var):
                 v = self.lane_base if a.name == self.lane_var else self.env[a.name]
-            else:
-                v = self.atom(a)
+                if isinstance(v, int):
+                    numbers.append((a.name, c))
+                else:
+                    parts.append((v[1], False, v[0], c))
+                continue
+            within = E.variables(a)
+            same &= not E.loads(a) and self.lane_var not in within
+            same &= not any(isinstance(self.env.get(x), int) for x in within)
+            v = self.atom(a)
             if isinstance(v, int):
                 const += c * v
             else:
-                parts.append((v[1], not isinstance(a, Var), v[0], c))
-        elem = LLVM_TYPE[place.dtype]
+                parts.append((v[1], True, v[0], c))
         if len(parts) > 1:
             parts.sort(key=lambda p: p[:2])
         for d, general, ref, c in parts:
@@ -133,15 +177,9 @@ class Addresses(ABC):
                     new = self.s.emit(code, at=max(depth, d), hint="p")
                 scope.memo[key] = new
             ptr, depth = new, max(depth, d)
-        if const:
-            memo = self.s.stack[depth].memo
-            key = ("gep", ptr, const, 1)
-            new = memo.get(key)
-            if new is None:
-                code = f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}"
-                new = memo[key] = self.s.emit(code, at=depth, hint="p")
-            ptr = new
-        return ptr, depth
+        if same:
+            memo["base", place.pointer, id(flat)] = (ptr, depth, numbers, const), flat
+        return ptr, depth, numbers, const
 
     def _step(self, loop: Scope, start: str, elem: str, by: int) -> str | None:
         """A pointer that begins at ``start`` and moves with every iteration of an innermost loop; None where

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,7 @@ LLVM_TYPE = {
 SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "i32": "i32", "i64": "i64", "i1": "i1"}
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """An SSA value or literal: ``lanes`` is 1 for a scalar."""
 
     ref: str
@@ -38,10 +38,12 @@ class Value:
         return f"{self.type} {self.ref}"
 
 
+@cache
 def vector(scalar: str, lanes: int) -> str:
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
+@cache
 def mangle(scalar: str, lanes: int) -> str:
     """The suffix of an overloaded intrinsic."""
     return SUFFIX[scalar] if lanes == 1 else f"v{lanes}{SUFFIX[scalar]}"

@@ -23,7 +23,9 @@ import numpy as np
 from autotune.measure.results import Options
 
 Run = Callable[[int], float]  # seconds that so many runs take together
-ENOUGH = 1.5  # a candidate slower than this times the best needs no more repeats: it will not win
+# A candidate slower than this times the best after so many repeats needs no more: it will not win. The more
+# of them there are, the less a neighbour can have slowed all.
+ENOUGH = {1: 1.5, 2: 1.2}
 MAX_SCREEN_S = 1.0  # no further repeat begins after this much timing
 
 
@@ -97,7 +99,7 @@ def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options
         if best_s is not None:
             if len(times) == 1 and times[0] > options.give_up * best_s:
                 return Timing(tuple(times), clock.rate(), slow=True)
-            if min(times) > ENOUGH * best_s:
+            if min(times) > ENOUGH[min(len(times), 2)] * best_s:
                 break
         if time.perf_counter() - start > MAX_SCREEN_S:
             break

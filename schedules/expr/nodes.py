@@ -286,12 +286,12 @@ def widen(e: Expr) -> Expr:
     return Cast("float32", e) if dtype_of(e) == HALF else e
 
 
-def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
-    """Both as operands of one dtype."""
+def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
+    """Both as operands of one dtype, and that."""
     if isinstance(a, Expr):
         da = dtype_of(a)
         if type(b) is int and da == INDEX:
-            return a, Const(b)
+            return a, Const(b), da
         if da == HALF:
             a, da = Cast("float32", a), "float32"
         ea, eb = a, wrap(b, da)
@@ -304,17 +304,16 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         eb, db = Cast("float32", eb), "float32"
     if da != db:
         raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})")
-    return ea, eb
+    return ea, eb, da
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """``a op b`` with constants folded and neutral elements dropped (integers only: floating
     point is left as written, so that a schedule never changes rounding)."""
-    ea, eb = _pair(a, b)
-    d = dtype_of(ea)
+    ea, eb, d = _pair(a, b)
     if d == "bool":
         raise TypeError(f"operator {op!r} needs numbers, got bool; use te.select")
-    if is_float(d):
+    if d != INDEX and is_float(d):
         if op in ("//", "%"):
             raise TypeError(f"operator {op!r} needs integers, got {d}")
         return Binary(op, ea, eb)
@@ -358,7 +357,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """A folded comparison; ``op`` is < <= == or !=."""
-    ea, eb = _pair(a, b)
+    ea, eb, _ = _pair(a, b)
     if isinstance(ea, Const) and isinstance(eb, Const):
         return Const(bool(FOLD[op](ea.value, eb.value)), "bool")
     return Compare(op, ea, eb)
@@ -391,9 +390,9 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
     if dtypes == {HALF}:
         ea, eb = wrap(a, HALF), wrap(b, HALF)
     elif isinstance(a, Expr):
-        ea, eb = _pair(a, b)
+        ea, eb, _ = _pair(a, b)
     else:
-        eb, ea = _pair(b, a)
+        eb, ea, _ = _pair(b, a)
     if cond == TRUE:
         return ea
     if cond == FALSE:

@@ -47,7 +47,7 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
             if n == Const(1) and not s.kind.startswith("blockIdx"):  # a grid of one block is one
                 return _go(substitute(b, {v: Const(0)}), ranges)
             body = _go(b, inner)
-            return None if body is None else replace(s, extent=n, body=body)
+            return None if body is None else Loop(v, n, body, s.kind, s.annotations)
         case Guard(cond=c, body=b):
             parts = [p for x in E.conjuncts(c) if (p := affine.simplify(x, ranges)) != E.TRUE]
             if E.FALSE in parts:
