@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,18 @@ def test_numbers_for_people() -> None:
     assert rate(1, 1, None) == "-"
     assert (percent(0.9871), percent(None), percent(float("nan"))) == ("98.7 %", "-", "-")
     assert counts({"timeout": 1, "crash": 0, "compile_error": 2}) == "compile_error 2, timeout 1"
+
+
+def test_an_interrupt_while_importing_leaves_no_traceback() -> None:
+    program = textwrap.dedent("""
+        import sys
+        class Interrupt:
+            def find_spec(self, name, path=None, target=None):
+                if name == "typer":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupt())
+        from autotune.cli import main
+        main()
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

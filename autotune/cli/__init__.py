@@ -6,6 +6,8 @@ from __future__ import annotations
 
 def main() -> None:
     """Entry point of the console script ``autotune``."""
-    from autotune.cli.app import app
-
+    try:
+        from autotune.cli.app import app
+    except KeyboardInterrupt:  # before there is a command that could answer it
+        raise SystemExit(130) from None
     app()
