@@ -110,7 +110,7 @@ def _module(text: str, target: Target, optimize: bool) -> Iterator[tuple[llvm.Ta
 def _lean() -> Iterator[None]:
     """Code generation without loop strength reduction, a quarter to a half of its time for what the text does
     itself (`Expressions.address`), and without scheduling once registers are allocated: a twentieth, for what
-    the processor does itself (sampled kernels of 8 tasks are as fast, to 0.3 %). Scheduling before that stays:
+    the processor does itself (kernels of 8 tasks are as fast, to 0.3 %). Scheduling before that stays:
     some kernels lose a fifth without. The switches are the whole process's, where others may compile too
     (numba), so they are put back."""
     llvm = _llvm()
