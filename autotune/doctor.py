@@ -254,5 +254,4 @@ def emulator() -> Finding:
     compiler = cxx.command()
     if compiler is None:
         return Finding("gpu emulation", "ok", "no C++ compiler", cxx.MISSING)
-    how = "zig" if "ziglang" in compiler else Path(compiler[0]).name
-    return Finding("gpu emulation", "ok", f"{how}: use --target cuda-emulator")
+    return Finding("gpu emulation", "ok", f"{cxx.name(compiler)}: use --target cuda-emulator")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import targets
+from autotune.codegen import cxx
 from autotune.measure.check import Checker
 from schedules import ops, te
 from schedules.dag import ComputeDAG
@@ -74,6 +75,12 @@ def missing(tool: str) -> None:
     if tool in os.environ.get("AUTOTUNE_TESTS_NEED", "").split():
         pytest.fail(f"{tool} is not usable here, and AUTOTUNE_TESTS_NEED names it")
     pytest.skip(f"{tool} is not usable here")
+
+
+def need_cxx() -> None:
+    """`missing` where nothing can be emulated."""
+    if cxx.command() is None:
+        missing("c++")
 
 
 @cache

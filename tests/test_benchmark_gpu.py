@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grid_cases import missing
-
-from autotune.codegen import cxx
+from grid_cases import need_cxx
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = """
@@ -36,8 +34,7 @@ def run(folder: Path, *args: str) -> tuple[int, str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     (tmp_path / "tiny.toml").write_text(SUITE)
     only = ("--steps", "install,suite 00,suite 01,half rows,half elementwise")
     status, said, found = run(tmp_path, *only, "--limit", "0.6")

@@ -12,12 +12,11 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
-from grid_cases import TARGET, Case, case, missing, program, sampled
+from grid_cases import TARGET, Case, case, need_cxx, program, sampled
 
 import autotune as at
 from autotune import device_arrays
 from autotune.codegen import cuda as cuda_c
-from autotune.codegen import cxx
 from autotune.device_kernel import DeviceKernel
 from autotune.devices import cuda
 from autotune.devices.emulated import EmulatedDevice
@@ -47,8 +46,7 @@ def space(request: pytest.FixtureRequest) -> fakes.Space:
         if not cuda.available():
             pytest.skip("there is no driver; test_devices.py runs this on a fake one")
         return fakes.Space(cuda.device())
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     return fakes.Space(EmulatedGpu())
 
 
@@ -302,8 +300,7 @@ def test_cuda_waits_for_streams_on_the_device(space: fakes.Space, tmp_path: Path
 @pytest.fixture
 def on_cpu() -> Iterator[EmulatedDevice]:
     """Emulation whose arrays are torch's on the CPU."""
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     yield EmulatedDevice()
 
 
@@ -393,8 +390,7 @@ def test_arrays_with_dlpack(on_cpu: EmulatedDevice, old: bool) -> None:
 
 
 def test_dlpack_is_told_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     c = case("matmul")
     k = kernel_of(c, EmulatedGpu())
     given = [Pack(x.copy(), False, (2, 0)) for x in c.inputs]

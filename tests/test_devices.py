@@ -15,7 +15,7 @@ import gpu_fakes as fakes
 import measure_fakes
 import numpy as np
 import pytest
-from grid_cases import case, missing, program, sampled
+from grid_cases import case, missing, need_cxx, program, sampled
 
 import autotune as at
 from autotune import targets
@@ -181,8 +181,7 @@ def test_clocks_are_read_where_the_library_has_them(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(cuda.available(), reason="there is a driver already")
 def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     if not nvrtc.available():  # the same wheels
         missing("nvrtc")
     tests = [str(HERE / name) for name in ("test_devices.py", "test_device_kernel.py")]

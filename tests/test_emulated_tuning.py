@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_runner import run
-from grid_cases import TARGET, case, missing, sampled
+from grid_cases import TARGET, case, missing, need_cxx, sampled
 
 import autotune as at
 from autotune import targets
 from autotune.building import build_object
-from autotune.codegen import cxx, nvrtc
+from autotune.codegen import nvrtc
 from autotune.codegen.compile import load_object
 from autotune.devices import select
 from schedules.model import Target
@@ -21,8 +21,7 @@ from schedules.schedule import Schedule
 
 @pytest.fixture
 def gxx() -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
 
 
 @pytest.mark.usefixtures("gxx")

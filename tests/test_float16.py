@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grid_cases import SMALL, Case, case, missing, program, sampled
+from grid_cases import SMALL, Case, case, missing, need_cxx, program, sampled
 from helpers import check_compiled, execute, expected, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ import autotune as at
 from autotune import limits, targets
 from autotune.bench import agree, arrays_for
 from autotune.building import emit_module
-from autotune.codegen import cuda, cxx, emulator
+from autotune.codegen import cuda, emulator
 from autotune.codegen.compile import assembly
 from autotune.codegen.gridcode import grid_code
 from autotune.codegen.opencl import generate
@@ -212,8 +212,7 @@ def test_an_x86_without_conversions_is_refused() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_conversions_of_the_emulator(which: int) -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     c = conversions()[which]
     p = program(c.dag, next(sampled(c.dag, 1))[1])
     outputs = c.poisoned()

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grid_cases import TARGET, Case, case, masked_add, missing, program, sampled
+from grid_cases import TARGET, Case, case, masked_add, need_cxx, program, sampled
 from test_grid import count, without
 
-from autotune.codegen import cuda, cxx, emulator, launcher
+from autotune.codegen import cuda, emulator, launcher
 from autotune.codegen.compile import link
 from autotune.codegen.gridcode import GridCode, Launch, grid_code
 from schedules import te
@@ -116,8 +116,7 @@ def reduced_again_and_again() -> tuple[Case, GridProgram]:
 
 @pytest.mark.parametrize("op", ["softmax", "reduce_sum", "rms_norm", "in a loop"])
 def test_what_the_generator_adds_to_reductions_is_needed(op: str) -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     c, p = reduced_again_and_again() if op == "in a loop" else (case(op), several_warps(case(op)))
     whole = cuda.source(p).removeprefix(cuda.PRELUDE)
     texts = [("nothing", whole), *mutants(whole)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, program, sampled, space
+from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, need_cxx, program, sampled, space
 
 from autotune import targets
-from autotune.codegen import cuda, cxx, emulator, nvrtc
+from autotune.codegen import cuda, emulator, nvrtc
 from schedules import ops, te
 from schedules.schedule import Schedule
 from schedules.space import derive
@@ -26,8 +26,7 @@ def test_every_operator_is_here() -> None:
 
 
 def emulate(c: Case, count: int) -> None:
-    if cxx.command() is None:
-        missing("c++")
+    need_cxx()
     found = _some(c, count)
     obj = emulator.build(*(p for _, p in found))
     for n, (name, p) in enumerate(found):

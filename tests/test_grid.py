@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grid_cases import TARGET, case, program, sampled
+from grid_cases import TARGET, case, need_cxx, program, sampled
 
-from autotune.codegen import cuda, cxx, emulator, opencl
+from autotune.codegen import cuda, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
@@ -141,8 +141,8 @@ def test_every_guard_is_needed() -> None:
         assert wrong, f"guard {number} can be left out"
 
 
-@pytest.mark.skipif(cxx.command() is None, reason="needs a C++ compiler")
 def test_emulated_code_finds_missing_barriers() -> None:
+    need_cxx()
     p = lower_simt(product().nest)
     broken = [without(p, Barrier, number) for number in range(count(p, Barrier))]
     obj = emulator.build(p, *broken)
@@ -157,8 +157,8 @@ def test_emulated_code_finds_missing_barriers() -> None:
             assert fault is not None and "with no barrier between them" in fault
 
 
-@pytest.mark.skipif(cxx.command() is None, reason="needs a C++ compiler")
 def test_emulated_code_finds_divergence_and_overruns() -> None:
+    need_cxx()
     p = lower_simt(product().nest)
 
     def divergent(s: Stmt) -> Stmt:
@@ -255,9 +255,9 @@ def test_a_loop_carries_what_is_pending_to_its_beginning() -> None:
     assert kinds == ["Barrier", "Loop", "Barrier", "Loop"]
 
 
-@pytest.mark.skipif(cxx.command() is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize(("n", "vectors"), [(1003, False), (1004, True), (1024, True)])
 def test_vectors_are_cut_by_no_tail(n: int, vectors: bool) -> None:
+    need_cxx()
     x = te.placeholder((n,), "float32", name="x")
     s = Schedule([x, te.compute((n,), lambda i: x[i] + x[i], name="y")], TARGET)
     block, thread, lanes = s.split(s.loops("y")[0], (None, 64, 4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -10,7 +9,7 @@ from random import Random
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from grid_cases import TARGET, case, missing
+from grid_cases import TARGET, case, need_cxx
 from helpers import check_interpreted, execute, expected, host, inputs, interpret
 from hypothesis import given, settings
 from programs import argmax, attended, chain, matmul
@@ -535,8 +534,7 @@ def test_mutant_is_caught(
 @pytest.mark.parametrize("scope", ["local", "shared"])
 def test_a_block_of_threads_walks_its_rows_in_parts(scope: str) -> None:
     """By hand: a thread a row, what a part holds in its registers or in shared memory."""
-    if shutil.which("g++") is None:
-        missing("g++")
+    need_cxx()
     c = case("attention")
     s = Schedule(c.dag, TARGET)
     rows, _ = s.split("y_i", (None, 4))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 MISSING = "emulating a GPU needs a C++ compiler: install g++, or pip install 'autotune[emulator]'"
 _NAMES = ("g++", "c++", "clang++")
@@ -18,3 +20,8 @@ def command() -> tuple[str, ...] | None:
     if found is not None:
         return (found,)
     return _WHEEL if importlib.util.find_spec("ziglang") is not None else None
+
+
+def name(compiler: Sequence[str]) -> str:
+    """What messages call it."""
+    return "zig" if compiler == _WHEEL else Path(compiler[0]).name

@@ -61,7 +61,7 @@ def _compile(source: str, *how: str) -> bytes:
             [*compiler, *FLAGS, *how, str(path), "-o", str(out)], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise CompileError(f"{Path(compiler[0]).name} refused the generated code: {done.stderr[:600]}")
+            raise CompileError(f"{cxx.name(compiler)} refused the generated code: {done.stderr[:600]}")
         return out.read_bytes()
 
 

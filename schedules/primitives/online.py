@@ -101,7 +101,8 @@ class Online(Primitive):
             for name in self.sums
             for x in E.loads(_written_out(nest, find_block(nest, name).values[0]))
         }
-        which = next((n for n, w in enumerate(m.writes) if w.buffer in used and _is_maximum(m, n)), None)
+        maxima = (n for n, w in enumerate(m.writes) if w.buffer in used and _reduces_by(m, "max", n))
+        which = next(maxima, None)
         if which is None:
             raise ScheduleError(
                 f"online {self.block}: it is no maximum that {', '.join(self.sums)} depend on; name the "
@@ -125,7 +126,7 @@ class Online(Primitive):
                 f"online {self.block}: {b.name} does not reduce one axis by one loop; use online before "
                 "split and fuse"
             )
-        if b.name != self.block and (len(b.writes) > 1 or not _is_sum(b)):
+        if b.name != self.block and (len(b.writes) > 1 or not _reduces_by(b, "+")):
             raise ScheduleError(f"online {self.block}: {b.name} is not a sum, which could be rescaled")
 
     def _follower(self, nest: Nest, m: Block, which: int, b: Block, relative: set[str]) -> _Follower:
@@ -376,25 +377,13 @@ def _written_out(nest: Nest, e: Expr) -> Expr:
     return E.rewrite(e, f)
 
 
-def _is_maximum(b: Block, n: int) -> bool:
-    """Whether output ``n`` of a reduction is the maximum of its values."""
+def _reduces_by(b: Block, op: str, n: int = 0) -> bool:
+    """Whether output ``n`` of a reduction joins its own floating-point operands by ``op`` alone."""
     assert b.reducer is not None
     c = b.reducer.combine[n]
-    mine = {f"x{n}", f"y{n}"}
     return (
         isinstance(c, Binary)
-        and c.op == "max"
-        and {x.buffer for x in (c.a, c.b) if isinstance(x, Load)} == mine
+        and c.op == op
+        and {x.buffer for x in (c.a, c.b) if isinstance(x, Load)} == {f"x{n}", f"y{n}"}
         and E.is_float(b.reducer.identity[n].dtype)
-    )
-
-
-def _is_sum(b: Block) -> bool:
-    assert b.reducer is not None
-    (c,) = b.reducer.combine
-    return (
-        isinstance(c, Binary)
-        and c.op == "+"
-        and {x.buffer for x in (c.a, c.b) if isinstance(x, Load)} == {"x0", "y0"}
-        and E.is_float(b.reducer.identity[0].dtype)
     )
