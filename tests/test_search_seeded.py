@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from log_filler import host
 
 from autotune import resume
 from autotune.search import policies
 from autotune.search.base import Result
 from autotune.search.seeded import Seeded
+from autotune.targets import from_name
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Step, Target, Trace
@@ -19,7 +19,8 @@ from schedules.space import derive
 from schedules.space.base import Candidate, Space
 
 WORKLOAD = ops.workload("matmul", {"m": 32, "n": 32, "k": 32})
-OTHER = replace(host(), arch="another", limits=tuple((k, 2 * v) for k, v in host().limits if "bytes" in k))
+HERE = from_name("x86-64-v3")  # wherever the tests run
+OTHER = replace(HERE, arch="another", limits=tuple((k, 2 * v) for k, v in HERE.limits if "bytes" in k))
 
 
 def some(space: Space, n: int, seed: int = 0) -> list[Candidate]:
@@ -42,7 +43,7 @@ def store(db: Path, target: Target, space: Space, candidates: list[Candidate]) -
 
 
 def test_seeds_come_first_once_and_the_policy_never_repeats_them() -> None:
-    space = derive(WORKLOAD.dag, host())
+    space = derive(WORKLOAD.dag, HERE)
     seeds = some(space, 5)
     policy = Seeded(policies.create("random", space, "random", 1), space, [*seeds, seeds[0]])
     policy.exclude([trace_of(space, seeds[1])])
@@ -56,21 +57,21 @@ def test_seeds_come_first_once_and_the_policy_never_repeats_them() -> None:
 
 
 def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(tmp_path: Path) -> None:
-    space, there = derive(WORKLOAD.dag, host()), derive(WORKLOAD.dag, OTHER)
+    space, there = derive(WORKLOAD.dag, HERE), derive(WORKLOAD.dag, OTHER)
     good = some(there, 20)
     db = tmp_path / "tuning.db"
     store(db, OTHER, there, good)
     store(db, Target("cuda", "sm_90"), there, some(there, 5, seed=3))  # another kind of machine
     with Log(db) as log:
-        found = resume.elsewhere(log, WORKLOAD, host(), space)
+        found = resume.elsewhere(log, WORKLOAD, HERE, space)
         assert 0 < len(found) <= resume.SEEDS and set(found) <= set(good)
         for c in found:
             assert space.valid(c.sketch, np.array([c.row])).all()
         assert resume.elsewhere(log, WORKLOAD, OTHER, space) == []  # its own records are resumed instead
-        assert resume.elsewhere(log, ops.workload("add", {"n": 8}), host(), space) == []
+        assert resume.elsewhere(log, ops.workload("add", {"n": 8}), HERE, space) == []
         run = log.start_run(WORKLOAD, replace(OTHER, arch="hostile"), {}, seed=0).uid
         for i, row in enumerate(([10**30] * 9, ["x"], [-1] * 6, None, [[1]], [2**63 - 1] * 6)):
             said, name = {resume.DECISIONS: row}, there.sketches[0]
             trace = Trace((Step("unroll", (("loop", f"x{i}"),)),))
             log.add(NewRecord(run, i, name, trace, "ok", times_s=[1e-9], environment=said))
-        assert set(resume.elsewhere(log, WORKLOAD, host(), space)) <= set(good)
+        assert set(resume.elsewhere(log, WORKLOAD, HERE, space)) <= set(good)
