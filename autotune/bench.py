@@ -59,10 +59,12 @@ def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: 
 
 @dataclass(frozen=True)
 class Contender:
-    """An implementation: ``call()`` computes the workload once, into arrays that it holds."""
+    """An implementation: ``call()`` computes the workload once, into arrays that it holds. ``sample(n)``:
+    seconds a call of ``n`` calls, for one that times itself, in a process of its own."""
 
     name: str
     call: Callable[[], object]
+    sample: Callable[[int], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def compare(
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
     start = clock()
-    with _collector_off():
+    with collector_off():
         for r in range(max_rounds):
             if r >= MIN_ROUNDS and clock() - start >= seconds:
                 break
@@ -115,7 +117,7 @@ def compare(
                 if settle_s > 0:
                     time.sleep(settle_s)
                     c.call()
-                times[c.name].append(_sample(c, numbers[c.name], clock))
+                times[c.name].append(sample(c, numbers[c.name], clock))
     return Comparison(times, limits)
 
 
@@ -124,13 +126,16 @@ def _calibrate(c: Contender, clock: Callable[[], float]) -> int:
     c.call()
     number = 1
     while True:
-        took = _sample(c, number, clock) * number
+        took = sample(c, number, clock) * number
         if took >= SAMPLE_S / 2 or number >= 1 << 20:
             return max(1, round(number * SAMPLE_S / max(took, 1e-9)))
         number *= 4
 
 
-def _sample(c: Contender, number: int, clock: Callable[[], float]) -> float:
+def sample(c: Contender, number: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds a call, of ``number`` calls."""
+    if c.sample is not None:
+        return c.sample(number)
     call = c.call
     begin = clock()
     for _ in range(number):
@@ -139,7 +144,8 @@ def _sample(c: Contender, number: int, clock: Callable[[], float]) -> float:
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
+    """No garbage is collected meanwhile."""
     was = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -114,6 +114,14 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         pairs = (((r["group"], r["threads"]), r["ratio"][p]) for r in rows if p in r["ratio"])
         mean, groups = mean_over_groups(pairs)
         out.append(f"\nOver {groups} groups: {mean:.2f} times as fast as {p}.")
+    best = [(r, *min((ratio, p) for p, ratio in r["ratio"].items())) for r in rows if r["ratio"]]
+    mean, groups = mean_over_groups(((r["group"], r["threads"]), ratio) for r, ratio, _ in best)
+    out.append(f"\nOver {groups} groups: {mean:.2f} times as fast as the best of them for each shape.")
+    out += [
+        f"Behind: {r['task'][0]} {r['task'][2]}: {ratio:.2f} times as fast as {p}"
+        for r, ratio, p in best
+        if ratio < 1
+    ]
     return "\n".join(out)
 
 
@@ -123,7 +131,7 @@ def main() -> None:
     parser.add_argument("suite", nargs="?", help="FILE[:NAME]")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", default="60s", help="tuning time of each operator")
-    parser.add_argument("--against", default="numpy,torch,torch.compile,onnxruntime")
+    parser.add_argument("--against", default="numpy,numpy.best,torch,torch.best,torch.compile,onnxruntime")
     parser.add_argument("--constant-weights", action="store_true", help="weights are known ahead")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/suite.json"))
     parser.add_argument("--markdown", action="store_true", help="print the table of the file and stop")

@@ -44,8 +44,9 @@ SMALL: dict[str, dict[str, object]] = {
     "fused_multiply_add": {"n": 11},
 }
 
-WITHOUT_PEER = {(library, "capsule_conv2d") for library in ("torch", "torch.compile", "onnxruntime")}
-COMPILED = ("matmul", "conv2d", "softmax")  # each takes a C++ compiler seconds
+WITHOUT_PEER = {(library, "capsule_conv2d") for library in PEERS if not library.startswith("numpy")}
+FEW = ("matmul", "conv2d", "softmax")  # of peers that take seconds each: a C++ compiler, or new processes
+SLOW_PEERS = ("torch.compile", "numpy.best", "torch.best")
 
 
 class Clock:
@@ -118,8 +119,8 @@ def test_quick_calls_are_timed_many_at_a_time() -> None:
 def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
     if library != "numpy":
         pytest.importorskip(library.partition(".")[0])
-    if library == "torch.compile" and name not in (*COMPILED, "capsule_conv2d"):
-        pytest.skip("compiled as a few others are, and each takes seconds")
+    if library in SLOW_PEERS and name not in (*FEW, "capsule_conv2d"):
+        pytest.skip("prepared as a few others are, and each takes seconds")
     workload = ops.workload(name, SMALL[name])
     inputs, outputs = arrays_for(workload, 0)
     if (library, name) in WITHOUT_PEER:
@@ -136,7 +137,7 @@ def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
 @pytest.mark.parametrize("library", ["onnxruntime", "torch.compile"])
 def test_peers_may_know_weights_ahead(library: str, name: str) -> None:
     pytest.importorskip(library.partition(".")[0])
-    if (library, name) in WITHOUT_PEER or (library == "torch.compile" and name not in COMPILED):
+    if (library, name) in WITHOUT_PEER or (library == "torch.compile" and name not in FEW):
         pytest.skip("no peer, or compiled as a few others are")
     workload = as_workload(name, SMALL[name], constant_weights=True)
     inputs, outputs = arrays_for(workload, 0)

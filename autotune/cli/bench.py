@@ -33,7 +33,10 @@ def bench(
     against: Annotated[
         str,
         typer.Option(
-            "--against", metavar="PEER,...", help="Peers: numpy, torch, torch.compile, onnxruntime."
+            "--against",
+            metavar="PEER,...",
+            help="Peers: numpy, torch, torch.compile, onnxruntime; numpy.best and torch.best at the settings "
+            "that suit this CPU.",
         ),
     ] = "numpy",
     must_beat: Annotated[
@@ -58,6 +61,7 @@ def bench(
       autotune bench matmul --shape m=512,n=512,k=512
       autotune bench softmax --shape m=4096,n=1024 --against numpy,torch --threads 1 --json
       autotune bench --suite ops.toml:quick --against torch --threads 1
+      autotune bench matmul --shape m=512,n=512,k=512 --against numpy,numpy.best,torch,torch.best
     """
     time_s = opt.parse_budget(duration)
     names = _peer_names(against)
@@ -133,7 +137,7 @@ def _compare(
                     raise
                 continue
             agree(workload, name, prepared.result(), outputs)
-            contenders.append(Contender(name, prepared.call))
+            contenders.append(Contender(name, prepared.call, prepared.sample))
         settle = SETTLE_S if kernel.target.threads > 1 else 0.0
         result = compare(contenders, limit, seconds=time_s, settle_s=settle)
     rows = [

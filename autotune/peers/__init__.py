@@ -29,10 +29,12 @@ class PeerError(AutotuneError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """``call()`` computes once; ``result()`` gives what the last call computed, to be checked."""
+    """``call()`` computes once; ``result()`` gives what the last call computed, to be checked.
+    ``sample(n)``: seconds a call of ``n`` calls, where they must be timed elsewhere."""
 
     call: Callable[[], object]
     result: Callable[[], Sequence[np.ndarray]]
+    sample: Callable[[int], float] | None = None
 
 
 class Peer(Protocol):
@@ -46,7 +48,9 @@ class Peer(Protocol):
 # name on the command line -> (module here, module that must be installed)
 PEERS = {
     "numpy": ("autotune.peers.with_numpy", "numpy"),
+    "numpy.best": ("autotune.peers.with_numpy_best", "numpy"),
     "torch": ("autotune.peers.with_torch", "torch"),
+    "torch.best": ("autotune.peers.with_torch_best", "torch"),
     "torch.compile": ("autotune.peers.with_torch_compile", "torch"),
     "onnxruntime": ("autotune.peers.with_onnxruntime", "onnxruntime"),
 }

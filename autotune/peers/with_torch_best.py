@@ -1,0 +1,48 @@
+"""torch, eager, whose MKL was told that this CPU is Intel's: on others it keeps to AVX2 or less.
+
+MKL asks itself by a function, ``mkl_serv_intel_cpu_true``; a library loaded before it may answer instead.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from autotune.codegen import cxx
+from autotune.peers import Arrays, PeerError, Prepared
+from autotune.peers.apart import prepare_apart
+from schedules.model import Workload
+
+ANSWER = 'extern "C" int mkl_serv_intel_cpu_true() { return 1; }\n'
+
+
+@contextmanager
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+    """See `autotune.peers`. Raises `PeerError` as torch's does, and where there is no C++ compiler."""
+    with TemporaryDirectory() as folder:
+        settings = {"LD_PRELOAD": str(library(Path(folder)))}
+        with prepare_apart("torch", settings, workload, inputs, outputs, threads) as prepared:
+            yield prepared
+
+
+def library(folder: Path) -> Path:
+    """The library with the answer, made in ``folder``."""
+    compiler = cxx.command()
+    if compiler is None:
+        raise PeerError(
+            "peer 'torch.best' needs a C++ compiler: install g++, or pip install 'autotune[emulator]', or "
+            "leave it out of --against"
+        )
+    source, made = folder / "answer.cpp", folder / "answer.so"
+    source.write_text(ANSWER, encoding="utf-8")
+    command = [*compiler, "-shared", "-fPIC", "-o", str(made), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PeerError(
+            f"peer 'torch.best': {cxx.name(compiler)} failed: {' '.join(done.stderr.split())[:300]}; "
+            "leave it out of --against"
+        )
+    return made
