@@ -7,7 +7,8 @@ first needed, and its result is passed on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -100,3 +101,18 @@ def database(db: str | os.PathLike[str] | None) -> str:
 
 def _expanded(db: str) -> str:
     return db if "://" in db else str(Path(db).expanduser())
+
+
+@contextmanager
+def environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Variables that a process started meanwhile sees too."""
+    before = {k: os.environ.get(k) for k in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for k, v in before.items():
+            if v is None:
+                del os.environ[k]
+            else:
+                os.environ[k] = v

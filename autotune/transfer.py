@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune import resume
+from autotune.search.evolutionary import model_features, model_matrix
 from autotune.tuning import TuneOptions
 from cost_model.dataset import Dataset
 from schedules.errors import AutotuneError
@@ -36,6 +37,7 @@ def neighbours(
     if not options.needs_xgboost or options.model == "scratch":
         return None
     here = (workload.digest, target.digest)
+    names = model_features(space)
     found: list[tuple[float, str, str]] = []
     for w, t in log.tasks():
         if (w, t) == here:
@@ -46,10 +48,9 @@ def neighbours(
         d = distance(dict(workload.params), dict(other.params)) + ELSEWHERE * (t != target.digest)
         if d <= FARTHEST:
             found.append((d, w, t))
-    parts = [p for _, w, t in sorted(found)[:TASKS] if (p := _rows(log, w, t, space)) is not None]
+    parts = [p for _, w, t in sorted(found)[:TASKS] if (p := _rows(log, w, t, space, names)) is not None]
     if not parts:
         return None
-    names = (*space.feature_names, "sketch")
     groups = np.concatenate([np.full(len(y), g) for g, (_, y) in enumerate(parts)])
     features, throughput = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
     return Dataset(names, features, throughput, groups)
@@ -69,8 +70,10 @@ def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     return total
 
 
-def _rows(log: Log, workload: str, target: str, space: Space) -> tuple[np.ndarray, np.ndarray] | None:
-    """Features and throughput of a task's candidates: its best and, evenly, others."""
+def _rows(
+    log: Log, workload: str, target: str, space: Space, names: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Columns ``names`` and throughput of a task's candidates: its best and, evenly, others."""
     from schedules.space import derive
 
     try:
@@ -89,8 +92,7 @@ def _rows(log: Log, workload: str, target: str, space: Space) -> tuple[np.ndarra
         if mine:
             rows = np.array([r.candidate.row for r in mine], dtype=np.int64).reshape(len(mine), -1)
             same = space.sketches.index(name) if name in space.sketches else -1
-            column = np.full((len(mine), 1), same, dtype=np.float32)
-            features.append(np.concatenate([other.features(s, rows), column], axis=1))
+            features.append(model_matrix(other, s, rows, names, same))
             throughput += [r.throughput for r in mine]
     if not features:
         return None

@@ -40,7 +40,9 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
     if have >= trials:
         return 0
     space = derive(workload.dag, target)
-    policy = policies.create(search, space, "xgb", seed=have)
+    policy = policies.create(
+        search, space, "xgb", seed=have, vector_bytes=target.limit("vector_bytes", 32)
+    )
     earlier = resume.read(log.seen(workload, target), space)
     policy.exclude(earlier.digests)
     policy.tell(earlier.results)

@@ -23,11 +23,13 @@ from examples import handwritten
 from schedules.evaluate import evaluate
 
 CASES = {
-    "matmul 1024x1024x1024": (lambda: handwritten.matmul(1024, 1024, 1024), 2 * 1024**3),
-    "matmul 512x512x512": (lambda: handwritten.matmul(512, 512, 512), 2 * 512**3),
-    "matmul 997x991x983": (lambda: handwritten.matmul(997, 991, 983), 2 * 997 * 991 * 983),
-    "conv2d 56x56x64->64 3x3": (lambda: handwritten.conv2d(56, 56, 64, 64), 2 * 56 * 56 * 64 * 64 * 9),
-    "conv2d 14x14x256->256 3x3": (lambda: handwritten.conv2d(14, 14, 256, 256), 2 * 14 * 14 * 256 * 256 * 9),
+    "matmul 1024x1024x1024": (lambda t: handwritten.matmul(1024, 1024, 1024, t), 2 * 1024**3),
+    "matmul 512x512x512": (lambda t: handwritten.matmul(512, 512, 512, t), 2 * 512**3),
+    "matmul 997x991x983": (lambda t: handwritten.matmul(997, 991, 983, t), 2 * 997 * 991 * 983),
+    "conv2d 56x56x64->64 3x3": (lambda t: handwritten.conv2d(56, 56, 64, 64, t), 2 * 56 * 56 * 64 * 64 * 9),
+    "conv2d 14x14x256->256 3x3": (
+        lambda t: handwritten.conv2d(14, 14, 256, 256, t), 2 * 14 * 14 * 256 * 256 * 9
+    ),
 }
 
 
@@ -36,11 +38,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     rounds = parser.parse_args().rounds
     target = detect(threads=1)
+    tiles = handwritten.AVX512 if target.limit("vector_bytes") == 64 else handwritten.AVX2
     peak = FmaLoop(target, "float32")
     peak_runs = max(1, round(2e-3 / (peak.seconds(100) / 100)))
     rng = np.random.default_rng(0)
     for name, (make, flops) in CASES.items():
-        s = make()
+        s = make(tiles)
         kernel = load_object(build_object(s.dag, s.trace, target))
         inputs = [rng.standard_normal(t.shape).astype(t.dtype) for t in s.dag.inputs]
         out = np.full(s.dag.tensors[s.dag.outputs[0]].shape, np.nan, np.float32)

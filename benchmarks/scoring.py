@@ -74,7 +74,8 @@ def speeds(space: DerivedSpace, rows: int, size: int) -> dict[str, float]:
     n = sum(len(r) for _, r in work)
     names = model_features(space)
     matrices = [model_matrix(space, s, r) for s, r in work]
-    prior = pretrained.Prior(names, matrices[0]) if pretrained.knows(names) else None
+    document = pretrained.shipped(space.target.limit("vector_bytes", 32))
+    prior = pretrained.Prior(names, matrices[0], document) if pretrained.knows(names, document) else None
     own = XGBModel(names, prior=prior)
     sample = np.concatenate(matrices)
     sample = sample[rng.choice(len(sample), OWN)]

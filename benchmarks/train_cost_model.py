@@ -1,7 +1,7 @@
 """Train the shipped cost model and judge it, on the data of `dataset.py`.
 
     python benchmarks/train_cost_model.py extract data.db data.npz
-    python benchmarks/train_cost_model.py train data.npz --out cost_model/data/cpu.json
+    python benchmarks/train_cost_model.py train data.npz --out cost_model/data/cpu-vector64.json
     python benchmarks/train_cost_model.py judge data.npz --out benchmarks/results/cost-model-znver3.json
 
 ``judge`` asks no model about a task that it has seen (``by_task``: 8 folds of tasks), and none about an
@@ -26,7 +26,7 @@ import numpy as np
 
 from autotune.replay import Table, play
 from autotune.search.base import SearchPolicy
-from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
+from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.random import RandomSearch
 from autotune.search.table import Sheet, TableSpace
 from autotune.targets import machine
@@ -181,6 +181,20 @@ def table(t: TaskData) -> Table:
     return Table(t.op, TableSpace(sheets, t.names))
 
 
+def columns(t: TaskData) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """What a model of a search of this task sees: names, its candidates, and its random sample, of which only
+    the features are known."""
+    space = table(t).space
+    names = model_features(space)
+    seen = np.empty((len(t.rows), len(names)), dtype=np.float32)
+    for i, s in enumerate(np.unique(t.sketch)):
+        mine = t.sketch == s
+        seen[mine] = model_matrix(space, i, t.rows[mine][:, : len(t.holes[s])])
+    reference = np.full((len(t.reference), len(names)), np.nan, dtype=np.float32)
+    reference[:, : len(t.names)] = t.reference
+    return names, seen, reference
+
+
 def ranking(scores: np.ndarray, t: TaskData) -> dict[str, float]:
     ok = t.drawn & np.isfinite(t.time_s)
     return {
@@ -207,9 +221,7 @@ def within(t: TaskData, doc: dict[str, Any]) -> dict[str, dict[str, float]]:
     ok = np.flatnonzero(t.drawn & np.isfinite(t.time_s))
     mixed = rng.permutation(ok)
     known, asked = mixed[: len(ok) * 4 // 5], mixed[len(ok) * 4 // 5 :]
-    names = (*t.names, "sketch")
-    features = np.column_stack([t.features, t.sketch]).astype(np.float32)
-    reference = np.column_stack([t.reference, np.zeros(len(t.reference))]).astype(np.float32)
+    names, features, reference = columns(t)
     prior = pretrained.Prior(names, reference, doc)
     holes = raw_holes(t)
     models = {
@@ -239,9 +251,7 @@ def judge(tasks: list[TaskData], seeds: int, trials: int) -> dict[str, Any]:
         doc = document(train([t for t in tasks if t.op != op]), tasks[0].names)
         for i in (i for i in judged if tasks[i].op == op):
             t, begin = tasks[i], time.perf_counter()
-            names = (*t.names, "sketch")
-            features = np.column_stack([t.features, t.sketch]).astype(np.float32)
-            reference = np.column_stack([t.reference, np.zeros(len(t.reference))]).astype(np.float32)
+            names, features, reference = columns(t)
             near = pretrained.Prior(names, reference, unseen[i])
             prior = pretrained.Prior(names, reference, doc)
             ranked = {

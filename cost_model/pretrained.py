@@ -1,13 +1,15 @@
-"""The shipped model: trained on measured candidates of many operators, good before the first trial.
+"""The shipped models: trained on measured candidates of many operators, good before the first trial.
 
-``data/cpu.json`` was made by ``benchmarks/train_cost_model.py``; its ``provenance`` says from which tasks.
-Columns are found by name, so that it serves later versions of the features too: one that is gone is a missing
-value to its trees, a new one is unknown to them.
+There is one for each width of vectors, because CPUs of one width agree with each other on what is fast more
+than with others. The files in ``data`` were made by ``benchmarks/train_cost_model.py``; their ``provenance``
+says from which tasks. Columns are found by name, so that a model serves later versions of the features too:
+one that is gone is a missing value to its trees, a new one is unknown to them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import as_file, files
@@ -21,19 +23,18 @@ from cost_model.base import CostModelError, Features, Scores, check_features, wr
 from cost_model.features import DERIVED, inputs, usual
 from cost_model.xgb import DRAFT_TREES, decode, encode
 
-FILE = "cpu.json"
+FILES = {32: "cpu-vector32.json", 64: "cpu-vector64.json"}  # by bytes of a vector
 KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
 
 
 class Prior:
-    """The shipped model on one task, ready at once. ``reference``: features of a random sample of its
-    candidates, from which it takes what is usual there."""
+    """A shipped model, ``document``, on one task, ready at once. ``reference``: features of a random sample
+    of the task's candidates, from which it takes what is usual there."""
 
     def __init__(
-        self, feature_names: tuple[str, ...], reference: Features, document: Mapping[str, Any] | None = None
+        self, feature_names: tuple[str, ...], reference: Features, document: Mapping[str, Any]
     ) -> None:
         self.feature_names = feature_names
-        document = shipped() if document is None else document
         self._document = document
         self._wanted = tuple(document["feature_names"])
         self._usual = usual(check_features(reference, feature_names), feature_names)
@@ -55,7 +56,7 @@ class Prior:
 
     @cached_property
     def _bag(self) -> list[Any]:
-        return decode(self._document, len(self._wanted) + len(DERIVED), Path(FILE))
+        return decode(self._document, len(self._wanted) + len(DERIVED), Path("data"))
 
     def _mean(self, features: Features, bag: list[Any], trees: int) -> Scores:
         """What boosters say on average, by their first ``trees``; 0 for all of them."""
@@ -73,16 +74,20 @@ class Prior:
         raise CostModelError("the shipped model is not read from elsewhere")
 
 
-def knows(names: Sequence[str]) -> bool:
-    """Whether the shipped model has seen most of these features."""
-    wanted = shipped().get("feature_names", ())
+def knows(names: Sequence[str], document: Mapping[str, Any]) -> bool:
+    """Whether a shipped model has seen most of these features."""
+    wanted = document.get("feature_names", ())
     return bool(wanted) and sum(n in names for n in wanted) >= KNOWN * len(wanted)
 
 
+def shipped(vector_bytes: int = 32) -> dict[str, Any]:
+    """The model for CPUs with vectors of this width, or the nearest; ``{}`` where the package has none."""
+    return _read(min(FILES, key=lambda width: abs(math.log2(width / vector_bytes))))
+
+
 @cache
-def shipped() -> dict[str, Any]:
-    """The file of the package, ``{}`` where it has none."""
-    with as_file(files("cost_model") / "data" / FILE) as path:
+def _read(width: int) -> dict[str, Any]:
+    with as_file(files("cost_model") / "data" / FILES[width]) as path:
         if not path.exists():
             return {}
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,24 +1,42 @@
-"""Schedules written by hand, in public primitives only, for a CPU with 16 vector registers of 8 floats.
+"""Schedules written by hand, in public primitives only, for a CPU with 16 vector registers of 8 floats (AVX2)
+or with 32 of 16 (AVX-512). What differs between them is the register tile.
 
 Run it to see the loop nests: ``python examples/handwritten.py``. ``benchmarks/handwritten.py`` times them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import autotune as at
 from schedules import ops
 from schedules.schedule import Schedule
 
 
-def matmul(
-    m: int, n: int, k: int, *, rows: int = 6, lanes: int = 16, block: int = 1, steps: int = 8
-) -> Schedule:
-    """C = A·B: B packed into panels as wide as the register tile, a tile of ``rows`` x ``lanes``
-    accumulators in registers over the whole of k, C written once.
+@dataclass(frozen=True)
+class Tiles:
+    """Accumulators that fill the registers but for a row of B and one value of A: ``rows`` x ``lanes`` of a
+    product, ``pixels`` (high, wide) x ``lanes`` of a convolution. ``block`` and ``steps``: see `matmul`."""
+
+    rows: int
+    pixels: tuple[int, int]
+    lanes: int
+    block: int
+    steps: int
+
+
+AVX2 = Tiles(rows=6, pixels=(3, 2), lanes=16, block=1, steps=8)
+AVX512 = Tiles(rows=8, pixels=(2, 7), lanes=32, block=0, steps=4)
+
+
+def matmul(m: int, n: int, k: int, tiles: Tiles = AVX2) -> Schedule:
+    """C = A·B: B packed into panels as wide as the register tile, a tile of accumulators in registers over
+    the whole of k, ``steps`` of it at a time, C written once.
 
     ``block`` row tiles share a panel before the next panel comes (0: all of them): with one, its rows of A
     stay in L1.
     """
+    rows, lanes, block, steps = tiles.rows, tiles.lanes, tiles.block, tiles.steps
     s = at.Schedule(ops.workload("matmul", {"m": m, "n": n, "k": k}).dag)
     packed = s.cache_read("c", "b")
     panel, row, lane = s.pack(packed, [0, lanes], [1, 0, 2])
@@ -46,9 +64,10 @@ def matmul(
     return s
 
 
-def conv2d(h: int, w: int, ci: int, co: int, *, tile: tuple[int, int] = (3, 2), lanes: int = 16) -> Schedule:
+def conv2d(h: int, w: int, ci: int, co: int, tiles: Tiles = AVX2) -> Schedule:
     """A 3x3 convolution with padding 1 in NHWC: a padded copy, weights packed by output channels, a
-    register tile of ``tile`` pixels x ``lanes`` channels."""
+    register tile of pixels x channels."""
+    (high, wide), lanes = tiles.pixels, tiles.lanes
     params = {"h": h, "w": w, "ci": ci, "co": co, "k": 3, "padding": 1}
     s = at.Schedule(ops.workload("conv2d", params, layout="NHWC").dag)
     packed = s.cache_read("y", "w")
@@ -62,8 +81,8 @@ def conv2d(h: int, w: int, ci: int, co: int, *, tile: tuple[int, int] = (3, 2), 
 
     store = s.cache_write("y")
     b, p, q, o = s.loops(store)
-    p0, p1 = s.split(p, [None, tile[0]], tail="shift")
-    q0, q1 = s.split(q, [None, tile[1]], tail="shift")
+    p0, p1 = s.split(p, [None, high], tail="shift")
+    q0, q1 = s.split(q, [None, wide], tail="shift")
     o0, o1 = s.split(o, [None, lanes])
     s.reorder(b, p0, o0, q0, p1, q1, o1)
     s.compute_at("y", q0)

@@ -45,31 +45,40 @@ def made_up(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 # -- the file ------------------------------------------------------------------------------------
 
 
-def test_the_shipped_file_is_small_knows_these_features_and_says_where_it_comes_from() -> None:
-    path = files("cost_model") / "data" / pretrained.FILE
+@pytest.mark.parametrize("width", pretrained.FILES)
+def test_the_shipped_files_are_small_know_these_features_and_say_where_they_come_from(width: int) -> None:
+    path = files("cost_model") / "data" / pretrained.FILES[width]
     assert 0 < len(path.read_bytes()) < 2_000_000
     document = json.loads(path.read_text(encoding="utf-8"))
     assert len(document["provenance"]["tasks"]) >= 20 and document["provenance"]["candidates"] > 10_000
     known = [n for n in document["feature_names"] if n in FEATURE_NAMES]
     assert len(known) > 0.8 * len(FEATURE_NAMES)
-    assert pretrained.knows(FEATURE_NAMES) and not pretrained.knows(NAMES)
+    assert pretrained.shipped(width) == document
+    assert pretrained.knows(FEATURE_NAMES, document) and not pretrained.knows(NAMES, document)
+
+
+def test_a_cpu_has_the_model_of_the_nearest_width() -> None:
+    narrow, wide = (pretrained.shipped(width) for width in (32, 64))
+    assert narrow != wide
+    assert pretrained.shipped(16) is narrow and pretrained.shipped(128) is wide
 
 
 def test_columns_are_found_by_name() -> None:
     rng = np.random.default_rng(0)
     x = np.exp(rng.normal(size=(50, len(FEATURE_NAMES)))).astype(np.float32)
-    scores = pretrained.Prior(FEATURE_NAMES, x).predict(x)
+    shipped = pretrained.shipped()
+    scores = pretrained.Prior(FEATURE_NAMES, x, shipped).predict(x)
     order = rng.permutation(len(FEATURE_NAMES))
     moved = tuple(FEATURE_NAMES[i] for i in order)
-    assert np.array_equal(pretrained.Prior(moved, x[:, order]).predict(x[:, order]), scores)
+    assert np.array_equal(pretrained.Prior(moved, x[:, order], shipped).predict(x[:, order]), scores)
     more = (*FEATURE_NAMES, "new to it")
     wider = np.column_stack([x, x[:, 0]])
-    assert np.array_equal(pretrained.Prior(more, wider).predict(wider), scores)
+    assert np.array_equal(pretrained.Prior(more, wider, shipped).predict(wider), scores)
     fewer = FEATURE_NAMES[:-40]
-    assert np.isfinite(pretrained.Prior(fewer, x[:, :-40]).predict(x[:, :-40])).all()
+    assert np.isfinite(pretrained.Prior(fewer, x[:, :-40], shipped).predict(x[:, :-40])).all()
     with pytest.raises(CostModelError, match="columns"):
-        pretrained.Prior(FEATURE_NAMES, x).predict(x[:, 1:])
-    assert len(pretrained.Prior(FEATURE_NAMES, x).predict(x[:0])) == 0
+        pretrained.Prior(FEATURE_NAMES, x, shipped).predict(x[:, 1:])
+    assert len(pretrained.Prior(FEATURE_NAMES, x, shipped).predict(x[:0])) == 0
 
 
 def test_proportions_are_what_their_names_say() -> None:

@@ -10,7 +10,7 @@ from recorded import conv2d
 
 from autotune.replay import Table, play
 from autotune.search.base import SearchPolicy, candidates
-from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
+from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
 from autotune.search.table import Sheet, TableSpace
@@ -36,8 +36,8 @@ def prior_of(table: Table) -> pretrained.Prior:
     for s in range(len(space.sketches)):
         rows = space.every(s, 1 << 20)
         assert rows is not None
-        parts.append(np.column_stack([space.features(s, rows), np.full(len(rows), s, np.float32)]))
-    return pretrained.Prior(model_features(space), np.concatenate(parts))
+        parts.append(model_matrix(space, s, rows))
+    return pretrained.Prior(model_features(space), np.concatenate(parts), pretrained.shipped())
 
 
 def shares(table: Table, make: Callable[[int], SearchPolicy], trials: int) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_the_shipped_model_orders_candidates(table: Table) -> None:
     for s in range(len(space.sketches)):
         rows = space.every(s, 1 << 20)
         assert rows is not None
-        x = np.column_stack([space.features(s, rows), np.full(len(rows), s, np.float32)])
+        x = model_matrix(space, s, rows)
         scores.append(prior.predict(x))
         throughput += [1.0 / (space.time_s(c) or np.inf) for c in candidates(s, rows)]
     found, truth = np.concatenate(scores), np.array(throughput)

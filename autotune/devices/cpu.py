@@ -22,6 +22,7 @@ from schedules.model import Target
 
 CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
 STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
+SPELLS, PAUSE_S = 4, 0.03  # when the reference loop's nominal speed is sampled
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays that each reads
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
@@ -49,7 +50,8 @@ class Reference:
     than nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
 
     ``nominal_s`` is given where several processes must agree on it; else it is the 10th percentile of
-    40 runs now.
+    40 runs, with pauses between: were all of them in one slow moment, every time of a tuning would be too
+    long beside those of others.
     """
 
     def __init__(self, target: Target, nominal_s: float | None = None, runs: int | None = None) -> None:
@@ -57,11 +59,19 @@ class Reference:
         self.cpu_clock = target.threads == 1
         self._loop.seconds(100)
         self.runs = runs or max(1, round(0.3e-3 / (min(self._loop.seconds(20) for _ in range(5)) / 20)))
-        self.nominal_s = nominal_s or float(np.percentile([self.seconds() for _ in range(40)], 10))
+        self.nominal_s = nominal_s or self._nominal()
 
     def seconds(self) -> float:
         """How long the loop takes now."""
         return self._loop.seconds(self.runs, self.cpu_clock)
+
+    def _nominal(self) -> float:
+        samples: list[float] = []
+        for spell in range(SPELLS):
+            if spell:
+                time.sleep(PAUSE_S)
+            samples += (self.seconds() for _ in range(40 // SPELLS))
+        return float(np.percentile(samples, 10))
 
 
 def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:

@@ -7,12 +7,12 @@ processes is never inside a sample.
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+from autotune import settings
 from autotune.bench import Contender, collector_off, sample
 from autotune.peers import Arrays, PeerError, Prepared, peer
 from schedules.model import Workload
@@ -36,7 +36,7 @@ def prepare_apart(
     process = spawn.Process(
         target=_serve, args=(theirs, name, workload, list(inputs), list(outputs), threads), daemon=True
     )
-    with _environment(environment):
+    with settings.environment(environment):
         process.start()
     theirs.close()
 
@@ -81,18 +81,3 @@ def _serve(
         pipe.send(err)
     except (EOFError, KeyboardInterrupt):
         pass
-
-
-@contextmanager
-def _environment(more: Mapping[str, str]) -> Iterator[None]:
-    """Variables that a process started meanwhile sees too."""
-    before = {k: os.environ.get(k) for k in more}
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        for k, v in before.items():
-            if v is None:
-                del os.environ[k]
-            else:
-                os.environ[k] = v

@@ -342,11 +342,24 @@ class EvolutionarySearch:
 
 
 def model_features(space: Space) -> tuple[str, ...]:
-    """Columns that a model of this search sees."""
-    return (*space.feature_names, "sketch")
+    """Columns that a model of this search sees: features of the space, the number of the sketch, and the
+    decisions, which tell candidates apart where no feature does."""
+    holes = dict.fromkeys(h for s in range(len(space.sketches)) for h in space.holes(s))
+    return (*space.feature_names, "sketch", *(f"hole.{h}" for h in holes))
 
 
-def model_matrix(space: Space, sketch: int, rows: Rows) -> Matrix:
-    """Those columns for rows of one sketch: features of the space, and the number of the sketch."""
-    features = np.asarray(space.features(sketch, rows), dtype=np.float32)
-    return np.column_stack([features, np.full(len(rows), sketch, np.float32)])
+def model_matrix(
+    space: Space, sketch: int, rows: Rows, names: tuple[str, ...] | None = None, number: int | None = None
+) -> Matrix:
+    """Those columns for rows of one sketch, NaN for the holes that it lacks. For a model of another space:
+    ``names``, its columns, which have the same features, and ``number``, that of the same sketch there."""
+    names = model_features(space) if names is None else names
+    count = len(space.feature_names)
+    out = np.full((len(rows), len(names)), np.nan, dtype=np.float32)
+    out[:, :count] = space.features(sketch, rows)
+    out[:, count] = sketch if number is None else number
+    place = {name: i for i, name in enumerate(names)}
+    for k, hole in enumerate(space.holes(sketch)):
+        if (at := place.get(f"hole.{hole}")) is not None:
+            out[:, at] = rows[:, k]
+    return out

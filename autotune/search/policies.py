@@ -24,9 +24,11 @@ from schedules.space.base import Space
 SAMPLE = 128  # rows of each sketch that say what is usual for a task
 
 
-def _evolutionary(space: Space, model: str, seed: int, near: Dataset | None) -> SearchPolicy:
+def _evolutionary(
+    space: Space, model: str, seed: int, near: Dataset | None, vector_bytes: int
+) -> SearchPolicy:
     names = model_features(space)
-    prior = _prior(space, names) if model in PRIORED else None
+    prior = _prior(space, names, vector_bytes) if model in PRIORED else None
     judges: dict[str, CostModel] = {}
     if ESTIMATE in names:
         judges["analytic"] = AnalyticModel(names)
@@ -36,27 +38,34 @@ def _evolutionary(space: Space, model: str, seed: int, near: Dataset | None) -> 
     return EvolutionarySearch(space, made, seed, near=near, judges=judges)
 
 
-POLICIES: dict[str, Callable[[Space, str, int, Dataset | None], SearchPolicy]] = {
+POLICIES: dict[str, Callable[[Space, str, int, Dataset | None, int], SearchPolicy]] = {
     "evolutionary": _evolutionary,
-    "local": lambda space, model, seed, near: LocalSearch(space, seed),
-    "random": lambda space, model, seed, near: RandomSearch(space, seed),
-    "grid": lambda space, model, seed, near: GridSearch(space),
+    "local": lambda space, model, seed, near, vector_bytes: LocalSearch(space, seed),
+    "random": lambda space, model, seed, near, vector_bytes: RandomSearch(space, seed),
+    "grid": lambda space, model, seed, near, vector_bytes: GridSearch(space),
 }
 
 
 def create(
-    name: str, space: Space, model: str = "xgb", seed: int = 0, near: Dataset | None = None
+    name: str,
+    space: Space,
+    model: str = "xgb",
+    seed: int = 0,
+    near: Dataset | None = None,
+    vector_bytes: int = 32,
 ) -> SearchPolicy:
-    """A fresh policy; ``near``: measured candidates of similar tasks, with the columns of `model_features`.
+    """A fresh policy; ``near``: measured candidates of similar tasks, with the columns of `model_features`;
+    ``vector_bytes``: of the target, whose shipped model it begins with.
     Raises AutotuneError for an unknown name of a policy or of a model."""
     if name not in POLICIES:
         raise AutotuneError(f"unknown search {name!r}; choose from {', '.join(POLICIES)}")
-    return POLICIES[name](space, model, seed, near)
+    return POLICIES[name](space, model, seed, near, vector_bytes)
 
 
-def _prior(space: Space, names: tuple[str, ...]) -> CostModel | None:
+def _prior(space: Space, names: tuple[str, ...], vector_bytes: int) -> CostModel | None:
     """The shipped model, fitted to what is usual in this space; None for features that it does not know."""
-    if not pretrained.knows(names):
+    document = pretrained.shipped(vector_bytes)
+    if not pretrained.knows(names, document):
         return None
     rng = np.random.default_rng(0)
     parts = []
@@ -64,4 +73,4 @@ def _prior(space: Space, names: tuple[str, ...]) -> CostModel | None:
         rows = space.sample(s, SAMPLE, rng)
         rows = rows[space.valid(s, rows)]
         parts.append(model_matrix(space, s, rows))
-    return pretrained.Prior(names, np.concatenate(parts))
+    return pretrained.Prior(names, np.concatenate(parts), document)

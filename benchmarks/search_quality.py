@@ -1,0 +1,133 @@
+"""How near the best known a search comes, on the machine: with no trial, after 16, after 64.
+
+    python benchmarks/search_quality.py ops.toml:quick --known data.db --data data.npz --out FILE
+
+``known``: a log with the best known of each task (`dataset.py`); every run made here counts too. ``data``:
+what `train_cost_model.py extract` made of it: "shipped" is then a model trained without the task's operator,
+else it is the shipped model itself. "scratch" learns from its own trials only, the first picked by the
+analytic model. A run is `autotune.tune` as it is, finalists included; what it chose is timed again in turns
+with the best known. Rows that the file has are kept, so that a run can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import train_cost_model
+
+import autotune as at
+from autotune import preparation, suites, targets
+from autotune.search import policies
+from cost_model import pretrained
+from kernels_db import Log
+from schedules.model import Target, Trace, Workload
+from schedules.space import derive
+
+AFTER = (16, 64)  # trials
+MODELS = {"shipped": "xgb", "scratch": "scratch"}
+ROUNDS = 12
+
+
+def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tuple[Trace, float]:
+    """What is chosen with no trial, and the seconds that it takes with all imported."""
+    begin = time.perf_counter()
+    space = derive(workload.dag, target)
+    width = target.limit("vector_bytes", 32)
+    pick = policies.create("evolutionary", space, model, seed, vector_bytes=width).ask(1)[0]
+    return space.trace(pick.sketch, pick.row), time.perf_counter() - begin
+
+
+def chosen(workload: Workload, model: str, seed: int, threads: int, db: Path) -> list[Trace]:
+    """What a run chose after each of `AFTER`, its finalists timed; the later resumes the earlier."""
+    found, before = [], 0
+    for trials in AFTER:
+        result = at.tune(
+            workload, threads=threads, trials=trials - before, seed=seed, db=db, model=model, budget_s=300.0
+        )
+        assert result.best is not None, f"{workload.op}: no candidate of {trials} was right"
+        found.append(result.best.trace)
+        before = trials
+    return found
+
+
+def one_task(workload: Workload, target: Target, known: Path, seeds: int) -> dict[str, Any]:
+    with Log(known, read_only=True) as log:
+        best = log.best(workload, target)
+    assert best is not None, f"{workload.op} {dict(workload.params)} is not in {known}"
+    labels: list[tuple[str, int, int]] = []  # model, seed, trials
+    traces: list[Trace] = []
+    seconds = []
+    for seed in range(seeds):
+        for name, model in MODELS.items():
+            trace, took = first_pick(workload, target, model, seed)
+            seconds.append(took)
+            with tempfile.TemporaryDirectory() as folder:
+                later = chosen(workload, model, seed, target.threads, Path(folder) / "t.db")
+            for trials, t in zip((0, *AFTER), (trace, *later), strict=True):
+                labels.append((name, seed, trials))
+                traces.append(t)
+    distinct = list({t.digest: t for t in (best.trace, *traces)}.values())
+    with preparation.measurer(workload, target, 300.0) as measurer:
+        timed = measurer.finalists(distinct, rounds=ROUNDS)
+    speed = {t.digest: 1.0 / m.time_s if m.time_s else 0.0 for t, m in zip(distinct, timed, strict=True)}
+    most = max(speed.values())
+    shares: dict[str, dict[str, list[float]]] = {n: {str(k): [] for k in (0, *AFTER)} for n in MODELS}
+    for (name, _, trials), t in zip(labels, traces, strict=True):
+        shares[name][str(trials)].append(round(speed[t.digest] / most, 4))
+    return {"shares": shares, "known": round(speed[best.trace.digest] / most, 4), "first_s": max(seconds)}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric mean over tasks and seeds, and the worst of all."""
+    out: dict[str, Any] = {}
+    for name in MODELS:
+        for trials in map(str, (0, *AFTER)):
+            each = [x for r in rows for x in r["shares"][name][trials]]
+            mean = statistics.geometric_mean(max(x, 1e-3) for x in each)
+            out[f"{name} {trials}"] = {"mean": round(mean, 4), "worst": min(each)}
+    return out
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("suite", help="FILE[:NAME]")
+    parser.add_argument("--known", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    target = targets.parse("cpu", options.threads)
+    tasks = train_cost_model.read(options.data) if options.data else []
+    without: dict[str, dict[str, Any]] = {}  # by operator: the model that has not seen it
+    done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
+    done |= {"machine": targets.machine(), "seeds": options.seeds, "held_out": bool(tasks)}
+    have = [r["task"] for r in done["rows"]]
+    for task in suites.read(options.suite):
+        w = task.workload
+        name = f"{w.op} {dict(w.params)}"
+        if name in have:
+            continue
+        if tasks and w.op not in without:
+            others = [t for t in tasks if t.op != w.op]
+            without[w.op] = train_cost_model.document(train_cost_model.train(others), others[0].names)
+        document = without.get(w.op) or pretrained.shipped(target.limit("vector_bytes", 32))
+        with patch.object(pretrained, "shipped", lambda width=0, document=document: document):
+            row = one_task(w, target, options.known, options.seeds)
+        done["rows"].append({"task": name, **row})
+        print(name, json.dumps(row), flush=True)
+        done["summary"] = summary(done["rows"])
+        options.out.write_text(json.dumps(done, indent=1) + "\n")
+    print(json.dumps(done["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
