@@ -32,6 +32,8 @@ WAYS = 8  # of the caches
 RATES = (32.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 STREAMS = 8  # lines that may be streamed to at a time
 SELECT_CYCLES = 1.0
+RUN_CYCLES = 45.0  # until memory answers at full speed, wherever a run of addresses begins
+FOLLOWED = 8  # runs read in turns that prefetching can follow at a time
 HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 
 
@@ -39,7 +41,9 @@ HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 class AccessFacts:
     """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
     the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
-    that come anew after others were touched; ``distance``: bytes touched since the buffer was used last."""
+    that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
+    ``run``, ``inner_run``, ``panel_run``: elements that lie side by side among those of the tile, those up to
+    a full reduction, and those of a panel."""
 
     buffer: str
     item: int
@@ -53,6 +57,9 @@ class AccessFacts:
     whole: Expr
     moved: Expr
     distance: Expr
+    run: Expr
+    inner_run: Expr
+    panel_run: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,9 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 _points(at, buf.shape, tile + rest),
                 _points(at, buf.shape, since) * product([x.extent for x in loops[:shared]]),
                 distance(since) if buf.name in used else everything,
+                _run(at, buf.shape, tile, 1),
+                _run(at, buf.shape, tile + deep, 2),
+                _run(at, buf.shape, tile + panel, 1),
             )
         )
     used.update((buf.name, loops) for buf, _, _ in places)
@@ -224,6 +234,19 @@ def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> 
     beyond the buffer, but touch nothing there."""
     spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
     return product([E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)])
+
+
+def _run(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop], dims: int) -> Expr:
+    """Elements of that box that lie side by side: in the last dimension, and in so many of them where the
+    box has all of what is within."""
+    spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
+    run: Expr = Const(1)
+    whole: Expr = Const(1)
+    for (_, n), size in list(zip(spans, shape, strict=True))[: -dims - 1 : -1]:
+        here = E.minimum(n, size)
+        run = run * E.maximum(whole * here, Const(1))
+        whole = whole * (here // size)
+    return run
 
 
 def _loaded(at: tuple[Expr, ...], shape: tuple[Expr, ...], tile: list[Loop]) -> Expr:
@@ -315,6 +338,7 @@ FEATURES_PER_BLOCK = (
     "from_l2",
     "from_l3",
     "from_memory",
+    "memory_runs",
     "selects",
     "cycles",
 )
@@ -375,7 +399,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     steps = instances / (lanes * unrolled)  # executions of the register tile
     inner_bytes = panel_bytes = memory = fetched = np.zeros_like(lanes)
     moved: list[Number] = [np.zeros(())] * len(RATES)
-    asked = np.zeros(())  # bytes that are read from memory
+    asked = runs = np.zeros(())  # bytes that are read from memory, and in how many runs
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         panel_bytes = panel_bytes + number(a.panel, env) * a.item
@@ -385,7 +409,9 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         streams = number(b.streams, env) if a.write else np.zeros(())
         here = _moved(a, streams, lanes, unrolled, env, m)
         moved = [x + y for x, y in zip(moved, here, strict=True)]
-        asked = asked + (0.0 if a.write else here[-1])
+        if not a.write:
+            asked = asked + here[-1]
+            runs = runs + here[-1] / a.item / _run_length(a, env)
     l2_traffic = inner_bytes * outer
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
@@ -404,6 +430,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
     memory_cycles = sum(level / rate for level, rate in zip(moved, RATES, strict=True))
     memory_cycles = memory_cycles - HIDDEN * (number(b.ahead, env) > 0) * asked / RATES[-1]
+    memory_cycles = memory_cycles + RUN_CYCLES * runs
     compute = steps * issue + outer * (6.0 + returns)
     cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
     whole = np.ceil(lanes / per) * per
@@ -437,6 +464,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "from_l2": moved[0],
         "from_l3": moved[1],
         "from_memory": moved[2],
+        "memory_runs": runs,
         "selects": instances * b.selects,
         "cycles": cycles,
     }
@@ -457,6 +485,17 @@ def _moved(
         pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0)
         out[2] = 2.0 * out[2] + streams * count * pieces
     return out
+
+
+def _run_length(a: AccessFacts, env: Columns) -> Number:
+    """Elements that are read one after the other before memory is asked elsewhere: those of a panel or a
+    reduction, where its runs are few enough to be followed at a time, else those of a tile."""
+    length = number(a.run, env)
+    for points, run in ((a.inner, a.inner_run), (a.panel, a.panel_run)):
+        longer = number(run, env)
+        followed = number(points, env) <= FOLLOWED * longer
+        length = np.maximum(length, np.where(followed, longer, 0.0))
+    return length
 
 
 def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:
