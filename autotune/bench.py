@@ -100,8 +100,8 @@ def compare(
 ) -> Comparison:
     """Rounds for about ``seconds``, at least `MIN_ROUNDS`. ``limit`` measures, in seconds a call, what
     the machine allows at best. ``settle_s``: a pause before each sample, and a call that isn't timed:
-    thread pools of OpenMP and OpenBLAS spin for tens of milliseconds after their last work and would slow
-    the next contender."""
+    thread pools of OpenMP and OpenBLAS spin for up to a tenth of a second after their last work and would
+    slow the next contender."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.search.base import Known, Result
-from autotune.search.evolutionary import EvolutionarySearch, model_features
+from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import POLICIES, create
 from cost_model.base import CostModelError
 from cost_model.models import MODELS
@@ -179,6 +179,20 @@ def test_scoring_is_batched() -> None:
     policy = create("evolutionary", space, "analytic")
     policy.ask(16)
     assert space.scored > 1000 and calls < 60
+
+
+def test_a_model_sees_features_sketch_and_decisions_by_name() -> None:
+    space = FormulaSpace(choices=((4, 4), (5, 5, 5)), peaks=(1.0, 0.7))
+    names = model_features(space)
+    assert names == (*space.feature_names, "sketch", "hole.h0", "hole.h1", "hole.h2")
+    rows = np.array([[1, 3], [2, 0]])
+    seen = model_matrix(space, 0, rows)
+    count = len(space.feature_names)
+    assert np.array_equal(seen[:, :count], space.features(0, rows).astype(np.float32))
+    assert seen[:, count:-1].tolist() == [[0, 1, 3], [0, 2, 0]] and np.isnan(seen[:, -1]).all()
+    there = (*space.feature_names, "sketch", "hole.other", "hole.h1")  # of another space
+    moved = model_matrix(space, 0, rows, there, -1)
+    assert moved[:, [count, -1]].tolist() == [[-1, 3], [-1, 0]] and np.isnan(moved[:, -2]).all()
 
 
 def test_training_rows_are_bounded() -> None:

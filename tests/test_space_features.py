@@ -147,6 +147,41 @@ def test_rows_a_power_of_two_apart_share_few_cache_sets(n: int, k: int, ways: fl
     assert measure(analyse(calm.nest)[0], Columns(), Machine.of(target()))["l1_conflicts"] < 1
 
 
+@pytest.mark.parametrize(
+    ("rows", "lanes", "run"),
+    [
+        (8, 16, 4096),  # eight rows at a time, each to its end
+        (8, 128, 4096),
+        (64, 16, 16),  # sixty-four of them: a vector of each, then the next row
+        (64, 128, 128),
+    ],
+)
+def test_few_rows_are_read_to_their_end_and_many_in_short_runs(rows: int, lanes: int, run: int) -> None:
+    s = Schedule(ops.workload("matmul", {"m": 1, "n": 4096, "k": 4096}).dag)
+    i, j, r = s.loops("c")
+    r0, r1 = s.split(r, (None, rows))
+    j0, j1 = s.split(j, (None, lanes))
+    s.reorder(i, r0, j0, r1, j1)
+    s.vectorize(j1)
+    (b,) = analyse(s.nest)
+    q = measure(b, Columns(), Machine.of(target()))
+    of_a = 4096 / rows  # its parts are short
+    assert q["memory_runs"] == pytest.approx(4096 * 4096 / run + of_a, rel=0.01)
+
+
+def test_whole_rows_of_a_small_dimension_follow_each_other() -> None:
+    """Pixels of 64 channels: a tile of 14 is one run."""
+    s = Schedule(ops.workload("conv2d", {"h": 512, "w": 512, "ci": 64, "co": 64, "k": 1}).dag)
+    *_, p, q, o, _, _, c = s.loops("y")
+    q0, q1 = s.split(q, (None, 16))
+    s.reorder(p, q0, c, q1, o)
+    s.unroll(q1)
+    s.vectorize(o)
+    (b,) = analyse(s.nest)
+    found = measure(b, Columns(), Machine.of(target()))
+    assert found["memory_runs"] == pytest.approx(512 * 512 * 64 / (16 * 64), rel=0.05)
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 
