@@ -103,16 +103,25 @@ def _expanded(db: str) -> str:
     return db if "://" in db else str(Path(db).expanduser())
 
 
+# What makes an OpenMP runtime bind the thread that loads it to one CPU. xgboost brings such a runtime, and
+# worker processes started afterwards would all be on that CPU.
+UNBOUND: Mapping[str, None] = dict.fromkeys(("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"))
+
+
 @contextmanager
-def environment(more: Mapping[str, str]) -> Iterator[None]:
-    """Variables that a process started meanwhile sees too."""
-    before = {k: os.environ.get(k) for k in more}
-    os.environ.update(more)
+def environment(changed: Mapping[str, str | None]) -> Iterator[None]:
+    """Variables that libraries loaded and processes started meanwhile see so; None: not at all."""
+    before = {k: os.environ.get(k) for k in changed}
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for k, v in values.items():
+            if v is None:
+                os.environ.pop(k, None)
+            else:
+                os.environ[k] = v
+
+    put(changed)
     try:
         yield
     finally:
-        for k, v in before.items():
-            if v is None:
-                del os.environ[k]
-            else:
-                os.environ[k] = v
+        put(before)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from autotune import settings
 from autotune.settings import Settings, SettingsError, config_file, database
 from schedules.model import Target
 
@@ -67,3 +71,25 @@ def test_named_targets_can_be_read_and_list_their_features(name: str) -> None:
     target = Target.from_json(config_file("targets", f"{name}.json").read_text(encoding="utf-8"))
     assert target.arch == name and {"avx2", "fma"} <= set(target.features)
     assert ("avx512f" in target.features) == (target.limit("vector_bytes") == 64)
+
+
+def test_variables_are_changed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_TEST_A", "before")
+    monkeypatch.delenv("AUTOTUNE_TEST_B", raising=False)
+    with settings.environment({"AUTOTUNE_TEST_A": None, "AUTOTUNE_TEST_B": "meanwhile"}):
+        assert "AUTOTUNE_TEST_A" not in os.environ and os.environ["AUTOTUNE_TEST_B"] == "meanwhile"
+    assert os.environ["AUTOTUNE_TEST_A"] == "before" and "AUTOTUNE_TEST_B" not in os.environ
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity of threads")
+def test_tuning_stays_on_all_cpus_where_openmp_is_told_to_bind(tmp_path: Path) -> None:
+    code = (
+        "import os, autotune as at\n"
+        "before = os.sched_getaffinity(0)\n"
+        f"at.tune('add', n=4096, trials=24, threads=1, budget_s=20.0, db={str(tmp_path / 't.db')!r})\n"
+        "import sys; assert 'xgboost' in sys.modules\n"
+        "assert os.sched_getaffinity(0) == before and os.environ['OMP_PROC_BIND'] == 'true'\n"
+    )
+    bound = {**os.environ, "OMP_PROC_BIND": "true"}
+    done = subprocess.run([sys.executable, "-c", code], env=bound, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
