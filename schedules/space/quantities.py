@@ -241,11 +241,11 @@ def _run(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop], dims: 
     box has all of what is within."""
     spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
     run: Expr = Const(1)
-    whole: Expr = Const(1)
+    whole: Expr = Const(1)  # or 0
     for (_, n), size in list(zip(spans, shape, strict=True))[: -dims - 1 : -1]:
         here = E.minimum(n, size)
         run = run * E.maximum(whole * here, Const(1))
-        whole = whole * (here // size)
+        whole = whole * E.maximum(here - size + 1, Const(0))  # cheaper than a division
     return run
 
 
