@@ -10,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from log_filler import host
 from space_cases import BIG, big_space, library_case, own_case, target
 from space_expressions import OWN
 from test_cli_bench import SMALL
 
+from autotune.building import build_object
+from autotune.codegen.compile import load_object
 from schedules import interp, ops, te
 from schedules.errors import ScheduleError
 from schedules.ir import Alloc, Loop, const, walk
@@ -163,6 +166,25 @@ def test_inputs_may_have_the_names_that_primitives_give(names: tuple[str, str]) 
             out = np.full(3, np.nan, np.float32)
             interp.run(program, {names[0]: x, names[1]: y, "c": out})
             assert np.array_equal(out, (x * y).sum(1))
+
+
+@pytest.mark.parametrize("op", ["reduce_sum", "norm2", "softmax", "layer_norm", "rms_norm"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_few_long_rows_are_reduced_in_parts_by_the_threads(op: str, m: int) -> None:
+    workload = ops.workload(op, {"b": m, "m": 211, "n": 157} if op == "norm2" else {"m": m, "n": 32771})
+    here = host(2)
+    space = derive(workload.dag, here)
+    rng = np.random.default_rng(m)
+    inputs = [rng.integers(-4, 5, t.shape).astype(np.float32) for t in workload.dag.inputs]
+    (want,) = ops.reference(workload, inputs)
+    for k, name in enumerate(space.sketches):
+        assert name != "separate" and any(h.endswith(".parts") for h in space.holes(k))
+        rows = space.sample(k, 16, rng)
+        for row in rows[space.valid(k, rows)][:4]:
+            kernel = load_object(build_object(workload.dag, space.trace(k, row), here))
+            out = np.full_like(want, np.nan)
+            kernel.run([a.ctypes.data for a in (*inputs, out)])
+            np.testing.assert_allclose(out, want, rtol=2e-4, atol=1e-5)
 
 
 def test_parts_of_a_reduction_copy_the_rows_that_every_tile_reads() -> None:

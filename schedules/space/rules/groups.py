@@ -35,7 +35,7 @@ def _schedule_group(d: Draft, name: str) -> None:
 def _apply_one(d: Draft, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
-        if is_row_reduction(b) or len(b.writes) > 1:
+        if is_row_reduction(b) or len(b.writes) > 1 or name in d.roots:  # parts of a row too
             schedule_rows(d, name)
         else:
             schedule_tiled(d, name, d.s.cache_write(name, "local"))

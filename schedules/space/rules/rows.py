@@ -99,13 +99,14 @@ def row_rank(d: Draft, b: Block) -> int:
     return min([n_spatial, *ranks])
 
 
-def lanes_of_reduction(d: Draft, name: str, unit: int = LONG_REDUCTION) -> str:
+def lanes_of_reduction(d: Draft, name: str, unit: int = 0) -> str:
     """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's
-    name, or "" where the axis is shorter than a vector. ``unit``: what an open extent is a multiple of."""
+    name, or "" where the axis is shorter than a vector. ``unit``: what an open extent is a multiple of, where
+    that is known."""
     b = d.block(name)
     last = d.loops(name)[-1]
     # the rest of a long reduction is long, whatever number of parts is chosen; the parts are few
-    n = extent(last) or unit
+    n = extent(last) or unit or (LONG_REDUCTION if isinstance(last.extent, E.Binary) else 0)
     w = d.lanes_of(d.dtype(b))
     options = [w * k for k in (1, 2, 4, 8) if w * k <= n]
     if not options:
