@@ -266,3 +266,13 @@ def test_values_of_many_expanded_functions_have_names_of_their_own() -> None:
     s = Schedule(dag)
     s.unroll("y_i")
     build_object(dag, s.trace, host())
+
+
+def test_scalars_are_chosen_by_a_vector_of_conditions() -> None:
+    x = te.placeholder((16,), "int32", name="x")
+    one, other = te.const(3, "int32"), te.const(5, "int32")
+    dag = te.dag([x, te.compute((16,), lambda i: te.select(x[i] < 1, one, other), "y")])
+    s = Schedule(dag)
+    s.vectorize(s.loops("y")[0])
+    data = inputs(dag)
+    check_compiled(dag, s.trace, host(), data, expected(dag, data))

@@ -384,9 +384,9 @@ class Expressions(Addresses):
         risky = any(E.loads(x) for x in (e.a, e.b))
         if not risky:
             x, y = self.same_lanes(self.value(e.a), self.value(e.b))
-            c = self.splat(cond, x.lanes) if cond.lanes > 1 else cond
-            if cond.lanes > 1:
-                x, y = self.splat(x, cond.lanes), self.splat(y, cond.lanes)
+            lanes = max(x.lanes, cond.lanes)
+            c = self.splat(cond, lanes) if cond.lanes > 1 else cond
+            x, y = self.splat(x, lanes), self.splat(y, lanes)
             return Value(self.s.emit(f"select {c}, {x}, {y}"), x.dtype, x.lanes)
         if cond.lanes == 1:
             return self._branch(e, cond)
