@@ -268,6 +268,19 @@ def test_values_of_many_expanded_functions_have_names_of_their_own() -> None:
     build_object(dag, s.trace, host())
 
 
+def test_a_guard_may_come_true_in_an_unrolled_iteration_around_a_parallel_loop() -> None:
+    """Elements that are computed in two ways, by a condition on the unrolled loop; each part has vectors."""
+    x = te.placeholder((4, 5, 2), "float32", "x")
+    y = te.compute((6, 5, 2), lambda i, j, c: te.select(te.all(i >= 1, i < 5), x[i - 1, j, c], 0.0), "y")
+    dag = te.dag([x, y])
+    s = Schedule(dag)
+    i, j, _ = s.loops("y")
+    s.parallel(j)
+    s.unroll(i)
+    data = inputs(dag)
+    check_compiled(dag, s.trace, host(2), data, expected(dag, data))
+
+
 def test_scalars_are_chosen_by_a_vector_of_conditions() -> None:
     x = te.placeholder((16,), "int32", name="x")
     one, other = te.const(3, "int32"), te.const(5, "int32")

@@ -243,6 +243,9 @@ class _Function:
             cond = self.x.scalar(E.all_of(*plain))
             self.under(cond, E.TRUE if not lanes else E.all_of(*lanes), s.body)
             return
+        if not lanes:  # what is left of it once the loops around a parallel one are unrolled
+            self.stmt(s.body)
+            return
         mask = self.x.and_mask(self.x.value(E.all_of(*lanes)))
         stores = _stores(s.body)
 
