@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from autotune import settings
 from autotune.measure import Measurer, Options, random_inputs
 from autotune.measure.memory import check_fits
 from autotune.settings import SettingsError
@@ -19,7 +20,8 @@ CHECKS = 4  # runs of a candidate until it is checked, with room for a slow mach
 
 @contextlib.contextmanager
 def xgboost_on_its_way() -> Iterator[None]:
-    """Import xgboost while the measurer starts and the first trials run: it takes a second or two."""
+    """Import xgboost while the measurer starts and the first trials run: it takes a second or two. Until the
+    end, what is loaded and started sees no wish that OpenMP bind it to a CPU."""
     given_up = threading.Event()
 
     def work() -> None:
@@ -29,12 +31,13 @@ def xgboost_on_its_way() -> Iterator[None]:
             prefetch(given_up.is_set)
 
     thread = threading.Thread(target=work, name="import xgboost")
-    thread.start()
-    try:
-        yield
-    finally:
-        given_up.set()
-        thread.join()
+    with settings.environment(settings.UNBOUND):
+        thread.start()
+        try:
+            yield
+        finally:
+            given_up.set()
+            thread.join()
 
 
 def check_feasible(workload: Workload, budget_s: float) -> None:

@@ -131,8 +131,8 @@ class Session:
         self.space, self._peak = space, peak
         self.sample_peak()
         near = transfer.neighbours(self.log, self.workload, self.target, space, self.options)
-        options, width = self.options, self.target.limit("vector_bytes", 32)
-        policy = policies.create(options.search, space, options.model, options.seed, near, width)
+        options = self.options
+        policy = policies.create(options.search, space, options.model, options.seed, near, self.target)
         policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
         earlier = resume.read(self.log.records(workload=self.workload, target=self.target), space)
         policy.exclude(earlier.digests)

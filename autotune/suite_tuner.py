@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune import preparation, settings, targets
+from autotune import preparation, targets
 from autotune.interrupts import Interrupts
 from autotune.measure import Measurer
 from autotune.session import RESERVE_SHARE, Measuring, Session, best_of
@@ -104,7 +104,6 @@ def tune_suite(
         for task in tasks:
             preparation.check_feasible(task.workload, options.budget_s)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(settings.environment(settings.UNBOUND))
         interrupts = interrupts or stack.enter_context(Interrupts())
         suite = _Suite(tasks, target, log, options, progress, interrupts, started, measurers)
         try:

@@ -217,7 +217,7 @@ def measured_by(target: Target) -> Target:
 def check_here(target: Target) -> None:
     """Raises `TargetError` unless code for a target can run on this host, with as many threads."""
     if emulated(target) and not runnable(target):
-        raise TargetError(cxx.MISSING)
+        raise TargetError(f"cannot emulate a GPU: {cxx.MISSING}")
     if not runnable(target):
         missing = f"{target.kind} {target.arch}" if target.kind == "cpu" else f"a {target.kind} target"
         raise TargetError(f"this CPU cannot run code for {missing}; use target='cpu', which is this host")

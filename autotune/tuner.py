@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from autotune import preparation, settings, targets
+from autotune import preparation, targets
 from autotune.interrupts import Interrupts
 from autotune.session import RESERVE_SHARE, ROUND_SHARE, Measuring, Session
 from autotune.tuning import Best, Progress, TuneOptions, TuneResult
@@ -53,7 +53,6 @@ def tune(
         targets.check_here(target)
         preparation.check_feasible(workload, budget)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(settings.environment(settings.UNBOUND))
         interrupts = interrupts or stack.enter_context(Interrupts())
         session = Session(
             *(workload, target, log, options, progress, interrupts),

@@ -40,9 +40,7 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
     if have >= trials:
         return 0
     space = derive(workload.dag, target)
-    policy = policies.create(
-        search, space, "xgb", seed=have, vector_bytes=target.limit("vector_bytes", 32)
-    )
+    policy = policies.create(search, space, "xgb", seed=have, target=target)
     earlier = resume.read(log.seen(workload, target), space)
     policy.exclude(earlier.digests)
     policy.tell(earlier.results)

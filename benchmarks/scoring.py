@@ -74,7 +74,7 @@ def speeds(space: DerivedSpace, rows: int, size: int) -> dict[str, float]:
     n = sum(len(r) for _, r in work)
     names = model_features(space)
     matrices = [model_matrix(space, s, r) for s, r in work]
-    document = pretrained.shipped(space.target.limit("vector_bytes", 32))
+    document = pretrained.shipped(space.target)
     prior = pretrained.Prior(names, matrices[0], document) if pretrained.knows(names, document) else None
     own = XGBModel(names, prior=prior)
     sample = np.concatenate(matrices)

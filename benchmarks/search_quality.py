@@ -39,8 +39,7 @@ def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tup
     """What is chosen with no trial, and the seconds that it takes with all imported."""
     begin = time.perf_counter()
     space = derive(workload.dag, target)
-    width = target.limit("vector_bytes", 32)
-    pick = policies.create("evolutionary", space, model, seed, vector_bytes=width).ask(1)[0]
+    pick = policies.create("evolutionary", space, model, seed, target=target).ask(1)[0]
     return space.trace(pick.sketch, pick.row), time.perf_counter() - begin
 
 
@@ -119,8 +118,8 @@ def main() -> None:
         if tasks and w.op not in without:
             others = [t for t in tasks if t.op != w.op]
             without[w.op] = train_cost_model.document(train_cost_model.train(others), others[0].names)
-        document = without.get(w.op) or pretrained.shipped(target.limit("vector_bytes", 32))
-        with patch.object(pretrained, "shipped", lambda width=0, document=document: document):
+        document = without.get(w.op) or pretrained.shipped(target)
+        with patch.object(pretrained, "shipped", lambda target=None, document=document: document):
             row = one_task(w, target, options.known, options.seeds)
         done["rows"].append({"task": name, **row})
         print(name, json.dumps(row), flush=True)

@@ -22,8 +22,10 @@ import numpy.typing as npt
 from cost_model.base import CostModelError, Features, Scores, check_features, write_document
 from cost_model.features import DERIVED, inputs, usual
 from cost_model.xgb import DRAFT_TREES, decode, encode
+from schedules.model import Target
 
 FILES = {32: "cpu-vector32.json", 64: "cpu-vector64.json"}  # by bytes of a vector
+USUAL = 32  # of them, where a target does not say
 KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
 
 
@@ -80,9 +82,11 @@ def knows(names: Sequence[str], document: Mapping[str, Any]) -> bool:
     return bool(wanted) and sum(n in names for n in wanted) >= KNOWN * len(wanted)
 
 
-def shipped(vector_bytes: int = 32) -> dict[str, Any]:
-    """The model for CPUs with vectors of this width, or the nearest; ``{}`` where the package has none."""
-    return _read(min(FILES, key=lambda width: abs(math.log2(width / vector_bytes))))
+def shipped(target: Target | None = None) -> dict[str, Any]:
+    """The model for CPUs with vectors of this target's width, or the nearest; ``{}`` where the package has
+    none."""
+    wanted = target.limit("vector_bytes", USUAL) if target is not None else USUAL
+    return _read(min(FILES, key=lambda width: abs(math.log2(width / wanted))))
 
 
 @cache

@@ -42,6 +42,10 @@ def made_up(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(np.float64)
 
 
+def cpu(vector_bytes: int) -> Target:
+    return Target("cpu", "any", limits=(("vector_bytes", vector_bytes),))
+
+
 # -- the file ------------------------------------------------------------------------------------
 
 
@@ -53,14 +57,15 @@ def test_the_shipped_files_are_small_know_these_features_and_say_where_they_come
     assert len(document["provenance"]["tasks"]) >= 20 and document["provenance"]["candidates"] > 10_000
     known = [n for n in document["feature_names"] if n in FEATURE_NAMES]
     assert len(known) > 0.8 * len(FEATURE_NAMES)
-    assert pretrained.shipped(width) == document
+    assert pretrained.shipped(cpu(width)) == document
     assert pretrained.knows(FEATURE_NAMES, document) and not pretrained.knows(NAMES, document)
 
 
 def test_a_cpu_has_the_model_of_the_nearest_width() -> None:
-    narrow, wide = (pretrained.shipped(width) for width in (32, 64))
+    narrow, wide = (pretrained.shipped(cpu(width)) for width in (32, 64))
     assert narrow != wide
-    assert pretrained.shipped(16) is narrow and pretrained.shipped(128) is wide
+    assert pretrained.shipped(cpu(16)) is narrow and pretrained.shipped(cpu(128)) is wide
+    assert pretrained.shipped() is narrow
 
 
 def test_columns_are_found_by_name() -> None:

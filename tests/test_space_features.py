@@ -13,10 +13,11 @@ from schedules.ir import Nest
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.facts import analyse
 from schedules.space.features import FEATURE_NAMES, Features
 from schedules.space.holes import Columns
 from schedules.space.limits import Limits, within
-from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, analyse, measure
+from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, measure
 
 
 def one(nest: Nest, machine: Machine) -> np.ndarray:
@@ -103,6 +104,12 @@ def test_bytes_of_a_copy_with_reuse_are_counted_once() -> None:
     assert _counted(s.nest, arrays) == (128 + 128 + 128) * 4 == q["l1_traffic"]
 
 
+def measured(s: Schedule) -> dict[str, Number]:
+    """The quantities of a schedule's one block."""
+    (b,) = analyse(s.nest)
+    return measure(b, Columns(), Machine.of(target()))
+
+
 def test_a_matrix_product_in_registers() -> None:
     """6 rows of 2 vectors: 12 accumulators, 2 vectors of b and a broadcast element of a."""
     w = ops.workload("matmul", {"m": 12, "n": 32, "k": 10})
@@ -113,8 +120,7 @@ def test_a_matrix_product_in_registers() -> None:
     s.reorder(i0, j0, k, i1, j1)
     s.unroll(i1)
     s.vectorize(j1)
-    (b,) = analyse(s.nest)
-    q = measure(b, Columns(), Machine.of(target()))
+    q = measured(s)
     assert q["vectors"] == 12 and q["lanes"] == 16 and q["unrolled"] == 6
     assert q["reduction"] == 10 and q["outer"] == 4 and q["instances"] == 12 * 32 * 10
     assert q["registers"] == 12 + 2 + 1 and q["spills"] == 0 and q["gathers"] == 0
@@ -139,12 +145,11 @@ def test_rows_a_power_of_two_apart_share_few_cache_sets(n: int, k: int, ways: fl
     s.reorder(r0, j0, r1, i, j1)
     s.unroll(i)
     s.vectorize(j1)
-    (b,) = analyse(s.nest)
-    q = measure(b, Columns(), Machine.of(target()))
+    q = measured(s)
     assert q["l1_conflicts"] == pytest.approx(ways)
     assert q["reduction"] == 64 and q["parts"] == k // 64
     calm = Schedule(ops.workload("matmul", {"m": 12, "n": 1040, "k": 64}).dag)
-    assert measure(analyse(calm.nest)[0], Columns(), Machine.of(target()))["l1_conflicts"] < 1
+    assert measured(calm)["l1_conflicts"] < 1
 
 
 @pytest.mark.parametrize(
@@ -163,8 +168,7 @@ def test_few_rows_are_read_to_their_end_and_many_in_short_runs(rows: int, lanes:
     j0, j1 = s.split(j, (None, lanes))
     s.reorder(i, r0, j0, r1, j1)
     s.vectorize(j1)
-    (b,) = analyse(s.nest)
-    q = measure(b, Columns(), Machine.of(target()))
+    q = measured(s)
     of_a = 4096 / rows  # its parts are short
     assert q["memory_runs"] == pytest.approx(4096 * 4096 / run + of_a, rel=0.01)
 
@@ -177,8 +181,7 @@ def test_whole_rows_of_a_small_dimension_follow_each_other() -> None:
     s.reorder(p, q0, c, q1, o)
     s.unroll(q1)
     s.vectorize(o)
-    (b,) = analyse(s.nest)
-    found = measure(b, Columns(), Machine.of(target()))
+    found = measured(s)
     assert found["memory_runs"] == pytest.approx(512 * 512 * 64 / (16 * 64), rel=0.05)
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-MISSING = "emulating a GPU needs a C++ compiler: install g++, or pip install 'autotune[emulator]'"
+from autotune.errors import CompileError
+
+MISSING = "a C++ compiler is needed: install g++, or pip install 'autotune[emulator]'"
 _NAMES = ("g++", "c++", "clang++")
 # Zig's clang, told to be like the others: code for any CPU of this kind, and no checks put in.
 _WHEEL = (sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline", "-fno-sanitize=undefined")
@@ -25,3 +29,20 @@ def command() -> tuple[str, ...] | None:
 def name(compiler: Sequence[str]) -> str:
     """What messages call it."""
     return "zig" if compiler == _WHEEL else Path(compiler[0]).name
+
+
+def build(source: str, *flags: str) -> bytes:
+    """The object or the library of a source text, as ``flags`` say. Raises CompileError, also where there is
+    no compiler."""
+    compiler = command()
+    if compiler is None:
+        raise CompileError(MISSING)
+    with tempfile.TemporaryDirectory() as tmp:
+        path, out = Path(tmp) / "source.cpp", Path(tmp) / "built"
+        path.write_text(source, encoding="utf-8")
+        done = subprocess.run(
+            [*compiler, *flags, str(path), "-o", str(out)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise CompileError(f"{name(compiler)} refused the generated code: {done.stderr[:600]}")
+        return out.read_bytes()

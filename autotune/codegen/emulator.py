@@ -8,19 +8,15 @@ about a GPU.
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 
 from autotune.codegen import cuda, cxx, entry
 from autotune.codegen.gridcode import GridCode
 from autotune.codegen.simt import emit
-from autotune.errors import CompileError
 from schedules.ir import nbytes
 from schedules.simt import GridKernel, GridProgram
 
@@ -31,7 +27,7 @@ ALIGN = 256
 def build(*programs: GridProgram) -> bytes:
     """The object file of a program, or of several that `run` tells apart. Raises CompileError, also where
     there is no C++ compiler."""
-    return _compile(text(*programs), "-c")
+    return cxx.build(text(*programs), *FLAGS, "-c")
 
 
 def driver(code: GridCode, *, shared: bool = False) -> bytes:
@@ -42,27 +38,12 @@ def driver(code: GridCode, *, shared: bool = False) -> bytes:
     for x in code.launches:
         args = ", ".join(f"({types[n]} *)*(void **)params[{i}]" for i, n in enumerate(x.arrays))
         parts.append(f'extern "C" void {launched(x.kernel)}(void **params) {{ {x.kernel}({args}); }}')
-    return _compile("\n".join([*parts, "AT_DRIVER"]), *(["-shared"] if shared else ["-c"]))
+    return cxx.build("\n".join([*parts, "AT_DRIVER"]), *FLAGS, "-shared" if shared else "-c")
 
 
 def launched(kernel: str) -> str:
     """The name of the function that a driver launches for a kernel."""
     return f"at_{kernel}"
-
-
-def _compile(source: str, *how: str) -> bytes:
-    compiler = cxx.command()
-    if compiler is None:
-        raise CompileError(cxx.MISSING)
-    with tempfile.TemporaryDirectory() as tmp:
-        path, out = Path(tmp) / "kernel.cpp", Path(tmp) / "kernel.o"
-        path.write_text(source, encoding="utf-8")
-        done = subprocess.run(
-            [*compiler, *FLAGS, *how, str(path), "-o", str(out)], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise CompileError(f"{cxx.name(compiler)} refused the generated code: {done.stderr[:600]}")
-        return out.read_bytes()
 
 
 def _shim() -> str:

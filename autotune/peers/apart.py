@@ -43,9 +43,12 @@ def prepare_apart(
     def ask(what: int) -> Any:
         try:
             ours.send(what)
-            return _answer(ours, name)
+            found = ours.recv()
         except (EOFError, OSError):
             raise PeerError(f"the process of peer {name!r} died; leave it out of --against") from None
+        if isinstance(found, PeerError):
+            raise found
+        return found
 
     try:
         ask(1)
@@ -58,13 +61,6 @@ def prepare_apart(
         process.join(5)
         process.kill()
         ours.close()
-
-
-def _answer(pipe: Connection, name: str) -> Any:
-    found = pipe.recv()
-    if isinstance(found, PeerError):
-        raise found
-    return found
 
 
 def _serve(

@@ -5,13 +5,13 @@ MKL asks itself by a function, ``mkl_serv_intel_cpu_true``; a library loaded bef
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from autotune.codegen import cxx
+from autotune.errors import CompileError
 from autotune.peers import Arrays, PeerError, Prepared
 from autotune.peers.apart import prepare_apart
 from schedules.model import Workload
@@ -30,19 +30,9 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 def library(folder: Path) -> Path:
     """The library with the answer, made in ``folder``."""
-    compiler = cxx.command()
-    if compiler is None:
-        raise PeerError(
-            "peer 'torch.best' needs a C++ compiler: install g++, or pip install 'autotune[emulator]', or "
-            "leave it out of --against"
-        )
-    source, made = folder / "answer.cpp", folder / "answer.so"
-    source.write_text(ANSWER, encoding="utf-8")
-    command = [*compiler, "-shared", "-fPIC", "-o", str(made), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise PeerError(
-            f"peer 'torch.best': {cxx.name(compiler)} failed: {' '.join(done.stderr.split())[:300]}; "
-            "leave it out of --against"
-        )
+    made = folder / "answer.so"
+    try:
+        made.write_bytes(cxx.build(ANSWER, "-shared", "-fPIC"))
+    except CompileError as err:
+        raise PeerError(f"peer 'torch.best': {err}; leave it out of --against") from None
     return made

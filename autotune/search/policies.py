@@ -19,16 +19,17 @@ from cost_model.dataset import Dataset
 from cost_model.models import PRIORED
 from cost_model.models import create as create_model
 from schedules.errors import AutotuneError
+from schedules.model import Target
 from schedules.space.base import Space
 
 SAMPLE = 128  # rows of each sketch that say what is usual for a task
 
 
 def _evolutionary(
-    space: Space, model: str, seed: int, near: Dataset | None, vector_bytes: int
+    space: Space, model: str, seed: int, near: Dataset | None, target: Target | None
 ) -> SearchPolicy:
     names = model_features(space)
-    prior = _prior(space, names, vector_bytes) if model in PRIORED else None
+    prior = _prior(space, names, target) if model in PRIORED else None
     judges: dict[str, CostModel] = {}
     if ESTIMATE in names:
         judges["analytic"] = AnalyticModel(names)
@@ -38,11 +39,11 @@ def _evolutionary(
     return EvolutionarySearch(space, made, seed, near=near, judges=judges)
 
 
-POLICIES: dict[str, Callable[[Space, str, int, Dataset | None, int], SearchPolicy]] = {
+POLICIES: dict[str, Callable[[Space, str, int, Dataset | None, Target | None], SearchPolicy]] = {
     "evolutionary": _evolutionary,
-    "local": lambda space, model, seed, near, vector_bytes: LocalSearch(space, seed),
-    "random": lambda space, model, seed, near, vector_bytes: RandomSearch(space, seed),
-    "grid": lambda space, model, seed, near, vector_bytes: GridSearch(space),
+    "local": lambda space, model, seed, near, target: LocalSearch(space, seed),
+    "random": lambda space, model, seed, near, target: RandomSearch(space, seed),
+    "grid": lambda space, model, seed, near, target: GridSearch(space),
 }
 
 
@@ -52,19 +53,19 @@ def create(
     model: str = "xgb",
     seed: int = 0,
     near: Dataset | None = None,
-    vector_bytes: int = 32,
+    target: Target | None = None,
 ) -> SearchPolicy:
     """A fresh policy; ``near``: measured candidates of similar tasks, with the columns of `model_features`;
-    ``vector_bytes``: of the target, whose shipped model it begins with.
+    ``target``: whose shipped model it begins with.
     Raises AutotuneError for an unknown name of a policy or of a model."""
     if name not in POLICIES:
         raise AutotuneError(f"unknown search {name!r}; choose from {', '.join(POLICIES)}")
-    return POLICIES[name](space, model, seed, near, vector_bytes)
+    return POLICIES[name](space, model, seed, near, target)
 
 
-def _prior(space: Space, names: tuple[str, ...], vector_bytes: int) -> CostModel | None:
+def _prior(space: Space, names: tuple[str, ...], target: Target | None) -> CostModel | None:
     """The shipped model, fitted to what is usual in this space; None for features that it does not know."""
-    document = pretrained.shipped(vector_bytes)
+    document = pretrained.shipped(target)
     if not pretrained.knows(names, document):
         return None
     rng = np.random.default_rng(0)

@@ -15,9 +15,10 @@ from schedules.schedule import fill
 from schedules.space import gpu
 from schedules.space import holes as H
 from schedules.space.base import Rows
+from schedules.space.facts import BlockFacts, analyse
 from schedules.space.features import FEATURE_NAMES, Features
 from schedules.space.limits import within
-from schedules.space.quantities import BlockFacts, Machine, Number, analyse
+from schedules.space.quantities import Machine, Number
 from schedules.space.recording import Program
 from schedules.space.rules import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from schedules.space.facts import BlockFacts
 from schedules.space.holes import Columns
-from schedules.space.quantities import FEATURES_PER_BLOCK, BlockFacts, Machine, Number, hottest, measure
+from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, hottest, measure
 from schedules.space.recording import Program
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank

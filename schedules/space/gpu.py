@@ -22,8 +22,9 @@ from schedules.model import Target
 from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
+from schedules.space.facts import arithmetic, product
 from schedules.space.holes import Columns
-from schedules.space.quantities import Number, arithmetic, hottest, number, product
+from schedules.space.quantities import Number, hottest, number
 from schedules.space.recording import Program
 
 WARP = 32

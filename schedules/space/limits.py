@@ -8,8 +8,9 @@ import numpy as np
 
 from schedules.primitives.unroll import MAX_UNROLL
 from schedules.primitives.vectorize import MAX_LANES
+from schedules.space.facts import BlockFacts
 from schedules.space.holes import Columns
-from schedules.space.quantities import BlockFacts, Machine, Number, number, register_tile
+from schedules.space.quantities import Machine, Number, number, register_tile
 
 
 @dataclass(frozen=True, slots=True)

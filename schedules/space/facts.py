@@ -1,0 +1,221 @@
+"""Facts of a scheduled nest, as expressions over its holes: `analyse` reads a nest once, and
+`schedules.space.quantities` evaluates what it found for any number of candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules import affine
+from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
+from schedules.nest import bound, reads
+from schedules.primitives.base import as_expr
+from schedules.regions import footprint
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFacts:
+    """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
+    the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
+    that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
+    ``run``, ``inner_run``, ``panel_run``: elements that lie side by side among those of the tile, those up to
+    a full reduction, and those of a panel."""
+
+    buffer: str
+    item: int
+    write: bool
+    stride: Expr | None  # None: not linear in the lane
+    pitch: Expr | None  # the step along the innermost reduction loop, likewise
+    rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other unrolled loop
+    tile: Expr
+    inner: Expr
+    panel: Expr
+    whole: Expr
+    moved: Expr
+    distance: Expr
+    run: Expr
+    inner_run: Expr
+    panel_run: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFacts:
+    """One block: how often it runs and in what shape."""
+
+    name: str
+    instances: Expr
+    lanes: Expr
+    unrolled: Expr
+    reduction: Expr  # length of the reduction loops around the register tile
+    parts: Expr  # that the whole reduction is done in
+    outer: Expr  # iterations of the loops outside those
+    parallel: Expr
+    flops: int
+    special: int  # special functions a point
+    selects: int  # choices and comparisons a point
+    item: int
+    reduces: bool
+    streams: Expr  # 1: results go around the caches
+    ahead: Expr  # more than 0: what it reads was asked for before
+    accesses: tuple[AccessFacts, ...]
+
+
+def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
+    """Facts of every block, as expressions over the holes that the nest still has."""
+    everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
+    for buf in (nest.buffer(name) for name in nest.params):
+        everything = everything + product(list(buf.shape)) * ITEMSIZE[buf.dtype]
+    used: dict[str, list[Loop]] = {}  # loops around the block that used a buffer last
+    return tuple(_block(nest, b, used, everything) for b in blocks(nest.body))
+
+
+def product(xs: list[Expr]) -> Expr:
+    """All of them multiplied."""
+    out: Expr = Const(1)
+    for x in xs:
+        out = out * x
+    return out
+
+
+def selects(b: Block) -> int:
+    """Choices and comparisons of one instance."""
+    return sum(isinstance(x, (E.Select, E.Compare, E.Logic)) for v in b.values for x in E.walk(v))
+
+
+def arithmetic(b: Block) -> tuple[int, int]:
+    """Operations of one instance: floating-point ones, a reduction's own included, and special functions."""
+    ops = [x for v in b.values for x in E.walk(v)]
+    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
+    special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)
+    return flops + len(b.writes) * (b.reducer is not None), special
+
+
+def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) -> BlockFacts:
+    """Facts of one block; ``used`` is brought up to date."""
+    path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
+    loops = [s for s in path if isinstance(s, Loop)]
+    tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
+    rest = [x for x in loops if x.kind not in ("vectorize", "unroll")]
+    red = frozenset().union(
+        *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
+    )
+    # The innermost run of reduction loops: where the reduction is in parts, others lie further out.
+    ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
+    last = ends[-1] if ends else len(rest)
+    first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
+    deep, outer = rest[first:], rest[:first]
+    panel = deep + outer[-1:]
+    lane = next((x for x in tile if x.kind == "vectorize"), None)
+    walk = next((x for x in reversed(loops) if x.var in red), None)
+    rows = [x for x in tile if x.kind == "unroll" and x.var not in red]
+    dtype = nest.buffer(b.writes[0].buffer).dtype
+    flops, special = arithmetic(b)
+    own = {w.buffer for w in b.writes}
+    named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
+    named += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
+    places = [(nest.buffer(name), tuple(bound(b, i) for i in ix), write) for name, ix, write in named]
+
+    def distance(since: list[Loop]) -> Expr:
+        out: Expr = Const(0)
+        for buf, at, _ in places:
+            out = out + product(_box(at, buf.shape, since)) * ITEMSIZE[buf.dtype]
+        return out
+
+    facts = []
+    for buf, at, write in places:
+        shared = _shared(loops, used.get(buf.name, []))
+        since = loops[shared:]
+        held, inner, wide = (_box(at, buf.shape, over) for over in (tile, tile + deep, tile + panel))
+        facts.append(
+            AccessFacts(
+                buf.name,
+                ITEMSIZE[buf.dtype],
+                write,
+                _stride(at, buf.shape, lane),
+                _stride(at, buf.shape, walk),
+                tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)) is not None),
+                _loaded(at, held, tile),
+                product(inner),
+                product(wide),
+                product(_box(at, buf.shape, tile + rest)),
+                product(_box(at, buf.shape, since)) * product([x.extent for x in loops[:shared]]),
+                distance(since) if buf.name in used else everything,
+                _run(held, buf.shape, 1),
+                _run(inner, buf.shape, 2),
+                _run(wide, buf.shape, 1),
+            )
+        )
+    used.update((buf.name, loops) for buf, _, _ in places)
+    return BlockFacts(
+        b.name,
+        product([x.extent for x in loops]),
+        lane.extent if lane is not None else Const(1),
+        product([x.extent for x in tile if x.kind == "unroll"]),
+        product([x.extent for x in deep]),
+        product([x.extent for x in outer if x.var in red]),
+        product([x.extent for x in outer]),
+        product([x.extent for x in loops if x.kind == "parallel"]),
+        flops,
+        special,
+        selects(b),
+        ITEMSIZE[dtype],
+        b.reducer is not None,
+        as_expr(dict(b.annotations).get("nontemporal", 0)),
+        next((as_expr(n) for x in loops for key, n in x.annotations if key == "prefetch"), Const(0)),
+        tuple(facts),
+    )
+
+
+def _shared(a: list[Loop], b: list[Loop]) -> int:
+    """How many loops, from outside, two blocks have in common."""
+    same = 0
+    while same < min(len(a), len(b)) and a[same] is b[same]:
+        same += 1
+    return same
+
+
+def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> list[Expr]:
+    """Sizes of the box that an access spans while the loops ``over`` run. Tails and guards may reach beyond
+    the buffer, but touch nothing there."""
+    spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
+    return [E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)]
+
+
+def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:
+    """Elements of a box that lie side by side: in the last dimension, and in so many of them where the box
+    has all of what is within."""
+    run: Expr = Const(1)
+    whole: Expr = Const(1)  # or 0
+    for n, size in list(zip(box, shape, strict=True))[: -dims - 1 : -1]:
+        run = run * E.maximum(whole * n, Const(1))
+        whole = whole * E.maximum(n - size + 1, Const(0))  # cheaper than a division
+    return run
+
+
+def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
+    """Elements of the box of a register tile, without the gaps that steps leave in it."""
+    most = [product([x.extent for x in tile if x.var in E.variables(i)]) for i in at]
+    return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
+
+
+def _stride(at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None) -> Expr | None:
+    """Elements between neighbouring lanes, by the row-major strides of the buffer; packed digits (``// %``)
+    of the lane count as unit steps of their dimension."""
+    if lane is None:
+        return Const(0)
+    out: Expr = Const(0)
+    step: Expr = Const(1)
+    for i, n in zip(reversed(at), reversed(shape), strict=True):
+        if lane.var in E.variables(i):
+            terms, _ = affine.linear(i)
+            c = terms.get(Var(lane.var))
+            if c is not None:
+                out = out + c * step
+            elif isinstance(i, E.Binary) and i.op == "%":
+                out = out + step
+            elif not (isinstance(i, E.Binary) and i.op == "//"):
+                return None
+        step = step * n
+    return out
