@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from autotune import resume, suites, targets
@@ -68,6 +69,13 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
     return new
 
 
+def without_avx512(host: Target) -> Target:
+    """AVX2 code beside this CPU's caches."""
+    narrow = targets.parse("x86-64-v3", host.threads)
+    widths = {name: narrow.limit(name) for name in ("vector_bytes", "vector_registers")}
+    return replace(narrow, limits=tuple(sorted({**dict(host.limits), **widths}.items())))
+
+
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -76,10 +84,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=500, help="of each task, of this search")
     parser.add_argument("--search", default="random")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--avx2", action="store_true", help="code for this CPU as if it had no AVX-512")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
     target = targets.parse("cpu", options.threads)
+    if options.avx2:
+        target = without_avx512(target)
     with Log(options.db) as log:
         for task in suites.read(options.suite):
             if time.monotonic() >= until - 3:

@@ -9,10 +9,12 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, Stmt, blocks, path_to
+from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
 from schedules.nest import bound, reads
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
+
+Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +22,23 @@ class AccessFacts:
     """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
     the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
     that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
-    ``run``, ``inner_run``, ``panel_run``: elements that lie side by side among those of the tile, those up to
-    a full reduction, and those of a panel."""
+    ``run``: elements that lie side by side among those of the tile; ``runs``: the elements, and those of them
+    that lie side by side, up to a full reduction, and up to the next loop that goes on to others."""
 
     buffer: str
     item: int
     write: bool
     stride: Expr | None  # None: not linear in the lane
     pitch: Expr | None  # the step along the innermost reduction loop, likewise
-    rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other unrolled loop
+    rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other loop of the tile
     tile: Expr
     inner: Expr
-    panel: Expr
     whole: Expr
     moved: Expr
     distance: Expr
     run: Expr
-    inner_run: Expr
-    panel_run: Expr
+    runs: tuple[tuple[Expr, Expr], ...]
+    again: Expr  # how often the loops outside of a full reduction come back to the same elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,17 @@ class BlockFacts:
     streams: Expr  # 1: results go around the caches
     ahead: Expr  # more than 0: what it reads was asked for before
     accesses: tuple[AccessFacts, ...]
+    nested: tuple[Nested, ...]  # outermost first; none without loops around the register tile
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """The inner part of a block's loops: how often all of it runs, how often of them with something touched
+    before, and the elements that it touches of each of the block's accesses."""
+
+    times: Expr
+    back: Expr
+    points: tuple[Expr, ...]
 
 
 def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
@@ -67,8 +79,25 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
     for buf in (nest.buffer(name) for name in nest.params):
         everything = everything + product(list(buf.shape)) * ITEMSIZE[buf.dtype]
-    used: dict[str, list[Loop]] = {}  # loops around the block that used a buffer last
+    used = _within(nest)
     return tuple(_block(nest, b, used, everything) for b in blocks(nest.body))
+
+
+def _within(nest: Nest) -> dict[str, list[Loop]]:
+    """Of each buffer that is no argument, the loops around all blocks that use it: what it held in their last
+    iteration is where this one's goes."""
+    common: dict[str, list[Loop]] = {}
+    for b in blocks(nest.body):
+        loops = _around(nest, b)
+        for name in {w.buffer for w in b.writes} | {x.buffer for x in reads(b)}:
+            if name not in nest.params:
+                common[name] = loops[: _shared(loops, common.get(name, loops))]
+    return {name: loops for name, loops in common.items() if loops}
+
+
+def _around(nest: Nest, b: Block) -> list[Loop]:
+    path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
+    return [s for s in path if isinstance(s, Loop)]
 
 
 def product(xs: list[Expr]) -> Expr:
@@ -93,9 +122,9 @@ def arithmetic(b: Block) -> tuple[int, int]:
 
 
 def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) -> BlockFacts:
-    """Facts of one block; ``used`` is brought up to date."""
-    path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
-    loops = [s for s in path if isinstance(s, Loop)]
+    """Facts of one block; ``used``, the loops around the block that used each buffer last, is brought up to
+    date."""
+    loops = _around(nest, b)
     tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
     rest = [x for x in loops if x.kind not in ("vectorize", "unroll")]
     red = frozenset().union(
@@ -106,16 +135,15 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     last = ends[-1] if ends else len(rest)
     first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
     deep, outer = rest[first:], rest[:first]
-    panel = deep + outer[-1:]
     lane = next((x for x in tile if x.kind == "vectorize"), None)
     walk = next((x for x in reversed(loops) if x.var in red), None)
-    rows = [x for x in tile if x.kind == "unroll" and x.var not in red]
+    rows = [x for x in tile if x.var not in red]
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
     named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
     named += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
-    places = [(nest.buffer(name), tuple(bound(b, i) for i in ix), write) for name, ix, write in named]
+    places: list[Place] = [(nest.buffer(n), tuple(bound(b, i) for i in ix), write) for n, ix, write in named]
 
     def distance(since: list[Loop]) -> Expr:
         out: Expr = Const(0)
@@ -127,7 +155,9 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     for buf, at, write in places:
         shared = _shared(loops, used.get(buf.name, []))
         since = loops[shared:]
-        held, inner, wide = (_box(at, buf.shape, over) for over in (tile, tile + deep, tile + panel))
+        held, inner = _box(at, buf.shape, tile), _box(at, buf.shape, tile + deep)
+        moves = [k for k, x in enumerate(outer) if _moves(x, at)]
+        onward = _box(at, buf.shape, tile + rest[moves[-1] if moves else 0 :])
         facts.append(
             AccessFacts(
                 buf.name,
@@ -138,13 +168,12 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)) is not None),
                 _loaded(at, held, tile),
                 product(inner),
-                product(wide),
                 product(_box(at, buf.shape, tile + rest)),
                 product(_box(at, buf.shape, since)) * product([x.extent for x in loops[:shared]]),
                 distance(since) if buf.name in used else everything,
                 _run(held, buf.shape, 1),
-                _run(inner, buf.shape, 2),
-                _run(wide, buf.shape, 1),
+                ((product(inner), _run(inner, buf.shape, 2)), (product(onward), _run(onward, buf.shape, 1))),
+                product([x.extent for k, x in enumerate(outer) if k not in moves]),
             )
         )
     used.update((buf.name, loops) for buf, _, _ in places)
@@ -165,7 +194,63 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         next((as_expr(n) for x in loops for key, n in x.annotations if key == "prefetch"), Const(0)),
         tuple(facts),
+        _nested(places, rest, tile),
     )
+
+
+def _nested(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[Nested, ...]:
+    """All of the loops, and those inner parts of them that come back to what an earlier iteration touched.
+    The register tile alone is not one: it is smaller than any cache."""
+    for x in loops:
+        places, loops = _apart(places, loops, x)
+    out = []
+    times = back = product([])
+    for k, loop in enumerate(loops):
+        if k == 0 or back != Const(1):
+            over = loops[k:] + tile
+            points = tuple(product(_box(at, buf.shape, over)) for buf, at, _ in places)
+            out.append(Nested(times, back, points))
+        times = times * loop.extent
+        if not all(_moves(loop, at) for _, at, _ in places):
+            back = back * loop.extent
+    return tuple(out)
+
+
+def _moves(x: Loop, at: tuple[Expr, ...]) -> bool:
+    """Whether a loop goes on to other elements."""
+    return any(x.var in E.variables(i) for i in at)
+
+
+def _apart(places: list[Place], loops: list[Loop], x: Loop) -> tuple[list[Place], list[Loop]]:
+    """A fused loop as the two that it was made of, where every index takes it as digits of one base."""
+    used = [e for _, at, _ in places for i in at for e in E.walk(i)]
+    digits = [e for e in used if isinstance(e, E.Binary) and e.op in ("//", "%") and e.a == Var(x.var)]
+    bases = {e.b for e in digits}
+    if len(bases) != 1 or len(digits) != used.count(Var(x.var)):
+        return places, loops
+    (base,) = bases
+    high = Loop(f"{x.var}//", _without(x.extent, base), x.body)
+    low = Loop(f"{x.var}%", base, x.body)
+    names = {"//": Var(high.var), "%": Var(low.var)}
+
+    def renamed(e: Expr) -> Expr | None:
+        return names[e.op] if isinstance(e, E.Binary) and e in digits else None
+
+    places = [(buf, tuple(E.rewrite(i, renamed) for i in at), write) for buf, at, write in places]
+    at = loops.index(x)
+    return _apart(places, [*loops[:at], high, low, *loops[at + 1 :]], high)
+
+
+def _without(extent: Expr, factor: Expr) -> Expr:
+    """A fused extent divided by what one of its loops had."""
+    match extent:
+        case _ if extent == factor:
+            return Const(1)
+        case E.Binary(op="*", a=a, b=b) if b == factor:
+            return a
+        case E.Binary(op="*", a=a, b=E.Binary(op="*", a=b, b=c)):
+            return _without(a * b * c, factor)
+    return E.ceildiv(extent, factor)
 
 
 def _shared(a: list[Loop], b: list[Loop]) -> int:

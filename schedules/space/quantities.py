@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedules import expr as E
-from schedules.expr import Expr
+from schedules.expr import Const, Expr
 from schedules.model import LINE, Target
 from schedules.space.facts import AccessFacts, BlockFacts
 from schedules.space.holes import Columns
@@ -21,13 +21,19 @@ from schedules.space.recording import Program
 
 Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
+WINDOW = 270.0  # operations that are under way at a time
+TILES = 8.0  # of which so many at most
 LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
-WAYS = 8  # of the caches
-RATES = (32.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
+SETS = (4 << 10, 64 << 10)  # bytes after which the sets of the first and second cache repeat
+MISSING = (1.0, 3.0)  # cycles for a line that such a set could not keep
+MISSES = 6.0  # of these at a time, at most
+RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 STREAMS = 8  # lines that may be streamed to at a time
-SELECT_CYCLES = 1.0
-RUN_CYCLES = 45.0  # until memory answers at full speed, wherever a run of addresses begins
-FOLLOWED = 8  # runs read in turns that prefetching can follow at a time
+SELECT_CYCLES = 1.5
+RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
+FOLLOWED = 12  # runs read in turns that prefetching can follow at a time
+HOLDS = 0.9  # of a cache, before what is used again must be fetched again
+EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
 HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 
 
@@ -112,9 +118,7 @@ FEATURES_PER_BLOCK = (
     "gathers",
     "issue_cycles",
     "inner_bytes",
-    "panel_bytes",
     "inner_in_l1",
-    "panel_in_l2",
     "l1_traffic",
     "l2_traffic",
     "memory_bytes",
@@ -124,6 +128,8 @@ FEATURES_PER_BLOCK = (
     "from_memory",
     "memory_runs",
     "selects",
+    "compute_cycles",
+    "memory_cycles",
     "cycles",
 )
 
@@ -181,42 +187,42 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     per = m.vector / b.item
     instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
     steps = instances / (lanes * unrolled)  # executions of the register tile
-    inner_bytes = panel_bytes = memory = fetched = np.zeros_like(lanes)
-    moved: list[Number] = [np.zeros(())] * len(RATES)
+    inner_bytes = memory = fetched = np.zeros_like(lanes)
+    beyond, times = _again(b, env, m)
     asked = runs = np.zeros(())  # bytes that are read from memory, and in how many runs
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
-        panel_bytes = panel_bytes + number(a.panel, env) * a.item
         memory = memory + number(a.whole, env) * a.item
         if a.write:  # what is written through the caches is fetched first
             fetched = fetched + number(a.whole, env) * a.item * (1.0 - number(b.streams, env))
         streams = number(b.streams, env) if a.write else np.zeros(())
-        here = _moved(a, streams, lanes, unrolled, env, m)
-        moved = [x + y for x, y in zip(moved, here, strict=True)]
+        here = _beyond(a, streams, lanes, unrolled, env, m)
+        beyond = [x + y for x, y in zip(beyond, here, strict=True)]
         if not a.write:
             asked = asked + here[-1]
             runs = runs + here[-1] / a.item / _run_length(a, env)
+    moved = [beyond[0] - beyond[1], beyond[1] - beyond[2], beyond[2]]
+    asked, runs = asked * times, runs * times
     l2_traffic = inner_bytes * outer
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects)
-    # a step waits for the addition of the step before
-    chains = ADD_CYCLES * unrolled_steps * b.reduces
+    # A step waits for the addition of the step before, while other tiles, if they are near, go on.
+    near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
+    chains = ADD_CYCLES * unrolled_steps * b.reduces / near
     fetch = (loads + 2 * gathers) / LOADS
     issue = np.maximum(np.maximum(math / 2, fetch), chains) + 2 * spills + missing + 1.0
     parts = number(b.parts, env)
-    returns = np.where(parts > 1, 2.0 * t.vectors, 0.0)  # cycles to fetch and return accumulators
+    returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
-    l1_in = inner_bytes <= m.l1
-    l2_in = panel_bytes <= m.l2
-    traffic_cycles = np.where(l1_in, 0.0, l2_traffic / 32.0) + np.where(l2_in, 0.0, l2_traffic / 16.0)
     memory_cycles = sum(level / rate for level, rate in zip(moved, RATES, strict=True))
     memory_cycles = memory_cycles - HIDDEN * (number(b.ahead, env) > 0) * asked / RATES[-1]
     memory_cycles = memory_cycles + RUN_CYCLES * runs
     compute = steps * issue + outer * (6.0 + returns)
-    cycles = np.maximum(compute + 0.3 * traffic_cycles, memory_cycles) * share
+    exposed = np.minimum(compute, memory_cycles) * EXPOSED
+    cycles = (np.maximum(compute, memory_cycles) + exposed) * share
     whole = np.ceil(lanes / per) * per
     return {
         "instances": instances,
@@ -238,9 +244,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "gathers": gathers,
         "issue_cycles": issue,
         "inner_bytes": inner_bytes,
-        "panel_bytes": panel_bytes,
         "inner_in_l1": inner_bytes / m.l1,
-        "panel_in_l2": panel_bytes / m.l2,
         "l1_traffic": steps * (loads + gathers) * m.vector,
         "l2_traffic": l2_traffic,
         "memory_bytes": memory,
@@ -250,32 +254,53 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "from_memory": moved[2],
         "memory_runs": runs,
         "selects": instances * b.selects,
+        "compute_cycles": compute,
+        "memory_cycles": memory_cycles,
         "cycles": cycles,
     }
 
 
-def _moved(
+def _beyond(
     a: AccessFacts, streams: Number, lanes: Number, unrolled: Number, env: Columns, m: Machine
 ) -> list[Number]:
-    """Bytes that an access brings from the second and third cache and from memory, by the bytes touched
+    """Bytes that an access brings from beyond the first cache, the second and the third, by the bytes touched
     since they were used last. What is written through the caches is fetched first; what is streamed goes to
     memory whatever they hold, in lines, or in pieces of lines where these are more than there are buffers."""
     distance, count = number(a.distance, env), number(a.moved, env) * a.item
-    far = distance > m.l3
-    levels = [(distance > m.l1) & (distance <= m.l2), (distance > m.l2) & ~far, far]
-    out = [count * (1.0 - streams) * level for level in levels]
+    through = 2.0 * count * (1.0 - streams) if a.write else count
+    out = [np.where(distance > size, through, 0.0) for size in (m.l1, m.l2, m.l3)]
     if a.write:
         piece = np.minimum(lanes * a.item, LINE)
         pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0)
-        out[2] = 2.0 * out[2] + streams * count * pieces
+        out = [x + streams * count * pieces for x in out]
     return out
 
 
+def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Number]:
+    """Bytes that are brought again from beyond each cache because it cannot hold what is touched until they
+    are used again; and how many times over memory is read for that. A cache holds what the largest inner part
+    of the loops touches that fits; of the next larger one nothing is left (the reuse distance of Wolf & Lam,
+    1991, by whole loops)."""
+    again: list[Number] = [np.zeros(())] * len(RATES)
+    once: Number = np.ones(())
+    for k, part in enumerate(b.nested if len(b.nested) > 1 else ()):
+        each = [number(n, env) * a.item for n, a in zip(part.points, b.accesses, strict=True)]
+        touched = sum(each)
+        both = touched + sum(x for x, a in zip(each, b.accesses, strict=True) if a.write)
+        if k == 0:
+            once = both
+            continue
+        more = np.where(number(part.back, env) > 1, both * number(part.times, env) - once, 0.0)
+        sizes = [HOLDS * size for size in (m.l1, m.l2, m.l3)]
+        again = [np.maximum(x, np.where(touched > n, more, 0.0)) for x, n in zip(again, sizes, strict=True)]
+    return again, 1.0 + again[-1] / np.maximum(once, 1.0)
+
+
 def _run_length(a: AccessFacts, env: Columns) -> Number:
-    """Elements that are read one after the other before memory is asked elsewhere: those of a panel or a
-    reduction, where its runs are few enough to be followed at a time, else those of a tile."""
-    length = number(a.run, env)
-    for points, run in ((a.inner, a.inner_run), (a.panel, a.panel_run)):
+    """Elements that are read one after the other before memory is asked elsewhere: those of a longer part
+    of the loops, where its runs are few enough to be followed at a time, else those of a tile."""
+    length = np.maximum(number(a.run, env), LINE / a.item)  # what else is in a line is used soon
+    for points, run in a.runs:
         longer = number(run, env)
         followed = number(points, env) <= FOLLOWED * longer
         length = np.maximum(length, np.where(followed, longer, 0.0))
@@ -283,33 +308,50 @@ def _run_length(a: AccessFacts, env: Columns) -> Number:
 
 
 def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:
-    """How many times over the steps of a reduction fill the ways of the cache sets that they fall into, in
-    the first and the second cache, and the cycles that a register tile loses where they do. Steps a power of
-    two apart share few sets, so that nothing stays to be used again."""
-    worst = [np.zeros(()), np.zeros(())]
+    """How many times over the steps of a reduction, or the rows of a tile, fill the ways of the cache sets
+    that they fall into, in the first and the second cache, and the cycles that a register tile loses where
+    they do. Steps a power of two apart share few sets, so that nothing stays to be used again: the rest of a
+    line, or all of it."""
     missing = np.zeros(())
+    if not b.reduces:
+        return missing, missing, missing
+    sizes = (m.l1, m.l2)
+    worst = [np.float64(period / size) for size, period in zip(sizes, SETS, strict=True)]
     for a in b.accesses:
-        if a.write or a.pitch is None or not b.reduces:
+        if a.write or a.pitch is None:
             continue
-        pitch = number(a.pitch, env)
+        far = [(n, step) for n, step in a.rows if not _beside(step, LINE // a.item)]
+        if not far and _beside(a.pitch, 2 * LINE // a.item):
+            continue
+        pitch = np.abs(number(a.pitch, env))
+        rows = [(number(n, env), np.abs(number(step, env)) * a.item) for n, step in far]
+        wide = a.stride is not None and number(a.stride, env) == 1
         lines = np.maximum(1.0, number(a.tile, env) * np.where(pitch == 1, 1.0, a.item / LINE))
-        for level, (size, cycles) in enumerate(((m.l1, 2.0), (m.l2, 6.0))):
-            full = np.where(np.abs(pitch) * a.item >= 2 * LINE, _fill(steps, pitch * a.item, size), 0.0)
-            share = np.ones(())
-            for extent, step in a.rows:
-                share = share * _fill(number(extent, env), number(step, env) * a.item, size) * WAYS
-            full = np.maximum(full, share / WAYS)
-            worst[level] = np.maximum(worst[level], full)
-            missing = missing + np.where(full > 1, cycles * lines, 0.0)
+        near = 1.0 - np.minimum(np.where(wide, number(a.run, env), 1.0) * a.item / LINE, 1.0)
+        later = 1.0 - (1.0 - near) / number(a.again, env)  # what is lost: of a line in a tile, of all of them
+        for level, (size, period) in enumerate(zip(sizes, SETS, strict=True)):
+            along = np.where(pitch * a.item >= 2 * LINE, _deep(steps, pitch * a.item, period), 0.0)
+            across = np.ones(())
+            for extent, step in rows:
+                across = across * np.where(step < LINE, 1.0, _deep(extent, step, period))
+            along, across = along * period / size, across * period / size
+            worst[level] = np.maximum(worst[level], np.maximum(along, across))
+            along = along - np.maximum(1.0, number(a.inner, env) * a.item / size)  # less what any steps fill
+            across = across - np.maximum(1.0, lines * LINE / size)
+            lost = np.clip(along, 0.0, MISSES) * later + np.clip(across, 0.0, MISSES) * near
+            missing = missing + MISSING[level] * lines * lost
     return worst[0], worst[1], missing
 
 
-def _fill(count: Number, step: Number, size: float) -> Number:
-    """Ways that each set gets of so many lines, ``step`` bytes apart, over the ways that it has."""
-    period = 1 << ((int(size) // WAYS).bit_length() - 1)  # bytes after which the sets repeat
-    step = np.abs(step).astype(np.int64)
-    sets = np.where(step < LINE, count, period / np.clip(step & -step, 1, period))
-    return count / (WAYS * np.clip(sets, 1.0, np.maximum(count, 1.0)))
+def _beside(step: Expr, most: int) -> bool:
+    """Whether a step is less than so many elements, whatever is decided."""
+    return isinstance(step, Const) and abs(step.value) < most
+
+
+def _deep(count: Number, step: Number, period: int) -> Number:
+    """How many of so many lines, ``step`` bytes apart, fall into one set."""
+    step = step.astype(np.int64)
+    return np.maximum(count / (period / np.clip(step & -step, 1, period)), 1.0)
 
 
 def _useful(b: BlockFacts, env: Columns) -> Number:

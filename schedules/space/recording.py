@@ -58,6 +58,8 @@ class Recorded(np.lib.mixins.NDArrayOperatorsMixin):
         if function in (np.zeros_like, np.ones_like):
             return np.dtype(options.get("dtype", self.dtype)).type(function is np.ones_like)
         if function is np.where:
+            if not isinstance(args[0], Recorded):  # decided already
+                return args[1] if args[0] else args[2]
             return self.recording.add(np.where, args)
         if function is np.clip:
             x, low, high = args
