@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gpu_fakes as fakes
@@ -20,11 +22,13 @@ from grid_cases import case, missing, need_cxx, program, sampled
 import autotune as at
 from autotune import targets
 from autotune.codegen import cxx, nvrtc
-from autotune.devices import cuda, nvml, opencl, pycuda
+from autotune.devices import cuda, nvml, opencl, pycuda, select
 from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject
 from autotune.devices.protocol import Device, DeviceError
 from autotune.measure import Measurement, Measurer, Options
+from autotune.measure.arena import Arena, Param
+from autotune.measure.on_device import OnDevice
 from schedules import te
 from schedules.model import Target
 
@@ -104,12 +108,16 @@ def test_damaged_code_is_refused(device: Device) -> None:
         DeviceObject(bad, device)
 
 
-def measured(target: Target, kinds: list[str], timeout_s: float = 60.0) -> list[Measurement]:
+def measured(
+    target: Target, kinds: list[str], timeout_s: float = 60.0, finals: int = 0
+) -> list[Measurement]:
+    """Of kernels of these kinds, and, as the last of them, of the first so many again in turns."""
     a, b = (te.placeholder((37, 5), "float32", name=n) for n in "AB")
     dag = te.dag([a, b, te.compute((37, 5), lambda *i: a[i] + b[i], name="C")])
     options = Options(timeout_s=timeout_s, build_timeout_s=60.0)
     with Measurer(dag, target, build=fakes.NAME, options=options) as m:
-        return list(m.measure([measure_fakes.trace(k) for k in kinds]))
+        traces = [measure_fakes.trace(k, n) for n, k in enumerate(kinds)]
+        return [*m.measure(traces), *(m.finalists(traces[:finals], 1, 1) if finals else ())]
 
 
 @pytest.mark.parametrize("kind", ["opencl", "cuda"])
@@ -127,6 +135,38 @@ def test_a_fault_costs_the_candidate_and_its_worker_only(kind: str) -> None:
     if kind == "cuda":
         assert "unspecified launch failure" in found[1].reason
     assert all(m.time_s for m in found if m.ok)
+
+
+def test_a_worker_of_cuda_gives_back_what_candidates_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not cuda.available() or cuda.device().name() != fakes.FAKE:
+        pytest.skip("needs the fake driver")
+    log = tmp_path / "calls"
+    monkeypatch.setenv("AT_FAKE_LOG", str(log))
+    found = measured(targets.parse("cuda"), ["right", "right", "right"], finals=2)
+    assert {m.status for m in found} <= {"ok", "slow"}, found
+    calls = Counter(line.split()[0] for line in log.read_text().splitlines())
+    assert calls["unload"] == calls["load"] == 5
+    assert calls["free"] == calls["allocate"] - 1 == 3 * 5  # what flushes the cache stays
+    assert calls["flush"] == calls["record"] / 2 > 0  # before every run that is timed
+
+
+def test_finalists_are_timed_on_their_inputs_and_keep_their_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cxx()
+    device = EmulatedDevice()
+    monkeypatch.setattr(select, "device", lambda kind: device)
+    c = case("softmax")
+    code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device)
+    code = replace(code, facts={"kernel0": {"registers": 40, "spill_bytes": 0}})
+    arena = Arena([Param(t.name, t.shape, t.dtype) for t in c.dag.params], c.inputs)
+    loaded = OnDevice(arena, code.to_bytes())
+    assert loaded.timer()(2) > 0
+    c.check(arena.timing.outputs, "what was timed")
+    assert loaded.facts()["registers"] == 40
+    loaded.close()
+    assert not device._held
+    arena.close()
 
 
 @pytest.mark.slow

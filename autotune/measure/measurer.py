@@ -152,9 +152,12 @@ class Measurer:
             # One of them dies now and then: each alone, so that it costs itself only.
             return [m for x in objects for m in self._final([x], rounds, repeats)]
         took = (time.monotonic() - start) / len(objects)
+        header = answer[0]
         return [
-            Measurement("ok", "", tuple(t), settled(t), reference_rate=answer[0]["rate"], run_s=took)
-            for t in answer[0]["times_s"]
+            Measurement(
+                "ok", "", tuple(t), settled(t), reference_rate=header["rate"], run_s=took, facts=facts
+            )
+            for t, facts in zip(header["times_s"], header["facts"], strict=True)
         ]
 
     def _keep(self, trace: Trace, time_s: float, obj: bytes) -> None:

@@ -6,6 +6,7 @@ parent then answers from the signal and from the fault record.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
 import time
@@ -59,7 +60,8 @@ def serve(sock: socket.socket, bench: Bench) -> None:
         if header["do"] == "measure":
             reply = asdict(measure(bench, clock, payload, header.get("best_s")))
         else:
-            reply = {"times_s": remeasure(bench, clock, header, payload), "rate": clock.rate()}
+            times, facts = remeasure(bench, clock, header, payload)
+            reply = {"times_s": times, "rate": clock.rate(), "facts": facts}
         wire.send(sock, reply)
 
 
@@ -72,6 +74,13 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
         return Measurement("compile_error", str(err))
     except MemoryError as err:
         return Measurement("error", str(err))
+    with contextlib.closing(loaded):
+        return _measured(bench, clock, loaded, best_s, start)
+
+
+def _measured(
+    bench: Bench, clock: protocol.Clock, loaded: _Loaded | OnDevice, best_s: float | None, start: float
+) -> Measurement:
     error, seconds = 0.0, float("inf")
     limit = None if best_s is None else bench.options.give_up * best_s + COLD_S
     for number, placement in enumerate(bench.arena.placements):
@@ -102,27 +111,33 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
 
 def remeasure(
     bench: Bench, clock: protocol.Clock, header: dict[str, Any], payload: bytes
-) -> list[tuple[float, ...]]:
-    """Normalised times of several checked objects, which lie end to end in ``payload``."""
+) -> tuple[list[tuple[float, ...]], list[dict[str, Any]]]:
+    """Normalised times of several checked objects, which lie end to end in ``payload``, and the facts of
+    each."""
     parts, at = [], 0
     for size in header["sizes"]:
         parts.append(payload[at : at + size])
         at += size
     keep: list[np.ndarray] = []  # what is packed: each has its own
-    runs = _side_by_side(bench, parts, keep)
-    seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
-    return protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
+    with contextlib.ExitStack() as stack:
+        loaded = [stack.enter_context(contextlib.closing(_loaded(bench, x))) for x in parts]
+        runs = _side_by_side(bench, loaded, keep)
+        seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
+        times = protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
+        return times, [x.facts() for x in loaded]
 
 
 def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
     return OnDevice(bench.arena, data) if is_grid_code(data) else _Loaded(bench, data)
 
 
-def _side_by_side(bench: Bench, parts: list[bytes], keep: list[np.ndarray]) -> list[protocol.Run]:
+def _side_by_side(
+    bench: Bench, loaded: list[_Loaded | OnDevice], keep: list[np.ndarray]
+) -> list[protocol.Run]:
     """Timers of several candidates that stay loaded together; ``keep`` gets the arrays that they need."""
-    if any(map(is_grid_code, parts)):
-        return [OnDevice(bench.arena, x).timer() for x in parts]
-    objects = [_Loaded(bench, x) for x in parts]
+    objects = [x for x in loaded if isinstance(x, _Loaded)]
+    if len(objects) < len(loaded):
+        return [x.timer() for x in loaded]
     pointers = [x.packed(bench.arena.timing, keep) for x in objects]
     scratch = bench.arena.scratch.open(max(x.kernel.scratch_bytes for x in objects), "begin")
     return [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
@@ -146,6 +161,9 @@ class _Loaded:
 
     def facts(self) -> dict[str, Any]:
         return {}
+
+    def close(self) -> None:
+        """What is mapped goes with the object."""
 
     def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
         """The pointers of a placement, packed constants in the place of constants: packed here, into memory
