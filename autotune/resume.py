@@ -7,10 +7,10 @@ written by hand, only says what need not be measured again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kernels_db.store import Log
 
 DECISIONS = "decisions"  # key in the environment of a record
+FACTS = "device"  # another: what a device and its compiler told
 MOST = 2000  # records to learn from: the fastest; making their traces takes time
 SEEDS = 8  # of other targets, to be tried first
 READ = 200_000  # records to look at, so that no log, wherever it came from, fills the memory
@@ -62,6 +63,7 @@ def read(records: Iterable[Record], space: Space, most: int = MOST) -> Earlier:
     the ``most`` fastest, fastest first."""
     reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
     decided: dict[str, Candidate] = {}
+    told: dict[str, Mapping[str, Any]] = {}
     for record in islice(records, READ):
         final = record.kind == "final"
         value = throughput(record.status, record.time_s)
@@ -71,8 +73,13 @@ def read(records: Iterable[Record], space: Space, most: int = MOST) -> Earlier:
         candidate = _candidate(record, space)
         if candidate is not None:
             decided.setdefault(record.trace_digest, candidate)
+        facts = record.environment.get(FACTS)
+        if isinstance(facts, dict):
+            told.setdefault(record.trace_digest, facts)
     fastest = sorted(decided, key=lambda d: (-reached[d][0], d))[:most]
-    results = [Result(decided[d], reached[d][0]) for d in fastest if _makes(space, decided[d], d)]
+    results = [
+        Result(decided[d], reached[d][0], told.get(d)) for d in fastest if _makes(space, decided[d], d)
+    ]
     return Earlier(len(reached), frozenset(reached), tuple(_valid(space, results)))
 
 

@@ -199,7 +199,7 @@ class Session:
                 self.failed[m.status] += 1
             throughputs.append(resume.throughput(m.status, m.time_s))
             self._expectation.add(throughputs[-1] if m.status == "ok" else 0.0)
-            results.append(Result(candidate, throughputs[-1]))
+            results.append(Result(candidate, throughputs[-1], m.facts))
             self.report("measuring")
             now = time.monotonic()
             self.spent["measure"] += now - last
@@ -357,7 +357,7 @@ def new_record(
             **environment,
             "reference_rate": m.reference_rate,
             "seconds": {k: round(v, 6) for k, v in seconds.items()},
-            **({"device": m.facts} if m.facts else {}),
+            **({resume.FACTS: m.facts} if m.facts else {}),
         },
         kind=kind,
     )

@@ -98,8 +98,9 @@ def _measured(
             took = seconds * rate
             reason = f"{took / (best_s or 1):.1f} times the best in its first run; not timed further"
             return Measurement(
-                "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start
-            )
+                "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start,
+                facts=loaded.facts(),
+            )  # fmt: skip
     checked = time.perf_counter()
     timing = protocol.screen(loaded.timer(), clock, seconds, best_s, bench.options)
     reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""

@@ -7,8 +7,8 @@ is resumed by telling it the results of earlier runs first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,12 @@ DRAWS = 32  # times to sample before a sketch counts as exhausted
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a trial reached: throughput in runs a second, 0 for a candidate that failed."""
+    """What a trial reached: throughput in runs a second, 0 for a candidate that failed. ``facts``: what a
+    device's compiler told of it, if any did."""
 
     candidate: Candidate
     throughput: float
+    facts: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 class SearchPolicy(Protocol):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autotune.search.base import Known, Result, candidates, unique
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
+from cost_model.compiled import Compiled
 from cost_model.dataset import Dataset
 from cost_model.survey import survey
 from schedules.space.base import Candidate, Rows, Space
@@ -54,10 +55,11 @@ class _Pool:
 
 
 class EvolutionarySearch:
-    """Policy over ``space`` with ``model``, whose features are `model_features(space)`.
+    """Policy over ``space`` with ``model``, whose features are `model_features(space)`, and behind those what
+    ``compiled`` foretells, if given.
 
-    ``near``: measured candidates of similar tasks, with the same features, that the model learns from too.
-    ``judges``: models whose opinions are only recorded.
+    ``near``: measured candidates of similar tasks, with the features of the space, that the model learns from
+    too. ``judges``: models of the same features, whose opinions are only recorded.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class EvolutionarySearch:
         options: EvolutionOptions | None = None,
         near: Dataset | None = None,
         judges: Mapping[str, CostModel] | None = None,
+        compiled: Compiled | None = None,
     ) -> None:
-        self._space, self._model = space, model
+        self._space, self._model, self._compiled = space, model, compiled
         self._options = options or EvolutionOptions()
         self._near = near
         self._judges = dict(judges or {})
@@ -102,7 +105,7 @@ class EvolutionarySearch:
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
         if not chosen:
             return {}
-        features = self._matrix_of(chosen)
+        features = self._seen(self._matrix_of(chosen))
         models = self._judges | ({"model": self._model} if self._model.ready else {})
         return {name: model.predict(features).tolist() for name, model in models.items()}
 
@@ -118,7 +121,7 @@ class EvolutionarySearch:
             self._exploit(chosen, n - drawn, scorer)
         self._random(chosen, n)
         if scorer is not None and len(chosen) > 1:
-            scores = scorer.predict(self._matrix_of(chosen))
+            scores = scorer.predict(self._seen(self._matrix_of(chosen)))
             chosen = [chosen[i] for i in np.argsort(-scores, kind="stable")]
         return chosen
 
@@ -126,6 +129,8 @@ class EvolutionarySearch:
 
     def _fit(self) -> None:
         features = np.concatenate(self._features)
+        if self._compiled is not None:
+            self._compiled.learn(features, [r.facts for r in self._measured])
         throughput = np.array([r.throughput for r in self._measured])
         limit = self._options.training_rows
         if len(throughput) > limit:
@@ -138,13 +143,19 @@ class EvolutionarySearch:
             features = np.concatenate([features, self._near.features])
             throughput = np.concatenate([throughput, self._near.throughput])
             groups = np.concatenate([groups, 1 + self._near.groups])
-        self._model.fit(features, throughput, groups)
+        self._model.fit(self._seen(features), throughput, groups)
         self._stale = False
 
     def _scorer(self) -> tuple[CostModel | None, float]:
         if self._model.ready:
             return self._model, self._options.epsilon
         return self._draft, self._options.draft_epsilon
+
+    def _seen(self, features: Matrix) -> Matrix:
+        """What models see of candidates with these features of the space."""
+        if self._compiled is None:
+            return features
+        return np.concatenate([features, self._compiled.columns(features)], axis=1)
 
     def _matrix_of(self, chosen: Sequence[Candidate]) -> Matrix:
         """`model_matrix` for candidates of any sketches, in their order; kept until their results come."""
@@ -337,7 +348,8 @@ class EvolutionarySearch:
             flat = self._rng.random(sum(len(p) for p in pools))
         else:
             both = zip(sketches, pools, strict=True)
-            flat = survey(scorer, np.concatenate([model_matrix(self._space, s, p) for s, p in both]))
+            matrix = np.concatenate([model_matrix(self._space, s, p) for s, p in both])
+            flat = survey(scorer, self._seen(matrix))
         return np.split(flat, ends)
 
 

@@ -15,12 +15,15 @@ from autotune.targets import usable_cpus
 from cost_model import pretrained
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
+from cost_model.compiled import NAMES as COMPILED
+from cost_model.compiled import Compiled
 from cost_model.dataset import Dataset
 from cost_model.models import PRIORED
 from cost_model.models import create as create_model
 from schedules.errors import AutotuneError
 from schedules.model import Target
 from schedules.space.base import Space
+from schedules.space.gpu import Machine
 
 SAMPLE = 128  # rows of each sketch that say what is usual for a task
 
@@ -28,15 +31,18 @@ SAMPLE = 128  # rows of each sketch that say what is usual for a task
 def _evolutionary(
     space: Space, model: str, seed: int, near: Dataset | None, target: Target | None
 ) -> SearchPolicy:
-    names = model_features(space)
-    prior = _prior(space, names, target) if model in PRIORED else None
+    names, compiled = model_features(space), None
+    if target is not None and target.kind != "cpu":
+        compiled = Compiled(names, Machine.of(target))
+        names = (*names, *COMPILED)
+    prior = _prior(space, names, target) if model in PRIORED and compiled is None else None
     judges: dict[str, CostModel] = {}
     if ESTIMATE in names:
         judges["analytic"] = AnalyticModel(names)
     if prior is not None:
         judges["prior"] = prior
     made = create_model(model, names, seed, usable_cpus(), prior)
-    return EvolutionarySearch(space, made, seed, near=near, judges=judges)
+    return EvolutionarySearch(space, made, seed, near=near, judges=judges, compiled=compiled)
 
 
 POLICIES: dict[str, Callable[[Space, str, int, Dataset | None, Target | None], SearchPolicy]] = {

@@ -214,11 +214,26 @@ def _shape(k: KernelFacts, env: Columns, m: Machine) -> _Shape:
         threads = threads * number(x, env)
     shared = number(k.shared_bytes, env)
     registers = np.ceil(number(k.local_bytes, env) / 4) + SPARE_REGISTERS
+    resident = _resident(threads, shared, registers, m)
+    return _Shape(threads, shared, registers, number(k.blocks, env), resident)
+
+
+def _resident(threads: Number, shared: Number, registers: Number, m: Machine) -> Number:
+    """Blocks that a processor holds at a time."""
     warps = np.ceil(threads / WARP)
     resident = np.minimum(m.sm_blocks, np.floor(m.sm_threads / (warps * WARP)))
     resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared, 1.0)))
-    resident = np.minimum(resident, np.floor(m.registers / (np.minimum(registers, 255.0) * warps * WARP)))
-    return _Shape(threads, shared, registers, number(k.blocks, env), resident)
+    return np.minimum(resident, np.floor(m.registers / (np.minimum(registers, 255.0) * warps * WARP)))
+
+
+def occupancy(threads: Number, shared: Number, registers: Number, m: Machine) -> Number:
+    """The share of the threads that a processor can hold which blocks of so many threads, shared bytes and
+    registers a thread fill, or a column of that."""
+    return _filled(threads, _resident(threads, shared, registers, m), m)
+
+
+def _filled(threads: Number, resident: Number, m: Machine) -> Number:
+    return np.minimum(1.0, resident * np.ceil(threads / WARP) * WARP / m.sm_threads)
 
 
 def within(facts: tuple[KernelFacts, ...], env: Columns, m: Machine) -> Number:
@@ -262,16 +277,16 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
                 far = far + times * a.item
                 scattered = scattered + times * a.item * (not a.side_by_side)
     waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
-    occupancy = np.minimum(1.0, x.resident * np.ceil(x.threads / WARP) * WARP / m.sm_threads)
+    filled = _filled(x.threads, x.resident, m)
     busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
     warp_use = x.threads / (np.ceil(x.threads / WARP) * WARP)
-    hidden = np.minimum(1.0, occupancy * 4.0)  # a quarter of the threads hides most of the latency
+    hidden = np.minimum(1.0, filled * 4.0)  # a quarter of the threads hides most of the latency
     rate = m.sms * m.clock * busy * hidden * warp_use
     seconds = np.maximum(flops / 2 / (m.fma * rate), near / (32.0 * rate))
     seconds = np.maximum(seconds, special / (16.0 * rate))
     seconds = np.maximum(seconds, (far + 3.0 * scattered) / (m.bandwidth * 2.0 * busy * hidden)) + LAUNCH_S
     return {
-        "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": occupancy,
+        "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": filled,
         "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
         "far_bytes": far, "scattered_bytes": scattered, "near_loads": near, "unrolled": unrolled,
         "lanes": lanes, "intensity": flops / np.maximum(far, 1.0), "warp_use": warp_use, "est_s": seconds,
