@@ -198,7 +198,7 @@ def _report(run: Callable[[int, int], int], seed: int, n: int, wanted: int, writ
 
 
 def _repeat(run: Callable[[int, int], int], seed: int, n: int) -> str:
-    return f'PYTHONPATH=.:tests python -c "import test_fuzz_operators as f; f.{run.__name__}({seed}, {n})"'
+    return f'PYTHONPATH=.:tests python -c "import {run.__module__} as f; f.{run.__name__}({seed}, {n})"'
 
 
 def _check(run: Callable[[int, int], int], seed: int, wanted: int) -> None:

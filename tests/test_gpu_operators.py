@@ -95,6 +95,33 @@ def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
         assert [k.grid[0] for k in p.kernels] == [int(f.blocks.value) for f in facts]  # type: ignore[attr-defined]
 
 
+def test_sums_of_everything_are_plain() -> None:
+    x = te.placeholder((13, 31), "int64", name="x")
+    i, j = te.reduce_axis(13, name="i"), te.reduce_axis(31, name="j")
+    y = te.compute((), lambda: te.sum(x[i, j], axis=(i, j)), name="y")
+    z = te.compute((9,), lambda k: y[()] + x[0, k] // 2, name="z")
+    data = np.random.default_rng(3).integers(-9, 9, (13, 31))
+    emulate(Case(te.dag([x, y]), (data,), (np.asarray(data.sum()),)), 2)
+    emulate(Case(te.dag([x, y, z]), (data,), (data.sum() + data[0, :9] // 2,)), 2)
+
+
+def test_rows_of_sums_are_reduced_in_two_kernels() -> None:
+    """The inner sums belong to all threads of a row, each of which needs others of them."""
+    x = te.placeholder((5, 6, 7), "float32", name="x")
+    k, j = te.reduce_axis(7, name="k"), te.reduce_axis(6, name="j")
+    inner = te.compute((5, 6), lambda m, n: te.sum(x[m, n, k], axis=k), name="inner")
+    high = te.compute((5,), lambda m: te.max(inner[m, j], axis=j), name="high")
+    y = te.compute((5, 6), lambda m, n: inner[m, n] - high[m], name="y")
+    data = np.random.default_rng(3).integers(-9, 9, (5, 6, 7)).astype("float32")
+    sums = data.sum(2)
+    emulate(Case(te.dag([x, y]), (data,), (sums - sums.max(1, keepdims=True),)), 6)
+
+
+def test_a_row_of_one_element() -> None:
+    for op, params in (("attention", {"heads": 2, "seq": 1, "dim": 3}), ("softmax", {"m": 1, "n": 5})):
+        emulate(workload_case(op, dict(params)), 8)
+
+
 def test_a_product_with_enough_tiles_is_not_split() -> None:
     big = ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag
     assert not any("reduction" in n for n in derive(big, targets.parse("h100")).sketches)

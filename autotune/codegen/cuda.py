@@ -35,15 +35,16 @@ AT_INLINE at_half at_round(float f) {
   return h;
 }
 #endif
-template <class T> AT_INLINE T at_imin(T a, T b) { return a < b ? a : b; }
-template <class T> AT_INLINE T at_imax(T a, T b) { return a > b ? a : b; }
-template <class T> AT_INLINE T at_iabs(T a) { return a < 0 ? -a : a; }
-template <class T> AT_INLINE T at_floordiv(T a, T b) {
-  return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0));
-}
-template <class T> AT_INLINE T at_mod(T a, T b) {
-  return b == 0 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
-}
+#define AT_INTEGER(T) \\
+  AT_INLINE T at_imin(T a, T b) { return a < b ? a : b; } \\
+  AT_INLINE T at_imax(T a, T b) { return a > b ? a : b; } \\
+  AT_INLINE T at_iabs(T a) { return a < 0 ? -a : a; } \\
+  AT_INLINE T at_floordiv(T a, T b) { \\
+    return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
+  } \\
+  AT_INLINE T at_mod(T a, T b) { return b == 0 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }
+AT_INTEGER(int)
+AT_INTEGER(long long)
 """
 
 _FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}

@@ -499,6 +499,9 @@ class _Emitter:
         if dtype == "bool":
             return "1" if v else "0"
         if not E.is_float(dtype):
+            wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
+            if wide:  # functions are chosen by the types of both arguments
+                return f"(({self.d.types['int64']}){v})"
             return f"({v})" if v < 0 else str(v)
         if dtype == HALF:
             with np.errstate(over="ignore"):

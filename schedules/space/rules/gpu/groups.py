@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from schedules.nest import loops_of
 from schedules.space.rules.gpu.inline import inline_stages
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.groups import reductions_behind
-from schedules.space.rules.patterns import is_row_reduction
+from schedules.space.rules.patterns import is_row_reduction, spatial
+from schedules.space.rules.rows import row_rank
 from schedules.space.sketching import Draft
 
 
@@ -29,7 +29,7 @@ def apply_gpu_rules(d: Draft) -> None:
 def _schedule(d: Draft, name: str) -> None:
     b = d.block(name)
     d.roots.discard(name)  # its turn has come
-    if len(b.writes) > 1 or not loops_of(d.s.nest, name):
+    if len(b.writes) > 1 or not spatial(b):
         schedule_plainly(d, name)
     elif b.reducer is not None and is_row_reduction(b):
         schedule_rows(d, d.s.cache_write(name, "local"))
@@ -39,7 +39,7 @@ def _schedule(d: Draft, name: str) -> None:
         tiled, rows = reductions_behind(d, b)
         if tiled is not None:
             schedule_tiles(d, tiled.name, name)
-        elif rows is not None:
+        elif rows is not None and row_rank(d, b):
             schedule_rows(d, name)
         else:
             schedule_map(d, name)

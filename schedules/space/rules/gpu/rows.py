@@ -13,7 +13,7 @@ from schedules.expr import Const, Hole
 from schedules.ir import Block
 from schedules.nest import find_loop, vars_bound
 from schedules.space.rules.gpu.maps import lanes_of
-from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length
+from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
 from schedules.space.rules.rows import compute_stages_at, row_rank
 from schedules.space.sketching import Draft, extent
 
@@ -46,13 +46,17 @@ def schedule_rows(d: Draft, root: str) -> None:
     loops = [x.var for x in d.loops(root)]
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
     threads = d.choice(f"{root}.threads", [t for t in THREADS if t <= max(8, 2 * n)])
-    rows = d.choice(f"{root}.rows", ROWS)
+    height = extent(d.loops(root)[rank - 1])
+    rows = d.choice(f"{root}.rows", [k for k in ROWS if k <= max(height, 1) or not height])
     lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
     outer, inner = d.s.split(loops[rank - 1], (None, rows))
     block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
     d.s.bind(block, "blockIdx.x")
     blocks = [d.block(name) for name in d.s.blocks()]
-    d.roots |= {x.name for x in blocks if x.reducer is not None and not _joins(x)}
+    # what has more axes than rows has is spread over the threads by its readers: a kernel of its own makes it
+    d.roots |= {
+        x.name for x in blocks if x.reducer is not None and not (_joins(x) and len(spatial(x)) == rank)
+    }
     compute_stages_at(d, root, block)
     for name in list(d.s.blocks()):
         if name == root or block not in {x.var for x in d.loops(name)}:
