@@ -85,7 +85,17 @@ def test_code_comes_back_from_bytes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("op", ["masked add", *SMALL])
 def test_twenty_schedules_of_every_operator(op: str) -> None:
-    check(op, 20)
+    """In a process of their own: PoCL 3.0 splits some kernels at their barriers wrongly, and then says so and
+    ends the process, or goes on with wrong results. What it fails at has to be right on the simulator."""
+    if opencl.context() is None:
+        missing("opencl")
+    here = Path(__file__).parent
+    code = f"import sys; sys.path.insert(0, {str(here)!r}); import test_opencl as t; t.check({op!r}, 20)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=here.parent)
+    if done.returncode:
+        if shutil.which("oclgrind") is None:
+            pytest.fail(done.stderr[-2000:])
+        under_oclgrind(f"t.check({op!r}, 20)")
 
 
 def under_oclgrind(code: str, *, sound: bool = True) -> str:
