@@ -98,6 +98,10 @@ def empty_like(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return torch.empty(shape, dtype=getattr(torch, dtype), device=x.device)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        with x.device:  # CuPy makes arrays on the device that is current, and has no other word for it
+            return cupy.empty(shape, dtype)
     space = getattr(x, "__array_namespace__", None)
     if space is None:
         return None

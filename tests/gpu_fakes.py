@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.codegen import cuda, cxx, emulator, nvrtc, opencl
 from autotune.codegen.gridcode import Array, GridCode, Launch, grid_code
+from autotune.devices.cuda import CudaDevice, _ok
 from autotune.devices.protocol import Device
 from schedules.dag import ComputeDAG
 from schedules.model import Target, Trace
@@ -101,6 +102,12 @@ class Space:
     def empty(self, shape: tuple[int, ...], dtype: str, device: object) -> FakeArray:
         self.made += 1
         return FakeArray(self, np.full(shape, -77, dtype))
+
+    def streams(self, n: int) -> list[int]:
+        """Handles of streams. Where none are real, numbers that nobody looks behind: a driver would."""
+        if not isinstance(self.device, CudaDevice) or self.device.name() == FAKE:
+            return [0x70 + 16 * i for i in range(n)]
+        return [int(_ok(self.device.driver.cuStreamCreate(0))) for _ in range(n)]
 
 
 class FakeArray:

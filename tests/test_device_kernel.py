@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import inspect
 import os
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,18 +109,19 @@ def test_the_stream_is_the_callers(space: fakes.Space, monkeypatch: pytest.Monke
     waits: list[tuple[int, int]] = []
     monkeypatch.setattr(space.device, "wait", lambda stream, other: waits.append((stream, other)))
     out = fakes.FakeArray(space, c.poisoned()[0])
+    s, t, u = space.streams(3)
     k(*arrays(c, space), out=out)
     k(*arrays(c, space, stream=1), out=out)
-    k(*arrays(c, space, stream=0x70), out=out)
-    k(*arrays(c, space), out=out, stream=0x71)
-    assert [args[-1] for args in seen] == [0, 1, 0x70, 0x71] and waits == []
+    k(*arrays(c, space, stream=s), out=out)
+    k(*arrays(c, space), out=out, stream=t)
+    assert [args[-1] for args in seen] == [0, 1, s, t] and waits == []
     one, other = arrays(c, space)
-    one.interface["stream"], other.interface["stream"] = 0x70, 0x90
+    one.interface["stream"], other.interface["stream"] = s, u
     k(one, other, out=out)
-    assert seen[-1][-1] == 0x70 and waits == [(0x70, 0x90), (0x90, 0x70)]
+    assert seen[-1][-1] == s and waits == [(s, u), (u, s)]
     waits.clear()
-    k(one, other, out=out, stream=0x90)
-    assert seen[-1][-1] == 0x90 and waits == [(0x90, 0x70), (0x70, 0x90)]
+    k(one, other, out=out, stream=u)
+    assert seen[-1][-1] == u and waits == [(u, s), (s, u)]
     waits.clear()
     one.interface["stream"], other.interface["stream"] = None, 1
     k(one, other, out=out, stream=0)
@@ -223,7 +226,8 @@ def test_what_steps_pass_on_is_kept_for_each_stream(
     assert k._loaded.code.scratch
     given, out = arrays(c, space), fakes.FakeArray(space, c.poisoned()[0])
     seen = launches(k)
-    for stream in (0, 0x70, 0, 0x70):
+    (other,) = space.streams(1)
+    for stream in (0, other, 0, other):
         k(*given, out=out, stream=stream)
     assert seen[0] == seen[2] and seen[1] == seen[3]
     assert set(seen[0][4:-1]).isdisjoint(seen[1][4:-1])
@@ -399,6 +403,58 @@ def test_dlpack_is_told_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     k(*(x for x in given), out=out, stream=0x70)
     k(*(x for x in given), out=out)
     assert [x["stream"] for x in given[0].asked] == [0x70, 1] and [s[-1] for s in seen] == [0x70, 0]
+
+
+class CupyArray(fakes.FakeArray):
+    """As CuPy's: its library is known by its module, and its arrays by where they say that they are."""
+
+    def __init__(self, device: CupyDevice, host: np.ndarray, **interface: object) -> None:
+        super().__init__(fakes.Space(device.gpu), host, **interface)
+        self.device = device
+
+    __array_namespace__ = None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class CupyDevice:
+    """Of an array: a context in which new arrays are made there."""
+
+    def __init__(self, gpu: EmulatedGpu) -> None:
+        self.gpu, self.current = gpu, False
+
+    def __enter__(self) -> None:
+        self.current = True
+
+    def __exit__(self, *_: object) -> None:
+        self.current = False
+
+
+def test_arrays_of_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cxx()
+    device = CupyDevice(EmulatedGpu())
+
+    def empty(shape: tuple[int, ...], dtype: object = float, order: str = "C") -> CupyArray:
+        assert device.current
+        return CupyArray(device, np.full(shape, np.nan, dtype), stream=0x70)
+
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=CupyArray, empty=empty))
+    c = case("softmax", "float16")
+    k = kernel_of(c, device.gpu)
+    seen = launches(k)
+    (x,) = (CupyArray(device, a, stream=0x70) for a in c.inputs)
+    monkeypatch.setattr(EmulatedGpu, "download", lambda *_: pytest.fail("waits"))
+    made = len(device.gpu._held)
+    y = k(x)
+    assert isinstance(y, CupyArray) and not device.current
+    assert len(device.gpu._held) == made + 1  # the output
+    assert seen == [(x.address, y.address, 0x70)] and device.gpu.waits == []
+    assert k(x, out=y) is y and k(x, out=y, stream=types.SimpleNamespace(ptr=0x80)) is y
+    assert [s[-1] for s in seen] == [0x70, 0x70, 0x80]
+    assert device.gpu.waits == [(0x80, 0x70), (0x70, 0x80)]  # on the device: nobody else waits
+    monkeypatch.undo()
+    c.check([y.get()], "cupy")
 
 
 def test_its_signature_has_a_stream(on_cpu: EmulatedDevice) -> None:
