@@ -6,9 +6,9 @@ float16 too.
     python benchmarks/gpu.py ops.toml:quick --wheels wheels   # where there is a GPU, and no network
 
 25 steps, each a process of its own of at most --limit seconds. Their results are kept in --out as they are
-made: the same command goes on where it was cut off, and --for SECONDS ends it before a step that would not
-fit. ``--target cuda-emulator`` or ``opencl`` try the steps without an NVIDIA GPU; what needs one is skipped,
-with the reason. ``--markdown`` prints the table of a file.
+made, also those of a step that is cut off: the same command goes on from there, and --for SECONDS ends it
+before a step that would not fit. ``--target cuda-emulator`` or ``opencl`` try the steps without an NVIDIA
+GPU; what needs one is skipped, with the reason. ``--markdown`` prints the table of a file.
 """
 
 from __future__ import annotations
@@ -121,53 +121,81 @@ def half(o: argparse.Namespace, name: str) -> Result:
 def compared(tasks: list[Any], o: argparse.Namespace, dtype: str | None = None) -> Result:
     """A row for each task, as it is or in another dtype."""
     budget = o.budget or max(5.0, (o.limit - OVERHEAD_S) / len(tasks) * 0.6)
-    return {"rows": [row(task, o, budget, dtype) for task in tasks]}
+    made = {key(r): r for r in kept(o.out).get(o.child, {}).get("rows", [])}  # before it was cut off
+    rows = []
+    for task in tasks:
+        wanted = identity(task, dtype)
+        rows.append(made.get(key(wanted)) or row(task, wanted, o, budget))
+        print(json.dumps({"rows": rows}), flush=True)
+    return {"rows": rows}
 
 
-def row(task: Any, o: argparse.Namespace, budget: float, dtype: str | None) -> Result:
+def identity(task: Any, dtype: str | None) -> Result:
+    """What tells a row from others."""
+    from autotune.workloads import dtype_of
+
+    w = task.workload
+    return {"group": task.group, "op": w.op, "params": dict(w.params), "dtype": dtype or dtype_of(w)}
+
+
+def key(row: Result) -> str:
+    return json.dumps([row["group"], row["op"], row["params"], row["dtype"]], sort_keys=True)
+
+
+def kept(path: Path) -> dict[str, Result]:
+    """The steps of a file of results, by name."""
+    return {s["step"]: s for s in json.loads(path.read_text())["steps"]} if path.exists() else {}
+
+
+def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Result:
     import autotune as at
     from autotune.loading import load_workload
-    from autotune.workloads import dtype_of
     from schedules import ops
     from schedules.ops import compulsory_bytes
 
-    w = task.workload
-    params = dict(w.params)
-    dtype = dtype or dtype_of(w)
-    layout = params.pop("layout", None)
-    w = ops.workload(w.op, params, dtype, layout)
+    params = dict(wanted["params"])
+    op, dtype, layout = wanted["op"], wanted["dtype"], params.pop("layout", None)
+    w = ops.workload(op, params, dtype, layout)
     with tempfile.TemporaryDirectory() as folder:
         db = f"{folder}/tuning.db"
         start = time.monotonic()
         limits = {"budget_s": budget, "trials": o.trials}
-        tuned = at.tune(w.op, dtype=dtype, layout=layout, target=o.target, db=db, **limits, **params)
+        tuned = at.tune(op, dtype=dtype, layout=layout, target=o.target, db=db, **limits, **params)
         took = time.monotonic() - start
-        found: Result = {
-            "group": task.group, "op": w.op, "params": params, "dtype": dtype, "flops": w.flops,
-            "bytes": compulsory_bytes(w.dag), "measured": tuned.measured, "failed": dict(tuned.failed),
-            "candidates_per_s": tuned.measured / took,
+        found: Result = wanted | {
+            "flops": w.flops, "bytes": compulsory_bytes(w.dag), "measured": tuned.measured,
+            "failed": dict(tuned.failed), "candidates_per_s": tuned.measured / took,
         }  # fmt: skip
         if tuned.best is None:
             return found | {"times_s": {}, "skipped": {"autotune": "nothing valid was found"}}
         kernel = load_workload(w, target=o.target, db=db)
         found["device"] = getattr(kernel.record, "environment", {}).get("device", {})
-        if o.target != "cuda":
-            reason = f"needs an NVIDIA GPU, not {o.target}"
-            peers = {"torch": reason, "torch.compile": reason, "triton": reason}
-            return found | {"times_s": {"autotune": kernel.time(repeat=3)}, "skipped": peers}
-        import gpu_peers
-
-        times, skipped = gpu_peers.compare(kernel, w)
+        peers, reason = peers_of(o.target)
+        if peers is None:
+            skipped = dict.fromkeys(("torch", "torch.compile", "triton"), reason)
+            return found | {"times_s": {"autotune": kernel.time(repeat=3)}, "skipped": skipped}
+        times, skipped = peers.compare(kernel, w)
         return found | {"times_s": times, "skipped": skipped}
 
 
-def copies(o: argparse.Namespace) -> Result:
-    """The bandwidth of a copy, the ceiling of all that is bound by memory."""
-    if o.target != "cuda":
-        raise Skip(f"needs an NVIDIA GPU, not {o.target}")
-    import gpu_peers
+def peers_of(target: str) -> tuple[Any, str]:
+    """The module that compares with other libraries, or None and why there is nothing to compare with."""
+    if target != "cuda":
+        return None, f"needs an NVIDIA GPU, not {target}"
+    try:
+        import gpu_peers
+        import torch
+    except ImportError as err:
+        return None, str(err)
+    return (gpu_peers, "") if torch.cuda.is_available() else (None, "this torch finds no GPU")
 
-    return {"copy_bytes_per_s": gpu_peers.copy_bandwidth()}
+
+def copies(o: argparse.Namespace) -> Result:
+    """The bandwidth of a copy, the ceiling of all that is bound by memory, and what a call costs."""
+    peers, reason = peers_of(o.target)
+    if peers is None:
+        raise Skip(reason)
+    return {"copy_bytes_per_s": peers.copy_bandwidth(), "call_s": peers.call_seconds()}
 
 
 def run_step(name: str, o: argparse.Namespace) -> Result:
@@ -205,11 +233,12 @@ def child(name: str, o: argparse.Namespace) -> Result:
     """Run a step in a process of its own, which ends at the limit with all it has started."""
     python = o.venv / "bin/python"
     command = [str(python if python.exists() and name != "install" else sys.executable), str(Path(__file__))]
+    paths = [str(ROOT), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     begun = time.monotonic()
     p = subprocess.Popen(
         [*command, *sys.argv[1:], "--child", name],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     )  # fmt: skip
     try:
         out, err = p.communicate(timeout=o.limit)
@@ -217,13 +246,28 @@ def child(name: str, o: argparse.Namespace) -> Result:
         answer: Result = json.loads(lines[-1]) if p.returncode == 0 and lines else {
             "status": "failed", "reason": (err or out)[-2000:] or f"exit status {p.returncode}"
         }  # fmt: skip
-    except subprocess.TimeoutExpired:
-        answer = {"status": "failed", "reason": f"took longer than {o.limit:g} s"}
+        if answer["status"] == "failed":
+            answer = so_far(out) | answer
+    except subprocess.TimeoutExpired as late:
+        answer = so_far(late.stdout) | {"status": "failed", "reason": f"took longer than {o.limit:g} s"}
     finally:
         if p.poll() is None:
             os.killpg(p.pid, signal.SIGKILL)
             p.communicate()
     return answer | {"step": name, "seconds": round(time.monotonic() - begun, 1), "at": now()}
+
+
+def so_far(out: str | bytes | None) -> Result:
+    """What a step that did not end had printed: a line of JSON for each row."""
+    text = out.decode(errors="replace") if isinstance(out, bytes) else out or ""
+    for line in reversed(text.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:  # cut off, or not of ours
+            continue
+        if isinstance(found, dict) and "rows" in found:
+            return {"rows": found["rows"]}
+    return {}
 
 
 def now() -> str:

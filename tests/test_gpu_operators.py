@@ -118,7 +118,12 @@ def test_rows_of_sums_are_reduced_in_two_kernels() -> None:
 
 
 def test_a_row_of_one_element() -> None:
-    for op, params in (("attention", {"heads": 2, "seq": 1, "dim": 3}), ("softmax", {"m": 1, "n": 5})):
+    for op, params in (
+        ("attention", {"heads": 2, "seq": 1, "dim": 3}),
+        ("transpose_batch_matmul_softmax", {"heads": 3, "seq": 1, "dim": 1}),
+        ("softmax", {"m": 1, "n": 5}),
+        ("softmax", {"m": 3, "n": 1}),
+    ):
         emulate(workload_case(op, dict(params)), 8)
 
 

@@ -45,7 +45,8 @@ def schedule_rows(d: Draft, root: str) -> None:
     rank = row_rank(d, b)
     loops = [x.var for x in d.loops(root)]
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
-    threads = d.choice(f"{root}.threads", [t for t in THREADS if t <= max(8, 2 * n)])
+    # where rows have one element, which thread of several makes it is lost on its readers
+    threads = d.choice(f"{root}.threads", [t for t in THREADS if t <= max(8, 2 * n)] if n != 1 else [1])
     height = extent(d.loops(root)[rank - 1])
     rows = d.choice(f"{root}.rows", [k for k in ROWS if k <= max(height, 1) or not height])
     lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
