@@ -86,6 +86,7 @@ class Session:
         self.best_s: float | None = None
         self.measured, self.resumed, self.rounds = 0, 0, 0
         self.failed: Counter[str] = Counter()
+        self.throttled: Counter[str] = Counter()  # trials beside which a device did not run at full speed
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # of the last round
         self.here: set[str] = set()  # digests of the traces that this run found ok
@@ -197,6 +198,7 @@ class Session:
                 self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
             else:
                 self.failed[m.status] += 1
+            self.throttled.update(m.facts.get("throttled", ()))
             throughputs.append(resume.throughput(m.status, m.time_s))
             self._expectation.add(throughputs[-1] if m.status == "ok" else 0.0)
             results.append(Result(candidate, throughputs[-1], m.facts))
@@ -320,6 +322,7 @@ class Session:
             best=best_of(self.workload, self.target, self.log, self.peak_s),
             measured=self.measured,
             failed=dict(sorted(self.failed.items())),
+            throttled=dict(sorted(self.throttled.items())),
             resumed=self.resumed,
             elapsed_s=time.monotonic() - self.started,
             seed=self.options.seed,

@@ -94,7 +94,8 @@ class TuneResult:
     """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
     "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
     ``spent_s`` splits the time: prepare, search, measure
-    (of which build, check and run, which overlap), finalists."""
+    (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
+    slower than it could beside them."""
 
     workload: Workload
     target: Target
@@ -106,6 +107,7 @@ class TuneResult:
     seed: int
     stopped: str
     spent_s: Mapping[str, float] = field(default_factory=dict)
+    throttled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def trials(self) -> Trials:

@@ -164,7 +164,8 @@ def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Resu
         took = time.monotonic() - start
         found: Result = wanted | {
             "flops": w.flops, "bytes": compulsory_bytes(w.dag), "measured": tuned.measured,
-            "failed": dict(tuned.failed), "candidates_per_s": tuned.measured / took,
+            "failed": dict(tuned.failed), "throttled": dict(tuned.throttled),
+            "candidates_per_s": tuned.measured / took,
         }  # fmt: skip
         if tuned.best is None:
             return found | {"times_s": {}, "skipped": {"autotune": "nothing valid was found"}}

@@ -61,6 +61,7 @@ class TuneResult:
     elapsed_s: float
     seed: int
     stopped: str
+    throttled: Mapping[str, int] = field(default_factory=lambda: {"HwSlowdown": 4})
 
 
 Calls = list[tuple[Workload, Target, str, TuneOptions]]
@@ -145,7 +146,8 @@ def test_json_has_what_is_promised_and_nothing_else_on_stdout(tuner: Callable[..
     d = ran.json
     assert d["task"]["op"] == "matmul" and d["task"]["params"]["m"] == 8 and d["task"]["dtype"] == "float32"
     assert d["task"]["target"]["kind"] == "cpu" and d["task"]["target"]["threads"] == 1
-    assert d["trials"] == {"measured": 12, "failed": {"timeout": 2}, "resumed": 3}
+    throttled = {"HwSlowdown": 4}
+    assert d["trials"] == {"measured": 12, "failed": {"timeout": 2}, "resumed": 3, "throttled": throttled}
     assert (
         d["best"]["time_s"] == 1e-3 and d["best"]["share_of_peak"] == 0.5 and d["best"]["record_id"] == "ab12"
     )
@@ -162,6 +164,7 @@ def test_people_get_a_live_line_on_stderr_and_the_result_on_stdout(tuner: Callab
     assert "268.4 GFLOP/s" in ran.err and "50.0 % of peak" in ran.err
     assert "matmul m=512 n=512 k=512 float32, 1 thread" in ran.out
     assert "1 ms, 268.4 GFLOP/s, 50.0 % of peak" in ran.out
+    assert "throttled beside trials: HwSlowdown 4" in ran.out
     assert "\x1b" not in ran.out + ran.err  # plain text in a pipe
 
 

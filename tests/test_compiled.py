@@ -140,7 +140,7 @@ def test_nothing_changes_for_a_cpu() -> None:
 class Telling:
     """A measurer whose compiler tells the same of everything."""
 
-    facts = {"registers": 40, "spill_bytes": 8, "shared_bytes": 0, "sm_mhz": 1980}
+    facts = {"registers": 40, "spill_bytes": 8, "shared_bytes": 0, "throttled": ["HwSlowdown"]}
 
     def measure(self, traces: Sequence[Trace], *_: Any) -> Iterator[Measurement]:
         for n, _t in enumerate(traces):
@@ -155,7 +155,9 @@ def test_facts_go_into_the_log_and_come_back_from_it(tmp_path: Path) -> None:
     assert isinstance(workload, Workload)
     with Log(tmp_path / "tuning.db") as log:
         options = tuner.TuneOptions(trials=16, budget_s=60, model="scratch")
-        tuner.tune(workload, H100, log, options, space=product(), measurer=Telling(), peak=lambda: 1e-4)
+        fakes = {"space": product(), "measurer": Telling(), "peak": lambda: 1e-4}
+        result = tuner.tune(workload, H100, log, options, **fakes)
+        assert result.throttled == {"HwSlowdown": 16}
         records = list(log.records(workload=workload, target=H100))
         assert {r.kind for r in records} == {"trial", "final"}
         assert all(r.environment[resume.FACTS] == Telling.facts for r in records)

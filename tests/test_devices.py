@@ -147,8 +147,8 @@ def test_a_worker_of_cuda_gives_back_what_candidates_took(
     found = measured(targets.parse("cuda"), ["right", "right", "right"], finals=2)
     assert {m.status for m in found} <= {"ok", "slow"}, found
     calls = Counter(line.split()[0] for line in log.read_text().splitlines())
-    assert calls["unload"] == calls["load"] == 5
-    assert calls["free"] == calls["allocate"] - 1 == 3 * 5  # what flushes the cache stays
+    assert calls["unload"] == calls["load"] >= 5  # more where one was slow and is measured again
+    assert calls["free"] == calls["allocate"] - 1 == 3 * calls["load"]  # what flushes the cache stays
     assert calls["flush"] == calls["record"] / 2 > 0  # before every run that is timed
 
 

@@ -109,7 +109,12 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
             "dtype": dtype,
             "target": opt.target_summary(result.target),
         },
-        "trials": {"measured": result.measured, "failed": dict(result.failed), "resumed": result.resumed},
+        "trials": {
+            "measured": result.measured,
+            "failed": dict(result.failed),
+            "resumed": result.resumed,
+            "throttled": dict(result.throttled),
+        },
         "best": None
         if best is None
         else {
@@ -155,5 +160,8 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         + (f", of which failed: {failures}" if failures else ", none failed")
         + (f"; {result.resumed} resumed from the log" if result.resumed else "")
     )
+    if result.throttled:
+        why = counts(result.throttled)
+        out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
     out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
     out.print(f"  log      {locate(where)}", markup=False)

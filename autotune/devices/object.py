@@ -56,11 +56,23 @@ class DeviceObject:
         self._with_copies(pointers, lambda: self.program.run(self.memory))
 
     def bench(
-        self, pointers: Sequence[int], n: int, *, threads: int | None = None, cpu_clock: bool = False
+        self,
+        pointers: Sequence[int],
+        n: int,
+        *,
+        threads: int | None = None,
+        cpu_clock: bool = False,
+        warm: bool = False,
     ) -> int:
-        """Nanoseconds that ``n`` runs take together on the device, without the copies."""
-        seconds = self._with_copies(pointers, lambda: self.program.seconds(self.memory, n))
-        return round(float(seconds) * 1e9)
+        """Nanoseconds that ``n`` runs take together on the device, without the copies; ``warm``: after one
+        that is not timed."""
+
+        def run() -> float:
+            if warm:
+                self.program.run(self.memory)
+            return self.program.seconds(self.memory, n)
+
+        return round(float(self._with_copies(pointers, run)) * 1e9)
 
     def seconds(self, n: int) -> float:
         """Seconds that ``n`` more runs take on what the device holds."""
