@@ -48,7 +48,7 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing autotune, what it needs, and the tools of its tests"
 	@compiler=; command -v g++ c++ clang++ >/dev/null || compiler=,emulator; \
-	$(PIP_INSTALL) --editable ".[dev,cuda,opencl,postgresql$$compiler]"
+	$(PIP_INSTALL) --editable ".[dev,cuda,cuda12,opencl,postgresql$$compiler]"
 	@touch $@ $(VENV)/.runtime
 
 demo: $(VENV)/.runtime

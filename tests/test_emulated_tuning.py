@@ -69,16 +69,33 @@ def test_described_targets(name: str) -> None:
             targets.check_here(target)
 
 
-@pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h100", "b200"])
+@pytest.mark.parametrize("name", ["v100", "t4", "a100", "rtx4090", "h100", "h200", "b200"])
 def test_machine_code_without_a_device(name: str) -> None:
-    if not nvrtc.available():
-        missing("nvrtc")
+    if not nvrtc.available(12 if name == "v100" else 13):
+        missing("nvrtc12" if name == "v100" else "nvrtc")
     c = case("softmax")
     trace = next(sampled(c.dag, 1))[1]
     made = at.compile_for(Schedule.replay(c.dag, trace, TARGET), name)
     assert made.cubin[:4] == b"\x7fELF"
     assert 0 < made.facts["kernel0"]["registers"] <= 255
     assert "__global__" in made.source
+
+
+def test_what_compiles_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_path", lambda version: None)
+    nvrtc._library.cache_clear()
+    for arch, extra in (("sm_70", "cuda12"), ("sm_75", "cuda"), ("sm_90a", "cuda")):
+        with pytest.raises(at.CompileError, match=rf"autotune\[{extra}\]"):
+            nvrtc.compile_cubin("", arch)
+
+
+def test_code_that_is_wrong_is_refused_with_the_compilers_words() -> None:
+    if not nvrtc.available():
+        missing("nvrtc")
+    with pytest.raises(at.CompileError, match=r"NVRTC 13 refused the generated code for sm_80: kernel.cu\(1\): error"):
+        nvrtc.compile_cubin("__global__ void f( {", "sm_80")
+    with pytest.raises(at.CompileError, match="gpu-architecture"):
+        nvrtc.compile_cubin("", "sm_9")
 
 
 def test_only_described_gpus_are_compiled_for() -> None:

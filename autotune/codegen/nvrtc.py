@@ -1,11 +1,17 @@
-"""CUDA C to cubin with NVRTC: needs its wheels (extra ``cuda``), but neither a GPU nor a driver."""
+"""CUDA C to cubin with NVRTC: needs its wheels (extra ``cuda``), but neither a GPU nor a driver.
+
+Of two versions: 13, and 12 for what that has given up (extra ``cuda12``), such as V100. Called through
+ctypes, since the bindings know the version that they were made for.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
 
 from autotune.errors import CompileError
 
@@ -28,39 +34,65 @@ class Cubin:
     facts: dict[str, dict[str, int]]
 
 
-def available() -> bool:
-    """Whether NVRTC is installed."""
-    try:
-        return find_spec("cuda.bindings") is not None and find_spec("nvidia.cu13") is not None
-    except ModuleNotFoundError:
-        return False
+FIRST_OF_13 = 75  # the oldest architecture that version 13 compiles for
+_FILES = {13: "cu13/lib/libnvrtc.so.13", 12: "cuda_nvrtc/lib/libnvrtc.so.12"}  # in the package ``nvidia``
+
+
+def available(version: int = 13) -> bool:
+    """Whether a version of NVRTC is installed."""
+    return _path(version) is not None
 
 
 def compile_cubin(source: str, arch: str) -> Cubin:
     """Compile for an architecture such as "sm_90". Raises CompileError with the compiler's words."""
-    if not available():
-        raise CompileError("compiling for CUDA needs NVRTC; pip install 'autotune[cuda]'")
-    from cuda.bindings import nvrtc
+    number = re.match(r"sm_(\d+)", arch)
+    version = 12 if number and int(number.group(1)) < FIRST_OF_13 else 13
+    library = _library(version)
 
-    def ok(answer: tuple[Any, ...]) -> Any:
-        if int(answer[0]) != 0:
-            raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(answer[0])[1].decode()}")
-        return answer[1] if len(answer) > 1 else None
+    def ok(status: int) -> None:
+        if status:
+            raise CompileError(f"NVRTC: {library.nvrtcGetErrorString(status).decode()}")
 
-    program = ok(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    def said(size: str, get: str) -> bytes:
+        n = ctypes.c_size_t()
+        ok(getattr(library, size)(program, ctypes.byref(n)))
+        data = ctypes.create_string_buffer(n.value)
+        ok(getattr(library, get)(program, data))
+        return data.raw
+
+    program = ctypes.c_void_p()
+    ok(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
         options = [*FLAGS, f"--gpu-architecture={arch}".encode()]
-        failed = int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0])
-        log = b" " * ok(nvrtc.nvrtcGetProgramLogSize(program))
-        ok(nvrtc.nvrtcGetProgramLog(program, log))
-        said = log.decode(errors="replace").rstrip("\0 ")
+        words = (ctypes.c_char_p * len(options))(*options)
+        failed = library.nvrtcCompileProgram(program, len(options), words)
+        log = said("nvrtcGetProgramLogSize", "nvrtcGetProgramLog").decode(errors="replace").rstrip("\0 ")
         if failed:
-            raise CompileError(f"NVRTC refused the generated code for {arch}: {said[:600]}")
-        data = b" " * ok(nvrtc.nvrtcGetCUBINSize(program))
-        ok(nvrtc.nvrtcGetCUBIN(program, data))
-        return Cubin(data, facts(said))
+            why = log or library.nvrtcGetErrorString(failed).decode()
+            raise CompileError(f"NVRTC {version} refused the generated code for {arch}: {why[:600]}")
+        return Cubin(said("nvrtcGetCUBINSize", "nvrtcGetCUBIN"), facts(log))
     finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _path(version: int) -> Path | None:
+    spec = find_spec("nvidia")
+    places = () if spec is None else spec.submodule_search_locations or ()
+    return next((f for p in places if (f := Path(p) / _FILES[version]).exists()), None)
+
+
+@cache
+def _library(version: int) -> ctypes.CDLL:
+    """Raises CompileError where it is not installed."""
+    path = _path(version)
+    if path is None:
+        extra, what = ("cuda", "CUDA") if version == 13 else ("cuda12", "GPUs before Turing")
+        raise CompileError(f"compiling for {what} needs NVRTC {version}; pip install 'autotune[{extra}]'")
+    for other in path.parent.glob(f"libnvrtc-builtins.so.{version}.*"):  # which it looks for by name alone
+        ctypes.CDLL(str(other))
+    library = ctypes.CDLL(str(path))
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
 
 
 def facts(log: str) -> dict[str, dict[str, int]]:
