@@ -36,7 +36,7 @@ static R state() { return fault ? fault : context ? OK : NO_CONTEXT; }
 
 extern "C" {
 R cuInit(unsigned) { return OK; }
-R cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+R cuDriverGetVersion(int *v) { const char *old = getenv("AT_FAKE_VERSION"); *v = old ? atoi(old) : 13000; return OK; }
 R cuDeviceGetCount(int *n) { *n = 1; return OK; }
 R cuDeviceGet(int *d, int) { *d = 0; return OK; }
 R cuDeviceGetName(char *name, int n, int) { strncpy(name, "Fake GPU", n); return OK; }
@@ -45,7 +45,7 @@ R cuDeviceTotalMem_v2(size_t *n, int) { *n = 1u << 30; return OK; }
 R cuDeviceComputeCapability(int *major, int *minor, int) { *major = 9; *minor = 0; return OK; }
 R cuDeviceGetAttribute(int *v, int which, int) {
   static const std::map<int, int> known = {{1, 1024}, {8, 49152}, {10, 32}, {12, 65536}, {13, 1980000}, {16, 132},
-    {36, 2619000}, {37, 5120}, {38, 1 << 16}, {39, 2048}, {75, 9}, {76, 0}, {81, 233472}};
+    {36, 2619000}, {37, 5120}, {38, 1 << 16}, {39, 2048}, {75, 9}, {76, 0}, {81, 233472}, {106, 32}};
   auto found = known.find(which);
   *v = found == known.end() ? 0 : found->second;
   return OK;

@@ -108,6 +108,18 @@ def test_damaged_code_is_refused(device: Device) -> None:
         DeviceObject(bad, device)
 
 
+def test_a_driver_of_cuda_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cuda.available() or cuda.device().name() != fakes.FAKE:
+        pytest.skip("needs the fake driver")
+    c, device = case("softmax"), cuda.device()
+    code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device).to_bytes()
+    bad = code.replace(b"\x7fELF", b"\x7fELG")
+    monkeypatch.setenv("AT_FAKE_VERSION", "12040")
+    with pytest.raises(at.CompileError, match=r"for CUDA 12\.4, .* driver of version 580"):
+        DeviceObject(bad, device)
+    assert targets.parse("cuda").limit("sm_blocks") == 32
+
+
 def measured(
     target: Target, kinds: list[str], timeout_s: float = 60.0, finals: int = 0
 ) -> list[Measurement]:

@@ -92,7 +92,7 @@ def test_what_compiles_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPa
 def test_code_that_is_wrong_is_refused_with_the_compilers_words() -> None:
     if not nvrtc.available():
         missing("nvrtc")
-    with pytest.raises(at.CompileError, match=r"NVRTC 13 refused the generated code for sm_80: kernel.cu\(1\): error"):
+    with pytest.raises(at.CompileError, match=r"NVRTC 13 refused .* sm_80: kernel.cu\(1\): error"):
         nvrtc.compile_cubin("__global__ void f( {", "sm_80")
     with pytest.raises(at.CompileError, match="gpu-architecture"):
         nvrtc.compile_cubin("", "sm_9")

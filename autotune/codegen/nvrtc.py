@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autotune.errors import CompileError
 
-FLAGS = (b"--std=c++17", b"--ptxas-options=-v")
+FLAGS = (b"--std=c++17", b"--disable-warnings", b"--ptxas-options=-v")
 _NAME = re.compile(r"Function properties for (\w+)|Compiling entry function '(\w+)'")
 _FACTS = {
     "registers": re.compile(r"Used (\d+) registers"),
@@ -68,7 +68,9 @@ def compile_cubin(source: str, arch: str) -> Cubin:
         failed = library.nvrtcCompileProgram(program, len(options), words)
         log = said("nvrtcGetProgramLogSize", "nvrtcGetProgramLog").decode(errors="replace").rstrip("\0 ")
         if failed:
-            why = log or library.nvrtcGetErrorString(failed).decode()
+            # without what is told of other kernels
+            told = [line for line in log.splitlines() if not line.startswith("ptxas info")]
+            why = "\n".join(told).strip() or library.nvrtcGetErrorString(failed).decode()
             raise CompileError(f"NVRTC {version} refused the generated code for {arch}: {why[:600]}")
         return Cubin(said("nvrtcGetCUBINSize", "nvrtcGetCUBIN"), facts(log))
     finally:

@@ -22,6 +22,7 @@ from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
 
 AHEAD = 16  # timed runs that are under way together
+CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
 INVALID_CONTEXT = 201  # the driver's word for a thread that has not met the device
 
 
@@ -70,11 +71,11 @@ def attribute(name: str) -> int:
 
 
 def limits(attribute: Callable[[str], int]) -> dict[str, int]:
-    """What a device says of itself, by the names of `Target.limits`; ``attribute``: of the driver, by
-    name."""
+    """What a device says of itself, by the names of `Target.limits`, without what it has no number for;
+    ``attribute``: of the driver, by name, 0 where there is none."""
     clock = attribute("MEMORY_CLOCK_RATE") // 1000  # MHz; two transfers a cycle
     capability = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
-    return {
+    found = {
         "block_threads": attribute("MAX_THREADS_PER_BLOCK"),
         "bandwidth_gbs": 2 * clock * attribute("GLOBAL_MEMORY_BUS_WIDTH") // 8000,
         "clock_mhz": attribute("CLOCK_RATE") // 1000,
@@ -82,11 +83,13 @@ def limits(attribute: Callable[[str], int]) -> dict[str, int]:
         "l2_bytes": attribute("L2_CACHE_SIZE"),
         "registers": attribute("MAX_REGISTERS_PER_BLOCK"),
         "shared_bytes": attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+        "sm_blocks": attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         "sm_shared_bytes": attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         "sm_threads": attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
         "sms": attribute("MULTIPROCESSOR_COUNT"),
         "thread_registers": 255,
     }
+    return {name: n for name, n in found.items() if n > 0}
 
 
 class CudaProgram:
@@ -97,7 +100,7 @@ class CudaProgram:
         try:
             self._module = _ok(self._d.cuModuleLoadData(code.binary))
         except DeviceError as err:
-            raise CompileError(f"the driver refused the code: {err}") from None
+            raise CompileError(f"the driver refused the code: {err}{device.too_old()}") from None
         launches = []
         for x, used in code.numbered():
             function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
@@ -159,6 +162,14 @@ class CudaDevice:
 
     def attributes(self) -> Mapping[str, int]:
         return limits(attribute)
+
+    def too_old(self) -> str:
+        """What to say of a driver that is older than the compiler; empty otherwise."""
+        version = int(_ok(self.driver.cuDriverGetVersion()))
+        if version >= CODE_FOR:
+            return ""
+        shown = f"{version // 1000}.{version % 1000 // 10}"
+        return f"; it is for CUDA {shown}, the code is CUDA 13's: install a driver of version 580 or later"
 
     def state(self) -> dict[str, Any]:
         return nvml.state(_ok(self.driver.cuDeviceGetPCIBusId(32, _handle())).decode().rstrip("\0 "))

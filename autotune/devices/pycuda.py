@@ -120,7 +120,8 @@ class PycudaDevice:
 
     def attributes(self) -> Mapping[str, int]:
         which = self.driver.device_attribute
-        return limits(lambda name: int(self._own.get_attribute(getattr(which, name))))
+        known = {name: getattr(which, name) for name in dir(which) if name.isupper()}
+        return limits(lambda name: int(self._own.get_attribute(known[name])) if name in known else 0)
 
     def state(self) -> dict[str, Any]:
         return nvml.state(self._own.pci_bus_id())
@@ -147,7 +148,7 @@ class PycudaDevice:
     def flush(self) -> tuple[Any, int]:
         """Memory to write between timed runs, and its bytes."""
         if self._flush is None:
-            size = FLUSH * self.attributes()["l2_bytes"]
+            size = FLUSH * self.attributes().get("l2_bytes", 64 << 20)
             self._flush = self.allocate(size), size
         return self._flush
 
