@@ -15,7 +15,7 @@ from schedules.ir import LoweredFunc
 from schedules.lower import lower
 from schedules.model import Target, Trace
 from schedules.schedule import Schedule
-from schedules.simt import GridProgram, lower_simt
+from schedules.simt import GridKernel, GridProgram, lower_simt
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm import Module
@@ -63,7 +63,19 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
         raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
     for kernel in program.kernels:
         _check_operations(operations(kernel.body))
+        _check_shared(kernel, target)
     return program
+
+
+def _check_shared(kernel: GridKernel, target: Target) -> None:
+    held = (x.buffer for x in ir.walk(kernel.body) if isinstance(x, ir.Alloc))
+    shared = sum(ir.nbytes(b) for b in held if b.scope == "shared")
+    room = target.limit("shared_bytes", 48 << 10)
+    if shared > room:
+        raise ScheduleError(
+            f"{kernel.name} keeps {shared} bytes in memory that threads share, of which {target.arch} has "
+            f"{room} for a block; use smaller tiles"
+        )
 
 
 def _check_length(trace: Trace) -> None:

@@ -120,14 +120,29 @@ def _digit(e: Expr, inner: Mapping[str, Expr]) -> bool:
     return isinstance(e, E.Var) and e.name in inner
 
 
+def _at_most(atom: Expr, c: Expr) -> int | None:
+    """The farthest from 0 that a remainder times a constant gets; None for what is no remainder."""
+    if not isinstance(atom, Binary) or atom.op != "%" or not isinstance(atom.b, Const) or atom.b.value <= 0:
+        return None
+    return int(c.value) * (int(atom.b.value) - 1) if isinstance(c, Const) else None
+
+
 def union(a: Span, b: Span) -> Span | None:
-    """A span that covers both; None when the bases are not a constant apart."""
+    """A span that covers both; None when the bases are not a constant apart, or one is not further than the
+    other by remainders, which are bounded."""
     if a[0] == b[0]:
         return a[0], E.maximum(a[1], b[1])
     terms, d = affine.linear(b[0] - a[0])
-    if terms or not isinstance(d, Const):
+    if not isinstance(d, Const):
         return None
     k = int(d.value)
+    if terms:
+        far = [_at_most(atom, c) for atom, c in terms.items()]
+        if all(n is not None and n >= 0 for n in far) and k >= 0:
+            return a[0], E.maximum(a[1], b[1] + (k + sum(n or 0 for n in far)))
+        if all(n is not None and n <= 0 for n in far) and k <= 0:
+            return b[0], E.maximum(a[1] + (-k - sum(n or 0 for n in far)), b[1])
+        return None
     if k >= 0:
         return a[0], E.maximum(a[1], b[1] + k)
     return b[0], E.maximum(a[1] + (-k), b[1])

@@ -7,10 +7,13 @@ import pytest
 from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, need_cxx, program, sampled, space
 from space_cases import BIG
 
+import autotune as at
 from autotune import targets
 from autotune.codegen import cuda, emulator, nvrtc
 from schedules import ops, te
+from schedules.ir import Alloc, nbytes, walk
 from schedules.schedule import Schedule
+from schedules.simt import lower_simt
 from schedules.space import derive
 from schedules.space.gpu import analyse
 
@@ -171,6 +174,32 @@ def test_softmax_is_one_kernel_that_keeps_its_row() -> None:
     for _, trace in sampled(case("softmax").dag, 5):
         p = program(case("softmax").dag, trace)
         assert len(p.kernels) == 1 and not p.scratch
+
+
+@pytest.mark.parametrize("op", ["conv3d", "conv2d_transpose", "matmul", "conv2d"])
+def test_shared_memory_is_no_more_than_was_estimated(op: str) -> None:
+    """What the limits let through fits: these have regions that overrun dimensions, and remainders."""
+    dag, target = ops.workload(op, BIG[op]).dag, targets.parse("a100")
+    found, rng = derive(dag, target), np.random.default_rng(5)
+    for number, name in enumerate(found.sketches):
+        rows = found.sample(number, 400, rng)
+        for row in rows[found.valid(number, rows)][:6]:
+            nest = Schedule.replay(dag, found.trace(number, row), target).nest
+            for k, f in zip(lower_simt(nest).kernels, analyse(nest), strict=True):
+                held = [x.buffer for x in walk(k.body) if isinstance(x, Alloc) and x.buffer.scope == "shared"]
+                estimated = int(f.shared_bytes.value)  # type: ignore[attr-defined]
+                assert sum(map(nbytes, held)) <= estimated, (name, row.tolist())
+
+
+def test_more_shared_memory_than_there_is_reaches_no_compiler() -> None:
+    x = te.placeholder((64, 512), "float32", name="x")
+    s = Schedule([x, te.compute((64, 512), lambda i, j: x[i, 511 - j], name="y")])
+    copy = s.cache_read("y", "x", "shared")
+    block, _ = s.split(s.loops("y")[0], (None, 32))
+    s.compute_at(copy, block)
+    s.bind(block, "blockIdx.x")
+    with pytest.raises(at.ScheduleError, match=r"keeps 6\d{4} bytes .* of which sm_90 has 49152"):
+        at.compile_for(s, "h100")
 
 
 @pytest.mark.parametrize("op", SMALL)

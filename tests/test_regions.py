@@ -117,6 +117,16 @@ def test_union_wants_a_constant_distance() -> None:
     assert union((x, Const(2)), (Var("y"), Const(2))) is None
 
 
+def test_union_bounds_remainders() -> None:
+    x, bit = Var("x"), Var("y") % 2
+    for a, b in (((x, 3), (x + bit, 1)), ((x + bit, 1), (x, 3))):
+        assert union((a[0], Const(a[1])), (b[0], Const(b[1]))) == (x, Const(3))
+    assert union((x, Const(1)), (x + bit * 4 + 1, Const(2))) == (x, Const(7))
+    assert union((x, Const(1)), (x - bit, Const(2))) == (x - bit, Const(2))
+    assert union((x, Const(1)), (x + bit - 1, Const(2))) is None
+    assert union((x, Const(1)), (x + bit * Var("z"), Const(2))) is None
+
+
 def test_extents_are_expressions_over_holes() -> None:
     inner = {"a": Hole("h"), "b": Const(3)}
     s = span(Var("x") * 8 + Var("a") * 2 + Var("b"), inner)
