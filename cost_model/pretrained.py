@@ -26,6 +26,7 @@ from schedules.model import Target
 
 FILES = {32: "cpu-vector32.json", 64: "cpu-vector64.json"}  # by bytes of a vector
 USUAL = 32  # of them, where a target does not say
+LEAST = 0.01  # that is expected of anything
 KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
 
 
@@ -49,7 +50,8 @@ class Prior:
         check_features(features, self.feature_names)
 
     def predict(self, features: Features) -> Scores:
-        """Throughput over the best of the task, as expected."""
+        """Throughput over the best of the task, as expected: the geometric mean of what the boosters and the
+        analytic estimate say. Alone, either is sometimes sure of something hopeless."""
         return self._mean(features, self._bag, 0)
 
     def draft(self, features: Features) -> Scores:
@@ -61,13 +63,15 @@ class Prior:
         return decode(self._document, len(self._wanted) + len(DERIVED), Path("data"))
 
     def _mean(self, features: Features, bag: list[Any], trees: int) -> Scores:
-        """What boosters say on average, by their first ``trees``; 0 for all of them."""
+        """What boosters, by their first ``trees`` (0: all of them), and the estimate say on average."""
         matrix = check_features(features, self.feature_names)
         if not len(matrix):
             return np.zeros(0)
         seen = inputs(matrix, self.feature_names, self._wanted, self._usual)
         each = [m.inplace_predict(seen, iteration_range=(0, trees)) for m in bag]
-        return np.mean(each, axis=0).astype(np.float64)
+        learnt = np.mean(each, axis=0).astype(np.float64)
+        estimated = np.exp2(-np.nan_to_num(seen[:, -1].astype(np.float64)))  # over what is usual
+        return np.sqrt(np.maximum(learnt, LEAST) * estimated)
 
     def save(self, path: Path) -> None:
         raise CostModelError("the shipped model belongs to the package; nothing of it is saved elsewhere")

@@ -116,7 +116,7 @@ def test_what_makes_no_sense_is_left_out() -> None:
 
 def test_a_search_sees_what_is_foretold() -> None:
     features, found = candidates()
-    policy = create("evolutionary", product(), "scratch", seed=0)
+    policy = create("evolutionary", product(), "scratch", target=product().target)
     assert isinstance(policy, EvolutionarySearch)
     assert policy._model.feature_names == (*model_features(product()), *NAMES)
     seen: list[np.ndarray] = []
@@ -133,7 +133,7 @@ def test_a_search_sees_what_is_foretold() -> None:
 
 def test_nothing_changes_for_a_cpu() -> None:
     space = derive(ops.workload("matmul", SHAPE).dag, targets.from_name("x86-64-v3"))
-    policy = create("evolutionary", space, "scratch")
+    policy = create("evolutionary", space, "scratch", target=space.target)
     assert isinstance(policy, EvolutionarySearch) and policy._model.feature_names == model_features(space)
 
 

@@ -42,6 +42,7 @@ class EvolutionOptions:
     refine_after: int = 32  # ...from this many trials on
     rivals: float = 0.5  # share that sketches get by promise, whatever the model prefers
     least: int = 3  # trials that every sketch gets before it may be neglected
+    refit: float = 1.1  # when there are so many times the results that the model has learnt from
     training_rows: int = 1000  # fitting a model takes time in proportion
 
 
@@ -82,7 +83,7 @@ class EvolutionarySearch:
         self._measured: list[Result] = []
         self._features: list[Matrix] = []  # of the measured, in the same order
         self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured
-        self._stale = False  # told since the model was fitted
+        self._fitted = 0  # results that the model has learnt from
         self._best = np.zeros(len(space.sketches))  # throughput by sketch
 
     # -- the contract ------------------------------------------------------------------------
@@ -100,7 +101,6 @@ class EvolutionarySearch:
             self._features.append(self._matrix_of([r.candidate for r in results]))
             for result in results:
                 self._proposed.pop(result.candidate, None)
-            self._stale = True
 
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
         if not chosen:
@@ -110,7 +110,7 @@ class EvolutionarySearch:
         return {name: model.predict(features).tolist() for name, model in models.items()}
 
     def ask(self, n: int) -> list[Candidate]:
-        if self._stale:
+        if len(self._measured) > self._fitted * self._options.refit:
             self._fit()
         scorer, epsilon = self._scorer()
         chosen: list[Candidate] = []
@@ -144,7 +144,7 @@ class EvolutionarySearch:
             throughput = np.concatenate([throughput, self._near.throughput])
             groups = np.concatenate([groups, 1 + self._near.groups])
         self._model.fit(self._seen(features), throughput, groups)
-        self._stale = False
+        self._fitted = len(self._measured)
 
     def _scorer(self) -> tuple[CostModel | None, float]:
         if self._model.ready:

@@ -316,7 +316,7 @@ def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[
     if not b.reduces:
         return missing, missing, missing
     sizes = (m.l1, m.l2)
-    worst = [np.float64(period / size) for size, period in zip(sizes, SETS, strict=True)]
+    worst: list[Number] = [np.float64(period / size) for size, period in zip(sizes, SETS, strict=True)]
     for a in b.accesses:
         if a.write or a.pitch is None:
             continue
