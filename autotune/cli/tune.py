@@ -113,7 +113,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
             "measured": result.measured,
             "failed": dict(result.failed),
             "resumed": result.resumed,
-            "throttled": dict(result.throttled),
+            **({"throttled": dict(result.throttled)} if result.throttled else {}),
         },
         "best": None
         if best is None

@@ -43,8 +43,7 @@ def _alloc(s: Stmt, b: Buffer) -> Stmt:
         places += [ld.indices for ld in loads(x) if ld.buffer == b.name]
         if isinstance(x, Store) and x.buffer == b.name:
             places.append(x.indices)
-    # what is fetched together is guarded, by as much as the loops that fetch it overrun
-    spans = footprint(places, inner, b.shape, clip=b.scope == "shared")
+    spans = footprint(places, inner, b.shape, clip=False)
     base = [s0 for s0, _ in spans]
 
     def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:

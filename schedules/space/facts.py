@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from schedules import affine
 from schedules import expr as E
@@ -172,7 +173,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 product(_box(at, buf.shape, since)) * product([x.extent for x in loops[:shared]]),
                 distance(since) if buf.name in used else everything,
                 _run(held, buf.shape, 1),
-                ((product(inner), _run(inner, buf.shape, 2)), (product(onward), _run(onward, buf.shape, 1))),
+                tuple((product(x), _run(x, buf.shape, n)) for x, n in ((inner, 2), (onward, 1 + write))),
                 product([x.extent for k, x in enumerate(outer) if k not in moves]),
             )
         )
@@ -264,8 +265,16 @@ def _shared(a: list[Loop], b: list[Loop]) -> int:
 def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> list[Expr]:
     """Sizes of the box that an access spans while the loops ``over`` run. Tails and guards may reach beyond
     the buffer, but touch nothing there."""
-    spans = footprint([at], {x.var: x.extent for x in over}, shape, clip=False)
-    return [E.minimum(n, size) for (_, n), size in zip(spans, shape, strict=True)]
+    return [
+        _size(i, n, tuple((x.var, x.extent) for x in over if x.var in E.variables(i)))
+        for i, n in zip(at, shape, strict=True)
+    ]
+
+
+@lru_cache(1 << 14)  # most indices of a nest know few of its loops
+def _size(index: Expr, most: Expr, over: tuple[tuple[str, Expr], ...]) -> Expr:
+    ((_, size),) = footprint([(index,)], dict(over), (most,), clip=False)
+    return E.minimum(size, most)
 
 
 def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:

@@ -271,7 +271,9 @@ def _beyond(
     out = [np.where(distance > size, through, 0.0) for size in (m.l1, m.l2, m.l3)]
     if a.write:
         piece = np.minimum(lanes * a.item, LINE)
-        pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0)
+        run = number(a.run, env)
+        torn = np.where(number(a.runs[-1][1], env) > run, 0.0, LINE / a.item / run)  # at the ends of runs
+        pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0 + torn)
         out = [x + streams * count * pieces for x in out]
     return out
 
