@@ -388,5 +388,5 @@ def test_a_password_of_postgresql_is_not_shown(postgres: Server, secret: str) ->
     for way in (lambda: Log(url, timeout_s=1), lambda: lookup.best(url, W.digest, anywhere, timeout_s=1)):
         with pytest.raises(LogError) as caught:
             way()
-        said = str(caught.value)
+        said = str(caught.value).replace(str(postgres.folder), "")  # a name drawn at random
         assert "***@" in said and "s3" not in said and "3c" not in said and "cr3t" not in said
