@@ -265,7 +265,8 @@ def _beyond(
 ) -> list[Number]:
     """Bytes that an access brings from beyond the first cache, the second and the third, by the bytes touched
     since they were used last. What is written through the caches is fetched first; what is streamed goes to
-    memory whatever they hold, in lines, or in pieces of lines where these are more than there are buffers."""
+    memory whatever they hold: in lines, one more for each run that nothing goes on with, or in pieces of
+    lines where these are more than there are buffers."""
     distance, count = number(a.distance, env), number(a.moved, env) * a.item
     through = 2.0 * count * (1.0 - streams) if a.write else count
     out = [np.where(distance > size, through, 0.0) for size in (m.l1, m.l2, m.l3)]
@@ -285,6 +286,7 @@ def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Numbe
     1991, by whole loops)."""
     again: list[Number] = [np.zeros(())] * len(RATES)
     once: Number = np.ones(())
+    sizes = [HOLDS * size for size in (m.l1, m.l2, m.l3)]
     for k, part in enumerate(b.nested if len(b.nested) > 1 else ()):
         each = [number(n, env) * a.item for n, a in zip(part.points, b.accesses, strict=True)]
         touched = sum(each)
@@ -293,7 +295,6 @@ def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Numbe
             once = both
             continue
         more = np.where(number(part.back, env) > 1, both * number(part.times, env) - once, 0.0)
-        sizes = [HOLDS * size for size in (m.l1, m.l2, m.l3)]
         again = [np.maximum(x, np.where(touched > n, more, 0.0)) for x, n in zip(again, sizes, strict=True)]
     return again, 1.0 + again[-1] / np.maximum(once, 1.0)
 

@@ -6,10 +6,9 @@ from schedules.expr import Var
 from schedules.ir import Block
 from schedules.nest import reads
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars
-from schedules.space.rules.streaming import beyond_caches
+from schedules.space.rules.prefetching import prefetch_vectors
 from schedules.space.sketching import Draft, extent
 
-AHEAD = 4  # vectors: the processor's prefetchers stop at the end of a page, and follow few streams well
 BLOCKS = (1, 4, 16, 64)  # tiles in a block of a transposition, along each axis
 
 
@@ -40,8 +39,7 @@ def _tile_flat(d: Draft, name: str, flat: str) -> None:
     body = d.choice(f"{name}.body", [k for k in (1, 8, 64, 256, 1024) if k * min(lanes) <= n] or [1])
     outer, middle, inner = d.s.split(flat, (None, body, vec), "shift")
     d.s.vectorize(inner)
-    if beyond_caches(d):
-        d.s.annotate(middle, "prefetch", d.choice(f"{name}.ahead", (0, AHEAD)))
+    prefetch_vectors(d, middle, name)
     if d.threads > 1:
         d.s.parallel(outer)
 

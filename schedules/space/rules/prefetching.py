@@ -1,4 +1,5 @@
-"""Prefetching: a row that several stages pass over is asked for while the row before is computed with.
+"""Prefetching: a row that several stages pass over is asked for while the row before is computed with, and
+vectors of a long walk through memory a little before they are read.
 
 The first stage waits for memory and the others leave it idle, unless they ask for what comes next.
 """
@@ -12,16 +13,25 @@ from schedules.space.rules.streaming import beyond_caches
 from schedules.space.sketching import Draft
 
 STAGES = 2  # of one argument, that make asking worth while
+VECTORS = 4  # ahead: the processor's prefetchers stop at the end of a page, and follow few streams well
 
 
 def prefetch_rows(d: Draft, row: str, name: str) -> None:
     """A choice for the loop over rows, where its arguments come from memory."""
     nest = d.s.nest
-    if not beyond_caches(d):
-        return
     stages = [
         {x.buffer for x in reads(b) if any(row in variables(bound(b, i)) for i in x.indices)}
         for b in blocks(nest.body)
     ]
     if any(sum(p in read for read in stages) >= STAGES for p in nest.params if p not in nest.outputs):
-        d.s.annotate(row, "prefetch", d.choice(f"{name}.ahead", (0, 1)))
+        _offer(d, row, name, 1)
+
+
+def prefetch_vectors(d: Draft, loop: str, name: str) -> None:
+    """A choice for the loop over vectors of a stage that walks through memory in order."""
+    _offer(d, loop, name, VECTORS)
+
+
+def _offer(d: Draft, loop: str, name: str, distance: int) -> None:
+    if beyond_caches(d):
+        d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, distance)))
