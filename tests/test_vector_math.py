@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -17,7 +17,8 @@ from autotune.codegen.vector_math import FUNCTIONS, define, expand
 from schedules.errors import WorkloadError
 
 Array = npt.NDArray[np.floating]
-LANES = (1, 5, 8, 16)
+LANES = (1, 5, 8, 16, 48)  # with AVX-512 the last two have instructions of their own
+HOST = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
 LLVM_TYPE = {"float32": "float", "float64": "double"}
 LIMITS = {
     "float32": {"exp": 2.4e-7, "log": 2.4e-7, "tanh": 5e-7, "erf": 5e-7, "sigmoid": 5e-7},
@@ -57,9 +58,9 @@ def _machine(triple: str, host: bool = False, cpu: str = "", features: str = "")
     return target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default")
 
 
-def _loop(fn: str, dtype: str, lanes: int) -> str:
+def _loop(fn: str, dtype: str, lanes: int, features: Collection[str] = HOST) -> str:
     """`void loop(ptr in, ptr out, i64 vectors)`, dense arrays of `lanes` elements a step."""
-    function = define(fn, dtype, lanes)
+    function = define(fn, dtype, lanes, features)
     element = LLVM_TYPE[dtype]
     vector = element if lanes == 1 else f"<{lanes} x {element}>"
     size = 4 if dtype == "float32" else 8
@@ -172,24 +173,26 @@ def test_bounded_functions_stay_in_their_range(jit: llvm.LLJIT, dtype: str) -> N
     assert np.all((sigmoid >= 0.0) & (sigmoid <= 1.0))
 
 
-def test_exp_underflows_gradually_and_overflows_at_the_limit(jit: llvm.LLJIT) -> None:
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_exp_underflows_gradually_and_overflows_at_the_limit(jit: llvm.LLJIT, lanes: int) -> None:
     x = np.array([-103.0, -103.9, -103.98, -150.0, 88.72283, 88.72284, 89.5], np.float32)
     with np.errstate(all="ignore"):
         expected = np.exp(x.astype(np.float64)).astype(np.float32)
-    got = _run(jit, "exp", 8, x)
+    got = _run(jit, "exp", lanes, x)
     np.testing.assert_allclose(got, expected, rtol=2.4e-7, atol=1.5e-45)
     assert got[0] > 0.0 and np.isinf(got[5]) and np.isfinite(got[4])
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("fn", ["exp", "sigmoid"])
-def test_neighbours_in_a_vector_change_nothing(jit: llvm.LLJIT, fn: str, dtype: str) -> None:
+def test_neighbours_in_a_vector_change_nothing(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> None:
     # one lane whose result is not normal sends the whole vector the long way
-    x = np.random.default_rng(0).uniform(-80, 80, 8 * 4000).astype(dtype)
+    x = np.random.default_rng(0).uniform(-80, 80, lanes * 4000).astype(dtype)
     mixed = x.copy()
-    mixed[3::8] = np.resize(np.array([-1e4, np.nan, np.inf, -np.inf, 1e4, 720.0, -740.0], dtype), 4000)
-    alone, together = _run(jit, fn, 8, x), _run(jit, fn, 8, mixed)
-    keep = np.arange(x.size) % 8 != 3
+    mixed[3::lanes] = np.resize(np.array([-1e4, np.nan, np.inf, -np.inf, 1e4, 720.0, -740.0], dtype), 4000)
+    alone, together = _run(jit, fn, lanes, x), _run(jit, fn, lanes, mixed)
+    keep = np.arange(x.size) % lanes != 3
     np.testing.assert_array_equal(together[keep], alone[keep])
     with np.errstate(all="ignore"):
         expected = REFERENCE[fn](mixed[~keep]).astype(dtype)
@@ -213,7 +216,8 @@ def test_no_library_calls(dtype: str, lanes: int, target: str) -> None:
     triple, cpu, features = TARGETS[target]
     machine = _machine(triple, cpu=cpu, features=features)
     for fn in FUNCTIONS:
-        module = llvm.parse_assembly(_loop(fn, dtype, lanes))
+        own = {"avx512f"} if cpu == "x86-64-v4" else ()
+        module = llvm.parse_assembly(_loop(fn, dtype, lanes, own))
         module.triple = triple
         module.verify()
         calls = _calls(machine.emit_assembly(module))

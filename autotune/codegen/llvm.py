@@ -41,6 +41,7 @@ class _Shared:
     func: LoweredFunc
     threads: int
     vector_bytes: int
+    features: tuple[str, ...]
     declares: dict[str, None] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
     root_bytes: int = 0
@@ -53,7 +54,7 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
     pool, or serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
     _check_half(func, target)
-    shared = _Shared(func, target.threads, target.limit("vector_bytes", 16))
+    shared = _Shared(func, target.threads, target.limit("vector_bytes", 16), target.features)
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
     text = _Function(shared, (), in_parallel=False).build(func.body)
     shared.functions.append(
@@ -130,7 +131,7 @@ class _Function:
     def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
         """The function's instructions, without the final ``ret``."""
         self.s = Scopes(_stores(s))
-        self.x = Expressions(self.s, lambda d: self.shared.declares.setdefault(d))
+        self.x = Expressions(self.s, lambda d: self.shared.declares.setdefault(d), self.shared.features)
         for b in self.shared.func.params:
             self.x.places[b.name] = Place(f"%arg.{b.name}", 0, b.dtype, _strides(_shape(b)))
         for v in self.captured:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from autotune.codegen import llvm_transpose, vector_math
 from autotune.codegen.llvm_address import Addresses, Flat
@@ -23,9 +23,12 @@ class CodegenError(Exception):
 class Expressions(Addresses):
     """Emits expressions into `Scopes`."""
 
-    def __init__(self, scopes: Scopes, declare: Callable[[str], None]) -> None:
+    def __init__(
+        self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str] = ()
+    ) -> None:
         super().__init__(scopes)
         self.declare = declare
+        self.features = features  # of the target
 
     def scalar(self, e: Expr) -> Value:
         v = self.value(e)
@@ -230,7 +233,7 @@ class Expressions(Addresses):
                     self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x),
                 )
             raise CodegenError(f"{fn} of {x.dtype}")
-        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, f"{self.s.label('m')}_")
+        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, f"{self.s.label('m')}_", self.features)
         for d in m.declares:
             self.declare(d)
         self.s.top.lines.extend(f"  {line}" for line in m.lines)

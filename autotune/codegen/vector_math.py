@@ -4,7 +4,7 @@
 function is a short sequence of vector instructions for float32 or float64 and any number of lanes; the
 backend splits or widens odd ones. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
 overflow to infinity, gradual underflow. No errno, no exception flags. None branches but exp, around what
-only vectors with a result that is not normal need (a quarter of its instructions).
+only vectors with a result that is not normal need (a quarter of its instructions); AVX-512 has its own.
 
 Multiply-add is `llvm.fmuladd`: one FMA where the target has it, else mul and add and never a call of
 `fma`. The argument reductions stay exact either way, because the high part of ln 2 has trailing zeros.
@@ -22,10 +22,11 @@ floor are exact.
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from autotune.codegen import vector_math_x86
+from autotune.codegen.vector_body import FORMATS, Body
 from schedules.errors import WorkloadError
 
 __all__ = ["FUNCTIONS", "Expansion", "MathFunction", "define", "expand"]
@@ -50,102 +51,6 @@ class Expansion:
     declares: tuple[str, ...]
     label: str | None
 
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """A binary floating-point format and the constants and fits that depend on it.
-
-    `exp_low` / `exp_high`: beyond these exp is 0 / infinity in every rounding, and the clamped argument
-    still yields just that. `exp_normal`: exp(±x) is normal up to there. `ln2_high` has so many trailing
-    zeros that its product with any exponent is exact.
-    `expm1`: Q in exp(r) - 1 = r + r² Q(r) for |r| ≤ ln(2)/2. `tanh_one`: beyond it tanh rounds to 1.
-    """
-
-    name: str
-    llvm: str
-    bits: int
-    mantissa: int
-    suffix: str
-    ln2_high: float
-    ln2_low: float
-    exp_low: float
-    exp_high: float
-    exp_normal: float
-    tanh_one: float
-    expm1: tuple[float, ...]
-
-    @property
-    def bias(self) -> int:
-        return (1 << (self.bits - self.mantissa - 2)) - 1
-
-    @property
-    def one_bits(self) -> int:
-        return self.bias << self.mantissa
-
-    @property
-    def smallest_normal(self) -> float:
-        return math.ldexp(1.0, 1 - self.bias)
-
-    def bits_of(self, value: float) -> int:
-        """The bits of `value` rounded to the format."""
-        pack, unpack = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
-        bits: int = struct.unpack(unpack, struct.pack(pack, value))[0]
-        return bits
-
-    @property
-    def magic(self) -> float:
-        """1.5 · 2^mantissa: adding it rounds to an integer, kept in two's complement in the low bits."""
-        return math.ldexp(1.5, self.mantissa)
-
-
-_FLOAT32 = _Format(
-    name="float32",
-    llvm="float",
-    bits=32,
-    mantissa=23,
-    suffix="f32",
-    ln2_high=0.693359375,
-    ln2_low=-2.12194440054690581e-4,
-    exp_low=-104.0,
-    exp_high=89.0,
-    exp_normal=87.0,
-    tanh_one=10.0,
-    # Relative error 4.5e-9.
-    expm1=(
-        0.4999999701976776,
-        0.16666525602340698,
-        0.04166773334145546,
-        0.008368252776563168,
-        0.0013851510593667626,
-    ),
-)
-_FLOAT64 = _Format(
-    name="float64",
-    llvm="double",
-    bits=64,
-    mantissa=52,
-    suffix="f64",
-    ln2_high=6.93147180369123816490e-01,
-    ln2_low=1.90821492927058770002e-10,
-    exp_low=-746.0,
-    exp_high=710.0,
-    exp_normal=708.0,
-    tanh_one=22.0,
-    # Relative error 5.6e-18.
-    expm1=(
-        0.5000000000000009,
-        0.1666666666666651,
-        0.04166666666654547,
-        0.00833333333343841,
-        0.0013888888939975095,
-        0.00019841269618648506,
-        2.480149656669154e-05,
-        2.7557492519207614e-06,
-        2.762910773604804e-07,
-        2.502823904772549e-08,
-    ),
-)
-_FORMATS = {"float32": _FLOAT32, "float64": _FLOAT64}
 
 # P in log(1+f) = f - f²/2 + f³ P(f), sqrt(1/2) ≤ 1+f ≤ sqrt(2); relative error of the sum 5.8e-9.
 _LOG_FLOAT32 = (
@@ -227,113 +132,7 @@ _ERF32_D = (
 )
 
 
-class _Body:
-    """Appends instructions for values of `lanes` elements of one format; every method returns an operand."""
-
-    def __init__(self, fmt: _Format, lanes: int, prefix: str) -> None:
-        self.fmt = fmt
-        self.prefix = prefix
-        self.lines: list[str] = []
-        self.declares: dict[str, None] = {}
-        self.label: str | None = None
-        self._lanes = lanes
-        self.type = self._vector(fmt.llvm)
-        self.int_type = self._vector(f"i{fmt.bits}")
-        self._mangled = fmt.suffix if lanes == 1 else f"v{lanes}{fmt.suffix}"
-
-    def _vector(self, element: str) -> str:
-        return element if self._lanes == 1 else f"<{self._lanes} x {element}>"
-
-    def _splat(self, element: str, literal: str) -> str:
-        return literal if self._lanes == 1 else f"splat ({element} {literal})"
-
-    def emit(self, instruction: str) -> str:
-        name = f"%{self.prefix}{len(self.lines)}"
-        self.lines.append(f"{name} = {instruction}")
-        return name
-
-    def const(self, value: float) -> str:
-        """`value` rounded to the format; LLVM writes float literals as the bits of a double."""
-        if self.fmt.bits == 32:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        return self._splat(self.fmt.llvm, f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}")
-
-    def int_const(self, value: int) -> str:
-        return self._splat(f"i{self.fmt.bits}", str(value))
-
-    def intrinsic(self, name: str, *operands: str) -> str:
-        symbol = f"@llvm.{name}.{self._mangled}"
-        self.declares[f"declare {self.type} {symbol}({', '.join([self.type] * len(operands))})"] = None
-        return self.emit(f"call {self.type} {symbol}({', '.join(f'{self.type} {o}' for o in operands)})")
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        return self.intrinsic("fmuladd", a, b, c)
-
-    def add(self, a: str, b: str) -> str:
-        return self.emit(f"fadd {self.type} {a}, {b}")
-
-    def sub(self, a: str, b: str) -> str:
-        return self.emit(f"fsub {self.type} {a}, {b}")
-
-    def mul(self, a: str, b: str) -> str:
-        return self.emit(f"fmul {self.type} {a}, {b}")
-
-    def div(self, a: str, b: str) -> str:
-        return self.emit(f"fdiv {self.type} {a}, {b}")
-
-    def integer(self, operation: str, a: str, b: int | str) -> str:
-        return self.emit(f"{operation} {self.int_type} {a}, {self.int_const(b) if isinstance(b, int) else b}")
-
-    def to_bits(self, a: str) -> str:
-        return self.emit(f"bitcast {self.type} {a} to {self.int_type}")
-
-    def from_bits(self, a: str) -> str:
-        return self.emit(f"bitcast {self.int_type} {a} to {self.type}")
-
-    def where(self, a: str, predicate: str, b: str, then: str, otherwise: str) -> str:
-        """`then` where `a predicate b` (an fcmp predicate), else `otherwise`."""
-        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
-        return self.emit(f"select {self._vector('i1')} {mask}, {self.type} {then}, {self.type} {otherwise}")
-
-    def rarely(
-        self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]
-    ) -> str:
-        """`then()` for all lanes if `a predicate b` in any, else `otherwise()`, which is the common case."""
-        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
-        if self._lanes > 1:
-            name = f"@llvm.vector.reduce.or.v{self._lanes}i1"
-            self.declares[f"declare i1 {name}({self._vector('i1')})"] = None
-            mask = self.emit(f"call i1 {name}({self._vector('i1')} {mask})")
-        rare, common, done = (f"{self.prefix}{side}{len(self.lines)}" for side in ("rare", "common", "done"))
-        weights = '!prof !{!"branch_weights", i32 1, i32 1000}'
-        self.lines.append(f"br i1 {mask}, label %{rare}, label %{common}, {weights}")
-        values = []
-        for label, side in ((rare, then), (common, otherwise)):
-            self.lines.append(f"{label}:")
-            values.append(f"[ {side()}, %{label} ]")
-            self.lines.append(f"br label %{done}")
-        self.lines.append(f"{done}:")
-        self.label = done
-        return self.emit(f"phi {self.type} {', '.join(values)}")
-
-    def at_most(self, a: str, bound: float) -> str:
-        """min(a, bound) that keeps NaN, in the operand order that x86 has one instruction for."""
-        limit = self.const(bound)
-        return self.where(limit, "olt", a, limit, a)
-
-    def at_least(self, a: str, bound: float) -> str:
-        limit = self.const(bound)
-        return self.where(limit, "ogt", a, limit, a)
-
-    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Horner's rule, lowest power first: other elements fill the pipeline, so fewest operations win."""
-        value = self.const(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            value = self.fma(value, x, self.const(coefficient))
-        return value
-
-
-def _reduce_exp(b: _Body, x: str) -> tuple[str, str]:
+def _reduce_exp(b: Body, x: str) -> tuple[str, str]:
     """x = n ln 2 + r: returns exp(r) - 1, and n + bias + magic, whose low bits are those of the exponent of
     2^n where that is normal."""
     fmt = b.fmt
@@ -345,19 +144,19 @@ def _reduce_exp(b: _Body, x: str) -> tuple[str, str]:
     return b.fma(b.mul(r, r), b.polynomial(r, fmt.expm1), r), shifted
 
 
-def _power_of_two(b: _Body, shifted: str) -> str:
+def _power_of_two(b: Body, shifted: str) -> str:
     """2^n from n + bias + magic, if 2^n is normal; the shift drops the bits of the magic number."""
     return b.from_bits(b.integer("shl", b.to_bits(shifted), b.fmt.mantissa))
 
 
-def _exp_of_normal(b: _Body, x: str) -> str:
+def _exp_of_normal(b: Body, x: str) -> str:
     """exp(x) where it is a normal number."""
     expm1, shifted = _reduce_exp(b, x)
     power = _power_of_two(b, shifted)
     return b.fma(expm1, power, power)
 
 
-def _exp_of_clamped(b: _Body, x: str) -> str:
+def _exp_of_clamped(b: Body, x: str) -> str:
     """exp(x) for exp_low ≤ x ≤ exp_high: 2^n as two factors, so that underflow rounds once, at the end. The
     same bits as `_exp_of_normal` where the result is normal: neighbours in a vector change nothing."""
     biased = b.const(b.fmt.magic + b.fmt.bias)
@@ -369,7 +168,10 @@ def _exp_of_clamped(b: _Body, x: str) -> str:
     return b.mul(b.fma(expm1, power, power), _power_of_two(b, rest))
 
 
-def _exp(b: _Body, x: str) -> str:
+def _exp(b: Body, x: str) -> str:
+    if vector_math_x86.has_exp(b):
+        return vector_math_x86.exp(b, x)
+
     def clamped() -> str:
         return _exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high))
 
@@ -377,7 +179,7 @@ def _exp(b: _Body, x: str) -> str:
     return b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: _exp_of_normal(b, x))
 
 
-def _log(b: _Body, x: str) -> str:
+def _log(b: Body, x: str) -> str:
     """x = 2^k (1+f), 1+f in [sqrt(1/2), sqrt(2)); then log(1+f) + k ln 2 with the small parts added first."""
     fmt = b.fmt
     sqrt_half = fmt.bits_of(math.sqrt(0.5))
@@ -412,7 +214,7 @@ def _log(b: _Body, x: str) -> str:
     return b.where(x, "ole", zero, invalid, value)
 
 
-def _tanh(b: _Body, x: str) -> str:
+def _tanh(b: Body, x: str) -> str:
     """tanh|x| = E / (E + 2), E = exp(2|x|) - 1 = 2^n (exp(r) - 1) + (2^n - 1): accurate down to denormals."""
     magnitude = b.at_most(b.intrinsic("fabs", x), b.fmt.tanh_one)
     expm1, shifted = _reduce_exp(b, b.add(magnitude, magnitude))
@@ -421,24 +223,20 @@ def _tanh(b: _Body, x: str) -> str:
     return b.intrinsic("copysign", b.div(value, b.add(value, b.const(2.0))), x)
 
 
-def _sigmoid(b: _Body, x: str) -> str:
+def _sigmoid(b: Body, x: str) -> str:
     """With z = exp(-|x|): 1 / (1 + z) for x ≥ 0, else z / (1 + z); so small results keep their digits."""
     magnitude = b.intrinsic("fabs", x)
     negative = b.emit(f"fneg {b.type} {magnitude}")
-    z = b.rarely(
-        magnitude, "ugt", b.const(b.fmt.exp_normal),
-        lambda: _exp_of_clamped(b, b.at_least(negative, b.fmt.exp_low)),
-        lambda: _exp_of_normal(b, negative),
-    )  # fmt: skip
+    z = _exp(b, negative)
     one = b.const(1.0)
     return b.div(b.where(x, "olt", b.const(0.0), z, one), b.add(z, one))
 
 
-def _erf(b: _Body, x: str) -> str:
+def _erf(b: Body, x: str) -> str:
     return _erf_float32(b, x) if b.fmt.bits == 32 else _erf_float64(b, x)
 
 
-def _erf_float32(b: _Body, x: str) -> str:
+def _erf_float32(b: Body, x: str) -> str:
     """x N(x²) / D(x²), clamped where erf rounds to 1."""
     magnitude = b.at_most(b.intrinsic("fabs", x), _ERF32_ONE)
     square = b.mul(magnitude, magnitude)
@@ -447,7 +245,7 @@ def _erf_float32(b: _Body, x: str) -> str:
     return b.intrinsic("copysign", b.at_most(value, 1.0), x)
 
 
-def _erf_float64(b: _Body, x: str) -> str:
+def _erf_float64(b: Body, x: str) -> str:
     """Both ranges are computed and share one division."""
     y = b.at_most(b.intrinsic("fabs", x), 6.0)
     square = b.mul(y, y)
@@ -462,7 +260,7 @@ def _erf_float64(b: _Body, x: str) -> str:
     return b.intrinsic("copysign", b.where(y, "olt", one, quotient, b.sub(one, quotient)), x)
 
 
-_EMITTERS: dict[str, Callable[[_Body, str], str]] = {
+_EMITTERS: dict[str, Callable[[Body, str], str]] = {
     "exp": _exp,
     "log": _log,
     "sqrt": lambda b, x: b.intrinsic("sqrt", x),
@@ -475,30 +273,33 @@ _EMITTERS: dict[str, Callable[[_Body, str], str]] = {
 FUNCTIONS: tuple[str, ...] = tuple(_EMITTERS)
 
 
-def expand(fn: str, dtype: str, lanes: int, operand: str, prefix: str) -> Expansion:
-    """Instructions for `fn(operand)`, for emitters that run no inliner.
+def expand(
+    fn: str, dtype: str, lanes: int, operand: str, prefix: str, features: Collection[str] = ()
+) -> Expansion:
+    """Instructions for `fn(operand)`, for emitters that run no inliner. `features`: of the target, by LLVM's
+    names; what is not there is not used.
 
     `operand` is an operand of type `<lanes x dtype>` (the scalar type for one lane); every value is named
     `%{prefix}0`, `%{prefix}1`, … . Raises WorkloadError for an unknown function, dtype or lane count.
     """
     if fn not in _EMITTERS:
         raise WorkloadError(f"no vector function {fn!r}; use one of {', '.join(FUNCTIONS)}")
-    if dtype not in _FORMATS:
-        raise WorkloadError(f"{fn} has no {dtype} version; cast to one of {', '.join(_FORMATS)} first")
+    if dtype not in FORMATS:
+        raise WorkloadError(f"{fn} has no {dtype} version; cast to one of {', '.join(FORMATS)} first")
     if lanes < 1:
         raise WorkloadError(f"{fn} over {lanes} lanes; a vector has at least one")
-    body = _Body(_FORMATS[dtype], lanes, prefix)
+    body = Body(FORMATS[dtype], lanes, prefix, features)
     result = _EMITTERS[fn](body, operand)
     return Expansion(tuple(body.lines), result, tuple(body.declares), body.label)
 
 
-def define(fn: str, dtype: str, lanes: int) -> MathFunction:
+def define(fn: str, dtype: str, lanes: int, features: Collection[str] = ()) -> MathFunction:
     """The function `@at_{fn}_{f32|f64}x{lanes}`, private and always inlined; errors as `expand`.
 
     The inlining takes an `always-inline` pass; without one it is a correct call of 10-60 instructions.
     """
-    expansion = expand(fn, dtype, lanes, "%x", "v")
-    fmt = _FORMATS[dtype]
+    expansion = expand(fn, dtype, lanes, "%x", "v", features)
+    fmt = FORMATS[dtype]
     value_type = fmt.llvm if lanes == 1 else f"<{lanes} x {fmt.llvm}>"
     name = f"at_{fn}_{fmt.suffix}x{lanes}"
     body = "\n".join(f"  {line}" for line in expansion.lines)

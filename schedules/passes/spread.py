@@ -3,7 +3,8 @@
 Addresses that differ by a multiple of a cache's size over its ways (4 KiB for a first cache of 32 KiB and 8
 ways) share a set. A register tile walks several rows at once: where those are a power of two of bytes
 apart, the tile evicts itself. One line more a row spreads them (Lam, Rothberg and Wolf, 1991; `storage_align`
-of TVM). Arrays of the caller keep the layout they have.
+of TVM). Arrays of the caller keep the layout they have, and so does what threads of a GPU share: that lies in
+banks, against which its schedule pads it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def spread(s: Stmt) -> Stmt:
 
 
 def _spread(b: Buffer) -> Buffer:
+    if b.scope == "shared":
+        return b
     shape = [const(n) for n in b.shape]
     item = ITEMSIZE[b.dtype]
     known = [n for n in shape if n is not None]

@@ -7,6 +7,7 @@ no infeasible candidate reaches a compiler. The estimate is a roofline whose cei
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, pa
 from schedules.model import Target
 from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.primitives.base import as_expr
-from schedules.regions import footprint
+from schedules.regions import footprint, span
 from schedules.space.facts import arithmetic, product
 from schedules.space.holes import Columns
 from schedules.space.quantities import Number, hottest, number
@@ -134,7 +135,12 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
         common += 1
     inner = {x.var: x.extent for p in paths for x in p[common:] if isinstance(x, Loop)}
     places = [at for u in users for at in accesses(u, name)]
-    spans = [n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=False)]
+    shape = nest.buffer(name).shape
+    spans = [n for _, n in footprint(places, inner, shape, clip=False)]
+    for d, size in enumerate(shape):
+        if spans[d] == size:  # nothing could be told, but lowering may: what loops overrun counts then
+            told = [s for s in (span(at[d], inner) for at in places) if s is not None]
+            spans[d] = functools.reduce(E.maximum, [n for _, n in told], size)
     pads = [as_expr(x) for b in writers(nest, name) for k, x in b.annotations if k == "pad"]
     return product([*spans[:-1], spans[-1] + pads[0]] if pads and spans else spans)
 
