@@ -13,6 +13,7 @@ from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.reuse import reuse
 from schedules.passes.simplify import simplify
+from schedules.passes.software_pipeline import software_pipeline
 from schedules.passes.speculate import speculate
 from schedules.passes.spread import spread
 from schedules.passes.trim import trim
@@ -48,6 +49,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         ("promote", lambda s: promote(s, dtypes)),
         # what is not in registers by now is in memory
         ("spread", spread),
+        # stages are what they will be
+        ("software_pipeline", software_pipeline),
         # where the code is that reads
         ("fetch_ahead", lambda s: fetch_ahead(s, tuple(n for n in nest.params if n not in nest.outputs))),
     ]

@@ -138,10 +138,11 @@ class Expressions(Addresses):
         return self._divide(op, x, y)
 
     def _extreme(self, op: str, x: Value, y: Value) -> Value:
-        """Minimum or maximum that hands NaN on from either side, as numpy's do."""
+        """Minimum or maximum that hands NaN on from either side, as numpy's do. LLVM looks for NaN in the
+        first operand: that is not what a reduction has so far, so that no turn waits for it."""
         name = f"@llvm.{op}imum.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
         self.declare(f"declare {x.type} {name}({x.type}, {x.type})")
-        return Value(self.s.emit(f"call nsz {x.type} {name}({x}, {y})"), x.dtype, x.lanes)
+        return Value(self.s.emit(f"call nsz {x.type} {name}({y}, {x})"), x.dtype, x.lanes)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
         """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as in

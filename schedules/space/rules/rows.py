@@ -13,8 +13,10 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const
 from schedules.ir import Block, blocks
 from schedules.nest import vars_bound
+from schedules.space.facts import arithmetic
 from schedules.space.rules.patterns import is_map, is_row_reduction
 from schedules.space.rules.prefetching import prefetch_rows
+from schedules.space.rules.streaming import beyond_caches
 from schedules.space.sketching import Draft, extent
 
 LONG_REDUCTION = 1 << 15
@@ -69,9 +71,31 @@ def schedule_rows(d: Draft, root: str) -> None:
     else:
         vectorize_partial(d, partial)
     if row is not None:
-        prefetch_rows(d, row, root)
-    if row is not None and d.threads > 1:
-        d.s.parallel(row)
+        walk_rows(d, row, root)
+
+
+def walk_rows(d: Draft, row: str, root: str) -> None:
+    """Threads, and what a row does for the next one: asks for it, or is written while that is computed."""
+    late = d.block(root).reducer is None and calls_functions(d, row, root) and beyond_caches(d)
+    rows = extent(d.loops(root)[0])
+    if d.threads > 1:
+        parts = next((p for p in (4 * d.threads, d.threads) if late and rows % p == 0 and rows >= 2 * p), 0)
+        outer = row
+        if parts:
+            outer, row = d.s.split(row, (parts, None))
+        d.s.parallel(outer)
+        late = parts > 0
+    prefetch_rows(d, row, root)
+    if late and rows > 1:
+        d.s.annotate(row, "software_pipeline", d.choice(f"{root}.late", (0, 1)))
+
+
+def calls_functions(d: Draft, row: str, root: str) -> bool:
+    """Whether a stage of the row calls functions for as many elements as ``root`` has: that takes long enough
+    to write a row meanwhile."""
+    rank = len(d.block(root).iters)
+    inside = [x for x in blocks(d.s.nest.body) if row in {y.var for y in d.loops(x.name)}]
+    return any(len(x.iters) == rank and arithmetic(x)[1] for x in inside if x.name != root)
 
 
 def compute_stages_at(d: Draft, root: str, loop: str) -> None:

@@ -1,0 +1,165 @@
+"""Run the last stage of an iteration with a stage of the next one: the hint ``software_pipeline`` of a loop.
+
+A row of softmax is read, computed with, and written: while it is written the arithmetic units wait for
+memory, and before that memory waits for them. The last stage goes with the next row's stage that computes
+most, vector by vector, so that both are busy (Lam, 1988; the annotation of this name in TVM)::
+
+    for i: s0(i); for t: s1(i, t); s2(i); for t: last(i, t)
+
+becomes::
+
+    s0(0); for t: s1(0, t); s2(0)
+    for i in range(n - 1): s0(i + 1); for t: {last(i, t); s1(i + 1, t)}; s2(i + 1)
+    for t: last(n - 1, t)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Call, Const, Expr, Var
+from schedules.ir import Alloc, Buffer, Loop, Stmt, Store, const, in_order, seq, walk, with_body
+from schedules.passes.simplify import expressions, loads, substitute
+from schedules.regions import Span, span
+
+HINT = "software_pipeline"
+
+
+def software_pipeline(s: Stmt) -> Stmt:
+    """``s`` with every serial loop that has the hint pipelined, where what its stages touch allows it and the
+    numbers of iterations are known; others stay as they are."""
+    s = with_body(s, software_pipeline)
+    if not isinstance(s, Loop) or s.kind != "serial" or (HINT, 1) not in s.annotations:
+        return s
+    s = replace(s, annotations=tuple(x for x in s.annotations if x[0] != HINT))
+    return _pipelined(s) or s
+
+
+def _pipelined(loop: Loop) -> Stmt | None:
+    count, body, made = const(loop.extent), loop.body, list[Buffer]()
+    while isinstance(body, Alloc):
+        made.append(body.buffer)
+        body = body.body
+    *stages, late = in_order(body)
+    if count is None or count < 2 or not isinstance(late, Loop):
+        return None
+    carried = [b for b in made if any(x.buffer == b.name for k in walk(late) for x in loads(k))]
+    own = [b for b in made if b not in carried]
+    for j in sorted(range(len(stages)), key=lambda j: (-_special(stages[j]), -j)):
+        both = _merged(stages[j], late, loop.var)
+        if both is not None and all(_independent(late, x, loop.var) for x in stages[:j]):
+            break
+    else:
+        return None
+    partner, last = both
+    i = Var(loop.var)
+    following = {loop.var: i + 1}
+
+    def rows(s: Stmt) -> Stmt:
+        for b in reversed(own):
+            s = Alloc(b, s)
+        return s
+
+    turn = replace(partner, body=seq(last.body, substitute(partner.body, following)))
+    every = (*(substitute(x, following) for x in stages[:j]), turn)
+    rest = (substitute(x, following) for x in stages[j + 1 :])
+    main = replace(loop, extent=Const(count - 1), body=rows(seq(*every, *rest)))
+    first = rows(substitute(seq(*stages), {loop.var: Const(0)}))
+    out = seq(first, main, substitute(late, {loop.var: Const(count - 1)}))
+    for b in reversed(carried):
+        out = Alloc(b, out)
+    return out
+
+
+def _special(s: Stmt) -> int:
+    """Calls of functions in a stage: what takes time without memory."""
+    return sum(isinstance(y, Call) for x in walk(s) for e in expressions(x) for y in E.walk(e))
+
+
+def _merged(stage: Stmt, late: Loop, row: str) -> tuple[Loop, Loop] | None:
+    """Both as loops of the same variable and number of iterations, if an iteration of ``late`` for a row may
+    stand before that of ``stage`` for the next row."""
+    if not isinstance(stage, Loop) or stage.kind != "serial" or late.kind != "serial":
+        return None
+    many, few = const(stage.extent), const(late.extent)
+    if many is None or few is None or max(many, few) % min(many, few):
+        return None
+    count = min(many, few)
+    turn = stage.var if many == count else late.var
+    a, b = _turns(stage, turn, count), _turns(late, turn, count)
+    return (a, b) if _interleave(b, a, row) else None
+
+
+def _turns(loop: Loop, turn: str, count: int) -> Loop:
+    """The loop as ``count`` iterations of ``turn``, each of several of its own."""
+    each = int(loop.extent.value) // count  # type: ignore[attr-defined]
+    if each == 1:
+        return replace(loop, var=turn, body=substitute(loop.body, {loop.var: Var(turn)}))
+    part = f"{loop.var}_of_turn"
+    body = substitute(loop.body, {loop.var: Var(turn) * each + Var(part)})
+    return replace(loop, var=turn, extent=Const(count), body=Loop(part, Const(each), body, "unroll"))
+
+
+Access = tuple[str, tuple[Expr, ...], bool]  # buffer, place, whether it is written
+
+
+def _independent(late: Stmt, stage: Stmt, row: str) -> bool:
+    """Whether all of ``late`` for a row may be done after ``stage`` for the next one."""
+    a, b = _loops(late), _loops(stage)
+    return all(_apart(x, a, y, b, row) for x, y in _conflicts(late, stage))
+
+
+def _interleave(late: Loop, stage: Loop, row: str) -> bool:
+    """The same of their iterations, one of ``late`` and one of ``stage`` in turn: accesses are apart for two
+    rows, or for an iteration of ``late`` and an earlier one of ``stage``, whatever the rows."""
+    a, b = _loops(late), _loops(stage)
+    turn = late.var
+    ours, theirs = ({k: n for k, n in x.items() if k != turn} for x in (a, b))
+
+    def fine(x: Access, y: Access) -> bool:
+        if _apart(x, a, y, b, row):
+            return True
+        fixed = all(row not in E.variables(i) for i in (*x[1], *y[1]))
+        return fixed and _apart(x, ours, y, theirs, turn)
+
+    return all(fine(x, y) for x, y in _conflicts(late, stage))
+
+
+def _loops(s: Stmt) -> dict[str, Expr]:
+    return {x.var: x.extent for x in walk(s) if isinstance(x, Loop)}
+
+
+def _conflicts(a: Stmt, b: Stmt) -> Iterator[tuple[Access, Access]]:
+    """Accesses of the same buffer of which one writes."""
+    theirs = list(_accesses(b))
+    for x in _accesses(a):
+        for y in theirs:
+            if x[0] == y[0] and (x[2] or y[2]):
+                yield x, y
+
+
+def _accesses(s: Stmt) -> Iterator[Access]:
+    for x in walk(s):
+        if isinstance(x, Store):
+            yield x.buffer, x.indices, True
+        for y in loads(x):
+            yield y.buffer, y.indices, False
+
+
+def _apart(x: Access, ours: Mapping[str, Expr], y: Access, theirs: Mapping[str, Expr], var: str) -> bool:
+    """Whether two accesses, while these loops run, touch nothing in common for any two values of ``var``:
+    some dimension moves on by as much as either touches."""
+    return any(_moves_on(span(i, ours), span(j, theirs), var) for i, j in zip(x[1], y[1], strict=True))
+
+
+def _moves_on(a: Span | None, b: Span | None, var: str) -> bool:
+    if a is None or b is None or affine.linear(a[0] - b[0]) != ({}, Const(0)):
+        return False
+    terms, _ = affine.linear(a[0])
+    step, wide = terms.get(Var(var)), [const(a[1]), const(b[1])]
+    if not isinstance(step, Const) or any(var in E.variables(x) for x in terms if x != Var(var)):
+        return False
+    return all(n is not None and n <= int(step.value) for n in wide)
