@@ -3,8 +3,8 @@
     python benchmarks/throughput.py [--op matmul] [--shape m=512,n=512,k=512] [--threads 1] [--json FILE]
 
 One tuning with an empty log. Between its first round and its finalists the CPU seconds of its processes are
-counted (Linux: from /proc): those that build, the one that checks and times, and this one, which searches and
-keeps the log. Other users of the machine lengthen the clock, hardly CPU time: ``on idle CPUs`` is what it
+counted (Linux: from /proc): those that build, the one that checks and times, and this one, whose threads
+search (choose, train, import xgboost) but the first, which hands out work and keeps the log. Other users of the machine lengthen the clock, hardly CPU time: ``on idle CPUs`` is what it
 allows. Then some of the trials are built again here, part by part, the least of three times each.
 """
 
@@ -66,7 +66,8 @@ class Account:
                 self._seen[role][slot.child.pid] = _cpu_s(slot.child.pid)
         return {
             "clock": time.monotonic(),
-            "search": time.process_time(),
+            "search": time.process_time() - time.thread_time(),
+            "log": time.thread_time(),
             **{role: sum(seconds.values()) for role, seconds in self._seen.items()},
         }
 
@@ -111,7 +112,7 @@ def run(workload: Workload, target: Target, budget_s: float, seed: int) -> dict[
             )
         records = [r for r in log.records(workload=workload, target=target) if r.kind == "trial"]
     spent, trials = account.spent(), account.trials
-    each = {f"{k}_ms": 1e3 * spent[k] / trials for k in ("build", "measure", "search")}
+    each = {f"{k}_ms": 1e3 * spent[k] / trials for k in ("build", "measure", "search", "log")}
     whole = sum(each.values())
     chosen = [r.trace for r in records[:: max(1, len(records) // AGAIN)]]
     return {
