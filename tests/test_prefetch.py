@@ -123,10 +123,17 @@ def test_the_estimate_prefers_it() -> None:
     row = space.sample(0, 50, rng)
     without, ahead = row.copy(), row.copy()
     without[:, names.index("y.ahead")] = 0
-    ahead[:, names.index("y.ahead")] = 1
+    ahead[:, names.index("y.ahead")] = 2
     column = space.feature_names.index("est_time_s")
     faster = space.features(0, without)[:, column] - space.features(0, ahead)[:, column]
     assert np.all(faster >= 0) and np.mean(faster > 0) > 0.5  # where the first stage waits for memory
     traced = space.trace(0, ahead[0])
     nest = Schedule.replay(space.dag, traced, space.target).nest
-    assert any(isinstance(x, Loop) and ("prefetch", 1) in x.annotations for x in walk(nest.body))
+    assert any(isinstance(x, Loop) and ("prefetch", 2) in x.annotations for x in walk(nest.body))
+
+
+@pytest.mark.parametrize(("n", "distance"), [(1024, 2), (1 << 15, 1)])
+def test_of_long_rows_only_the_next_is_asked_for(n: int, distance: int) -> None:
+    space = _space((1 << 22) // n, n)
+    column = list(space.holes(0)).index("y.ahead")
+    assert set(space.sample(0, 50, np.random.default_rng(0))[:, column].tolist()) == {0, distance}

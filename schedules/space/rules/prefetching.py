@@ -9,22 +9,25 @@ from __future__ import annotations
 from schedules.expr import variables
 from schedules.ir import blocks
 from schedules.nest import bound, reads
-from schedules.space.rules.streaming import beyond_caches
+from schedules.space.rules.streaming import beyond_caches, bytes_of_arguments
 from schedules.space.sketching import Draft
 
 STAGES = 2  # of one argument, that make asking worth while
+ROWS = 2  # ahead: memory is slower to answer than a row of a few KB is computed with
 VECTORS = 4  # ahead: the processor's prefetchers stop at the end of a page, and follow few streams well
 
 
-def prefetch_rows(d: Draft, row: str, name: str) -> None:
-    """A choice for the loop over rows, where its arguments come from memory."""
+def prefetch_rows(d: Draft, row: str, rows: int, name: str) -> None:
+    """A choice for the loop over so many rows, where its arguments come from memory. Of long ones, which
+    would not all stay in the first cache until they are used, only the next is asked for."""
     nest = d.s.nest
     stages = [
         {x.buffer for x in reads(b) if any(row in variables(bound(b, i)) for i in x.indices)}
         for b in blocks(nest.body)
     ]
     if any(sum(p in read for read in stages) >= STAGES for p in nest.params if p not in nest.outputs):
-        _offer(d, row, name, 1)
+        held = (ROWS + 1) * bytes_of_arguments(nest) <= rows * d.target.limit("l1_bytes", 32 << 10)
+        _offer(d, row, name, ROWS if held else 1)
 
 
 def prefetch_vectors(d: Draft, loop: str, name: str) -> None:

@@ -85,7 +85,7 @@ def walk_rows(d: Draft, row: str, root: str) -> None:
             outer, row = d.s.split(row, (parts, None))
         d.s.parallel(outer)
         late = parts > 0
-    prefetch_rows(d, row, root)
+    prefetch_rows(d, row, rows, root)
     if late and rows > 1:
         d.s.annotate(row, "software_pipeline", d.choice(f"{root}.late", (0, 1)))
 
