@@ -4,8 +4,9 @@
 
 One tuning with an empty log. Between its first round and its finalists the CPU seconds of its processes are
 counted (Linux: from /proc): those that build, the one that checks and times, and this one, whose threads
-search (choose, train, import xgboost) but the first, which hands out work and keeps the log. Other users of the machine lengthen the clock, hardly CPU time: ``on idle CPUs`` is what it
-allows. Then some of the trials are built again here, part by part, the least of three times each.
+search (choose, train, import xgboost) but the first, which hands out work and keeps the log. Other users of
+the machine lengthen the clock, hardly CPU time: ``on idle CPUs`` is what it allows. Then some of the trials
+are built again here, part by part, the least of three times each.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ def _pipelined(loop: Loop) -> Stmt | None:
     else:
         return None
     partner, last = both
-    i = Var(loop.var)
-    following = {loop.var: i + 1}
+    following = {loop.var: Var(loop.var) + 1}
 
     def rows(s: Stmt) -> Stmt:
         for b in reversed(own):
@@ -84,11 +83,11 @@ def _merged(stage: Stmt, late: Loop, row: str) -> tuple[Loop, Loop] | None:
     stand before that of ``stage`` for the next row."""
     if not isinstance(stage, Loop) or stage.kind != "serial" or late.kind != "serial":
         return None
-    many, few = const(stage.extent), const(late.extent)
-    if many is None or few is None or max(many, few) % min(many, few):
+    ours, theirs = const(stage.extent), const(late.extent)
+    if ours is None or theirs is None or max(ours, theirs) % min(ours, theirs):
         return None
-    count = min(many, few)
-    turn = stage.var if many == count else late.var
+    count = min(ours, theirs)
+    turn = stage.var if ours == count else late.var
     a, b = _turns(stage, turn, count), _turns(late, turn, count)
     return (a, b) if _interleave(b, a, row) else None
 
