@@ -16,7 +16,7 @@ domain, whatever ``where`` says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import TypeGuard, Union
@@ -238,6 +238,22 @@ def seq(*stmts: Stmt) -> Stmt:
 def in_order(s: Stmt) -> tuple[Stmt, ...]:
     """The statements of a sequence; one that is none stands for itself."""
     return s.stmts if isinstance(s, Seq) else (s,)
+
+
+def allocated(buffers: Sequence[Buffer], s: Stmt) -> Stmt:
+    """``s`` with the buffers allocated around it, the first outermost."""
+    for b in reversed(buffers):
+        s = Alloc(b, s)
+    return s
+
+
+def allocations(s: Stmt) -> tuple[list[Buffer], Stmt]:
+    """The buffers that are allocated around a statement, outermost first, and the statement without them."""
+    found = []
+    while isinstance(s, Alloc):
+        found.append(s.buffer)
+        s = s.body
+    return found, s
 
 
 def kids(s: Stmt) -> tuple[Stmt, ...]:

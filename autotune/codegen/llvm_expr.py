@@ -23,9 +23,7 @@ class CodegenError(Exception):
 class Expressions(Addresses):
     """Emits expressions into `Scopes`."""
 
-    def __init__(
-        self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str] = ()
-    ) -> None:
+    def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
         super().__init__(scopes)
         self.declare = declare
         self.features = features  # of the target

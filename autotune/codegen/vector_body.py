@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from autotune.codegen.llvm_types import literal
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -140,10 +142,8 @@ class Body:
         return name
 
     def literal(self, value: float) -> str:
-        """`value` rounded to the format; LLVM writes float literals as the bits of a double."""
-        if self.fmt.bits == 32:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+        """`value` rounded to the format."""
+        return literal(value, self.fmt.name)
 
     def const(self, value: float) -> str:
         return self._splat(self.fmt.llvm, self.literal(value))
@@ -205,6 +205,14 @@ class Body:
         self.lines.append(f"{done}:")
         self.label = done
         return self.emit(f"phi {self.type} {', '.join(values)}")
+
+    def reduced(self, x: str, magic: float) -> tuple[str, str, str]:
+        """x = n ln 2 + r: r, n, and n + magic. Adding ``magic`` rounds n to what it leaves of a fraction."""
+        added = self.const(magic)
+        shifted = self.fma(x, self.const(1.0 / math.log(2.0)), added)
+        n = self.sub(shifted, added)
+        r = self.fma(n, self.const(-self.fmt.ln2_high), x)
+        return self.fma(n, self.const(-self.fmt.ln2_low), r), n, shifted
 
     def at_most(self, a: str, bound: float) -> str:
         """min(a, bound) that keeps NaN, in the operand order that x86 has one instruction for."""

@@ -135,13 +135,8 @@ _ERF32_D = (
 def _reduce_exp(b: Body, x: str) -> tuple[str, str]:
     """x = n ln 2 + r: returns exp(r) - 1, and n + bias + magic, whose low bits are those of the exponent of
     2^n where that is normal."""
-    fmt = b.fmt
-    biased = b.const(fmt.magic + fmt.bias)
-    shifted = b.fma(x, b.const(1.0 / math.log(2.0)), biased)
-    n = b.sub(shifted, biased)
-    r = b.fma(n, b.const(-fmt.ln2_high), x)
-    r = b.fma(n, b.const(-fmt.ln2_low), r)
-    return b.fma(b.mul(r, r), b.polynomial(r, fmt.expm1), r), shifted
+    r, _, shifted = b.reduced(x, b.fmt.magic + b.fmt.bias)
+    return b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), shifted
 
 
 def _power_of_two(b: Body, shifted: str) -> str:

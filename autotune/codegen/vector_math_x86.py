@@ -9,8 +9,6 @@ a dense grid: 1.7e-7, and of sigmoid with it 2.6e-7.
 
 from __future__ import annotations
 
-import math
-
 from autotune.codegen.vector_body import Body
 
 PIECE = 16  # lanes of a register
@@ -41,11 +39,7 @@ def exp(b: Body, x: str) -> str:
 
 def _exp(b: Body, x: str) -> str:
     x = b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high)
-    magic = b.const(b.fmt.magic / STEPS)  # adding it rounds to so many parts of 1
-    shifted = b.fma(x, b.const(1.0 / math.log(2.0)), magic)
-    n = b.sub(shifted, magic)
-    r = b.fma(n, b.const(-b.fmt.ln2_high), x)
-    r = b.fma(n, b.const(-b.fmt.ln2_low), r)
+    r, n, shifted = b.reduced(x, b.fmt.magic / STEPS)  # n in so many parts of 1
     b.declares[f"declare {_F} {_PERMUTE}({_F}, {_I}, {_F})"] = None
     low, high = (_table(b, first) for first in (0, PIECE))
     bits = b.to_bits(shifted)

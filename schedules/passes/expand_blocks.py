@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Load
-from schedules.ir import Access, Alloc, Block, Buffer, Guard, Nest, Stmt, Store, seq, with_body
+from schedules.ir import Access, Block, Buffer, Guard, Nest, Stmt, Store, allocated, seq, with_body
 from schedules.nest import bound
 
 
@@ -59,10 +59,7 @@ def _stores(b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: di
         Store(p.buffer, p.indices, Load(t.name, (), t.dtype))
         for t, p in zip(temps, places, strict=True)
     ]
-    out = seq(*stmts)
-    for t in reversed(temps):
-        out = Alloc(t, out)
-    return out
+    return allocated(temps, seq(*stmts))
 
 
 def _guard(cond: Expr, body: Stmt, *, speculative: bool = False) -> Stmt:

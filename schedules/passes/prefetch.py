@@ -11,7 +11,20 @@ from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, in_order, seq, walk, with_body
+from schedules.ir import (
+    Alloc,
+    Buffer,
+    Guard,
+    Loop,
+    Stmt,
+    Store,
+    allocated,
+    const,
+    in_order,
+    seq,
+    walk,
+    with_body,
+)
 from schedules.passes.simplify import substitute
 
 
@@ -51,13 +64,8 @@ def prefetch(s: Stmt) -> Stmt:
     after = Var(s.var) + 1
     first = [substitute(x, {s.var: Const(0)}) for x in ahead]
     later = Guard(E.compare("<", after, s.extent), seq(*(substitute(x, {s.var: after}) for x in ahead)))
-    inside: Stmt = seq(*here, later, *stmts[len(copies) :])
-    for b in reversed(shared):
-        inside = Alloc(b, inside)
-    out: Stmt = seq(*first, replace(s, body=inside))
-    for b in reversed(held):
-        out = Alloc(b, out)
-    return out
+    inside = allocated(shared, seq(*here, later, *stmts[len(copies) :]))
+    return allocated(held, seq(*first, replace(s, body=inside)))
 
 
 def _copy(s: Stmt, shared: set[str]) -> tuple[Store, list[tuple[str, int]]] | None:

@@ -16,7 +16,19 @@ from functools import partial
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Loop, Stmt, Store, const, in_order, path_to, walk, with_body
+from schedules.ir import (
+    Alloc,
+    Buffer,
+    Loop,
+    Stmt,
+    Store,
+    allocations,
+    const,
+    in_order,
+    path_to,
+    walk,
+    with_body,
+)
 from schedules.passes.accesses import moved, reads, uses
 from schedules.passes.simplify import loads
 
@@ -52,9 +64,8 @@ def _at(places: list[int | Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]
 def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
     """For each dimension of the result, the dimension of the buffer that runs along it, or the expression of
     outer loops that it is fixed at; None where the buffer cannot lie there."""
-    b, body = s.buffer, s.body
-    while isinstance(body, Alloc):
-        body = body.body
+    b = s.buffer
+    _, body = allocations(s)
     path = path_to(body, lambda x: isinstance(x, Store) and x.buffer == result.name)
     extents = [const(n) or 0 for n in b.shape]
     if path is None or any(isinstance(x, Alloc) for x in path):

@@ -21,7 +21,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Call, Const, Expr, Var
-from schedules.ir import Alloc, Buffer, Loop, Stmt, Store, const, in_order, seq, walk, with_body
+from schedules.ir import Loop, Stmt, Store, allocated, allocations, const, in_order, seq, walk, with_body
 from schedules.passes.simplify import expressions, loads, substitute
 from schedules.regions import Span, span
 
@@ -39,10 +39,8 @@ def software_pipeline(s: Stmt) -> Stmt:
 
 
 def _pipelined(loop: Loop) -> Stmt | None:
-    count, body, made = const(loop.extent), loop.body, list[Buffer]()
-    while isinstance(body, Alloc):
-        made.append(body.buffer)
-        body = body.body
+    count = const(loop.extent)
+    made, body = allocations(loop.body)
     *stages, late = in_order(body)
     if count is None or count < 2 or not isinstance(late, Loop):
         return None
@@ -57,20 +55,12 @@ def _pipelined(loop: Loop) -> Stmt | None:
     partner, last = both
     following = {loop.var: Var(loop.var) + 1}
 
-    def rows(s: Stmt) -> Stmt:
-        for b in reversed(own):
-            s = Alloc(b, s)
-        return s
-
     turn = replace(partner, body=seq(last.body, substitute(partner.body, following)))
     every = (*(substitute(x, following) for x in stages[:j]), turn)
     rest = (substitute(x, following) for x in stages[j + 1 :])
-    main = replace(loop, extent=Const(count - 1), body=rows(seq(*every, *rest)))
-    first = rows(substitute(seq(*stages), {loop.var: Const(0)}))
-    out = seq(first, main, substitute(late, {loop.var: Const(count - 1)}))
-    for b in reversed(carried):
-        out = Alloc(b, out)
-    return out
+    main = replace(loop, extent=Const(count - 1), body=allocated(own, seq(*every, *rest)))
+    first = allocated(own, substitute(seq(*stages), {loop.var: Const(0)}))
+    return allocated(carried, seq(first, main, substitute(late, {loop.var: Const(count - 1)})))
 
 
 def _special(s: Stmt) -> int:
@@ -88,13 +78,12 @@ def _merged(stage: Stmt, late: Loop, row: str) -> tuple[Loop, Loop] | None:
         return None
     count = min(ours, theirs)
     turn = stage.var if ours == count else late.var
-    a, b = _turns(stage, turn, count), _turns(late, turn, count)
+    a, b = _turns(stage, turn, count, ours // count), _turns(late, turn, count, theirs // count)
     return (a, b) if _interleave(b, a, row) else None
 
 
-def _turns(loop: Loop, turn: str, count: int) -> Loop:
-    """The loop as ``count`` iterations of ``turn``, each of several of its own."""
-    each = int(loop.extent.value) // count  # type: ignore[attr-defined]
+def _turns(loop: Loop, turn: str, count: int, each: int) -> Loop:
+    """The loop as ``count`` iterations of ``turn``, ``each`` of so many of its own."""
     if each == 1:
         return replace(loop, var=turn, body=substitute(loop.body, {loop.var: Var(turn)}))
     part = f"{loop.var}_of_turn"
