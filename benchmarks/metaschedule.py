@@ -6,8 +6,9 @@
 
 Each row: TVM tunes in a process of its own, by batches of 64 trials, until a batch ends after ``--budget``
 seconds (its results come only with a batch, so it gets more time than it was given); then ours tunes for
-``--budget`` seconds, and again for 64 trials. The best kernels of both are then timed interleaved in one
-process, and checked against each other. Rows that the file has are kept.
+``--budget`` seconds, again for 64 trials, for a tenth of TVM's trials, and for a fiftieth of its seconds. The
+best kernels of both are then timed interleaved in one process, and checked against each other. Rows that the
+file has are kept.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 BATCH = 64  # what MetaSchedule measures before it says anything
 BUILD_S = 300.0  # its limit for a build, else 30: here importing itself takes it a minute
 SETTLE_S = 0.5  # TVM's threads go on spinning for a quarter of a second
+RATIOS = ("ratio_same_seconds", "ratio_same_trials", "ratio_tenth_of_trials", "ratio_fiftieth_of_seconds")
 CONV56 = {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1}
 ROWS: list[tuple[str, dict[str, int], int]] = [
     ("conv2d", CONV56, 1),
@@ -128,13 +130,17 @@ def compare(
     from autotune.bench import Contender, arrays_for
     from autotune.bench import compare as interleave
 
-    kernels = {}
+    kernels, tuned = {}, {}
+    had, took, _ = theirs["curve"][-1]
+    limits: dict[str, dict[str, Any]] = {
+        "seconds": {"budget_s": budget},
+        "trials": {"trials": BATCH, "budget_s": 600},
+        "tenth": {"trials": had // 10, "budget_s": 600},
+        "fiftieth": {"budget_s": took / 50},
+    }
     with tempfile.TemporaryDirectory() as tmp:
-        tuned = {
-            "seconds": at.tune(op, threads=threads, budget_s=budget, db=f"{tmp}/seconds.db", **p),
-            "trials": at.tune(op, threads=threads, trials=BATCH, budget_s=600, db=f"{tmp}/trials.db", **p),
-        }
-        for name in tuned:
+        for name, limit in limits.items():
+            tuned[name] = at.tune(op, threads=threads, db=f"{tmp}/{name}.db", **limit, **p)
             kernels[name] = at.load(op, threads=threads, db=f"{tmp}/{name}.db", **p)
     inputs, outputs = arrays_for(kernels["trials"].workload, 0)
     shapes = [[int(n) for n in t.shape] for t in tvm_tensors(op, p)]
@@ -160,22 +166,26 @@ def compare(
         "tvm_curve": theirs["curve"],
         "ratio_same_seconds": found.ratio("seconds", "tvm all"),
         "ratio_same_trials": found.ratio("trials", "tvm first"),
+        "ratio_tenth_of_trials": found.ratio("tenth", "tvm all"),
+        "ratio_fiftieth_of_seconds": found.ratio("fiftieth", "tvm all"),
     }  # fmt: skip
 
 
 def report(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| operator | threads | ours, same seconds | ours, same trials | TVM seconds (trials) |",
-        "|---" * 5 + "|",
+        "| operator | threads | same seconds | same trials | tenth of its trials | fiftieth of its seconds "
+        "| TVM seconds (trials) |",
+        "|---" * 7 + "|",
     ]
     for r in rows:
         shape = " ".join(f"{k}={v}" for k, v in r["params"].items())
         trials, seconds, _ = r["tvm_curve"][-1]
         lines.append(
-            f"| {r['op']} {shape} | {r['threads']} | {r['ratio_same_seconds']:.2f}× "
-            f"| {r['ratio_same_trials']:.2f}× | {seconds:.0f} ({trials}) |"
+            f"| {r['op']} {shape} | {r['threads']} | "
+            + "".join(f"{r[key]:.2f}× | " for key in RATIOS)
+            + f"{seconds:.0f} ({trials}) |"
         )
-    for key in ("ratio_same_seconds", "ratio_same_trials"):
+    for key in RATIOS:
         mean = math.exp(sum(math.log(r[key]) for r in rows) / len(rows))
         lines.append(
             f"\n{key.replace('_', ' ')}: geometric mean {mean:.2f}, least {min(r[key] for r in rows):.2f}"

@@ -15,7 +15,20 @@ import numpy as np
 from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
-from schedules.ir import Alloc, Block, Buffer, Guard, Loop, LoweredFunc, Nest, Prefetch, Seq, Stmt, Store
+from schedules.ir import (
+    Alloc,
+    Block,
+    Buffer,
+    Guard,
+    Loop,
+    LoweredFunc,
+    Nest,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    skew,
+)
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -39,11 +52,16 @@ class _Memory:
 
 
 def run(
-    program: Nest | LoweredFunc, arrays: Mapping[str, np.ndarray], *, counts: dict[str, int] | None = None
+    program: Nest | LoweredFunc,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    counts: dict[str, int] | None = None,
+    skews: Mapping[str, int] | None = None,
 ) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place.
 
-    ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts.
+    ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts. ``skews``: what
+    `ir.skew` of an argument is, 0 unless given.
     Raises InterpError on an access out of bounds or an output left unwritten.
     """
     mem = _Memory()
@@ -60,7 +78,8 @@ def run(
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
         mem.add(b.name, a, known=b.name not in program.outputs)
-    Compiler(mem, counts).stmt(program.body)({})
+    env = {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
+    Compiler(mem, counts).stmt(program.body)(env)
     for n in program.outputs:
         missing = int((~mem.written[n]).sum())
         if missing:

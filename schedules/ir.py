@@ -23,7 +23,7 @@ from typing import TypeGuard, Union
 
 from schedules.dag import Reducer
 from schedules.dtypes import ITEMSIZE
-from schedules.expr import Const, Expr, Hole
+from schedules.expr import Const, Expr, Hole, Var
 
 GPU_AXES = (
     "blockIdx.x",
@@ -181,13 +181,20 @@ class Nest:
 class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
-    ``streamed`` are not worth a place in the caches."""
+    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``."""
 
     name: str
     params: tuple[Buffer, ...]
     outputs: tuple[str, ...]
     body: Stmt
     streamed: tuple[str, ...] = ()
+    skewed: tuple[str, ...] = ()
+
+
+def skew(name: str) -> Var:
+    """The elements of an argument that lie before the first line of memory that
+    begins in it: a variable that the call sets."""
+    return Var(f"{name}.skew")
 
 
 def nbytes(b: Buffer) -> int:

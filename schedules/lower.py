@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules.expr import loads
-from schedules.ir import Alloc, Block, LoweredFunc, Nest, Stmt, blocks, walk
+from schedules.expr import loads, variables
+from schedules.ir import Alloc, Block, LoweredFunc, Nest, Stmt, blocks, skew, walk
+from schedules.passes.begin_with_lines import begin_with_lines
 from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.fetch_ahead import fetch_ahead
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.reuse import reuse
-from schedules.passes.simplify import simplify
+from schedules.passes.simplify import expressions, simplify
 from schedules.passes.software_pipeline import software_pipeline
 from schedules.passes.speculate import speculate
 from schedules.passes.spread import spread
@@ -29,6 +30,7 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
     dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
     stay = tuple(n for n in nest.outputs if n not in _streamed(nest))
+    by_lines = _streamed(nest, (2,))
     return [
         # sizes and guards are read off simplified indices
         ("simplify", simplify),
@@ -51,6 +53,9 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         ("spread", spread),
         # stages are what they will be
         ("software_pipeline", software_pipeline),
+        # tiles are what they will be
+        ("begin_with_lines", lambda s: begin_with_lines(s, params, by_lines)),
+        ("simplify", simplify),
         # where the code is that reads
         ("fetch_ahead", lambda s: fetch_ahead(s, tuple(n for n in nest.params if n not in nest.outputs))),
     ]
@@ -69,16 +74,23 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     except Exception:
         _blame(nest)
         raise
-    return LoweredFunc(name, params, nest.outputs, s, _streamed(nest))
+    return _func(name, nest, s)
 
 
-def _streamed(nest: Nest) -> tuple[str, ...]:
-    """Outputs that only blocks with the hint write, and none reads."""
+def _func(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
+    params = tuple(nest.buffer(n) for n in nest.params)
+    used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
+    skewed = tuple(n for n in nest.params if skew(n).name in used)
+    return LoweredFunc(name, params, nest.outputs, s, _streamed(nest), skewed)
+
+
+def _streamed(nest: Nest, hints: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
+    """Outputs that only blocks with one of these hints write, and none reads."""
     every = blocks(nest.body)
     read = {x.buffer for b in every for v in (*b.values, *b.where) for x in loads(v)}
 
     def hinted(b: Block) -> bool:
-        return b.reducer is None and ("nontemporal", 1) in b.annotations
+        return b.reducer is None and dict(b.annotations).get("nontemporal") in hints
 
     return tuple(
         n
@@ -101,7 +113,6 @@ def _blame(nest: Nest) -> None:
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
     """The program after each pass, for people and for tests: until `compact` places them, intermediate
     buffers are allocated whole around it."""
-    params = tuple(nest.buffer(n) for n in nest.params)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 
     def func(s: Stmt) -> LoweredFunc:
@@ -109,7 +120,7 @@ def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
         for b in intermediate:
             if b.name not in placed:
                 s = Alloc(b, s)
-        return LoweredFunc("kernel", params, nest.outputs, s)
+        return _func("kernel", nest, s)
 
     s = expand_blocks(nest)
     out = [("expand_blocks", func(s))]

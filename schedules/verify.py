@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules import expr as E
 from schedules.errors import AutotuneError
-from schedules.ir import Alloc, Block, Buffer, Loop, Seq, Stmt, Store, kids, walk
+from schedules.ir import Alloc, Block, Buffer, Loop, Seq, Stmt, Store, kids, skew, walk
 from schedules.passes.simplify import expressions
 
 
@@ -43,4 +43,5 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
         for k in kids(x):
             go(k, names, ranks)
 
-    go(s, frozenset(), {b.name: len(b.shape) for b in params})
+    known = frozenset(skew(b.name).name for b in params)
+    go(s, known, {b.name: len(b.shape) for b in params})

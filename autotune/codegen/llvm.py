@@ -16,8 +16,21 @@ from autotune.codegen.llvm_types import LLVM_TYPE, Value, literal, mangle
 from autotune.errors import CompileError
 from schedules import expr as E
 from schedules.dtypes import HALF, ITEMSIZE
-from schedules.expr import Binary, Expr, Load, is_float
-from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Prefetch, Seq, Stmt, Store, const, walk
+from schedules.expr import Binary, Const, Expr, Load, is_float
+from schedules.ir import (
+    Alloc,
+    Buffer,
+    Guard,
+    Loop,
+    LoweredFunc,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    const,
+    skew,
+    walk,
+)
 from schedules.model import LINE, Target
 from schedules.passes.simplify import substitute
 
@@ -136,6 +149,9 @@ class _Function:
             self.x.places[b.name] = Place(f"%arg.{b.name}", 0, b.dtype, _strides(_shape(b)))
         for v in self.captured:
             self.x.env[v] = (f"%in_{v}", 0)
+        for b in self.shared.func.params:
+            if b.name in self.shared.func.skewed and skew(b.name).name not in self.captured:
+                self.x.env[skew(b.name).name] = (self.skew(b), 0)
         self.roots: dict[str, tuple[Buffer, int]] = dict(inherited or {})
         for name, (b, at) in self.roots.items():
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
@@ -143,6 +159,12 @@ class _Function:
         self.forks = forks(s, self.shared.func.streamed)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
+
+    def skew(self, b: Buffer) -> str:
+        """`ir.skew` of an argument, from where it lies."""
+        at = self.s.emit(f"ptrtoint ptr %arg.{b.name} to i64")
+        over = self.s.emit(f"and i64 {self.s.emit(f'sub i64 0, {at}')}, {LINE - 1}")
+        return self.s.emit(f"udiv i64 {over}, {ITEMSIZE[b.dtype]}")
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -458,6 +480,9 @@ class _Function:
         """Whether a vector stored there is streamed: it is as aligned as that needs where its array is."""
         if not self.shared.streaming or buffer not in self.shared.func.streamed:
             return False
+        # where the array is that aligned, so is its first line
+        line = {skew(buffer).name: Const(STREAM_ALIGN // item) * skew(buffer)}
+        at = Flat(tuple((E.substitute(a, line), c) for a, c in at.terms), at.const)
         return self.x.lanes * item % STREAM_ALIGN == 0 and self.x.multiple(at) * item % STREAM_ALIGN == 0
 
     def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:

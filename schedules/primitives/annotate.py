@@ -17,7 +17,8 @@ HINTS = {
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
     "software_pipeline": "loop: on a CPU, 1 runs the last stage of an iteration with a stage of the next one",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
-    "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them",
+    "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "
+    "tiles to where the lines of memory begin",
 }
 
 

@@ -59,7 +59,7 @@ class BlockFacts:
     selects: int  # choices and comparisons a point
     item: int
     reduces: bool
-    streams: Expr  # 1: results go around the caches
+    streams: Expr  # 1: results go around the caches; 2: by tiles that begin with a line
     ahead: Expr  # more than 0: what it reads was asked for before
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; none without loops around the register tile

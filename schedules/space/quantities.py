@@ -194,7 +194,8 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         memory = memory + number(a.whole, env) * a.item
         if a.write:  # what is written through the caches is fetched first
-            fetched = fetched + number(a.whole, env) * a.item * (1.0 - number(b.streams, env))
+            through = number(b.streams, env) == 0
+            fetched = fetched + number(a.whole, env) * a.item * through
         streams = number(b.streams, env) if a.write else np.zeros(())
         here = _beyond(a, streams, lanes, unrolled, env, m)
         beyond = [x + y for x, y in zip(beyond, here, strict=True)]
@@ -268,14 +269,15 @@ def _beyond(
     memory whatever they hold: in lines, one more for each run that nothing goes on with, or in pieces of
     lines where these are more than there are buffers."""
     distance, count = number(a.distance, env), number(a.moved, env) * a.item
-    through = 2.0 * count * (1.0 - streams) if a.write else count
+    through = 2.0 * count * (streams == 0) if a.write else count
     out = [np.where(distance > size, through, 0.0) for size in (m.l1, m.l2, m.l3)]
     if a.write:
         piece = np.minimum(lanes * a.item, LINE)
         run = number(a.run, env)
         torn = np.where(number(a.runs[-1][1], env) > run, 0.0, LINE / a.item / run)  # at the ends of runs
+        torn = np.where(streams > 1, 0.0, torn)  # they begin with a line
         pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0 + torn)
-        out = [x + streams * count * pieces for x in out]
+        out = [x + (streams > 0) * count * pieces for x in out]
     return out
 
 

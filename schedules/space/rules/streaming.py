@@ -5,7 +5,9 @@ An ordinary store fetches the line that it writes: a copy moves three bytes for 
 
 from __future__ import annotations
 
-from schedules.ir import Block, Nest, blocks, nbytes
+from schedules.dtypes import ITEMSIZE
+from schedules.ir import Block, Buffer, Nest, blocks, const, nbytes
+from schedules.model import LINE
 from schedules.nest import reads, writers
 from schedules.space.rules.patterns import depends, spatial, unit_stride_vars
 from schedules.space.sketching import Draft
@@ -13,7 +15,8 @@ from schedules.space.sketching import Draft
 
 def stream_outputs(d: Draft) -> None:
     """A choice for every output that does not fit beside the inputs in the caches of the cores, where it is
-    written once and not read."""
+    written once and not read. A transposition writes pieces of rows, which leave the write buffers as whole
+    lines only where they begin with one."""
     nest = d.s.nest
     if not beyond_caches(d):
         return
@@ -21,8 +24,11 @@ def stream_outputs(d: Draft) -> None:
     read = {x.buffer for b in blocks(nest.body) for x in reads(b)}
     for name in nest.outputs:
         made = writers(nest, name)
-        if name not in read and all(_is_final(b) for b in made) and 8 * nbytes(nest.buffer(name)) >= held:
-            stream = d.choice(f"{name}.stream", (0, 1))
+        in_order = all(_in_order(b) for b in made)
+        final = all(b.reducer is None and len(b.writes) == 1 for b in made) and name not in read
+        lines = in_order or _rows_of_lines(nest.buffer(name))
+        if final and lines and 8 * nbytes(nest.buffer(name)) >= held:
+            stream = d.choice(f"{name}.stream", (0, 1 if in_order else 2))
             for b in made:
                 d.s.annotate(b.name, "nontemporal", stream)
 
@@ -36,10 +42,12 @@ def beyond_caches(d: Draft) -> bool:
     return bytes_of_arguments(d.s.nest) > d.target.limit("l2_bytes", 512 << 10) * d.threads
 
 
-def _is_final(b: Block) -> bool:
-    """Written once and in the order of memory. A transposition writes pieces of lines, which do not leave the
-    write buffers whole where the array does not begin with a line (numpy's begin 16 bytes later): twice as
-    slow then, and tuning, on arrays that do, would not see it."""
+def _in_order(b: Block) -> bool:
+    """Written in the order of what it reads."""
     last = spatial(b)[-1:]
-    in_order = all(not depends(x, v) or v in unit_stride_vars(x) for v in last for x in reads(b))
-    return b.reducer is None and len(b.writes) == 1 and in_order
+    return all(not depends(x, v) or v in unit_stride_vars(x) for v in last for x in reads(b))
+
+
+def _rows_of_lines(b: Buffer) -> bool:
+    """Whether every row lies as the first one does."""
+    return (const(b.shape[-1]) or 1) * ITEMSIZE[b.dtype] % LINE == 0

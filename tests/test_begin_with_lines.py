@@ -1,0 +1,167 @@
+"""Tiles that begin where the lines of memory do: the same results wherever arrays lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_streaming import placed
+
+import autotune as at
+from autotune.codegen.llvm import emit
+from autotune.targets import detect
+from schedules import interp, ops, te
+from schedules.expr import Const, Var
+from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
+from schedules.lower import lower
+from schedules.passes.begin_with_lines import begin_with_lines
+from schedules.schedule import Schedule
+from schedules.space.derive import derive
+
+
+def transposed(
+    m: int,
+    n: int,
+    rows: int = 16,
+    lanes: int = 16,
+    tail: str = "shift",
+    dtype: str = "float32",
+    hint: int = 2,
+) -> Schedule:
+    """``y[i, j] = x[j, i] + j`` by tiles: y is m by n."""
+    x = te.placeholder((n, m), dtype, name="x")
+    bias = te.placeholder((n,), dtype, name="bias")
+    s = Schedule([x, bias, te.compute((m, n), lambda i, j: x[j, i] + bias[j], name="y")])
+    i, j = s.loops("y")
+    i0, i1 = s.split(i, (None, rows), tail)
+    j0, j1 = s.split(j, (None, lanes), tail)
+    s.reorder(i0, j0, i1, j1)
+    s.unroll(i1)
+    s.vectorize(j1)
+    s.annotate("y", "nontemporal", hint)
+    return s
+
+
+def run(func: LoweredFunc, skews: dict[str, int]) -> np.ndarray:
+    """The output, by the interpreter; it raises for what is read or written outside, or left out."""
+    arrays = {}
+    for b in func.params:
+        shape = tuple(int(str(n)) for n in b.shape)
+        arrays[b.name] = np.arange(np.prod(shape), dtype=b.dtype).reshape(shape)
+    arrays["y"] = np.full_like(arrays["y"], -1)
+    expected = arrays["x"].T + arrays["bias"]
+    interp.run(func, arrays, skews=skews)
+    np.testing.assert_array_equal(arrays["y"], expected)
+    return arrays["y"]
+
+
+@given(
+    m=st.sampled_from([32, 48]),
+    n=st.sampled_from([32, 48, 64]),
+    rows=st.sampled_from([8, 16]),
+    lanes=st.sampled_from([16, 32]),
+    x=st.integers(0, 15),
+    y=st.integers(0, 15),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_element_is_written_wherever_lines_begin(
+    m: int, n: int, rows: int, lanes: int, x: int, y: int
+) -> None:
+    run(lower(transposed(m, n, rows, lanes).nest), {"x": x, "y": y})
+
+
+def test_tiles_begin_with_the_lines_of_both_arrays() -> None:
+    func = lower(transposed(48, 64).nest)
+    assert func.skewed == ("x", "y")
+    assert lower(transposed(48, 64, hint=1).nest).skewed == ()
+    assert lower(transposed(48, 64, rows=8).nest).skewed == ("y",)  # half a line of x
+    assert lower(transposed(48, 64, lanes=8).nest).skewed == ("x",)
+    assert lower(transposed(48, 64, dtype="float64", rows=8, lanes=8).nest).skewed == ("x", "y")
+    # rows that are no whole lines: each would need a shift of its own
+    assert lower(transposed(48, 56).nest).skewed == ("x",)
+    assert lower(transposed(40, 64).nest).skewed == ("y",)
+    # one tile has nowhere to go
+    assert lower(transposed(16, 64).nest).skewed == ("y",)
+    # the same tiles again in the place of the first, of either axis and of both
+    assert sum(isinstance(s, Guard) for s in walk(func.body)) == 3
+
+
+def test_only_what_the_move_leaves_out_is_computed_again() -> None:
+    def stored(x: int, y: int) -> int:
+        func, counts = lower(transposed(48, 48).nest), {}
+        arrays = {b.name: np.zeros([int(str(n)) for n in b.shape], b.dtype) for b in func.params}
+        interp.run(func, arrays, counts=counts, skews={"x": x, "y": y})
+        return counts["store y"] // 256
+
+    assert stored(0, 0) == 9
+    assert stored(0, 1) == stored(15, 0) == 9 + 3  # the first of each row of tiles
+    assert stored(3, 7) == 9 + 3 + 3 + 1
+
+
+def test_what_is_written_in_several_places_stays_where_it_is() -> None:
+    # a tile that moved on would write where the other one's values belong
+    def half(begin: int) -> Loop:
+        at = (Var("j"), Var("i") * 16 + Var("lane") + begin)
+        return Loop("i", Const(2), Loop("lane", Const(16), Store("y", at, Const(float(begin))), "vectorize"))
+
+    y = Buffer("y", (Const(4), Const(64)), "float32")
+    one = Loop("j", Const(4), half(0))
+    assert begin_with_lines(one, (y,), ("y",)) != one
+    both = Loop("j", Const(4), Seq((half(0), half(32))))
+    assert begin_with_lines(both, (y,), ("y",)) == both
+    # so with tails of their own
+    func = lower(transposed(40, 56, dtype="float64", tail="guard").nest)
+    assert func.streamed == ("y",)
+    assert func.skewed == ()
+    run(func, {})
+
+
+def test_an_input_read_at_another_place_stays_where_it_is() -> None:
+    x = te.placeholder((64, 80), name="x")
+    s = Schedule([x, te.compute((48, 64), lambda i, j: x[j, i + 5], name="y")])
+    i, j = s.loops("y")
+    (i0, i1), (j0, j1) = s.split(i, (None, 16)), s.split(j, (None, 16))
+    s.reorder(i0, j0, i1, j1)
+    s.unroll(i1)
+    s.vectorize(j1)
+    s.annotate("y", "nontemporal", 2)
+    func = lower(s.nest)
+    assert func.skewed == ("y",)
+    arrays = {"x": np.arange(64 * 80, dtype="float32").reshape(64, 80), "y": np.zeros((48, 64), "float32")}
+    interp.run(func, arrays, skews={"y": 7})
+    np.testing.assert_array_equal(arrays["y"], arrays["x"].T[5:53])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_kernels_find_out_where_lines_begin(threads: int, dtype: str) -> None:
+    s = transposed(48, 80, dtype=dtype)
+    if threads > 1:
+        s.parallel(s.loops("y")[0])
+    target = detect(threads=threads)
+    assert "nontemporal" in emit(lower(s.nest), target).text
+    kernel = at.build(s, target=target)
+    x, bias = np.arange(80 * 48, dtype=dtype).reshape(80, 48), np.arange(80, dtype=dtype)
+    for offset in range(16):
+        for other in (0, 5, 12):
+            out = placed(np.zeros((48, 80), dtype), offset)
+            kernel(placed(x, other), bias, out=out)
+            np.testing.assert_array_equal(out, x.T + bias)
+            assert np.count_nonzero(out.base) == np.count_nonzero(out)  # nothing beside it was written
+
+
+def test_offered_to_transpositions_with_rows_of_whole_lines() -> None:
+    target = detect(threads=1)
+    n = target.limit("l2_bytes", 512 << 10) // 64
+
+    def offered(shape: tuple[int, ...]) -> set[int]:
+        space = derive(ops.workload("permute", {"shape": shape, "axes": (1, 0)}).dag, target)
+        (sketch,) = range(len(space.sketches))
+        holes = space.holes(sketch)
+        rows = space.sample(sketch, 200, np.random.default_rng(0))
+        return set(rows[:, holes.index("y.stream")].tolist()) if "y.stream" in holes else set()
+
+    assert offered((n, 64)) == {0, 2}
+    assert offered((n + 1, 64)) == set()
+    assert offered((64, n // 64)) == set()  # all of it stays in the caches
