@@ -16,10 +16,10 @@ SAMPLE_S = 2e-3
 def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
     """A function that measures the roofline of a workload in seconds; None for what is no CPU.
 
-    It is the slowest of its FLOPs over the FMA rate, measured afresh by each call on ``target.threads``
-    threads at once, of its compulsory bytes over the copy bandwidth of the memory level that holds
-    them, with streaming stores where these are faster, and of its special functions over their rate,
-    measured here once. Integer work counts bytes only.
+    It is the slowest of its FLOPs over the FMA rate and its compulsory bytes over the copy bandwidth of the
+    memory level that holds them, with streaming stores where these are faster, both measured afresh by each
+    call on ``target.threads`` threads at once, and of its special functions over their rate, measured here
+    once. Integer work counts bytes only.
     """
     if target.kind != "cpu":
         return None
@@ -27,21 +27,26 @@ def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
     dtype = workload.dag.params[-1].dtype
     dtype = "float32" if dtype == HALF else dtype  # which it is computed with as
     working_set = cpu.level_bytes(target, moved)
-    fixed_s = moved / max(cpu.bandwidth(target, mode, working_set) for mode in ("copy", "stream"))
-    fixed_s = max(fixed_s, special.seconds(workload.dag, target))
+    mode = max(("copy", "stream"), key=lambda m: cpu.bandwidth(target, m, working_set))
+    memory = cpu.MemoryLoop(target, mode, working_set)
+    special_s = special.seconds(workload.dag, target)
+
+    def fixed_s() -> float:
+        return max(special_s, moved / memory.bytes_a_second())
+
     if not workload.flops or dtype not in ("float32", "float64"):
-        return lambda: fixed_s
+        return fixed_s
     loops = [cpu.FmaLoop(target, dtype) for _ in range(target.threads)]
     runs = max(1, round(SAMPLE_S / (loops[0].seconds(200) / 200)))
     flops_a_sample = sum(loop.flops for loop in loops) * runs
     if len(loops) == 1:
-        return lambda: max(fixed_s, workload.flops * loops[0].seconds(runs) / flops_a_sample)
+        return lambda: max(fixed_s(), workload.flops * loops[0].seconds(runs) / flops_a_sample)
     pool = ThreadPoolExecutor(len(loops))
 
     def measure() -> float:
         # The longest of them: a kernel is done when its last thread is.
         return max(
-            fixed_s, workload.flops * max(pool.map(lambda x: x.seconds(runs), loops)) / flops_a_sample
+            fixed_s(), workload.flops * max(pool.map(lambda x: x.seconds(runs), loops)) / flops_a_sample
         )
 
     return measure

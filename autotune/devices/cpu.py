@@ -45,6 +45,32 @@ class FmaLoop:
         return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
 
 
+class MemoryLoop:
+    """A loop over a working set of this many bytes in all, on ``target.threads`` threads at once: see
+    `bandwidth` for the modes. A sample takes 2 ms or one pass."""
+
+    def __init__(self, target: Target, mode: str, working_set: int) -> None:
+        if mode not in MODES:
+            raise ValueError(f"no bandwidth loop {mode!r}; one of {', '.join(MODES)}")
+        arrays = len(MODES[mode]) + (mode != "read")
+        lanes = vector_lanes(target, "float32")
+        unit = 8 * lanes
+        n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
+        shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
+        params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
+        self._object = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
+        self._arrays = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
+        pointers = [[a.ctypes.data for a in each] for each in self._arrays]
+        runs = max(1, round(2e-3 / max(1e-9, self._object.bench(pointers[0], 1) * 1e-9)))
+        self._moved = 4 * n * arrays * runs * target.threads
+        self._jobs = [lambda p=p: self._object.bench(p, runs) * 1e-9 for p in pointers]
+        _together(self._jobs)
+
+    def bytes_a_second(self) -> float:
+        """The rate now."""
+        return self._moved / _together(self._jobs)
+
+
 class Reference:
     """A fixed loop of about 0.3 ms. Its duration beside a timing, over ``nominal_s``, says how much slower
     than nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
@@ -95,27 +121,13 @@ def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, ro
     "read": s += A[i]; "copy": C[i] = A[i]; "stream": a copy with streaming stores; "triad": C[i] = A[i] +
     s * B[i]. Counted are the bytes that the loop names: what a cache fetches in order to write is not.
     """
-    if mode not in MODES:
-        raise ValueError(f"no bandwidth loop {mode!r}; one of {', '.join(MODES)}")
     return _bandwidth(target, mode, working_set, rounds)
 
 
 @cache
 def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> float:
-    arrays = len(MODES[mode]) + (mode != "read")
-    lanes = vector_lanes(target, "float32")
-    unit = 8 * lanes
-    n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
-    shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
-    params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
-    loaded = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
-    data = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
-    pointers = [[a.ctypes.data for a in arrays_] for arrays_ in data]
-    moved = 4 * n * arrays
-    runs = max(1, round(2e-3 / max(1e-9, loaded.bench(pointers[0], 1) * 1e-9)))
-    jobs = [lambda p=p: loaded.bench(p, runs) * 1e-9 for p in pointers]
-    _together(jobs)
-    return moved * runs * target.threads / min(_together(jobs) for _ in range(rounds))
+    loop = MemoryLoop(target, mode, working_set)
+    return max(loop.bytes_a_second() for _ in range(rounds))
 
 
 def roofline_seconds(
