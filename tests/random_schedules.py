@@ -136,7 +136,7 @@ def _online(s: Schedule, rng: Random) -> Primitive:
 def _annotate(s: Schedule, rng: Random) -> Primitive:
     if rng.random() < 0.5:
         return Annotate(_loop(s, rng), "chunk", rng.choice((1, 2, 3)))
-    return Annotate(_block(s, rng), "nontemporal", 1)
+    return Annotate(_block(s, rng), "nontemporal", rng.choice((1, 2)))
 
 
 def _set_scope(s: Schedule, rng: Random) -> Primitive:

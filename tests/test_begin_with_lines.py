@@ -117,6 +117,25 @@ def test_what_is_written_in_several_places_stays_where_it_is() -> None:
     run(func, {})
 
 
+def test_what_was_computed_for_a_tile_stays_with_it() -> None:
+    x = te.placeholder((64, 48), name="x")
+    e = te.compute((64, 48), lambda i, j: x[i, j] + x[i, j], name="e")
+    s = Schedule([x, e, te.compute((48, 64), lambda i, j: e[j, i], name="y")])
+    i, j = s.loops("y")
+    (i0, i1), (j0, j1) = s.split(i, (None, 16)), s.split(j, (None, 16))
+    s.reorder(i0, j0, i1, j1)
+    s.compute_at("e", j0)
+    s.unroll(i1)
+    s.vectorize(j1)
+    s.annotate("y", "nontemporal", 2)
+    func = lower(s.nest)
+    assert func.streamed == ("y",)
+    assert func.skewed == ()
+    arrays = {"x": np.arange(64 * 48, dtype="float32").reshape(64, 48), "y": np.zeros((48, 64), "float32")}
+    interp.run(func, arrays, skews={"x": 3, "y": 7})
+    np.testing.assert_array_equal(arrays["y"], 2 * arrays["x"].T)
+
+
 def test_an_input_read_at_another_place_stays_where_it_is() -> None:
     x = te.placeholder((64, 80), name="x")
     s = Schedule([x, te.compute((48, 64), lambda i, j: x[j, i + 5], name="y")])

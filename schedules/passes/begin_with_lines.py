@@ -19,18 +19,20 @@ from schedules.passes.simplify import substitute
 
 def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
     """``s`` where the tiles that write ``outputs``, which nothing reads, begin with the lines of these, and
-    with those of the arguments that they read. Not where an output is written in several places, its tiles
-    are less than a line, or rows are no whole lines, so that each would need a shift of its own."""
+    with those of the arguments that they read. Not where an output is written in several places, or from
+    what was computed for a tile; where tiles are less than a line; or where rows are no whole lines, so that
+    each would need a shift of its own."""
+    stores = [x for x in walk(s) if isinstance(x, Store)]
+    given = {p.name: p for p in params if all(x.buffer != p.name for x in stores)}
     for b in params:
-        stores = [x for x in walk(s) if isinstance(x, Store) and x.buffer == b.name]
-        if b.name not in outputs or len(stores) != 1:
+        written = [x for x in stores if x.buffer == b.name]
+        if b.name not in outputs or len(written) != 1:
             continue
-        (store,) = stores
-        lines = {store.indices[-1]: b}
-        for read in E.loads(store.value):
-            arrays = [p for p in params if p.name == read.buffer]
-            lines |= {i: p for i in read.indices[-1:] for p in arrays if i not in lines}
-        for axis, index in enumerate(store.indices):
+        indices, reads = written[0].indices, E.loads(written[0].value)
+        if any(x.buffer not in given for x in reads):
+            continue
+        lines = {i: given[x.buffer] for x in reads for i in x.indices[-1:]} | dict.fromkeys(indices[-1:], b)
+        for axis, index in enumerate(indices):
             if index in lines and _whole(lines[index]):
                 s = _move(s, b, axis, lines[index])
     return s
