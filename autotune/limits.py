@@ -8,18 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from autotune.devices import cpu, special
 from schedules.dtypes import HALF
 from schedules.model import Target, Workload
-from schedules.ops import compulsory_bytes
+from schedules.ops import compulsory_bytes, tensor_bytes
 
 SAMPLE_S = 2e-3
+FEW = 8  # times what is written, at which an operator only reads
 
 
 def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
     """A function that measures the roofline of a workload in seconds; None for what is no CPU.
 
-    It is the slowest of its FLOPs over the FMA rate and its compulsory bytes over the copy bandwidth of the
-    memory level that holds them, with streaming stores where these are faster, both measured afresh by each
-    call on ``target.threads`` threads at once, and of its special functions over their rate, measured here
-    once. Integer work counts bytes only.
+    It is the slowest of its FLOPs over the FMA rate and its compulsory bytes over the bandwidth of the memory
+    level that holds them, both measured afresh by each call on ``target.threads`` threads at once, and of its
+    special functions over their rate, measured here once. Integer work counts bytes only. The bandwidth is
+    that of reading where little is written, else of a copy, with streaming stores where these are faster.
     """
     if target.kind != "cpu":
         return None
@@ -27,7 +28,9 @@ def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
     dtype = workload.dag.params[-1].dtype
     dtype = "float32" if dtype == HALF else dtype  # which it is computed with as
     working_set = cpu.level_bytes(target, moved)
-    mode = max(("copy", "stream"), key=lambda m: cpu.bandwidth(target, m, working_set))
+    written = sum(tensor_bytes(workload.dag.tensors[n]) for n in workload.dag.outputs)
+    modes = ("read",) if FEW * written < moved else ("copy", "stream")
+    mode = max(modes, key=lambda m: cpu.bandwidth(target, m, working_set))
     memory = cpu.MemoryLoop(target, mode, working_set)
     special_s = special.seconds(workload.dag, target)
 

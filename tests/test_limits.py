@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from autotune.devices import special
+from autotune.devices import cpu, special
 from autotune.limits import limit_of
 from autotune.targets import detect
 from autotune.workloads import as_workload
 from schedules import ops, te
+from schedules.model import Target
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,40 @@ def test_many_functions_on_few_bytes_are_the_limit() -> None:
     target = detect(threads=1)
     workload = as_workload([x, te.compute((1024,), tower, name="y")], {})
     assert limit_of(workload, target)() >= special.seconds(workload.dag, target) > 0
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "modes"),
+    [
+        ("reduce_sum", {"m": 64, "n": 256}, {"read"}),
+        ("add", {"n": 4096}, {"copy", "stream"}),
+        ("permute", {"shape": (64, 32), "axes": (1, 0)}, {"copy", "stream"}),
+    ],
+)
+def test_the_bandwidth_is_of_what_the_operator_does(
+    op: str, params: dict[str, Any], modes: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[str] = set()
+    rates = {"read": 4e9, "copy": 1e9, "stream": 2e9}
+
+    class Loop:
+        def __init__(self, target: Target, mode: str, working_set: int) -> None:
+            self.mode = mode
+
+        def bytes_a_second(self) -> float:
+            return rates[self.mode] / next(slower)
+
+    def bandwidth(target: Target, mode: str, working_set: int) -> float:
+        asked.add(mode)
+        return rates[mode]
+
+    slower = iter((1, 2))
+    monkeypatch.setattr(cpu, "MemoryLoop", Loop)
+    monkeypatch.setattr(cpu, "bandwidth", bandwidth)
+    workload = ops.workload(op, params)
+    limit = limit_of(workload, detect(threads=1))
+    assert limit is not None
+    first, second = limit(), limit()
+    assert asked == modes
+    assert first == ops.compulsory_bytes(workload.dag) / max(rates[m] for m in modes)
+    assert second == 2 * first  # measured again

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dag import ComputeDAG
+from schedules.dag import ComputeDAG, Tensor
 from schedules.dtypes import DTYPES, HALF
 from schedules.errors import WorkloadError
 
@@ -139,7 +139,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
     """Bytes of a DAG's inputs and outputs, each counted once."""
-    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in dag.params)
+    return sum(tensor_bytes(t) for t in dag.params)
+
+
+def tensor_bytes(t: Tensor) -> int:
+    return math.prod(t.shape) * np.dtype(t.dtype).itemsize
 
 
 def stored(t: te.Tensor, dtype: str) -> te.Tensor:
