@@ -14,13 +14,16 @@ SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
 
 
-def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
+def limit_of(
+    workload: Workload, target: Target, *, memory_afresh: bool = False
+) -> Callable[[], float] | None:
     """A function that measures the roofline of a workload in seconds; None for what is no CPU.
 
     It is the slowest of its FLOPs over the FMA rate and its compulsory bytes over the bandwidth of the memory
-    level that holds them, both measured afresh by each call on ``target.threads`` threads at once, and of its
-    special functions over their rate, measured here once. Integer work counts bytes only. The bandwidth is
-    that of reading where little is written, else of a copy, with streaming stores where these are faster.
+    level that holds them, on ``target.threads`` threads at once, and of its special functions over their
+    rate. Integer work counts bytes only. The bandwidth is that of reading where little is written, else of a
+    copy, with streaming stores where these are faster. Each call measures the FMA rate; the bandwidth too if
+    ``memory_afresh``, which keeps up to 256 MB for it, else that is the best of a few samples taken once.
     """
     if target.kind != "cpu":
         return None
@@ -31,11 +34,12 @@ def limit_of(workload: Workload, target: Target) -> Callable[[], float] | None:
     written = sum(tensor_bytes(workload.dag.tensors[n]) for n in workload.dag.outputs)
     modes = ("read",) if FEW * written < moved else ("copy", "stream")
     mode = max(modes, key=lambda m: cpu.bandwidth(target, m, working_set))
-    memory = cpu.MemoryLoop(target, mode, working_set)
     special_s = special.seconds(workload.dag, target)
+    loop = cpu.MemoryLoop(target, mode, working_set) if memory_afresh else None
 
     def fixed_s() -> float:
-        return max(special_s, moved / memory.bytes_a_second())
+        rate = cpu.bandwidth(target, mode, working_set) if loop is None else loop.bytes_a_second()
+        return max(special_s, moved / rate)
 
     if not workload.flops or dtype not in ("float32", "float64"):
         return fixed_s

@@ -24,6 +24,7 @@ from typing import TypeGuard, Union
 from schedules.dag import Reducer
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Hole, Var
+from schedules.model import LINE
 
 GPU_AXES = (
     "blockIdx.x",
@@ -200,6 +201,11 @@ def skew(name: str) -> Var:
 def nbytes(b: Buffer) -> int:
     """Bytes of a buffer with known extents."""
     return math.prod(const(n) or 1 for n in b.shape) * ITEMSIZE[b.dtype]
+
+
+def rows_are_lines(b: Buffer) -> bool:
+    """Whether rows are whole lines of memory, so that every row lies as the first one does."""
+    return bool(b.shape) and (const(b.shape[-1]) or 1) * ITEMSIZE[b.dtype] % LINE == 0
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

@@ -74,10 +74,10 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     except Exception:
         _blame(nest)
         raise
-    return _func(name, nest, s)
+    return _lowered(name, nest, s)
 
 
-def _func(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
+def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
     params = tuple(nest.buffer(n) for n in nest.params)
     used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
     skewed = tuple(n for n in nest.params if skew(n).name in used)
@@ -120,7 +120,7 @@ def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
         for b in intermediate:
             if b.name not in placed:
                 s = Alloc(b, s)
-        return _func("kernel", nest, s)
+        return _lowered("kernel", nest, s)
 
     s = expand_blocks(nest)
     out = [("expand_blocks", func(s))]

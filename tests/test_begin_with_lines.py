@@ -184,3 +184,13 @@ def test_offered_to_transpositions_with_rows_of_whole_lines() -> None:
     assert offered((n, 64)) == {0, 2}
     assert offered((n + 1, 64)) == set()
     assert offered((64, n // 64)) == set()  # all of it stays in the caches
+
+
+def test_not_offered_for_what_is_computed_for_a_tile() -> None:
+    n = detect(threads=1).limit("l2_bytes", 512 << 10) // 64
+    x, w = te.placeholder((n, 32), name="x"), te.placeholder((32, 64), name="w")
+    k = te.reduce_axis(32, name="k")
+    c = te.compute((n, 64), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="c")
+    y = te.compute((64, n), lambda i, j: c[j, i] + c[j, i], name="y")
+    space = derive(te.dag([x, w, y]), detect(threads=1))
+    assert not any(h.endswith(".stream") for s in range(len(space.sketches)) for h in space.holes(s))

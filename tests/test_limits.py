@@ -88,9 +88,11 @@ def test_the_bandwidth_is_of_what_the_operator_does(
     monkeypatch.setattr(cpu, "MemoryLoop", Loop)
     monkeypatch.setattr(cpu, "bandwidth", bandwidth)
     workload = ops.workload(op, params)
-    limit = limit_of(workload, detect(threads=1))
-    assert limit is not None
+    limit = limit_of(workload, detect(threads=1), memory_afresh=True)
+    once = limit_of(workload, detect(threads=1))
+    assert limit is not None and once is not None
     first, second = limit(), limit()
     assert asked == modes
     assert first == ops.compulsory_bytes(workload.dag) / max(rates[m] for m in modes)
     assert second == 2 * first  # measured again
+    assert once() == once() == first

@@ -117,7 +117,7 @@ def _compare(
     call = _caller(kernel, inputs, outputs)
     call()
     n = kernel.target.threads
-    limit = limit_of(workload, kernel.target)
+    limit = limit_of(workload, kernel.target, memory_afresh=True)
     if limit is not None:
         limit()
     # Threads are created on the CPUs of who creates them, and with OMP_PROC_BIND importing torch binds us to

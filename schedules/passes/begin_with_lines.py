@@ -12,7 +12,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Expr, Var
-from schedules.ir import Buffer, Guard, Loop, Stmt, Store, const, seq, skew, walk, with_body
+from schedules.ir import Buffer, Guard, Loop, Stmt, Store, const, rows_are_lines, seq, skew, walk, with_body
 from schedules.model import LINE
 from schedules.passes.simplify import substitute
 
@@ -33,13 +33,9 @@ def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ..
             continue
         lines = {i: given[x.buffer] for x in reads for i in x.indices[-1:]} | dict.fromkeys(indices[-1:], b)
         for axis, index in enumerate(indices):
-            if index in lines and _whole(lines[index]):
+            if index in lines and rows_are_lines(lines[index]):
                 s = _move(s, b, axis, lines[index])
     return s
-
-
-def _whole(b: Buffer) -> bool:
-    return (const(b.shape[-1]) or 1) * ITEMSIZE[b.dtype] % LINE == 0
 
 
 def _move(s: Stmt, output: Buffer, axis: int, along: Buffer) -> Stmt:

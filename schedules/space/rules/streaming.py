@@ -5,9 +5,7 @@ An ordinary store fetches the line that it writes: a copy moves three bytes for 
 
 from __future__ import annotations
 
-from schedules.dtypes import ITEMSIZE
-from schedules.ir import Block, Buffer, Nest, blocks, const, nbytes
-from schedules.model import LINE
+from schedules.ir import Block, Nest, blocks, nbytes, rows_are_lines
 from schedules.nest import reads, writers
 from schedules.space.rules.patterns import depends, spatial, unit_stride_vars
 from schedules.space.sketching import Draft
@@ -16,7 +14,7 @@ from schedules.space.sketching import Draft
 def stream_outputs(d: Draft) -> None:
     """A choice for every output that does not fit beside the inputs in the caches of the cores, where it is
     written once and not read. A transposition writes pieces of rows, which leave the write buffers as whole
-    lines only where they begin with one."""
+    lines only where they begin with one: it has to be one that `begin_with_lines` can move."""
     nest = d.s.nest
     if not beyond_caches(d):
         return
@@ -26,8 +24,9 @@ def stream_outputs(d: Draft) -> None:
         made = writers(nest, name)
         in_order = all(_in_order(b) for b in made)
         final = all(b.reducer is None and len(b.writes) == 1 for b in made) and name not in read
-        lines = in_order or _rows_of_lines(nest.buffer(name))
-        if final and lines and 8 * nbytes(nest.buffer(name)) >= held:
+        given = all(x.buffer in nest.params for b in made for x in reads(b))
+        lines = given and rows_are_lines(nest.buffer(name))
+        if final and (in_order or lines) and 8 * nbytes(nest.buffer(name)) >= held:
             stream = d.choice(f"{name}.stream", (0, 1 if in_order else 2))
             for b in made:
                 d.s.annotate(b.name, "nontemporal", stream)
@@ -46,8 +45,3 @@ def _in_order(b: Block) -> bool:
     """Written in the order of what it reads."""
     last = spatial(b)[-1:]
     return all(not depends(x, v) or v in unit_stride_vars(x) for v in last for x in reads(b))
-
-
-def _rows_of_lines(b: Buffer) -> bool:
-    """Whether every row lies as the first one does."""
-    return (const(b.shape[-1]) or 1) * ITEMSIZE[b.dtype] % LINE == 0
