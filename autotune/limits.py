@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from autotune.devices import cpu, special
 from schedules.dtypes import HALF
 from schedules.model import Target, Workload
-from schedules.ops import compulsory_bytes, tensor_bytes
+from schedules.ops import compulsory_bytes
 
 SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
@@ -31,7 +31,7 @@ def limit_of(
     dtype = workload.dag.params[-1].dtype
     dtype = "float32" if dtype == HALF else dtype  # which it is computed with as
     working_set = cpu.level_bytes(target, moved)
-    written = sum(tensor_bytes(workload.dag.tensors[n]) for n in workload.dag.outputs)
+    written = sum(workload.dag.tensors[n].nbytes for n in workload.dag.outputs)
     modes = ("read",) if FEW * written < moved else ("copy", "stream")
     mode = max(modes, key=lambda m: cpu.bandwidth(target, m, working_set))
     special_s = special.seconds(workload.dag, target)

@@ -6,12 +6,13 @@ JSON form, and that form's digest is the identity of a workload.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, HALF
+from schedules.dtypes import DTYPES, HALF, ITEMSIZE
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Var
 from schedules.expr_json import from_json, to_json
 
@@ -23,6 +24,10 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
     params = tuple(nest.buffer(n) for n in nest.params)
     dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
-    stay = tuple(n for n in nest.outputs if n not in _streamed(nest))
+    streamed = _streamed(nest)
+    stay = tuple(n for n in nest.outputs if n not in streamed)
     by_lines = _streamed(nest, (2,))
     return [
         # sizes and guards are read off simplified indices
@@ -55,7 +56,6 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         ("software_pipeline", software_pipeline),
         # tiles are what they will be
         ("begin_with_lines", lambda s: begin_with_lines(s, params, by_lines)),
-        ("simplify", simplify),
         # where the code is that reads
         ("fetch_ahead", lambda s: fetch_ahead(s, tuple(n for n in nest.params if n not in nest.outputs))),
     ]
@@ -79,7 +79,9 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
 
 def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
     params = tuple(nest.buffer(n) for n in nest.params)
-    used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
+    used: set[str] = set()
+    if _streamed(nest, (2,)):  # else nothing moves
+        used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
     skewed = tuple(n for n in nest.params if skew(n).name in used)
     return LoweredFunc(name, params, nest.outputs, s, _streamed(nest), skewed)
 

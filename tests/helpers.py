@@ -19,6 +19,7 @@ from schedules.ir import Loop, LoweredFunc, Nest, Stmt, with_body
 from schedules.lower import stages
 from schedules.model import Target, Trace
 from schedules.nest import bind_loops, initial
+from schedules.schedule import Schedule
 
 Arrays = dict[str, np.ndarray]
 
@@ -27,6 +28,18 @@ def host(threads: int = 1) -> Target:
     """This machine as a target."""
     arch, features, triple = host_arch()
     return Target("cpu", arch, triple, features, threads)
+
+
+def in_tiles(
+    s: Schedule, name: str, rows: int, lanes: int, tails: tuple[str, str] = ("shift", "shift")
+) -> tuple[str, str]:
+    """Both axes of a block in tiles, the inner one in lanes: the loop over tiles, and that over rows."""
+    i, j = s.loops(name)
+    i0, i1 = s.split(i, (None, rows), tails[0])
+    j0, j1 = s.split(j, (None, lanes), tails[1])
+    s.reorder(i0, j0, i1, j1)
+    s.vectorize(j1)
+    return j0, i1
 
 
 def inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers import in_tiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_streaming import placed
@@ -33,27 +34,19 @@ def transposed(
     x = te.placeholder((n, m), dtype, name="x")
     bias = te.placeholder((n,), dtype, name="bias")
     s = Schedule([x, bias, te.compute((m, n), lambda i, j: x[j, i] + bias[j], name="y")])
-    i, j = s.loops("y")
-    i0, i1 = s.split(i, (None, rows), tail)
-    j0, j1 = s.split(j, (None, lanes), tail)
-    s.reorder(i0, j0, i1, j1)
-    s.unroll(i1)
-    s.vectorize(j1)
+    s.unroll(in_tiles(s, "y", rows, lanes, (tail, tail))[1])
     s.annotate("y", "nontemporal", hint)
     return s
 
 
-def run(func: LoweredFunc, skews: dict[str, int]) -> np.ndarray:
-    """The output, by the interpreter; it raises for what is read or written outside, or left out."""
-    arrays = {}
-    for b in func.params:
-        shape = tuple(int(str(n)) for n in b.shape)
-        arrays[b.name] = np.arange(np.prod(shape), dtype=b.dtype).reshape(shape)
-    arrays["y"] = np.full_like(arrays["y"], -1)
+def run(func: LoweredFunc, skews: dict[str, int]) -> None:
+    """Check the output of the interpreter; it raises for what is read or written outside, or left out."""
+    arrays = {b.name: interp.new_array(b) for b in func.params}
+    for name in ("x", "bias"):
+        arrays[name] = np.arange(arrays[name].size, dtype=arrays[name].dtype).reshape(arrays[name].shape)
     expected = arrays["x"].T + arrays["bias"]
     interp.run(func, arrays, skews=skews)
     np.testing.assert_array_equal(arrays["y"], expected)
-    return arrays["y"]
 
 
 @given(
@@ -90,7 +83,7 @@ def test_tiles_begin_with_the_lines_of_both_arrays() -> None:
 def test_only_what_the_move_leaves_out_is_computed_again() -> None:
     def stored(x: int, y: int) -> int:
         func, counts = lower(transposed(48, 48).nest), {}
-        arrays = {b.name: np.zeros([int(str(n)) for n in b.shape], b.dtype) for b in func.params}
+        arrays = {b.name: interp.new_array(b) for b in func.params}
         interp.run(func, arrays, counts=counts, skews={"x": x, "y": y})
         return counts["store y"] // 256
 
@@ -121,12 +114,9 @@ def test_what_was_computed_for_a_tile_stays_with_it() -> None:
     x = te.placeholder((64, 48), name="x")
     e = te.compute((64, 48), lambda i, j: x[i, j] + x[i, j], name="e")
     s = Schedule([x, e, te.compute((48, 64), lambda i, j: e[j, i], name="y")])
-    i, j = s.loops("y")
-    (i0, i1), (j0, j1) = s.split(i, (None, 16)), s.split(j, (None, 16))
-    s.reorder(i0, j0, i1, j1)
+    j0, i1 = in_tiles(s, "y", 16, 16)
     s.compute_at("e", j0)
     s.unroll(i1)
-    s.vectorize(j1)
     s.annotate("y", "nontemporal", 2)
     func = lower(s.nest)
     assert func.streamed == ("y",)
@@ -139,11 +129,7 @@ def test_what_was_computed_for_a_tile_stays_with_it() -> None:
 def test_an_input_read_at_another_place_stays_where_it_is() -> None:
     x = te.placeholder((64, 80), name="x")
     s = Schedule([x, te.compute((48, 64), lambda i, j: x[j, i + 5], name="y")])
-    i, j = s.loops("y")
-    (i0, i1), (j0, j1) = s.split(i, (None, 16)), s.split(j, (None, 16))
-    s.reorder(i0, j0, i1, j1)
-    s.unroll(i1)
-    s.vectorize(j1)
+    s.unroll(in_tiles(s, "y", 16, 16)[1])
     s.annotate("y", "nontemporal", 2)
     func = lower(s.nest)
     assert func.skewed == ("y",)

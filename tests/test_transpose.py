@@ -53,12 +53,7 @@ def test_transposing_loops_mean_what_they_say(
 ) -> None:
     dag = transposed(m, n, dtype)
     s = Schedule(dag, helpers.host())
-    i, j = s.loops("b")
-    i0, i1 = s.split(i, (None, rows), tail)
-    j0, j1 = s.split(j, (None, lanes), tail)
-    s.reorder(i0, j0, i1, j1)
-    s.unroll(i1)
-    s.vectorize(j1)
+    s.unroll(helpers.in_tiles(s, "b", rows, lanes, (tail, tail))[1])
     data = helpers.inputs(dag)
     helpers.check_compiled(dag, s.trace, helpers.host(), data, helpers.expected(dag, data))
 
@@ -74,13 +69,9 @@ def test_only_whole_squares_are_read_by_rows() -> None:
 
     def schedule(m: int, n: int, rows: int, unroll: bool, tail: str = "guard") -> Schedule:
         s = Schedule(transposed(m, n), helpers.host())
-        i, j = s.loops("b")
-        i0, i1 = s.split(i, (None, rows), tail)
-        j0, j1 = s.split(j, (None, 8), "shift")
-        s.reorder(i0, j0, i1, j1)
+        _, i1 = helpers.in_tiles(s, "b", rows, 8, (tail, "shift"))
         if unroll:
             s.unroll(i1)
-        s.vectorize(j1)
         return s
 
     assert shuffles(schedule(32, 32, 8, True)) == 24

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from schedules.dag import ComputeDAG
@@ -19,7 +18,7 @@ RESERVE = 0.1  # of the free memory is left to others
 
 def needed_bytes(dag: ComputeDAG) -> int:
     """What measuring a DAG takes at most, about, in all its processes together."""
-    params = sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in dag.params)
+    params = sum(t.nbytes for t in dag.params)
     elements = sum(math.prod(t.shape) for t in dag.tensors.values())
     return COPIES * params + WIDE_BYTES * elements
 

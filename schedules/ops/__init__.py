@@ -13,7 +13,7 @@ from schedules import te
 from schedules.errors import WorkloadError
 from schedules.model import Workload
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
-from schedules.ops.base import MAX_ELEMENTS, Array, Operator, Param, compulsory_bytes, suggest, tensor_bytes
+from schedules.ops.base import MAX_ELEMENTS, Array, Operator, Param, compulsory_bytes, suggest
 from schedules.ops.conv import (
     CAPSULE_CONV2D,
     CONV1D,
@@ -33,7 +33,7 @@ from schedules.scalars import check_dtype
 
 __all__ = [
     "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "makes",
-    "parse_shape", "reference", "tensor_bytes", "workload",
+    "parse_shape", "reference", "workload",
 ]  # fmt: skip
 
 OPERATORS: tuple[Operator, ...] = (

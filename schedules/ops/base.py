@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dag import ComputeDAG, Tensor
+from schedules.dag import ComputeDAG
 from schedules.dtypes import DTYPES, HALF
 from schedules.errors import WorkloadError
 
@@ -139,11 +138,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
     """Bytes of a DAG's inputs and outputs, each counted once."""
-    return sum(tensor_bytes(t) for t in dag.params)
-
-
-def tensor_bytes(t: Tensor) -> int:
-    return math.prod(t.shape) * np.dtype(t.dtype).itemsize
+    return sum(t.nbytes for t in dag.params)
 
 
 def stored(t: te.Tensor, dtype: str) -> te.Tensor:

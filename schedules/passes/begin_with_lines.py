@@ -14,7 +14,7 @@ from schedules.dtypes import ITEMSIZE
 from schedules.expr import Expr, Var
 from schedules.ir import Buffer, Guard, Loop, Stmt, Store, const, rows_are_lines, seq, skew, walk, with_body
 from schedules.model import LINE
-from schedules.passes.simplify import substitute
+from schedules.passes.simplify import simplify, substitute
 
 
 def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
@@ -34,7 +34,7 @@ def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ..
         lines = {i: given[x.buffer] for x in reads for i in x.indices[-1:]} | dict.fromkeys(indices[-1:], b)
         for axis, index in enumerate(indices):
             if index in lines and rows_are_lines(lines[index]):
-                s = _move(s, b, axis, lines[index])
+                s = simplify(_move(s, b, axis, lines[index]))
     return s
 
 

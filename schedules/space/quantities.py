@@ -193,10 +193,9 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         memory = memory + number(a.whole, env) * a.item
-        if a.write:  # what is written through the caches is fetched first
-            through = number(b.streams, env) == 0
-            fetched = fetched + number(a.whole, env) * a.item * through
         streams = number(b.streams, env) if a.write else np.zeros(())
+        if a.write:  # what is written through the caches is fetched first
+            fetched = fetched + number(a.whole, env) * a.item * (streams == 0)
         here = _beyond(a, streams, lanes, unrolled, env, m)
         beyond = [x + y for x, y in zip(beyond, here, strict=True)]
         if not a.write:
