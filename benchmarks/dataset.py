@@ -3,8 +3,14 @@
     python benchmarks/dataset.py ops.toml:quick --db data.db --trials 500 --search random
     python benchmarks/dataset.py ops.toml:quick --db data.db --trials 200 --search evolutionary
 
+    python benchmarks/dataset.py ops.toml:quick --db data.db --trials 500 --search random --again 3
+
 Tasks take turns, a round of trials each, until each has its number of trials of that search or the time is
 up; started again, it goes on. Everything goes into an ordinary tuning log, which `autotune replay` reads too.
+
+One timing of a candidate differs from the next by some percent on a machine that others use too, more than
+many candidates differ from each other. ``--again`` times the same candidates until each has so many timings,
+in another order each time, so that whatever passes over the machine meets other candidates.
 """
 
 from __future__ import annotations
@@ -12,8 +18,11 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from autotune import resume, suites, targets
 from autotune.preparation import measurer
@@ -69,6 +78,32 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
     return new
 
 
+def repeat(log: Log, workload: Workload, target: Target, search: str, times: int, until: float) -> int:
+    """Measure the candidates of a search again, each until it has ``times`` timings; how many were new."""
+    name = f"{search} again"
+    first = [r for r in of_search(log, workload, target, search) if r.time_s is not None]
+    if not first:
+        return 0
+    again = Counter(r.trace_digest for r in of_search(log, workload, target, name))
+    due = [r for r in first for _ in range(times - 1 - again[r.trace_digest])]
+    due = [due[i] for i in np.random.default_rng(len(due)).permutation(len(due))]
+    best_s = min(r.time_s for r in first if r.time_s is not None)
+    new = 0
+    with measurer(workload, target, 60.0) as measuring:
+        run = log.start_run(workload, target, targets.machine(), seed=0, options={"search": name})
+        for begin in range(0, len(due), ROUND):
+            asked = due[begin : begin + ROUND]
+            traces = [r.trace for r in asked]
+            for r, m in zip(asked, measuring.measure(traces, best_s, until), strict=False):
+                facts = {resume.DECISIONS: r.environment[resume.DECISIONS]}
+                log.add(new_record(run.uid, new, r.sketch, r.trace, m, facts))
+                new += 1
+            if time.monotonic() >= until:
+                break
+        log.finish_run(run)
+    return new
+
+
 def without_avx512(host: Target) -> Target:
     """AVX2 code beside this CPU's caches."""
     narrow = targets.parse("x86-64-v3", host.threads)
@@ -83,6 +118,7 @@ def main() -> None:
     parser.add_argument("--db", type=Path, required=True)
     parser.add_argument("--trials", type=int, default=500, help="of each task, of this search")
     parser.add_argument("--search", default="random")
+    parser.add_argument("--again", type=int, default=1, help="timings of each of these")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--avx2", action="store_true", help="code for this CPU as if it had no AVX-512")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
@@ -92,14 +128,19 @@ def main() -> None:
     if options.avx2:
         target = without_avx512(target)
     with Log(options.db) as log:
-        for task in suites.read(options.suite):
-            if time.monotonic() >= until - 3:
-                break
-            begin = time.monotonic()
-            new = extend(log, task.workload, target, options.search, options.trials, until)
-            if new:
-                took = time.monotonic() - begin
-                print(f"{task.workload.op} {dict(task.workload.params)}: {new} in {took:.1f} s", flush=True)
+        for times in range(1, options.again + 1):
+            for task in suites.read(options.suite):
+                if time.monotonic() >= until - 3:
+                    return
+                begin = time.monotonic()
+                w = task.workload
+                if times == 1:
+                    new = extend(log, w, target, options.search, options.trials, until)
+                else:
+                    new = repeat(log, w, target, options.search, times, until)
+                if new:
+                    took = time.monotonic() - begin
+                    print(f"{w.op} {dict(w.params)}: {new} in {took:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

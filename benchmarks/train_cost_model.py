@@ -44,7 +44,7 @@ ROUND = 16  # candidates that a search is asked for at a time, as in tuning
 LEAST = 30  # to be learnt from
 PARAMETERS = {
     "objective": "reg:squarederror",
-    "max_depth": 6,
+    "max_depth": 7,
     "eta": 0.1,
     "subsample": 0.7,
     "colsample_bytree": 0.3,
@@ -52,7 +52,7 @@ PARAMETERS = {
     "tree_method": "hist",
     "max_bin": 32,
 }
-TREES, BAG = 120, 2
+TREES, BAG = 200, 2
 AFTER = (1, 4, 8, 16, 32, 64)
 
 
@@ -78,7 +78,7 @@ class TaskData:
 
 
 def extract(db: Path, out: Path) -> None:
-    """Features of everything in a log, with this version's formulas."""
+    """Features of everything in a log, by this version's formulas; the median timing of each candidate."""
     tasks: list[TaskData] = []
     with Log(db, read_only=True) as log:
         for w, t in log.tasks():
@@ -86,21 +86,21 @@ def extract(db: Path, out: Path) -> None:
             space = derive(workload.dag, target)
             runs = {r.uid: r.options.get("search") for r in log.runs(workload=w, target=t)}
             number = {name: i for i, name in enumerate(space.sketches)}
-            found: dict[int, list[tuple[tuple[int, ...], float, bool]]] = defaultdict(list)
+            found: dict[int, dict[tuple[int, ...], list[tuple[float, bool]]]] = defaultdict(dict)
             for r in log.seen(w, t):
                 row = r.environment.get("decisions")
                 if r.kind != "trial" or r.sketch not in number or not isinstance(row, list):
                     continue
                 s = number[r.sketch]
                 if len(row) == len(space.holes(s)) and space.valid(s, np.array([row], dtype=np.int64))[0]:
-                    ran = r.status in ("ok", "slow") and r.time_s
-                    found[s].append((tuple(row), r.time_s if ran else math.nan, runs[r.run] == "random"))
+                    time_s = r.time_s if r.status in ("ok", "slow") and r.time_s else math.nan
+                    found[s].setdefault(tuple(row), []).append((time_s, runs[r.run] == "random"))
             if sum(map(len, found.values())) < LEAST:
                 continue
             width = max(len(space.holes(s)) for s in found)
             order = sorted(found)
-            decided = [[x[0] for x in found[s]] for s in order]
-            rows = [np.array(x, dtype=np.int64).reshape(len(x), -1) for x in decided]
+            rows = [np.array(list(found[s]), dtype=np.int64).reshape(len(found[s]), -1) for s in order]
+            timings = [each for s in order for each in found[s].values()]
             rng = np.random.default_rng(0)
             sample = [space.sample(s, 128, rng) for s in range(len(space.sketches))]
             sample = [x[space.valid(s, x)] for s, x in enumerate(sample)]
@@ -110,8 +110,8 @@ def extract(db: Path, out: Path) -> None:
                     dict(workload.params),
                     space.feature_names,
                     np.concatenate([space.features(s, x) for s, x in zip(order, rows, strict=True)]),
-                    np.array([x[1] for s in order for x in found[s]]),
-                    np.array([x[2] for s in order for x in found[s]]),
+                    np.array([np.median([time_s for time_s, _ in each]) for each in timings]),
+                    np.array([any(drawn for _, drawn in each) for each in timings]),
                     np.concatenate([np.full(len(found[s]), s) for s in order]),
                     np.concatenate(
                         [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in rows]
@@ -255,8 +255,10 @@ def judge(tasks: list[TaskData], seeds: int, trials: int) -> dict[str, Any]:
             near = pretrained.Prior(names, reference, unseen[i])
             prior = pretrained.Prior(names, reference, doc)
             ranked = {
-                "by_task": ranking(near.predict(features), t),
-                "by_operator": ranking(prior.predict(features), t),
+                "by_task": ranking(near.learned(features), t),
+                "by_task, with the estimate": ranking(near.predict(features), t),
+                "by_operator": ranking(prior.learned(features), t),
+                "by_operator, with the estimate": ranking(prior.predict(features), t),
                 "analytic": ranking(AnalyticModel(names).predict(features), t),
                 "random": ranking(np.random.default_rng(0).random(len(features)), t),
             }

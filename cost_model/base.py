@@ -18,6 +18,7 @@ from schedules.errors import AutotuneError
 
 Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
+VERSION = 2  # of model files
 
 
 class CostModelError(AutotuneError, ValueError):
@@ -85,7 +86,7 @@ def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None 
 
 def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str, Any]) -> None:
     """A model file: one JSON object with its kind, its version and its feature names."""
-    document = {"kind": kind, "version": 1, "feature_names": list(names), **body}
+    document = {"kind": kind, "version": VERSION, "feature_names": list(names), **body}
     path.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
 
 
@@ -95,8 +96,9 @@ def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, An
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
         raise CostModelError(f"cannot read the cost model {path}: {err}; train and save it again") from None
-    if not isinstance(document, dict) or document.get("kind") != kind or document.get("version") != 1:
-        raise CostModelError(f"{path} is not a version 1 {kind!r} cost model; train and save it again")
+    if not isinstance(document, dict) or document.get("kind") != kind or document.get("version") != VERSION:
+        wanted = f"a version {VERSION} {kind!r} cost model"
+        raise CostModelError(f"{path} is not {wanted}; train and save it again")
     if tuple(document.get("feature_names") or ()) != names:
         raise CostModelError(
             f"the cost model {path} was trained on other features; train it again on this version"

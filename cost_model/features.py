@@ -8,16 +8,20 @@ are missing is a missing value, which trees can handle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_model.analytic import ESTIMATE
 from cost_model.base import Features
 
 BLOCKS = 3
 CHUNK = 1024  # rows at a time, so that what is read twice is in the cache
-BEST = 0.03  # share of a sample that says what a good estimate is
+BEST = 0.05  # share of a sample, by the estimate, that says what is usual
+FEWEST = 8  # candidates that say it
+FLOOR = 1e-3  # of what is usual: less is as good as nothing
 
 # name -> (numerator, denominator); of each block. ``@`` columns are those of the whole candidate.
 PROPORTIONS = {
@@ -38,10 +42,39 @@ PROPORTIONS = {
     "outer_per_instance": ("outer", "instances"),
     "instances_of_hottest": ("instances", "@block0.instances"),
 }
+COMPARED = (
+    *(
+        f"block{b}.{name}"
+        for b in range(BLOCKS)
+        for name in (
+            "instances",
+            "vectors",
+            "registers",
+            "spills",
+            "unrolled",
+            "outer",
+            "loads",
+            "gathers",
+            "issue_cycles",
+            "l1_traffic",
+            "l2_traffic",
+            "memory_bytes",
+            "fetched_bytes",
+            "from_l2",
+            "from_l3",
+            "from_memory",
+            "selects",
+            "cycles",
+        )
+    ),
+    "total.cycles",
+    "total.memory_bytes",
+)
 DERIVED = (
     *(f"block{b}.{name}" for b in range(BLOCKS) for name in PROPORTIONS),
     "total.cycles_per_instance",
     "total.memory_per_instance",
+    *(f"{name}_over_usual" for name in COMPARED),
     "estimate_over_usual",
 )
 
@@ -57,34 +90,62 @@ QUOTIENTS = (
 )
 
 
-def usual(reference: Features, names: Sequence[str]) -> float:
-    """The estimate, in seconds, of good candidates among a random sample; 1 where there is no estimate."""
-    if ESTIMATE not in names or not len(reference):
-        return 1.0
-    estimates = np.sort(reference[:, list(names).index(ESTIMATE)].astype(np.float64))
-    best = estimates[: max(4, int(BEST * len(estimates)))]
-    return float(max(np.median(best), 1e-12))
+@dataclass(frozen=True)
+class Usual:
+    """What is usual for good candidates of a task: their estimate, in seconds, and each of `COMPARED`, NaN
+    where there is no such column."""
+
+    estimate_s: float
+    amounts: npt.NDArray[np.float32]
 
 
-def inputs(matrix: Features, names: Sequence[str], wanted: Sequence[str], usual_s: float) -> Features:
+def usual(reference: Features, names: Sequence[str]) -> Usual:
+    """Medians over the best estimated of a random sample; of all of it where there is no estimate."""
+    place = {name: i for i, name in enumerate(names)}
+    amounts = np.full(len(COMPARED), np.nan, dtype=np.float32)
+    if not len(reference):
+        return Usual(1.0, amounts)
+    good, estimate_s = reference, 1.0
+    if ESTIMATE in place:
+        order = np.argsort(reference[:, place[ESTIMATE]], kind="stable")
+        good = reference[order[: max(FEWEST, int(BEST * len(order)))]]
+        estimate_s = max(float(np.median(good[:, place[ESTIMATE]])), 1e-12)
+    for k, name in enumerate(COMPARED):
+        if name in place:
+            amounts[k] = np.median(good[:, place[name]])
+    return Usual(estimate_s, amounts)
+
+
+def inputs(matrix: Features, names: Sequence[str], wanted: Sequence[str], typical: Usual) -> Features:
     """The ``wanted`` columns of a matrix with columns ``names``, and `DERIVED`; NaN where there are none."""
     place = {name: i for i, name in enumerate(names)}
-    there = [(k, place[name]) for k, name in enumerate(wanted) if name in place]
-    quotients = [
+    there = _pairs((k, place[name]) for k, name in enumerate(wanted) if name in place)
+    quotients = _pairs(
         (len(wanted) + k, place[top], place[bottom])
         for k, (top, bottom) in enumerate(QUOTIENTS)
         if top in place and bottom in place
-    ]
+    )
+    compared = _pairs((k, place[name]) for k, name in enumerate(COMPARED) if name in place)
+    first = len(wanted) + len(QUOTIENTS)
+    floor = FLOOR * np.abs(typical.amounts) + np.float32(1e-12)
+    scale = np.log2(np.abs(typical.amounts) + floor)
     out = np.full((len(matrix), len(wanted) + len(DERIVED)), np.nan, dtype=np.float32)
     for begin in range(0, len(matrix), CHUNK):
         x, y = matrix[begin : begin + CHUNK], out[begin : begin + CHUNK]
-        if there:
-            to, of = np.array(there).T
+        if len(there):
+            to, of = there.T
             y[:, to] = x[:, of]
-        if quotients:
-            to, top, bottom = np.array(quotients).T
+        if len(quotients):
+            to, top, bottom = quotients.T
             y[:, to] = x[:, top] / np.maximum(x[:, bottom], np.float32(1e-9))
+        if len(compared):
+            to, of = compared.T
+            y[:, first + to] = np.log2(np.abs(x[:, of]) + floor[to]) - scale[to]
         if ESTIMATE in place:
-            y[:, -1] = np.log2(np.maximum(x[:, place[ESTIMATE]], 1e-12) / usual_s)
+            y[:, -1] = np.log2(np.maximum(x[:, place[ESTIMATE]], 1e-12) / typical.estimate_s)
         y[~np.isfinite(y)] = np.nan
     return out
+
+
+def _pairs(places: Iterable[tuple[int, ...]]) -> npt.NDArray[np.int64]:
+    return np.array(list(places), dtype=np.int64)

@@ -15,6 +15,7 @@ import base64
 import binascii
 import importlib
 import importlib.util
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,7 @@ MIN_ROWS = 8  # fewer measured candidates say nothing
 OUTVOTED = 64  # own rows at which one of another task counts half
 STEADY = 16
 DRAFT_TREES = 20  # the most of what trees say is said by the first of them
+LARGEST = 64 << 20  # bytes of a booster that is read from a file
 BINS = 32  # quantiles a feature: as exact as 256 on a few thousand rows, and four times as fast
 
 
@@ -200,8 +202,8 @@ class XGBModel:
 
 
 def encode(bag: Iterable[Any]) -> list[str]:
-    """Boosters as text: UBJ in base64."""
-    return [base64.b64encode(m.save_raw("ubj")).decode("ascii") for m in bag]
+    """Boosters as text: UBJ, deflated, in base64."""
+    return [base64.b64encode(zlib.compress(bytes(m.save_raw("ubj")), 9)).decode("ascii") for m in bag]
 
 
 def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:
@@ -211,14 +213,23 @@ def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:
     try:
         for text in document["models"]:
             booster = xgb.Booster({"nthread": 1})
-            booster.load_model(bytearray(base64.b64decode(text, validate=True)))
+            booster.load_model(_inflate(base64.b64decode(text, validate=True)))
             if booster.num_features() != features:
                 has = booster.num_features()
                 raise CostModelError(f"a model of {path} has {has} features; train it again")
             bag.append(booster)
-    except (KeyError, TypeError, binascii.Error, xgb.core.XGBoostError) as err:
+    except (KeyError, TypeError, binascii.Error, zlib.error, xgb.core.XGBoostError) as err:
         raise CostModelError(f"malformed cost model {path}: {err}; train and save it again") from None
     return bag
+
+
+def _inflate(packed: bytes) -> bytearray:
+    """Inverse of `zlib.compress`, of at most `LARGEST` bytes: a file may come from anyone."""
+    stream = zlib.decompressobj()
+    raw = bytearray(stream.decompress(packed, LARGEST))
+    if not stream.eof:
+        raise zlib.error("it ends too early, or is too large")
+    return raw
 
 
 def _fit_scale(scores: Scores, target: Scores) -> tuple[float, float]:

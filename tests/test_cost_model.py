@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from cost_model.dataset import Dataset, concatenate
 from cost_model.metrics import pairwise_accuracy
 from cost_model.models import MODELS, create
 from cost_model.survey import BELOW, LEAST, VERIFIED, survey
-from cost_model.xgb import XGBModel
+from cost_model.xgb import LARGEST, XGBModel
 
 NAMES = ("est_time_s", "a", "b", "c")
 
@@ -115,6 +117,21 @@ def test_not_ready_without_data() -> None:
         model.fit(x, np.full(50, np.inf))
     with pytest.raises(CostModelError, match="rows"):
         model.fit(x, y[:40])
+
+
+def test_boosters_of_a_file_are_inflated_up_to_a_limit(tmp_path: Path) -> None:
+    x, y = measured(50, seed=1)
+    model, path = create("xgb", NAMES), tmp_path / "m.json"
+    model.fit(x, y)
+    model.save(path)
+    document = json.loads(path.read_text())
+    whole = document["models"][0]
+    bomb = base64.b64encode(zlib.compress(bytes(LARGEST + 1))).decode()
+    for packed in (whole[: len(whole) // 8 * 4], base64.b64encode(b"plain").decode(), "no base64!", bomb):
+        document["models"][0] = packed
+        path.write_text(json.dumps(document))
+        with pytest.raises(CostModelError, match=r"malformed cost model .*m\.json.*train and save it again"):
+            create("xgb", NAMES).load(path)
 
 
 def test_refusals() -> None:

@@ -89,11 +89,42 @@ def test_columns_are_found_by_name() -> None:
 def test_proportions_are_what_their_names_say() -> None:
     x = np.arange(1, 5, dtype=np.float32)[None]
     names = ("block0.cycles", "total.cycles", "block0.instances", "est_time_s")
-    got = dict(zip((*names, *F.DERIVED), F.inputs(x, names, names, usual_s=2.0)[0].tolist(), strict=True))
+    nothing = np.full(len(F.COMPARED), np.nan, dtype=np.float32)
+    found = F.inputs(x, names, names, F.Usual(2.0, nothing))[0].tolist()
+    got = dict(zip((*names, *F.DERIVED), found, strict=True))
     assert got["block0.cycles"] == 1 and got["block0.share"] == 0.5
     assert got["block0.cycles_per_instance"] == pytest.approx(1 / 3)
     assert got["estimate_over_usual"] == 1.0  # doublings: 4 s over 2 s
     assert np.isnan(got["block1.share"]) and np.isnan(got["block0.spilled"])
+    assert np.isnan(got["block0.cycles_over_usual"]), "nothing is known to be usual"
+
+
+def test_amounts_are_compared_with_those_of_good_candidates() -> None:
+    names = ("est_time_s", "block0.outer", "block1.spills")
+    good = [(1.0 + k / 100, 64.0, 0.0) for k in range(F.FEWEST)]
+    bad = [(50.0, 9999.0, 5.0)] * 30
+    usual = F.usual(np.array(bad + good, dtype=np.float32), names)
+    assert usual.estimate_s == pytest.approx(1.035)
+    x = np.array([[1.035, 256.0, 0.0], [2.07, 16.0, 3.0]], dtype=np.float32)
+    found = dict(zip((*names, *F.DERIVED), F.inputs(x, names, names, usual).T, strict=True))
+    np.testing.assert_allclose(found["block0.outer_over_usual"], [2.0, -2.0], atol=0.01)  # doublings
+    np.testing.assert_allclose(found["estimate_over_usual"], [0.0, 1.0], atol=0.01)
+    spilled = found["block1.spills_over_usual"]
+    assert spilled[0] == 0.0 and spilled[1] > 30, "any is more than none"
+    assert np.isnan(found["block0.cycles_over_usual"]).all()
+    assert F.usual(x[:0], names).estimate_s == 1.0
+
+
+def test_a_pick_is_what_boosters_and_the_estimate_agree_on() -> None:
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.normal(size=(200, len(FEATURE_NAMES)))).astype(np.float32)
+    prior = pretrained.Prior(FEATURE_NAMES, x, pretrained.shipped())
+    alone, both = prior.learned(x), prior.predict(x)
+    slower = x.copy()
+    slower[:, FEATURE_NAMES.index("est_time_s")] *= 4
+    share = (np.maximum(prior.learned(slower), 0.01) / np.maximum(alone, 0.01)) ** (1 / 3)
+    np.testing.assert_allclose(prior.predict(slower) / both, share * 4 ** (-2 / 3), rtol=1e-4)
+    assert len(prior.learned(x[:0])) == 0
 
 
 def test_the_prior_is_not_loaded_without_a_search() -> None:

@@ -11,6 +11,7 @@ from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
+from schedules.model import LINE
 from schedules.nest import bound, reads
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
@@ -63,6 +64,16 @@ class BlockFacts:
     ahead: Expr  # more than 0: what it reads was asked for before
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; none without loops around the register tile
+    levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What all accesses of a block together touch while some inner loops run: lines of a cache, as if rows
+    shared none, and runs of elements that lie side by side in a row, or in rows that are touched whole."""
+
+    lines: Expr
+    runs: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         next((as_expr(n) for x in loops for key, n in x.annotations if key == "prefetch"), Const(0)),
         tuple(facts),
         _nested(places, rest, tile),
+        _levels(places, rest, tile),
     )
 
 
@@ -215,6 +227,24 @@ def _nested(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[N
         if not all(_moves(loop, at) for _, at, _ in places):
             back = back * loop.extent
     return tuple(out)
+
+
+def _levels(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[Level, ...]:
+    out: list[Level] = []
+    for k in range(len(loops), -1, -1):
+        lines = runs = as_expr(0)
+        for buf, at, _ in places:
+            box = _box(at, buf.shape, loops[k:] + tile)
+            lines = lines + _lines(box, ITEMSIZE[buf.dtype])
+            runs = runs + product(box) // _run(box, buf.shape, 2)
+        if not out or out[-1] != Level(lines, runs):
+            out.append(Level(lines, runs))
+    return tuple(out)
+
+
+def _lines(box: list[Expr], item: int) -> Expr:
+    """Lines of a cache that a box has a part of, as if rows shared none."""
+    return product(box[:-1]) * E.ceildiv(box[-1] * item, Const(LINE)) if box else Const(1)
 
 
 def _moves(x: Loop, at: tuple[Expr, ...]) -> bool:

@@ -30,6 +30,7 @@ MISSES = 6.0  # of these at a time, at most
 RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 STREAMS = 8  # lines that may be streamed to at a time
 SELECT_CYCLES = 1.5
+SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
 FOLLOWED = 12  # runs read in turns that prefetching can follow at a time
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
@@ -127,6 +128,10 @@ FEATURES_PER_BLOCK = (
     "from_l3",
     "from_memory",
     "memory_runs",
+    "l1_touched",
+    "l2_touched",
+    "l1_run",
+    "l2_run",
     "selects",
     "compute_cycles",
     "memory_cycles",
@@ -146,6 +151,7 @@ class Tile:
     spills: Number
     loads: Number
     gathers: Number
+    shuffles: Number
 
 
 def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
@@ -153,24 +159,39 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     lanes, unrolled = number(b.lanes, env), number(b.unrolled, env)
     per = m.vector / b.item
     wide_registers = _registers(lanes, per)
-    loads = gathers = accumulators = streams = np.zeros_like(lanes)
+    loads = gathers = shuffles = accumulators = streams = np.zeros_like(lanes)
     for a in b.accesses:
         tile = number(a.tile, env)
         stride = None if a.stride is None else number(a.stride, env)
         wide = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 1
         same = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 0
-        ops = np.where(wide, np.ceil(tile / lanes * wide_registers), tile)
+        side = np.minimum(lanes, per)
+        squares = tile * np.where(wide | same, 0.0, _in_squares(a, side, env))
+        rest = tile - squares + squares / side
+        ops = np.where(wide, np.ceil(tile / lanes * wide_registers), rest)
         if a.write and b.reduces:
             accumulators = accumulators + ops
         else:
             loads = loads + ops
         if not a.write:
             streams = streams + np.where(same & ~wide, 1.0, wide_registers)
-            gathers = gathers + np.where(wide | same, 0.0, tile)
+            gathers = gathers + np.where(wide | same, 0.0, tile - squares)
+            shuffles = shuffles + squares / side * np.log2(side)
     registers = accumulators + streams
     spills = np.maximum(registers - m.registers, 0.0)
     vectors = unrolled * wide_registers
-    return Tile(lanes, unrolled, vectors, accumulators, registers, spills, loads, gathers)
+    return Tile(lanes, unrolled, vectors, accumulators, registers, spills, loads, gathers, shuffles)
+
+
+def _in_squares(a: AccessFacts, side: Number, env: Columns) -> Number:
+    """Share of what an access reads, its lanes far apart, that unrolled loops read side by side in squares:
+    these are loaded by rows and transposed in registers (`autotune.codegen.llvm_transpose`)."""
+    beside: Number = np.ones(())
+    for extent, step in a.rows:
+        if step == Const(1):
+            beside = np.maximum(beside, number(extent, env))
+    whole = np.floor(beside / side) * side / beside
+    return np.where(side * a.item >= SQUARE, whole, 0.0)
 
 
 def _registers(lanes: Number, per: float) -> Number:
@@ -207,7 +228,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
-    math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects)
+    math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
     # A step waits for the addition of the step before, while other tiles, if they are near, go on.
     near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
     chains = ADD_CYCLES * unrolled_steps * b.reduces / near
@@ -253,6 +274,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "from_l3": moved[1],
         "from_memory": moved[2],
         "memory_runs": runs,
+        **_levels(b, env, m),
         "selects": instances * b.selects,
         "compute_cycles": compute,
         "memory_cycles": memory_cycles,
@@ -278,6 +300,21 @@ def _beyond(
         pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0 + torn)
         out = [x + (streams > 0) * count * pieces for x in out]
     return out
+
+
+def _levels(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
+    """The largest inner part of the loops whose lines fit the first cache, and the second: its bytes, and how
+    many of them lie side by side. Prefetching follows long runs; whole rows are written as one."""
+    touched: list[Number] = [np.zeros(()), np.zeros(())]
+    run = list(touched)
+    for level in b.levels:
+        size = LINE * number(level.lines, env)
+        beside = size / number(level.runs, env)
+        for k, cache in enumerate((m.l1, m.l2)):
+            fits = size <= cache
+            touched[k] = np.where(fits, size, touched[k])
+            run[k] = np.where(fits, beside, run[k])
+    return {"l1_touched": touched[0], "l2_touched": touched[1], "l1_run": run[0], "l2_run": run[1]}
 
 
 def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Number]:
