@@ -11,7 +11,7 @@ import numpy as np
 
 from cost_model.base import CostModel, Drafts, Features, Scores
 
-VERIFIED = 0.25  # share that the whole model scores
+VERIFIED = 0.125  # share that the whole model scores
 LEAST = 64  # candidates at a time, of which all are
 BELOW = 4.0  # taken off drafts: scores are shares of the best, so these lie beneath those of the model
 

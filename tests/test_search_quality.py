@@ -75,16 +75,17 @@ def test_learning_from_scratch_beats_a_model_that_knows_nothing(table: Table) ->
 
 def test_the_shipped_model_orders_candidates(table: Table) -> None:
     space, prior = table.space, prior_of(table)
-    scores, throughput = [], []
+    expected, scores, throughput = [], [], []
     for s in range(len(space.sketches)):
         rows = space.every(s, 1 << 20)
         assert rows is not None
         x = model_matrix(space, s, rows)
+        expected.append(prior.learned(x))
         scores.append(prior.predict(x))
         throughput += [1.0 / (space.time_s(c) or np.inf) for c in candidates(s, rows)]
-    found, truth = np.concatenate(scores), np.array(throughput)
-    assert pairwise_accuracy(found, truth, 0.02) > 0.75  # measured on another CPU than it learnt from
-    assert top_k(found, truth, 8) > 0.9
+    truth = np.array(throughput)  # measured on another CPU than it learnt from
+    assert pairwise_accuracy(np.concatenate(expected), truth, 0.02) > 0.8
+    assert top_k(np.concatenate(scores), truth, 8) > 0.9
 
 
 class Reversed:

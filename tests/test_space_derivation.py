@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from schedules.model import Trace
 from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.space import derive, rules
+from schedules.space.garbage import collected_later
 from schedules.space.rules import schedule_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
 
@@ -247,3 +249,25 @@ def test_every_sketch_can_be_read(name: str) -> None:
         for row in rows[space.valid(n, rows)][:1]:
             schedule = Schedule.replay(workload.dag, space.trace(n, row), target())
             assert "block" in str(schedule) and "] = " in show(lower(schedule.nest)), sketch
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_garbage_is_collected_after_a_derivation_if_it_was_before(on: bool) -> None:
+    states = []
+
+    @collected_later()
+    def fails() -> None:
+        states.append(gc.isenabled())
+        raise ZeroDivisionError
+
+    (gc.enable if on else gc.disable)()
+    try:
+        space = derive(ops.workload("matmul", {"m": 8, "n": 8, "k": 8}).dag, target())
+        space.features(0, space.sample(0, 2, np.random.default_rng(0)))
+        states.append(gc.isenabled())
+        with pytest.raises(ZeroDivisionError):
+            fails()
+        states.append(gc.isenabled())
+    finally:
+        gc.enable()
+    assert states == [on, False, on]

@@ -17,6 +17,7 @@ from schedules.space import holes as H
 from schedules.space.base import Rows
 from schedules.space.facts import BlockFacts, analyse
 from schedules.space.features import FEATURE_NAMES, Features
+from schedules.space.garbage import collected_later
 from schedules.space.limits import within
 from schedules.space.quantities import Machine, Number
 from schedules.space.recording import Program
@@ -47,6 +48,7 @@ class Sketch:
         return gpu.analyse(self.nest)
 
     @cached_property
+    @collected_later()
     def features(self) -> Features | gpu.Features:
         names = [h.name for h in self.holes]
         if self.target.kind != "cpu":
@@ -54,6 +56,7 @@ class Sketch:
         return Features(self.facts, names, Machine.of(self.target))
 
     @cached_property
+    @collected_later()
     def valid(self) -> Program:
         """Whether a row lies in the space and keeps the limits."""
 
@@ -120,6 +123,7 @@ class DerivedSpace:
         return Trace(tuple(fill(step, decisions) for step in s.trace.steps))
 
 
+@collected_later()
 def derive(dag: ComputeDAG, target: Target) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly."""
     on_gpu = target.kind != "cpu"

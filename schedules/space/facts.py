@@ -236,7 +236,7 @@ def _levels(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[L
         for buf, at, _ in places:
             box = _box(at, buf.shape, loops[k:] + tile)
             lines = lines + _lines(box, ITEMSIZE[buf.dtype])
-            runs = runs + product(box) // _run(box, buf.shape, 2)
+            runs = runs + _runs(box, buf.shape)
         if not out or out[-1] != Level(lines, runs):
             out.append(Level(lines, runs))
     return tuple(out)
@@ -245,6 +245,15 @@ def _levels(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[L
 def _lines(box: list[Expr], item: int) -> Expr:
     """Lines of a cache that a box has a part of, as if rows shared none."""
     return product(box[:-1]) * E.ceildiv(box[-1] * item, Const(LINE)) if box else Const(1)
+
+
+def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
+    """Into how many runs a box falls: one a row, or one for all rows of its last two dimensions where they
+    are touched whole."""
+    if len(box) < 2:
+        return Const(1)
+    whole = E.maximum(box[-1] - shape[-1] + 1, Const(0))  # 1, or 0
+    return product(box[:-2]) * E.maximum(box[-2] * (1 - whole), Const(1))
 
 
 def _moves(x: Loop, at: tuple[Expr, ...]) -> bool:

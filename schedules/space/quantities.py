@@ -54,17 +54,13 @@ def hottest(
     out[:, blocks * width :] = 0.0
     for part, found in program.run(rows):
         n = part.stop - part.start
-        table = np.empty((n, blocks * width), dtype=np.float32)
-        table[:] = [0.0 if np.ndim(x) else x for x in found]
+        table = np.empty((blocks, width, n), dtype=np.float32)
         for k, column in enumerate(found):
-            if np.ndim(column):
-                table[:, k] = column
+            table[k // width, k % width] = column
         keys = np.stack([np.broadcast_to(x, n) for x in found[names.index(by) :: width]])
         order = np.argsort(-keys, axis=0, kind="stable")
-        first = np.arange(n) * blocks
-        whole = table.reshape(n * blocks, width)  # rows of names: copying them is faster than by element
         for k, block in enumerate(order[: out.shape[1] // width]):
-            out[part, k * width : (k + 1) * width] = whole[first + block]
+            out[part, k * width : (k + 1) * width] = table[block, :, np.arange(n)]
         for name, column in sums.items():
             column[part] = sum(found[names.index(name) :: width])
     return sums
@@ -305,16 +301,21 @@ def _beyond(
 def _levels(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     """The largest inner part of the loops whose lines fit the first cache, and the second: its bytes, and how
     many of them lie side by side. Prefetching follows long runs; whole rows are written as one."""
-    touched: list[Number] = [np.zeros(()), np.zeros(())]
-    run = list(touched)
+    lines: list[Number] = [np.zeros(()), np.zeros(())]
+    runs: list[Number] = [np.ones(()), np.ones(())]
     for level in b.levels:
-        size = LINE * number(level.lines, env)
-        beside = size / number(level.runs, env)
+        here, apart = number(level.lines, env), number(level.runs, env)
         for k, cache in enumerate((m.l1, m.l2)):
-            fits = size <= cache
-            touched[k] = np.where(fits, size, touched[k])
-            run[k] = np.where(fits, beside, run[k])
-    return {"l1_touched": touched[0], "l2_touched": touched[1], "l1_run": run[0], "l2_run": run[1]}
+            fits = here <= cache / LINE
+            lines[k] = np.where(fits, here, lines[k])
+            runs[k] = np.where(fits, apart, runs[k])
+    touched = [LINE * n for n in lines]
+    return {
+        "l1_touched": touched[0],
+        "l2_touched": touched[1],
+        "l1_run": touched[0] / runs[0],
+        "l2_run": touched[1] / runs[1],
+    }
 
 
 def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Number]:
