@@ -233,7 +233,8 @@ def within(t: TaskData, doc: dict[str, Any]) -> dict[str, dict[str, float]]:
     for name, (model, x) in models.items():
         model.fit(x[known], t.throughput[known])
         p, y = model.predict(x[asked]), t.throughput[asked]
-        out[name] = {"pairwise": pairwise_accuracy(p, y, 0.02), "top1": top_k(p, y, 1)}
+        picks = {f"top{k}": top_k(p, y, k) for k in (1, 8)}
+        out[name] = {"pairwise": pairwise_accuracy(p, y, 0.02), **picks}
     return out
 
 

@@ -119,13 +119,13 @@ def usual(reference: Features, names: Sequence[str]) -> Usual:
 def inputs(matrix: Features, names: Sequence[str], wanted: Sequence[str], typical: Usual) -> Features:
     """The ``wanted`` columns of a matrix with columns ``names``, and `DERIVED`; NaN where there are none."""
     place = {name: i for i, name in enumerate(names)}
-    there = _pairs((k, place[name]) for k, name in enumerate(wanted) if name in place)
-    quotients = _pairs(
+    there = _columns((k, place[name]) for k, name in enumerate(wanted) if name in place)
+    quotients = _columns(
         (len(wanted) + k, place[top], place[bottom])
         for k, (top, bottom) in enumerate(QUOTIENTS)
         if top in place and bottom in place
     )
-    compared = _pairs((k, place[name]) for k, name in enumerate(COMPARED) if name in place)
+    compared = _columns((k, place[name]) for k, name in enumerate(COMPARED) if name in place)
     first = len(wanted) + len(QUOTIENTS)
     floor = FLOOR * np.abs(typical.amounts) + np.float32(1e-12)
     scale = np.log2(np.abs(typical.amounts) + floor)
@@ -147,5 +147,6 @@ def inputs(matrix: Features, names: Sequence[str], wanted: Sequence[str], typica
     return out
 
 
-def _pairs(places: Iterable[tuple[int, ...]]) -> npt.NDArray[np.int64]:
+def _columns(places: Iterable[tuple[int, ...]]) -> npt.NDArray[np.int64]:
+    """Places of columns as rows of an array; empty where there are none."""
     return np.array(list(places), dtype=np.int64)

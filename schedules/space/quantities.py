@@ -184,8 +184,7 @@ def _in_squares(a: AccessFacts, side: Number, env: Columns) -> Number:
     these are loaded by rows and transposed in registers (`autotune.codegen.llvm_transpose`)."""
     beside: Number = np.ones(())
     for extent, step in a.rows:
-        if step == Const(1):
-            beside = np.maximum(beside, number(extent, env))
+        beside = np.maximum(beside, np.where(number(step, env) == 1, number(extent, env), 1.0))
     whole = np.floor(beside / side) * side / beside
     return np.where(side * a.item >= SQUARE, whole, 0.0)
 

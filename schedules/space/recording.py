@@ -140,7 +140,7 @@ class Program:
         self._start: list[Any] = [None] * len(recording.steps)  # values before the first step: constants
 
         def place(x: Any) -> int:
-            if type(x) is Recorded:
+            if isinstance(x, Recorded):
                 return x.number
             self._start.append(x)
             return len(self._start) - 1
@@ -153,8 +153,8 @@ class Program:
             if step is None or n not in needed:
                 continue
             f, args = step
-            inputs = tuple([place(x) for x in args])
-            freed = tuple({x.number for x in args if type(x) is Recorded} - needed)
+            inputs = tuple(place(x) for x in args)
+            freed = tuple({x.number for x in args if isinstance(x, Recorded)} - needed)
             needed.update(inputs)
             self._steps.append((f, n, inputs, freed))
         self._steps.reverse()
