@@ -218,3 +218,22 @@ def test_limits_bound_lanes_unrolled_code_and_buffers() -> None:
     assert not within(facts, env, m, Limits(scratch_bytes=1 << 10)).any()
     lanes = np.max([np.broadcast_to(measure(b, env, m)["lanes"], 256) for b in facts], axis=0)
     assert (lanes[base] <= MAX_LANES).all()
+
+
+def test_blocks_stand_side_by_side_the_hottest_first() -> None:
+    case = library_case("transpose_batch_matmul_softmax", np.random.default_rng(3), 40)
+    space, rng = derive(case.dag, target()), np.random.default_rng(4)
+    rows = space.sample(0, 64, rng)
+    rows = rows[space.valid(0, rows)][:8]
+    machine, orders = Machine.of(space.target), set()
+    for row, got in zip(rows, space.features(0, rows), strict=True):
+        nest = Schedule.replay(case.dag, space.trace(0, row), space.target).nest
+        each = [measure(b, Columns(), machine) for b in analyse(nest)]
+        order = sorted(range(len(each)), key=lambda k: -float(each[k]["cycles"]))
+        found = dict(zip(FEATURE_NAMES, got.tolist(), strict=True))
+        for n, k in enumerate(order[:3]):
+            for f in FEATURES_PER_BLOCK:
+                assert found[f"block{n}.{f}"] == np.float32(each[k][f]), (n, f)
+        assert found["total.cycles"] == pytest.approx(sum(float(q["cycles"]) for q in each), rel=1e-6)
+        orders.add(tuple(order[:3]))
+    assert len(orders) > 1, "rows of one matrix differ in what is hottest"
