@@ -82,10 +82,10 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
     """Measure the candidates of a search again, each until it has ``times`` timings; how many were new."""
     name = f"{search} again"
     first = [r for r in of_search(log, workload, target, search) if r.time_s is not None]
-    if not first:
-        return 0
     again = Counter(r.trace_digest for r in of_search(log, workload, target, name))
     due = [r for r in first for _ in range(times - 1 - again[r.trace_digest])]
+    if not due:
+        return 0
     due = [due[i] for i in np.random.default_rng(len(due)).permutation(len(due))]
     best_s = min(r.time_s for r in first if r.time_s is not None)
     new = 0

@@ -42,6 +42,16 @@ def in_tiles(
     return j0, i1
 
 
+def tiled(dag: ComputeDAG, order: str, factors: tuple[int, int, int]) -> Schedule:
+    """A matmul's loops split, and in this order: capitals are the inner ones."""
+    s = Schedule(dag)
+    loops = {}
+    for name, loop, factor in zip("ijk", s.loops("c"), factors, strict=True):
+        loops[name], loops[name.upper()] = s.split(loop, (None, factor))
+    s.reorder(*(loops[x] for x in order))
+    return s
+
+
 def inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     """Small integers in the dtype of each input."""
     rng = np.random.default_rng(seed)

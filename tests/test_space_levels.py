@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from helpers import in_tiles
+from helpers import in_tiles, tiled
 from space_cases import target
 
 from autotune.codegen.llvm import emit
@@ -64,11 +64,7 @@ def once(values: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def product_of(order: str, factors: tuple[int, int, int]) -> Schedule:
-    s = Schedule(ops.workload("matmul", {"m": 16, "n": 32, "k": 32}).dag)
-    loops = {}
-    for name, loop, factor in zip("ijk", s.loops("c"), factors, strict=True):
-        loops[name], loops[name.upper()] = s.split(loop, (None, factor))
-    s.reorder(*(loops[x] for x in order))
+    s = tiled(ops.workload("matmul", {"m": 16, "n": 32, "k": 32}).dag, order, factors)
     s.vectorize(s.loops("c")[-1])
     return s
 

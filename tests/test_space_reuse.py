@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from helpers import tiled
 
 from schedules import interp, ops, te
-from schedules.dag import ComputeDAG
 from schedules.schedule import Schedule
 from schedules.space.facts import analyse
 from schedules.space.holes import Columns
@@ -75,16 +75,6 @@ def estimated(s: Schedule, size: int) -> float:
     cpu = Machine(vector=16.0, registers=16.0, l1=float(size), l2=1e9, l3=1e9, threads=1.0)
     found = [measure(b, Columns(), cpu) for b in analyse(s.nest)]
     return float(sum(q[level] for q in found for level in ("from_l2", "from_l3", "from_memory")))
-
-
-def tiled(dag: ComputeDAG, order: str, factors: tuple[int, int, int]) -> Schedule:
-    """A matmul's loops split, and in this order: capitals are the inner ones."""
-    s = Schedule(dag)
-    loops = {}
-    for name, loop, factor in zip("ijk", s.loops("c"), factors, strict=True):
-        loops[name], loops[name.upper()] = s.split(loop, (None, factor))
-    s.reorder(*(loops[x] for x in order))
-    return s
 
 
 @pytest.mark.parametrize("size", [512, 1024, 2048])

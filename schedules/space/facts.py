@@ -249,7 +249,7 @@ def _lines(box: list[Expr], item: int) -> Expr:
 
 def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
     """Into how many runs a box falls: one a row, or one for all rows of its last two dimensions where they
-    are touched whole."""
+    are touched whole. Its points over `_run`, without a division in every row of a matrix."""
     if len(box) < 2:
         return Const(1)
     whole = E.maximum(box[-1] - shape[-1] + 1, Const(0))  # 1, or 0
