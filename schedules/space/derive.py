@@ -60,11 +60,11 @@ class Sketch:
     def valid(self) -> Program:
         """Whether a row lies in the space and keeps the limits."""
 
-        def both(env: H.Columns) -> list[Number]:
+        def both(env: H.Columns) -> list[list[Number]]:
             inside = H.allowed(self.holes, env)
             if self.target.kind != "cpu":
-                return [inside & gpu.within(self.kernels, env, gpu.Machine.of(self.target))]
-            return [inside & within(self.facts, env, Machine.of(self.target))]
+                return [[inside & gpu.within(self.kernels, env, gpu.Machine.of(self.target))]]
+            return [[inside & within(self.facts, env, Machine.of(self.target))]]
 
         return Program([h.name for h in self.holes], both)
 
@@ -110,7 +110,7 @@ class DerivedSpace:
 
     def valid(self, sketch: int, rows: Rows) -> np.ndarray:
         ok = np.empty(len(rows), dtype=bool)
-        for part, (found,) in self._sketches[sketch].valid.run(rows):
+        for part, (found,), _ in self._sketches[sketch].valid.run(rows):
             ok[part] = found
         return ok
 

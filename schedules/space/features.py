@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from schedules.space.facts import BlockFacts
 from schedules.space.holes import Columns
-from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, hottest, measure
-from schedules.space.recording import Program
+from schedules.space.hottest import Hottest
+from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, measure
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
 HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
@@ -31,18 +31,17 @@ class Features:
     def __init__(self, facts: tuple[BlockFacts, ...], holes: Sequence[str], machine: Machine) -> None:
         self._blocks, self._special = len(facts), sum(b.special for b in facts)
 
-        def quantities(env: Columns) -> list[Number]:
-            found = [measure(b, env, machine) for b in facts]
-            return [q[n] for q in found for n in FEATURES_PER_BLOCK]
+        def blocks(env: Columns) -> list[dict[str, Number]]:
+            return [measure(b, env, machine) for b in facts]
 
-        self._program = Program(holes, quantities)
+        self._hottest = Hottest(holes, blocks, FEATURES_PER_BLOCK, "cycles", ("memory_bytes",))
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]. A row's features depend on no other
         row."""
         out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
         hot, rest = np.split(out, [HOT_BLOCKS * len(FEATURES_PER_BLOCK)], axis=1)
-        sums = hottest(self._program, rows, FEATURES_PER_BLOCK, "cycles", hot, ("memory_bytes",))
+        sums = self._hottest(rows, hot)
         rest[:, 0], rest[:, 1] = self._blocks, sums["cycles"]
         rest[:, 2], rest[:, 3] = sums["memory_bytes"], self._special
         rest[:, 4] = sums["cycles"] / (GIGAHERTZ * 1e9)

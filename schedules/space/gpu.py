@@ -25,8 +25,8 @@ from schedules.primitives.base import as_expr
 from schedules.regions import footprint, span
 from schedules.space.facts import arithmetic, product
 from schedules.space.holes import Columns
-from schedules.space.quantities import Number, hottest, number
-from schedules.space.recording import Program
+from schedules.space.hottest import Hottest
+from schedules.space.quantities import Number, number
 
 WARP = 32
 SPARE_REGISTERS = 28  # indices, pointers, operands on their way
@@ -306,15 +306,14 @@ class Features:
     def __init__(self, facts: tuple[KernelFacts, ...], holes: Sequence[str], machine: Machine) -> None:
         self._kernels = len(facts)
 
-        def quantities(env: Columns) -> list[Number]:
-            found = [_measure(k, env, machine) for k in facts]
-            return [q[n] for q in found for n in FEATURES_PER_KERNEL]
+        def kernels(env: Columns) -> list[dict[str, Number]]:
+            return [_measure(k, env, machine) for k in facts]
 
-        self._program = Program(holes, quantities)
+        self._hottest = Hottest(holes, kernels, FEATURES_PER_KERNEL, "est_s")
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""
         out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
-        sums = hottest(self._program, rows, FEATURES_PER_KERNEL, "est_s", out[:, :-2])
+        sums = self._hottest(rows, out[:, :-2])
         out[:, -2], out[:, -1] = self._kernels, sums["est_s"]
         return out

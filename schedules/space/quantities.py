@@ -5,19 +5,16 @@ features and the analytic model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from schedules import expr as E
 from schedules.expr import Const, Expr
 from schedules.model import LINE, Target
 from schedules.space.facts import AccessFacts, BlockFacts
 from schedules.space.holes import Columns
-from schedules.space.recording import Program
 
 Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
@@ -36,34 +33,6 @@ FOLLOWED = 12  # runs read in turns that prefetching can follow at a time
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
 EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
 HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
-
-
-def hottest(
-    program: Program,
-    rows: npt.NDArray[np.int64],
-    names: Sequence[str],
-    by: str,
-    out: npt.NDArray[np.float32],
-    also: Sequence[str] = (),
-) -> dict[str, npt.NDArray[np.float64]]:
-    """Quantities of several blocks or kernels, which ``program`` gives one after the other by ``names``: of
-    those with most of ``by`` in each row, most first, side by side into ``out``, as many as fit, and zeros
-    where there are fewer. Returns ``by`` and ``also``, summed over all of them."""
-    width, blocks = len(names), program.count // len(names)
-    sums = {name: np.empty(len(rows)) for name in (by, *also)}
-    out[:, blocks * width :] = 0.0
-    for part, found in program.run(rows):
-        n = part.stop - part.start
-        table = np.empty((blocks, width, n), dtype=np.float32)
-        for k, column in enumerate(found):
-            table[k // width, k % width] = column
-        keys = np.stack([np.broadcast_to(x, n) for x in found[names.index(by) :: width]])
-        order = np.argsort(-keys, axis=0, kind="stable")
-        for k, block in enumerate(order[: out.shape[1] // width]):
-            out[part, k * width : (k + 1) * width] = table[block, :, np.arange(n)]
-        for name, column in sums.items():
-            column[part] = sum(found[names.index(name) :: width])
-    return sums
 
 
 def number(e: Expr, env: Columns) -> Number:

@@ -12,7 +12,7 @@ float division is several times as fast as that of integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -129,45 +129,76 @@ class Recording:
         step = self.steps[x.number] if isinstance(x, Recorded) else None
         return step[1] if step is not None and step[0] is f else None
 
+    def behind(self, results: Sequence[Any]) -> set[int]:
+        """The numbers of the columns that these are made of, and their own."""
+        found: set[int] = set()
+        left = [x for x in results if isinstance(x, Recorded)]
+        while left:
+            x = left.pop()
+            if x.number not in found:
+                found.add(x.number)
+                left += self.arguments(x.number)
+        return found
+
+    def arguments(self, number: int) -> list[Recorded]:
+        """The columns that a column is made of."""
+        step = self.steps[number]
+        return [x for x in step[1] if isinstance(x, Recorded)] if step is not None else []
+
+
+Group = Callable[[int], list[Any]]
+
 
 class Program:
-    """``formulas``: from the columns of the holes to quantities. Those of rows are then `run`."""
+    """``formulas``: from the columns of the holes to groups of quantities. Those of rows are then `run`: of
+    the first group always, of another one where it is asked for."""
 
-    def __init__(self, holes: Sequence[str], formulas: Callable[[Columns], Sequence[Any]]) -> None:
+    def __init__(self, holes: Sequence[str], formulas: Callable[[Columns], Sequence[Sequence[Any]]]) -> None:
         recording = Recording(holes)
-        results = formulas(recording.columns)
+        groups = formulas(recording.columns)
         self._holes = len(holes)
         self._start: list[Any] = [None] * len(recording.steps)  # values before the first step: constants
+        self._results = [[self._place(x) for x in group] for group in groups]
+        first, *others = (recording.behind(group) for group in groups)
+        later = set().union(*others) - first
+        kept = {x.number for n in later for x in recording.arguments(n)}
+        self._steps = [self._plan(recording, first, kept)]
+        self._steps += [self._plan(recording, group - first, first) for group in others]
 
-        def place(x: Any) -> int:
-            if isinstance(x, Recorded):
-                return x.number
-            self._start.append(x)
-            return len(self._start) - 1
+    def _place(self, x: Any) -> int:
+        if isinstance(x, Recorded):
+            return x.number
+        self._start.append(x)
+        return len(self._start) - 1
 
-        self._results = [place(x) for x in results]
-        self.count = len(self._results)  # of quantities
-        needed = set(self._results)
-        self._steps: list[tuple[Operation, int, tuple[int, ...], tuple[int, ...]]] = []
-        for n, step in reversed(list(enumerate(recording.steps))):
-            if step is None or n not in needed:
-                continue
-            f, args = step
-            inputs = tuple(place(x) for x in args)
-            freed = tuple({x.number for x in args if isinstance(x, Recorded)} - needed)
-            needed.update(inputs)
-            self._steps.append((f, n, inputs, freed))
-        self._steps.reverse()
+    def _plan(
+        self, recording: Recording, wanted: set[int], kept: set[int]
+    ) -> list[tuple[Operation, int, tuple[int, ...], tuple[int, ...]]]:
+        """``wanted`` in order: the operation, its result, its arguments, and of these the ones to free, which
+        are neither ``kept`` nor a result nor used again."""
+        kept = kept.union(*self._results)
+        plan = []
+        for n in sorted(wanted, reverse=True):
+            step = recording.steps[n]
+            if step is not None:
+                used = {x.number for x in recording.arguments(n)}
+                plan.append((step[0], n, tuple(self._place(x) for x in step[1]), tuple(used - kept)))
+                kept |= used
+        return plan[::-1]
 
-    def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, list[Any]]]:
-        """The quantities of some rows after the other: columns, or numbers where they depend on no hole."""
+    def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, list[Any], Group]]:
+        """Some rows after the other: which, the first group of their quantities, and what gives another one.
+        A quantity is a column, or a number where it depends on no hole."""
         for begin in range(0, len(rows), CHUNK):
             part = slice(begin, min(begin + CHUNK, len(rows)))
             values = self._start.copy()
             values[: self._holes] = np.ascontiguousarray(rows[part].T, dtype=np.float64)
-            with np.errstate(divide="ignore", invalid="ignore"):  # of rows outside of the space
-                for f, out, inputs, freed in self._steps:
-                    values[out] = f(*[values[i] for i in inputs])
-                    for i in freed:  # its memory is in the cache: the next result may have it
-                        values[i] = None
-            yield part, [values[i] for i in self._results]
+            yield part, self._group(values, 0), partial(self._group, values)
+
+    def _group(self, values: list[Any], group: int) -> list[Any]:
+        with np.errstate(divide="ignore", invalid="ignore"):  # of rows outside of the space
+            for f, out, inputs, freed in self._steps[group]:
+                values[out] = f(*[values[i] for i in inputs])
+                for i in freed:  # its memory is in the cache: the next result may have it
+                    values[i] = None
+        return [values[i] for i in self._results[group]]

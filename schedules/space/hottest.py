@@ -1,0 +1,59 @@
+"""Features of candidates that have several blocks or kernels: of the hottest ones, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.space.holes import Columns
+from schedules.space.quantities import Number
+from schedules.space.recording import Program
+
+Measured = Sequence[Mapping[str, Number]]
+
+
+class Hottest:
+    """``measure`` gives the quantities of each block or kernel, by name. ``names``: those that are wanted of
+    the ones with most of ``by`` in each row; ``also``: those that are summed, as ``by`` is."""
+
+    def __init__(
+        self,
+        holes: Sequence[str],
+        measure: Callable[[Columns], Measured],
+        names: Sequence[str],
+        by: str,
+        also: Sequence[str] = (),
+    ) -> None:
+        self._width, self._summed = len(names), (by, *also)
+
+        def groups(env: Columns) -> list[list[Number]]:
+            found = measure(env)
+            summed = [q[name] for name in self._summed for q in found]
+            return [summed, *([q[name] for name in names] for q in found)]
+
+        self._program = Program(holes, groups)
+
+    def __call__(
+        self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """Into ``out``, [rows, as many as wanted times len(names)]: those of the hottest, hottest first, and
+        zeros where there are fewer. Returns the sums over all."""
+        sums = {name: np.empty(len(rows)) for name in self._summed}
+        out[:] = 0.0
+        for part, summed, group in self._program.run(rows):
+            n, blocks = part.stop - part.start, len(summed) // len(sums)
+            for k, column in enumerate(sums.values()):
+                column[part] = sum(summed[k * blocks : (k + 1) * blocks])
+            keys = np.stack([np.broadcast_to(x, n) for x in summed[:blocks]])
+            order = np.argsort(-keys, axis=0, kind="stable")[: out.shape[1] // self._width]
+            used = np.flatnonzero(np.bincount(order.ravel(), minlength=blocks))  # of many blocks, few
+            table = np.empty((n, len(used), self._width), dtype=np.float32)
+            for k, block in enumerate(used):
+                for j, column in enumerate(group(1 + int(block))):
+                    table[:, k, j] = column
+            places = np.searchsorted(used, order.T) + len(used) * np.arange(n)[:, None]
+            chosen = table.reshape(-1, self._width)[places]
+            out[part, : len(order) * self._width] = chosen.reshape(n, -1)
+        return sums
