@@ -21,7 +21,7 @@ HEAVY = ("numpy", "xgboost", "sklearn", "sqlalchemy", "alembic", "llvmlite", "ty
 # Third-party packages that each package may import (docs/adr/0003).
 MAY_IMPORT = {
     "schedules": {"numpy", "schedules"},
-    "cost_model": {"numpy", "xgboost", "sklearn", "schedules", "cost_model"},
+    "cost_model": {"numpy", "xgboost", "schedules", "cost_model"},
     "kernels_db": {"sqlalchemy", "alembic", "psycopg", "schedules", "kernels_db"},
 }
 
