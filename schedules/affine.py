@@ -299,9 +299,25 @@ def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:
         if op == "%":
             return simplify(r - q * c, {}) if q else r
         return from_linear(whole, Const(k // c + q))
+    unit, high, low = _units(rest, k % c, c, ranges)
     if op == "%":
-        return E.binary("%", r, c)
-    return from_linear(whole, Const(k // c)) + E.binary("//", r, c)
+        return E.binary("%", high, c // unit) * unit + low
+    return from_linear(whole, Const(k // c)) + E.binary("//", high, c // unit)
+
+
+def _units(terms: Mapping[Expr, Expr], const: int, c: int, ranges: Ranges) -> tuple[int, Expr, Expr]:
+    """The sum as ``unit * high + low``, 0 <= ``low`` < ``unit``. ``unit`` divides ``c``, so ``low`` has no
+    part in the quotient by ``c``. (1, all of it, 0) where there is no larger unit."""
+    factors = {math.gcd(int(k.value), c) for k in terms.values() if isinstance(k, Const)}
+    for unit in sorted(factors - {1}, reverse=True):
+        high = {a: k for a, k in terms.items() if isinstance(k, Const) and k.value % unit == 0}
+        low = {a: k for a, k in terms.items() if a not in high}
+        within = bounds(from_linear(low, Const(const)), ranges)
+        if within is not None and within[0] // unit == within[1] // unit:
+            times = within[0] // unit
+            scaled = {a: Const(int(k.value) // unit) for a, k in high.items()}
+            return unit, from_linear(scaled, Const(times)), from_linear(low, Const(const - times * unit))
+    return 1, from_linear(terms, Const(const)), ZERO
 
 
 def refine(conds: tuple[Expr, ...], e: Expr, r: Range | None, ranges: Ranges) -> Range | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.codegen.llvm_address import Flat, Place
 from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
@@ -482,7 +482,7 @@ class _Function:
             return False
         # where the array is that aligned, so is its first line
         line = {skew(buffer).name: Const(STREAM_ALIGN // item) * skew(buffer)}
-        at = Flat(tuple((E.substitute(a, line), c) for a, c in at.terms), at.const)
+        at = replace(at, terms=tuple((E.substitute(a, line), c) for a, c in at.terms))
         return self.x.lanes * item % STREAM_ALIGN == 0 and self.x.multiple(at) * item % STREAM_ALIGN == 0
 
     def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:

@@ -32,10 +32,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A flat index: ``sum(coefficient * atom) + const``."""
+    """A flat index: ``sum(coefficient * atom) + const``. ``within``: variables inside of atoms."""
 
     terms: tuple[tuple[Expr, int], ...]
     const: int
+    within: frozenset[str]
 
 
 class Addresses(ABC):
@@ -51,7 +52,7 @@ class Addresses(ABC):
         self.lanes = 1
         self.mask: Value | None = None
         self.unrolled: dict[str, tuple[int, Scope]] = {}  # iterations, and the scope that all run in
-        self._flat: dict[tuple[str, tuple[Expr, ...]], Flat] = {}
+        self._flat: dict[tuple[str, tuple[Expr, ...], affine.Range | None], Flat] = {}
         # the same by identity, which is asked of every access of an unrolled tile; the indices are kept, too
         self._flat_of: dict[tuple[str, int], tuple[tuple[Expr, ...], Flat]] = {}
 
@@ -64,6 +65,8 @@ class Addresses(ABC):
         found = self._flat_of.get((buffer, id(indices)))
         if found is None:
             found = self._flat_of[buffer, id(indices)] = indices, self._flattened(buffer, indices)
+        if self.lane_var in found[1].within:
+            return self._flattened(buffer, indices, (self.lane_base, self.lane_base + self.lanes - 1))
         return found[1]
 
     def forget(self, buffer: str) -> None:
@@ -71,16 +74,22 @@ class Addresses(ABC):
         self._flat = {k: v for k, v in self._flat.items() if k[0] != buffer}
         self._flat_of = {k: v for k, v in self._flat_of.items() if k[0] != buffer}
 
-    def _flattened(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
-        key = (buffer, indices)
+    def _flattened(
+        self, buffer: str, indices: tuple[Expr, ...], lanes: affine.Range | None = None
+    ) -> Flat:
+        """``lanes``: the first and the last one of a register, which may all have the same quotient."""
+        key = (buffer, indices, lanes)
         if key not in self._flat:
             e: Expr = Const(0)
             for i, n in zip(indices, self.places[buffer].strides, strict=True):
                 e = e + i * n
+            if lanes is not None and self.lane_var is not None:
+                e = affine.simplify(e, {self.lane_var: lanes})
             terms, const = affine.rejoined(e)
             self._flat[key] = Flat(
                 tuple((a, int(c.value)) for a, c in terms.items() if isinstance(c, Const)),
                 int(const.value) if isinstance(const, Const) else 0,
+                frozenset().union(*(E.variables(a) for a in terms if not isinstance(a, Var))),
             )
         return self._flat[key]
 

@@ -31,6 +31,7 @@ class AccessFacts:
     item: int
     write: bool
     stride: Expr | None  # None: not linear in the lane
+    digits: tuple[Expr, ...]  # what lanes are divided by for that: linear where they have the same quotient
     pitch: Expr | None  # the step along the innermost reduction loop, likewise
     rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other loop of the tile
     tile: Expr
@@ -175,9 +176,9 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 buf.name,
                 ITEMSIZE[buf.dtype],
                 write,
-                _stride(at, buf.shape, lane),
-                _stride(at, buf.shape, walk),
-                tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)) is not None),
+                *_stride(at, buf.shape, lane),
+                _stride(at, buf.shape, walk)[0],
+                tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)[0]) is not None),
                 _loaded(at, held, tile),
                 product(inner),
                 product(_box(at, buf.shape, tile + rest)),
@@ -333,22 +334,26 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
 
 
-def _stride(at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None) -> Expr | None:
-    """Elements between neighbouring lanes, by the row-major strides of the buffer; packed digits (``// %``)
-    of the lane count as unit steps of their dimension."""
-    if lane is None:
-        return Const(0)
+def _stride(
+    at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None
+) -> tuple[Expr | None, tuple[Expr, ...]]:
+    """Elements between neighbouring lanes, by the row-major strides of the buffer; and what lanes are divided
+    by, quotients staying as they are and remainders going on by one."""
     out: Expr = Const(0)
+    digits: dict[Expr, None] = {}
+    if lane is None:
+        return out, ()
     step: Expr = Const(1)
     for i, n in zip(reversed(at), reversed(shape), strict=True):
-        if lane.var in E.variables(i):
-            terms, _ = affine.linear(i)
-            c = terms.get(Var(lane.var))
-            if c is not None:
+        for atom, c in affine.linear(i)[0].items():
+            if atom == Var(lane.var):
                 out = out + c * step
-            elif isinstance(i, E.Binary) and i.op == "%":
-                out = out + step
-            elif not (isinstance(i, E.Binary) and i.op == "//"):
-                return None
+            elif lane.var in E.variables(atom):
+                match atom:
+                    case E.Binary(op="//" | "%" as op, b=b) if affine.is_scalar(b):
+                        digits[b] = None
+                        out = out + c * step if op == "%" else out
+                    case _:
+                        return None, ()
         step = step * n
-    return out
+    return out, tuple(digits)

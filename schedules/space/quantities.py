@@ -127,12 +127,11 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     loads = gathers = shuffles = accumulators = streams = np.zeros_like(lanes)
     for a in b.accesses:
         tile = number(a.tile, env)
-        stride = None if a.stride is None else number(a.stride, env)
-        wide = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 1
-        same = np.zeros_like(lanes, dtype=bool) if stride is None else stride == 0
+        wide, same = _steps(a, 1, lanes, per, env), _steps(a, 0, lanes, per, env)
         side = np.minimum(lanes, per)
         squares = tile * np.where(wide | same, 0.0, _in_squares(a, side, env))
         rest = tile - squares + squares / side
+        rest = np.where(same, np.minimum(rest, unrolled * wide_registers), rest)
         ops = np.where(wide, np.ceil(tile / lanes * wide_registers), rest)
         if a.write and b.reduces:
             accumulators = accumulators + ops
@@ -146,6 +145,23 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     spills = np.maximum(registers - m.registers, 0.0)
     vectors = unrolled * wide_registers
     return Tile(lanes, unrolled, vectors, accumulators, registers, spills, loads, gathers, shuffles)
+
+
+def _steps(a: AccessFacts, step: int, lanes: Number, per: float, env: Columns) -> Number:
+    """Whether the lanes of every register are so many elements apart."""
+    if a.stride is None:
+        return np.zeros_like(lanes, dtype=bool)
+    so = number(a.stride, env) == step
+    for digit in a.digits:  # tiles begin with a multiple of their lanes, and so do registers in them
+        base = number(digit, env)
+        so = so & ((base % lanes == 0) | (np.minimum(lanes, per) <= np.minimum(_unit(lanes), _unit(base))))
+    return so
+
+
+def _unit(n: Number) -> Number:
+    """The largest power of two that divides a number."""
+    whole = n.astype(np.int64)
+    return whole & -whole
 
 
 def _in_squares(a: AccessFacts, side: Number, env: Columns) -> Number:
@@ -335,7 +351,7 @@ def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[
             continue
         pitch = np.abs(number(a.pitch, env))
         rows = [(number(n, env), np.abs(number(step, env)) * a.item) for n, step in far]
-        wide = a.stride is not None and number(a.stride, env) == 1
+        wide = _steps(a, 1, number(b.lanes, env), m.vector / b.item, env)
         lines = np.maximum(1.0, number(a.tile, env) * np.where(pitch == 1, 1.0, a.item / LINE))
         near = 1.0 - np.minimum(np.where(wide, number(a.run, env), 1.0) * a.item / LINE, 1.0)
         later = 1.0 - (1.0 - near) / number(a.again, env)  # what is lost: of a line in a tile, of all of them
@@ -360,8 +376,7 @@ def _beside(step: Expr, most: int) -> bool:
 
 def _deep(count: Number, step: Number, period: int) -> Number:
     """How many of so many lines, ``step`` bytes apart, fall into one set."""
-    step = step.astype(np.int64)
-    return np.maximum(count / (period / np.clip(step & -step, 1, period)), 1.0)
+    return np.maximum(count / (period / np.clip(_unit(step), 1, period)), 1.0)
 
 
 def _useful(b: BlockFacts, env: Columns) -> Number:
