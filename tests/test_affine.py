@@ -45,6 +45,35 @@ def test_simplified_equals(e: Expr) -> None:
     assert all(E.evaluate(s, p) == E.evaluate(e, p) for p in points())
 
 
+digits = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 24]), st.sampled_from(["i", "j", "l"]))
+
+
+@given(st.lists(digits, min_size=1, max_size=3), st.integers(-40, 40), st.sampled_from([4, 6, 8, 12, 16, 24]))
+def test_quotients_of_sums_of_digits_equal(terms: list[tuple[int, str]], const: int, c: int) -> None:
+    ranges = RANGES | {"l": (4, 7)}
+    e: Expr = Const(const)
+    for factor, name in terms:
+        e = e + Var(name) * factor
+    for op in ("//", "%"):
+        whole = E.binary(op, e, c)
+        s = affine.simplify(whole, ranges)
+        for p, x in itertools.product(points(), range(4, 8)):
+            assert E.evaluate(s, p | {"l": x}) == E.evaluate(whole, p | {"l": x})
+
+
+def test_what_cannot_reach_the_next_multiple_has_no_part_in_a_quotient() -> None:
+    x, lane = Var("x"), Var("lane")
+
+    def simple(e: Expr, lanes: affine.Range) -> Expr:
+        return affine.simplify(e, {"lane": lanes})
+
+    assert simple((x * 16 + lane) // 32, (0, 15)) == x // 2
+    assert simple((x * 48 + lane) // 32, (16, 31)) == (x * 3 + 1) // 2
+    assert simple((x * 16 + lane) % 32, (0, 15)) == x % 2 * 16 + lane
+    for lanes in ((0, 16), (8, 23)):
+        assert simple((x * 16 + lane) // 32, lanes) == (x * 16 + lane) // 32
+
+
 @given(indices)
 def test_linear_form_equals(e: Expr) -> None:
     back = affine.from_linear(*affine.linear(e))

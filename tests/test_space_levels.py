@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from helpers import in_tiles, tiled
+from helpers import check_compiled, expected, host, in_tiles, inputs, tiled
 from space_cases import target
 
 from autotune.codegen.llvm import emit
@@ -117,3 +118,18 @@ def test_squares_are_loaded_by_rows_where_code_generation_does(rows: int, lanes:
     found = measure(analyse(s.nest)[0], Columns(), Machine.of(cpu))
     by_element = "load float," in emit(lower(s.nest), cpu).text
     assert (found["gathers"] > 0) == by_element
+
+
+@pytest.mark.parametrize("lanes", [4, 6, 8, 12, 16, 24])
+@pytest.mark.parametrize("group", [3, 4, 8, 12, 16, 32])
+def test_lanes_share_an_element_where_code_generation_sees_it(group: int, lanes: int) -> None:
+    """Channels of a group read the same input; registers are of 8 lanes."""
+    x, w = te.placeholder((3, 32), name="x"), te.placeholder((3, 96), name="w")
+    s = Schedule(te.dag([x, w, te.compute((3, 96), lambda i, o: x[i, o // group] * w[i, o], "y")]), host())
+    s.vectorize(s.split(s.loops("y")[-1], (None, lanes))[-1])
+    cpu = target(vector_bytes=32)
+    found = measure(analyse(s.nest)[0], Columns(), Machine.of(cpu))
+    lane_by_lane = re.search("insertelement .* i64 [1-9]", emit(lower(s.nest), cpu).text)
+    assert (found["gathers"] > 0) == (lane_by_lane is not None)
+    data = inputs(s.dag)
+    check_compiled(s.dag, s.trace, host(), data, expected(s.dag, data))
