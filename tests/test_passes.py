@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from programs import chain, conv2d, make, matmul, matmul_relu
 
 from schedules import expr as E
+from schedules import interp
 from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr, Load, Logic, Var
@@ -88,6 +92,38 @@ def test_unswitch_takes_a_choice_out_of_the_loops_that_do_not_decide_it() -> Non
     assert not_there == Guard(
         Logic("not", (J < 3,)), Loop("i", Const(10), Store("X", (V,), choice.b), "vectorize")
     )
+
+
+AT = J * 4 + V
+WITHIN = E.compare("<=", 1, AT)
+
+
+@pytest.mark.parametrize("kind", ["serial", "vectorize"])
+@pytest.mark.parametrize(
+    ("cond", "always"),
+    [
+        (AT < 10, J * 4 + 3 < 10),
+        (E.all_of(WITHIN, AT < 10), E.all_of(E.compare("<=", 1, J * 4), J * 4 + 3 < 10)),
+        (E.all_of(V < 4, J < 2), E.all_of(J < 2)),
+        (10 - AT > 0, None),
+        (E.all_of(J < 2, AT < 10), E.all_of(J < 2, J * 4 + 3 < 10)),
+    ],
+    ids=["tail", "both borders", "known", "turned round", "rows too"],
+)
+def test_tiles_on_no_border_are_copied_without_a_choice(cond: Expr, always: Expr | None, kind: str) -> None:
+    shape = (Const(12),)
+    x, y = Buffer("X", shape, "float32"), Buffer("Y", shape, "float32")
+    row = Loop("i", Const(4), Store("X", (AT,), E.select(cond, Load("Y", (AT,), "float32"), 7.0)), kind)
+    before = Loop("j", Const(3), row)
+    after = unswitch(before)
+    copy = replace(row, body=Store("X", (AT,), Load("Y", (AT,), "float32")))
+    (plain,) = [s for s in walk(after) if isinstance(s, Guard) and s.body == copy]
+    assert always is None or plain.cond == always
+    outputs = [np.zeros(12, dtype=np.float32) for _ in range(2)]
+    for s, out in zip((before, after), outputs, strict=True):
+        arrays = {"X": out, "Y": np.arange(12, dtype=np.float32)}
+        interp.run(LoweredFunc("f", (x, y), ("X",), s), arrays)
+    assert outputs[0].tolist() == outputs[1].tolist()
 
 
 @pytest.mark.parametrize(

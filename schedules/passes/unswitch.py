@@ -1,35 +1,85 @@
-"""Take a choice that no iteration changes out of the loops around it (loop unswitching).
+"""Take a choice out of the loops around it where they do not decide it (loop unswitching).
 
 ``for j: B[j] = select(c, x, y)`` becomes ``if c: for j: B[j] = x`` and ``if not c: for j: B[j] = y`` where
-``c`` does not depend on ``j``: a row of a padded copy is a copy or a fill, and its lanes need no masks.
+``c`` does not depend on ``j``: a row of a padded copy is a copy or a fill, and its lanes need no masks. Where
+it does, but outer loops can tell that all iterations choose ``x``, these are copied without a choice: all
+tiles but the last, or those on no border.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Logic, Select
+from schedules.expr import Compare, Const, Expr, Logic, Select
 from schedules.ir import Guard, Loop, Stmt, Store, seq, with_body
+from schedules.passes.simplify import Ranges, loop_range
 
 
 def unswitch(s: Stmt) -> Stmt:
     """``s`` with every nest of loops around a single store of such a choice split in two."""
-    choice = _choice(s, frozenset()) if isinstance(s, Loop) else None
-    if choice is None:
+    found = _choice(s, {}) if isinstance(s, Loop) else None
+    if found is None:
         return with_body(s, unswitch)
+    choice, inside = found
+    always = _always(choice.cond, inside)
+    if isinstance(always, Const):  # this loop would have to be split: one within may not
+        return with_body(s, unswitch)
+    decided = always == choice.cond
+    other = _store(s, choice.b) if decided else _rows(s)
+    return seq(Guard(always, _store(s, choice.a)), Guard(Logic("not", (always,)), other))
+
+
+def _rows(s: Stmt) -> Stmt:
+    """A nest some of whose iterations choose otherwise: split where loops do not decide the choice at all."""
+    found = _choice(s, {}) if isinstance(s, Loop) else None
+    if found is None:
+        return s
+    choice, inside = found
+    if E.variables(choice.cond) & inside.keys():
+        return with_body(s, _rows)
     there = Guard(choice.cond, _store(s, choice.a))
     return seq(there, Guard(Logic("not", (choice.cond,)), _store(s, choice.b)))
 
 
-def _choice(s: Stmt, inside: frozenset[str]) -> Select | None:
-    """The choice that a perfect nest stores, if no loop from here on decides it."""
+def _choice(s: Stmt, inside: Ranges) -> tuple[Select, Ranges] | None:
+    """The choice that a perfect nest stores, if values have no part in it, and the ranges of its loops."""
     match s:
-        case Loop(kind="serial" | "unroll" | "vectorize", var=v, body=b):
-            return _choice(b, inside | {v})
-        case Store(value=Select(cond=c) as choice) if not E.loads(c) and not E.variables(c) & inside:
-            return choice
+        case Loop(kind="serial" | "unroll" | "vectorize", var=v, extent=n, body=b):
+            r = loop_range(n, inside)
+            return None if r is None else _choice(b, inside | {v: r})
+        case Store(value=Select(cond=c) as choice) if not E.loads(c):
+            return choice, inside
     return None
+
+
+def _always(cond: Expr, inside: Ranges) -> Expr:
+    """That a condition holds in all iterations of the loops ``inside``, as far as it can be told."""
+    return E.all_of(*(_throughout(c, inside) for c in E.conjuncts(cond)))
+
+
+def _throughout(c: Expr, inside: Ranges) -> Expr:
+    if not E.variables(c) & inside.keys():
+        return c
+    if not (isinstance(c, Compare) and c.op in ("<", "<=") and E.dtype_of(c.a) == E.INDEX):
+        return E.FALSE
+    least, most = _end(c.b, inside, 0), _end(c.a, inside, 1)
+    return E.FALSE if least is None or most is None else E.compare(c.op, most, least)
+
+
+def _end(e: Expr, inside: Ranges, which: int) -> Expr | None:
+    """The least (0) or the largest (1) value of an index over the loops ``inside``, by the loops outside."""
+    terms, end = affine.linear(e)
+    for atom, factor in terms.items():
+        term: Expr = atom * factor
+        if E.variables(atom) & inside.keys():
+            ends = affine.bounds(term, inside)
+            if ends is None:
+                return None
+            term = Const(ends[which])
+        end = end + term
+    return affine.simplify(end, {})
 
 
 def _store(s: Stmt, value: E.Expr) -> Stmt:
