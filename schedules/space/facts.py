@@ -24,8 +24,9 @@ class AccessFacts:
     """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
     the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
     that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
-    ``run``: elements that lie side by side among those of the tile; ``runs``: the elements, and those of them
-    that lie side by side, up to a full reduction, and up to the next loop that goes on to others."""
+    ``run``: elements that lie side by side among those of the tile; ``longer``: the same up to the next loop
+    that goes on to others; ``walk``: the extent of each loop that goes on to others, innermost first, and the
+    elements that lie side by side up to it."""
 
     buffer: str
     item: int
@@ -40,7 +41,8 @@ class AccessFacts:
     moved: Expr
     distance: Expr
     run: Expr
-    runs: tuple[tuple[Expr, Expr], ...]
+    longer: Expr
+    walk: tuple[tuple[Expr, Expr], ...]
     again: Expr  # how often the loops outside of a full reduction come back to the same elements
 
 
@@ -185,7 +187,12 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 product(_box(at, buf.shape, since)) * product([x.extent for x in loops[:shared]]),
                 distance(since) if buf.name in used else everything,
                 _run(held, buf.shape, 1),
-                tuple((product(x), _run(x, buf.shape, n)) for x, n in ((inner, 2), (onward, 1 + write))),
+                _run(onward, buf.shape, 1 + write),
+                tuple(
+                    (x.extent, _run(_box(at, buf.shape, tile + rest[k:]), buf.shape, 2))
+                    for k, x in reversed(list(enumerate(rest)))
+                    if _moves(x, at)
+                ),
                 product([x.extent for k, x in enumerate(outer) if k not in moves]),
             )
         )

@@ -29,8 +29,8 @@ STREAMS = 8  # lines that may be streamed to at a time
 SELECT_CYCLES = 1.5
 SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
-FOLLOWED = 12  # runs read in turns that prefetching can follow at a time
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
+WALKED = 4  # loops of one iteration, at most, that are looked through
 EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
 HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 
@@ -275,7 +275,7 @@ def _beyond(
     if a.write:
         piece = np.minimum(lanes * a.item, LINE)
         run = number(a.run, env)
-        torn = np.where(number(a.runs[-1][1], env) > run, 0.0, LINE / a.item / run)  # at the ends of runs
+        torn = np.where(number(a.longer, env) > run, 0.0, LINE / a.item / run)  # at the ends of runs
         torn = np.where(streams > 1, 0.0, torn)  # they begin with a line
         pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0 + torn)
         out = [x + (streams > 0) * count * pieces for x in out]
@@ -323,13 +323,15 @@ def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Numbe
 
 
 def _run_length(a: AccessFacts, env: Columns) -> Number:
-    """Elements that are read one after the other before memory is asked elsewhere: those of a longer part
-    of the loops, where its runs are few enough to be followed at a time, else those of a tile."""
+    """Elements that are read one after the other before memory is asked elsewhere. Prefetching follows what
+    each instruction reads (strides by the program counter; Baer & Chen, 1991): along the first loop that goes
+    on to others at all, if it goes on along a run; else there is what a tile has of it."""
     length = np.maximum(number(a.run, env), LINE / a.item)  # what else is in a line is used soon
-    for points, run in a.runs:
-        longer = number(run, env)
-        followed = number(points, env) <= FOLLOWED * longer
-        length = np.maximum(length, np.where(followed, longer, 0.0))
+    still: Number = np.ones((), dtype=bool)
+    for extent, run in a.walk[:WALKED]:
+        goes = number(extent, env) > 1
+        length = np.where(still & goes, np.maximum(length, number(run, env)), length)
+        still = still & ~goes
     return length
 
 
