@@ -173,7 +173,7 @@ def test_few_rows_are_read_to_their_end_and_many_in_short_runs(rows: int, lanes:
 
 
 def test_whole_rows_of_a_small_dimension_follow_each_other() -> None:
-    """Pixels of 64 channels: a tile of 14 is one run."""
+    """Pixels of 64 channels: all 512 of a row of the image are one run, whatever tiles they are read in."""
     s = Schedule(ops.workload("conv2d", {"h": 512, "w": 512, "ci": 64, "co": 64, "k": 1}).dag)
     *_, p, q, o, _, _, c = s.loops("y")
     q0, q1 = s.split(q, (None, 16))
@@ -181,7 +181,28 @@ def test_whole_rows_of_a_small_dimension_follow_each_other() -> None:
     s.unroll(q1)
     s.vectorize(o)
     found = measured(s)
-    assert found["memory_runs"] == pytest.approx(512 * 512 * 64 / (16 * 64), rel=0.05)
+    assert found["memory_runs"] == pytest.approx(512, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("order", "unrolled", "run"),
+    [
+        ("jIk", 1, 16),  # a loop over rows of b, for several rows of a: of each row a vector
+        ("jIk", 8, 4096),  # unrolled: each row has an instruction of its own, that goes on along it
+        ("kIj", 1, 4096),  # row by row
+    ],
+)
+def test_rows_are_followed_where_instructions_go_on_along_them(order: str, unrolled: int, run: int) -> None:
+    s = Schedule(ops.workload("matmul", {"m": 16, "n": 4096, "k": 4096}).dag)
+    i, j, r = s.loops("c")
+    i0, i1 = s.split(i, (None, 2))
+    j0, j1 = s.split(j, (None, 16))
+    r0, r1, r2 = s.split(r, (None, 8 // unrolled, unrolled))
+    s.reorder(r0, *({"I": i0, "j": j0, "k": r1}[x] for x in order), r2, i1, j1)
+    s.unroll(i1)
+    s.unroll(r2)
+    s.vectorize(j1)
+    assert measured(s)["memory_runs"] == pytest.approx(4096 * 4096 / run, rel=0.3)  # a has some too
 
 
 # -- limits ------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ class AccessFacts:
     the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
     that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
     ``run``: elements that lie side by side among those of the tile; ``longer``: the same up to the next loop
-    that goes on to others; ``walk``: the extent of each loop that goes on to others, innermost first, and the
-    elements that lie side by side up to it."""
+    outside of a full reduction that goes on to others, ``visits``: how often elements are touched meanwhile;
+    ``walk``: the extent of each loop that goes on to others, innermost first, and the elements that lie side
+    by side up to it."""
 
     buffer: str
     item: int
@@ -42,6 +43,7 @@ class AccessFacts:
     distance: Expr
     run: Expr
     longer: Expr
+    visits: Expr
     walk: tuple[tuple[Expr, Expr], ...]
     again: Expr  # how often the loops outside of a full reduction come back to the same elements
 
@@ -172,7 +174,8 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         since = loops[shared:]
         held, inner = _box(at, buf.shape, tile), _box(at, buf.shape, tile + deep)
         moves = [k for k, x in enumerate(outer) if _moves(x, at)]
-        onward = _box(at, buf.shape, tile + rest[moves[-1] if moves else 0 :])
+        near = rest[moves[-1] if moves else first :]
+        onward = _box(at, buf.shape, tile + near)
         facts.append(
             AccessFacts(
                 buf.name,
@@ -188,6 +191,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 distance(since) if buf.name in used else everything,
                 _run(held, buf.shape, 1),
                 _run(onward, buf.shape, 1 + write),
+                product(onward) * product([x.extent for x in near if not _moves(x, at)]),
                 tuple(
                     (x.extent, _run(_box(at, buf.shape, tile + rest[k:]), buf.shape, 2))
                     for k, x in reversed(list(enumerate(rest)))

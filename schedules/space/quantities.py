@@ -30,7 +30,8 @@ SELECT_CYCLES = 1.5
 SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
-WALKED = 4  # loops of one iteration, at most, that are looked through
+FOLLOWED = 12  # runs read in turns, if nothing is read twice
+WALKED = 4  # loops that are asked whether they go on
 EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
 HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 
@@ -323,16 +324,19 @@ def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Numbe
 
 
 def _run_length(a: AccessFacts, env: Columns) -> Number:
-    """Elements that are read one after the other before memory is asked elsewhere. Prefetching follows what
-    each instruction reads (strides by the program counter; Baer & Chen, 1991): along the first loop that goes
-    on to others at all, if it goes on along a run; else there is what a tile has of it."""
-    length = np.maximum(number(a.run, env), LINE / a.item)  # what else is in a line is used soon
+    """Elements that are read one after the other before memory is asked elsewhere: what a tile has of a run,
+    or more where prefetching follows. It follows what each instruction reads (strides by the program counter;
+    Baer & Chen, 1991), so along loops that go on until one goes elsewhere; and a few runs in turns, unless
+    what is done with them keeps them apart."""
+    length = number(a.run, env)
     still: Number = np.ones((), dtype=bool)
-    for extent, run in a.walk[:WALKED]:
-        goes = number(extent, env) > 1
-        length = np.where(still & goes, np.maximum(length, number(run, env)), length)
-        still = still & ~goes
-    return length
+    for extent, upto in a.walk[:WALKED]:
+        run = number(upto, env)
+        on = (number(extent, env) == 1) | (run > length)
+        length, still = np.where(still, np.maximum(length, run), length), still & on
+    longer = number(a.longer, env)
+    length = np.where(number(a.visits, env) <= FOLLOWED * longer, np.maximum(length, longer), length)
+    return np.maximum(length, LINE / a.item)  # what else is in a line is used soon
 
 
 def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:
