@@ -70,15 +70,20 @@ def one_task_suite(task: Task, path: Path) -> Path:
     return path
 
 
-def row(task: Task, threads: int, budget: str, peers: str) -> dict[str, Any]:
+def settings(task: Task, threads: int) -> list[str]:
+    """What the command line is told beside a task."""
     known = ["--constant-weights"] if task.workload.dag.constants else []
-    common = [*words(task), *known, "--threads", str(threads)]
+    return [*known, "--threads", str(threads)]
+
+
+def row(task: Task, threads: int, budget: str, peers: str) -> dict[str, Any]:
+    common = [*words(task), *settings(task, threads)]
     with tempfile.TemporaryDirectory() as tmp:
         db = ["--db", f"{tmp}/tuning.db"]
         tuned = run("tune", *common, "--budget", budget, *db)
         alone = str(one_task_suite(task, Path(tmp) / "one.toml"))
         found = run(
-            "bench", "--suite", alone, *known, "--threads", str(threads), "--against", peers,
+            "bench", "--suite", alone, *settings(task, threads), "--against", peers,
             "--duration", "10s", *db,
         )  # fmt: skip
         compared = {k: found["tasks"][0][k] for k in ("rows", "ratio")}
@@ -144,11 +149,11 @@ def main() -> None:
         command = f"{name} --threads {options.threads} --budget {options.budget} --against {options.against}"
         command += " --constant-weights" if options.constant_weights else ""
         done |= {"machine": machine(), "command": command, "commit": commit()}
-        have = {(tuple(r["task"][:3]), r["threads"]) for r in done["rows"]}
+        have = [r["task"] for r in done["rows"]]
         for task in read(options.suite, options.constant_weights):
             if options.constant_weights and not task.workload.dag.constants:
                 continue  # nothing is known ahead: the other table has it
-            if (tuple(words(task)[:3]), options.threads) in have:
+            if [*words(task), *settings(task, options.threads)] in have:
                 continue
             done["rows"].append(row(task, options.threads, options.budget, options.against))
             options.out.write_text(json.dumps(done, indent=1) + "\n")
