@@ -26,9 +26,9 @@ def unswitch(s: Stmt) -> Stmt:
     always = _always(choice.cond, inside)
     if isinstance(always, Const):  # this loop would have to be split: one within may not
         return with_body(s, unswitch)
-    decided = always == choice.cond
-    other = _store(s, choice.b) if decided else _rows(s)
-    return seq(Guard(always, _store(s, choice.a)), Guard(Logic("not", (always,)), other))
+    if always == choice.cond:
+        return _split(s, choice)
+    return seq(Guard(always, _store(s, choice.a)), Guard(Logic("not", (always,)), _rows(s)))
 
 
 def _rows(s: Stmt) -> Stmt:
@@ -39,6 +39,11 @@ def _rows(s: Stmt) -> Stmt:
     choice, inside = found
     if E.variables(choice.cond) & inside.keys():
         return with_body(s, _rows)
+    return _split(s, choice)
+
+
+def _split(s: Stmt, choice: Select) -> Stmt:
+    """The nest once for either side of its choice."""
     there = Guard(choice.cond, _store(s, choice.a))
     return seq(there, Guard(Logic("not", (choice.cond,)), _store(s, choice.b)))
 

@@ -153,7 +153,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
     deep, outer = rest[first:], rest[:first]
     lane = next((x for x in tile if x.kind == "vectorize"), None)
-    walk = next((x for x in reversed(loops) if x.var in red), None)
+    along = next((x for x in reversed(loops) if x.var in red), None)
     rows = [x for x in tile if x.var not in red]
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
@@ -182,7 +182,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 ITEMSIZE[buf.dtype],
                 write,
                 *_stride(at, buf.shape, lane),
-                _stride(at, buf.shape, walk)[0],
+                _stride(at, buf.shape, along)[0],
                 tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)[0]) is not None),
                 _loaded(at, held, tile),
                 product(inner),
