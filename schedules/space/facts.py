@@ -17,6 +17,7 @@ from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 
 Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
+WALKED = 4  # loops that are asked whether they go on along a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class AccessFacts:
     that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
     ``run``: elements that lie side by side among those of the tile; ``longer``: the same up to the next loop
     outside of a full reduction that goes on to others, ``visits``: how often elements are touched meanwhile;
-    ``walk``: the extent of each loop that goes on to others, innermost first, and the elements that lie side
-    by side up to it."""
+    ``walk``: the extents of the `WALKED` innermost loops that go on to others, innermost first, and the
+    elements that lie side by side up to each."""
 
     buffer: str
     item: int
@@ -174,6 +175,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         since = loops[shared:]
         held, inner = _box(at, buf.shape, tile), _box(at, buf.shape, tile + deep)
         moves = [k for k, x in enumerate(outer) if _moves(x, at)]
+        walk = [rest[k:] for k in reversed(range(len(rest))) if _moves(rest[k], at)][:WALKED]
         near = rest[moves[-1] if moves else first :]
         onward = _box(at, buf.shape, tile + near)
         facts.append(
@@ -192,11 +194,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 _run(held, buf.shape, 1),
                 _run(onward, buf.shape, 1 + write),
                 product(onward) * product([x.extent for x in near if not _moves(x, at)]),
-                tuple(
-                    (x.extent, _run(_box(at, buf.shape, tile + rest[k:]), buf.shape, 2))
-                    for k, x in reversed(list(enumerate(rest)))
-                    if _moves(x, at)
-                ),
+                tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
                 product([x.extent for k, x in enumerate(outer) if k not in moves]),
             )
         )

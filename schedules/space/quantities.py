@@ -29,9 +29,8 @@ STREAMS = 8  # lines that may be streamed to at a time
 SELECT_CYCLES = 1.5
 SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
+FOLLOWED = 12  # runs read in turns that prefetching can follow at a time, if nothing is read twice
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
-FOLLOWED = 12  # runs read in turns, if nothing is read twice
-WALKED = 4  # loops that are asked whether they go on
 EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
 HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
 
@@ -330,7 +329,7 @@ def _run_length(a: AccessFacts, env: Columns) -> Number:
     what is done with them keeps them apart."""
     length = number(a.run, env)
     still: Number = np.ones((), dtype=bool)
-    for extent, upto in a.walk[:WALKED]:
+    for extent, upto in a.walk:
         run = number(upto, env)
         on = (number(extent, env) == 1) | (run > length)
         length, still = np.where(still, np.maximum(length, run), length), still & on
