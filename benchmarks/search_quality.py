@@ -32,7 +32,7 @@ from schedules.space import derive
 
 AFTER = (16, 64)  # trials
 MODELS = {"shipped": "xgb", "scratch": "scratch"}
-ROUNDS = 12
+ROUNDS = 30
 
 
 def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tuple[Trace, float]:

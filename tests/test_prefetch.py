@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from space_cases import target
 
 import autotune as at
 from autotune.codegen.llvm import emit
@@ -18,6 +19,8 @@ from schedules.passes.simplify import substitute
 from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
+from schedules.space.features import GIGAHERTZ
+from schedules.space.quantities import RATES
 
 
 def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:
@@ -130,6 +133,73 @@ def test_the_estimate_prefers_it() -> None:
     traced = space.trace(0, ahead[0])
     nest = Schedule.replay(space.dag, traced, space.target).nest
     assert any(isinstance(x, Loop) and ("prefetch", 2) in x.annotations for x in walk(nest.body))
+
+
+def streamed_product(ahead: int, m: int = 5, n: int = 96, k: int = 7) -> Schedule:
+    """A product that reads tiles of 3 rows of b by 32 columns where they lie, for two rows of a at a time."""
+    s = Schedule(ops.workload("matmul", {"m": m, "n": n, "k": k}).dag)
+    i, j, r = s.loops("c")
+    i0, i1 = s.split(i, (None, 2), "guard")
+    j0, j1 = s.split(j, (None, 32), "guard")
+    r0, r1 = s.split(r, (None, 3), "guard")
+    s.reorder(r0, j0, i0, r1, i1, j1)
+    s.unroll(r1)
+    s.unroll(i1)
+    s.vectorize(j1)
+    s.annotate(j0, "prefetch", ahead)
+    return s
+
+
+def test_rows_that_share_a_tile_ask_for_the_next_one_once() -> None:
+    text = emit(lower(streamed_product(2, m=4, k=6).nest), detect(threads=1)).text
+    assert len(re.findall(r"call void @llvm\.prefetch", text)) == 3 * 2  # rows of b, of two lines each
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 96, 7), (2, 32, 3), (3, 70, 10), (16, 64, 16)])
+def test_a_product_is_the_same_whatever_it_asks_for(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(m)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    for ahead in (0, 2):
+        s = streamed_product(ahead, m, n, k)
+        arrays = {"a": a, "b": b, "c": np.full((m, n), np.nan, np.float32)}
+        interp.run(lower(s.nest), arrays)
+        np.testing.assert_array_equal(arrays["c"], a @ b)
+        np.testing.assert_array_equal(at.build(s, target=detect(threads=1))(a, b), a @ b)
+
+
+def _products(m: int, n: int, k: int) -> DerivedSpace:
+    return derive(ops.workload("matmul", {"m": m, "n": n, "k": k}).dag, target(vector_bytes=64))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "offered"),
+    [
+        (16, 4096, 4096, True),
+        (128, 4096, 512, True),
+        (1, 4096, 4096, False),  # nothing is computed meanwhile
+        (512, 4096, 512, False),  # so much is that it does not matter
+        (16, 256, 300, False),  # the caches have it
+    ],
+)
+def test_products_of_few_rows_may_ask_for_what_they_read(m: int, n: int, k: int, offered: bool) -> None:
+    space = _products(m, n, k)
+    asking = {name for s, name in enumerate(space.sketches) if "c.ahead" in space.holes(s)}
+    assert asking == ({"c.pack=none c.k=blocks"} if offered else set())
+
+
+def test_what_is_asked_for_comes_sooner_but_no_faster_than_memory_gives() -> None:
+    space = _products(16, 4096, 4096)
+    sketch = space.sketches.index("c.pack=none c.k=blocks")
+    at_ahead, rng = space.holes(sketch).index("c.ahead"), np.random.default_rng(1)
+    rows = space.sample(sketch, 200, rng)
+    rows = rows[space.valid(sketch, rows)]
+    times = []
+    for ahead in (0, 2):
+        rows[:, at_ahead] = ahead
+        times.append(space.features(sketch, rows)[:, space.feature_names.index("est_time_s")])
+    without, asked_for = times
+    assert np.all(asked_for <= without) and np.mean(asked_for < without) > 0.5
+    assert np.all(asked_for >= 4 * 4096 * 4096 / RATES[-1] / (GIGAHERTZ * 1e9))
 
 
 @pytest.mark.parametrize(("n", "distance"), [(1024, 2), (1 << 15, 1)])

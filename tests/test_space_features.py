@@ -104,6 +104,15 @@ def test_bytes_of_a_copy_with_reuse_are_counted_once() -> None:
     assert _counted(s.nest, arrays) == (128 + 128 + 128) * 4 == q["l1_traffic"]
 
 
+def test_what_is_read_twice_in_one_place_is_one_read() -> None:
+    x = te.placeholder((64,), name="x")
+    s = Schedule(te.dag([x, te.compute((64,), lambda i: x[i] * x[i] + x[63 - i], "y")]))
+    s.vectorize(s.split(s.loops("y")[0], (None, 16))[1])
+    (b,) = analyse(s.nest)
+    assert [(a.buffer, a.write) for a in b.accesses] == [("y", True), ("x", False), ("x", False)]
+    assert b.flops == 2
+
+
 def measured(s: Schedule) -> dict[str, Number]:
     """The quantities of a schedule's one block."""
     (b,) = analyse(s.nest)
@@ -203,6 +212,40 @@ def test_rows_are_followed_where_instructions_go_on_along_them(order: str, unrol
     s.unroll(r2)
     s.vectorize(j1)
     assert measured(s)["memory_runs"] == pytest.approx(4096 * 4096 / run, rel=0.3)  # a has some too
+
+
+def _turned(lanes: int, rows: int = 16, n: int = 4096) -> dict[str, Number]:
+    """A matrix transposed by tiles, columns of tiles one after the other, and streamed to memory."""
+    w = ops.workload("permute", {"shape": (n, n), "axes": (1, 0)})
+    s = Schedule(w.dag)
+    i, j = s.loops("y")
+    i0, i1 = s.split(i, (None, rows))
+    j0, j1 = s.split(j, (None, lanes))
+    s.reorder(j0, i0, i1, j1)
+    s.unroll(i1)
+    s.vectorize(j1)
+    s.annotate("y", "nontemporal", 2)
+    return measured(s)
+
+
+def test_single_lines_are_streamed_at_half_the_speed_of_pairs() -> None:
+    moved = {lanes: _turned(lanes)["from_memory"] for lanes in (16, 32, 64)}
+    size = 4096 * 4096 * 4
+    assert moved == {16: size + 2 * size, 32: 2 * size, 64: 2 * size}
+
+
+def test_lines_that_follow_each_other_are_no_single_ones() -> None:
+    x = te.placeholder((1 << 22,), name="x")
+    s = Schedule(te.dag([x, te.compute((1 << 22,), lambda i: x[i] + 1.0, "y")]))
+    s.vectorize(s.split(s.loops("y")[0], (None, 16))[1])
+    s.annotate("y", "nontemporal", 1)
+    assert measured(s)["from_memory"] == 2 * (4 << 22)
+
+
+def test_so_many_rows_are_followed_and_no_more() -> None:
+    """Instructions of a tile each go along a row of their own; of 64, prefetching follows half."""
+    assert _turned(32)["memory_runs"] <= 4096  # rows
+    assert _turned(64)["memory_runs"] == pytest.approx(4096 * 4096 / 16 / 2, rel=0.01)
 
 
 # -- limits ------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class BlockFacts:
     item: int
     reduces: bool
     streams: Expr  # 1: results go around the caches; 2: by tiles that begin with a line
-    ahead: Expr  # more than 0: what it reads was asked for before
+    ahead: Expr  # more than 0: what it reads was asked for before,
+    meanwhile: bool  # and while other blocks were computed
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; none without loops around the register tile
     levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
@@ -160,7 +161,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
     named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
-    named += [(x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own]
+    named += dict.fromkeys((x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own)
     places: list[Place] = [(nest.buffer(n), tuple(bound(b, i) for i in ix), write) for n, ix, write in named]
 
     def distance(since: list[Loop]) -> Expr:
@@ -214,11 +215,21 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         ITEMSIZE[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
-        next((as_expr(n) for x in loops for key, n in x.annotations if key == "prefetch"), Const(0)),
+        *_ahead(loops),
         tuple(facts),
         _nested(places, rest, tile),
         _levels(places, rest, tile),
     )
+
+
+def _ahead(loops: list[Loop]) -> tuple[Expr, bool]:
+    """How many iterations ahead of a loop a block's arguments are asked for, and whether other blocks run in
+    that loop too."""
+    for x in loops:
+        for key, n in x.annotations:
+            if key == "prefetch":
+                return as_expr(n), len(list(blocks(x.body))) > 1
+    return Const(0), False
 
 
 def _nested(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[Nested, ...]:

@@ -26,13 +26,16 @@ MISSING = (1.0, 3.0)  # cycles for a line that such a set could not keep
 MISSES = 6.0  # of these at a time, at most
 RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 STREAMS = 8  # lines that may be streamed to at a time
+PAIR = 128.0  # bytes side by side that memory is written as fast as more
 SELECT_CYCLES = 1.5
 SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
-FOLLOWED = 12  # runs read in turns that prefetching can follow at a time, if nothing is read twice
+PAGE = 4 << 10  # bytes, after which prefetching begins anew
+FOLLOWED = 12  # runs read in turns that prefetching can follow at a time, if nothing is read twice,
+FOLLOWED_APART = 32  # or each by instructions of its own
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
 EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
-HIDDEN = 0.7  # of the time that memory takes, where it was asked ahead
+HIDDEN = 0.7  # of the time until memory answers, where it was asked ahead, or of all that it takes meanwhile
 
 
 def number(e: Expr, env: Columns) -> Number:
@@ -92,6 +95,7 @@ FEATURES_PER_BLOCK = (
     "from_l2",
     "from_l3",
     "from_memory",
+    "ahead",
     "memory_runs",
     "l1_touched",
     "l2_touched",
@@ -219,8 +223,10 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
     memory_cycles = sum(level / rate for level, rate in zip(moved, RATES, strict=True))
-    memory_cycles = memory_cycles - HIDDEN * (number(b.ahead, env) > 0) * asked / RATES[-1]
-    memory_cycles = memory_cycles + RUN_CYCLES * runs
+    ahead = number(b.ahead, env)
+    hidden = HIDDEN * (ahead > 0)
+    waits = RUN_CYCLES * (runs + asked / PAGE)
+    memory_cycles = memory_cycles + (1.0 - hidden) * waits - b.meanwhile * hidden * asked / RATES[-1]
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
     cycles = (np.maximum(compute, memory_cycles) + exposed) * share
@@ -253,6 +259,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "from_l2": moved[0],
         "from_l3": moved[1],
         "from_memory": moved[2],
+        "ahead": ahead,
         "memory_runs": runs,
         **_levels(b, env, m),
         "selects": instances * b.selects,
@@ -268,16 +275,18 @@ def _beyond(
     """Bytes that an access brings from beyond the first cache, the second and the third, by the bytes touched
     since they were used last. What is written through the caches is fetched first; what is streamed goes to
     memory whatever they hold: in lines, one more for each run that nothing goes on with, or in pieces of
-    lines where these are more than there are buffers."""
+    lines where these are more than there are buffers; and lines one by one as slowly as pairs."""
     distance, count = number(a.distance, env), number(a.moved, env) * a.item
     through = 2.0 * count * (streams == 0) if a.write else count
     out = [np.where(distance > size, through, 0.0) for size in (m.l1, m.l2, m.l3)]
     if a.write:
         piece = np.minimum(lanes * a.item, LINE)
         run = number(a.run, env)
+        alone: Number = a.item * np.where(number(a.tile, env) > run, run, _followed(a, env))
         torn = np.where(number(a.longer, env) > run, 0.0, LINE / a.item / run)  # at the ends of runs
         torn = np.where(streams > 1, 0.0, torn)  # they begin with a line
         pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0 + torn)
+        pieces = np.maximum(pieces, PAIR / alone)
         out = [x + (streams > 0) * count * pieces for x in out]
     return out
 
@@ -322,17 +331,25 @@ def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Numbe
     return again, 1.0 + again[-1] / np.maximum(once, 1.0)
 
 
-def _run_length(a: AccessFacts, env: Columns) -> Number:
-    """Elements that are read one after the other before memory is asked elsewhere: what a tile has of a run,
-    or more where prefetching follows. It follows what each instruction reads (strides by the program counter;
-    Baer & Chen, 1991), so along loops that go on until one goes elsewhere; and a few runs in turns, unless
-    what is done with them keeps them apart."""
+def _followed(a: AccessFacts, env: Columns) -> Number:
+    """Elements that lie side by side in a row of a tile and, along loops that go on from there, beyond it."""
     length = number(a.run, env)
     still: Number = np.ones((), dtype=bool)
     for extent, upto in a.walk:
         run = number(upto, env)
         on = (number(extent, env) == 1) | (run > length)
         length, still = np.where(still, np.maximum(length, run), length), still & on
+    return length
+
+
+def _run_length(a: AccessFacts, env: Columns) -> Number:
+    """Elements that are read one after the other before memory is asked elsewhere: what a tile has of a run,
+    or more where prefetching follows. It follows what each instruction reads (strides by the program counter;
+    Baer & Chen, 1991), so along loops that go on until one goes elsewhere, of so many rows of a tile; and a
+    few runs in turns, unless what is done with them keeps them apart."""
+    run = number(a.run, env)
+    share = np.minimum(1.0, FOLLOWED_APART * run / number(a.tile, env))
+    length = 1.0 / (share / _followed(a, env) + (1.0 - share) / run)
     longer = number(a.longer, env)
     length = np.where(number(a.visits, env) <= FOLLOWED * longer, np.maximum(length, longer), length)
     return np.maximum(length, LINE / a.item)  # what else is in a line is used soon

@@ -1,19 +1,27 @@
-"""Prefetching: a row that several stages pass over is asked for while the row before is computed with, and
-vectors of a long walk through memory a little before they are read.
+"""Prefetching: a row that several stages pass over is asked for while the row before is computed with,
+vectors of a long walk through memory a little before they are read, and tiles of an operand that a product
+reads where it lies while the tiles before are multiplied.
 
-The first stage waits for memory and the others leave it idle, unless they ask for what comes next.
+The first stage waits for memory and the others leave it idle, unless they ask for what comes next. So does a
+product of few rows: the steps of a tile's reduction lie in as many pages, more than the processor's own
+prefetchers follow.
 """
 
 from __future__ import annotations
 
+import math
+
 from schedules.expr import variables
 from schedules.ir import blocks
 from schedules.nest import bound, reads
+from schedules.space.rules.patterns import depends, extents, operands, spatial
 from schedules.space.rules.streaming import beyond_caches, bytes_of_arguments
 from schedules.space.sketching import Draft
 
 STAGES = 2  # of one argument, that make asking worth while
 ROWS = 2  # ahead: memory is slower to answer than a row of a few KB is computed with
+TILES = 2
+FEW_USES = 128  # of an element: computing with it takes little longer than fetching it from memory
 VECTORS = 4  # ahead: the processor's prefetchers stop at the end of a page, and follow few streams well
 
 
@@ -33,6 +41,17 @@ def prefetch_rows(d: Draft, row: str, rows: int, name: str) -> None:
 def prefetch_vectors(d: Draft, loop: str, name: str) -> None:
     """A choice for the loop over vectors of a stage that walks through memory in order."""
     _offer(d, loop, name, VECTORS)
+
+
+def prefetch_tiles(d: Draft, name: str, axis: str, loop: str) -> None:
+    """A choice for the loop over tiles of ``axis``, where block ``name`` reads an argument along it that it
+    uses a few times. What is used once is waited for in any case."""
+    b = d.block(name)
+    n = extents(b)
+    for x in operands(b):
+        uses = math.prod(n[a] for a in spatial(b) if not depends(x, a))
+        if x.buffer in d.s.nest.params and depends(x, axis) and 1 < uses <= FEW_USES:
+            return _offer(d, loop, name, TILES)
 
 
 def _offer(d: Draft, loop: str, name: str, distance: int) -> None:

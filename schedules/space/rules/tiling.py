@@ -26,6 +26,7 @@ from schedules.space.rules.patterns import (
     unit_stride_vars,
     vector_axis,
 )
+from schedules.space.rules.prefetching import prefetch_tiles
 from schedules.space.sketching import Draft, extent
 
 MAX_ROWS = 16
@@ -192,6 +193,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
     for x in parts:
         d.s.partition(x)
     d.s.decompose_reduction(t.producer, parts[0])
+    prefetch_tiles(d, t.producer, t.axis_of[t.v], panels)
     for name in row_copies:
         d.s.compute_at(name, parts[-1])
         schedule_copy(d, name, parallel=False)
