@@ -214,6 +214,47 @@ def test_rows_are_followed_where_instructions_go_on_along_them(order: str, unrol
     assert measured(s)["memory_runs"] == pytest.approx(4096 * 4096 / run, rel=0.3)  # a has some too
 
 
+@pytest.mark.parametrize(
+    ("rows", "taps", "held"),
+    [
+        (2, "unroll", 0),  # 4 accumulators, 2 operands, 4 pixels that later taps read: 10 registers of 16
+        (3, "unroll", 9 + 2 + 9 - 16),
+        (3, "serial", 0),  # each tap reads anew
+    ],
+)
+def test_what_later_taps_read_again_takes_registers(rows: int, taps: str, held: int) -> None:
+    s = Schedule(ops.workload("depthwise_conv2d", {"h": 14, "w": 14, "c": 8, "k": 3}).dag)
+    b, p, q, c, r0, r1 = s.loops("y")
+    p0, p1 = s.split(p, (None, rows))
+    q0, q1 = s.split(q, (None, rows))
+    s.reorder(b, p0, q0, r0, r1, p1, q1, c)
+    s.unroll(p1)
+    s.unroll(q1)
+    s.vectorize(c)
+    if taps == "unroll":
+        s.unroll(r0)
+        s.unroll(r1)
+    q = measured(s)
+    assert q["held"] == held and q["spills"] == 0
+
+
+def test_rows_that_share_cache_sets_cost_time_beside_what_memory_takes() -> None:
+    def a_column(n: int) -> float:
+        s = Schedule(ops.workload("matmul", {"m": 8, "n": n, "k": 1024}).dag)
+        i, j, r = s.loops("c")
+        i0, i1 = s.split(i, (None, 4))
+        r0, r1 = s.split(r, (None, 64))
+        j0, j1 = s.split(j, (None, 16))
+        s.reorder(r0, j0, i0, r1, i1, j1)
+        s.unroll(i1)
+        s.vectorize(j1)
+        q = measured(s)
+        assert q["memory_cycles"] > q["compute_cycles"]
+        return float(q["cycles"]) / n
+
+    assert a_column(8192) > 1.05 * a_column(8208)
+
+
 def _turned(lanes: int, rows: int = 16, n: int = 4096) -> dict[str, Number]:
     """A matrix transposed by tiles, columns of tiles one after the other, and streamed to memory."""
     w = ops.workload("permute", {"shape": (n, n), "axes": (1, 0)})

@@ -38,6 +38,7 @@ class AccessFacts:
     pitch: Expr | None  # the step along the innermost reduction loop, likewise
     rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other loop of the tile
     tile: Expr
+    step: Expr  # of the tile, what one step of the reduction touches
     inner: Expr
     whole: Expr
     moved: Expr
@@ -57,6 +58,7 @@ class BlockFacts:
     instances: Expr
     lanes: Expr
     unrolled: Expr
+    taps: Expr  # steps of the reduction among those
     reduction: Expr  # length of the reduction loops around the register tile
     parts: Expr  # that the whole reduction is done in
     outer: Expr  # iterations of the loops outside those
@@ -156,7 +158,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     deep, outer = rest[first:], rest[:first]
     lane = next((x for x in tile if x.kind == "vectorize"), None)
     along = next((x for x in reversed(loops) if x.var in red), None)
-    rows = [x for x in tile if x.var not in red]
+    across = [x for x in tile if x.var not in red]
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
@@ -186,8 +188,9 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 write,
                 *_stride(at, buf.shape, lane),
                 _stride(at, buf.shape, along)[0],
-                tuple((x.extent, step) for x in rows if (step := _stride(at, buf.shape, x)[0]) is not None),
+                tuple((x.extent, step) for x in across if (step := _stride(at, buf.shape, x)[0]) is not None),
                 _loaded(at, held, tile),
+                _loaded(at, _box(at, buf.shape, across), across),
                 product(inner),
                 product(_box(at, buf.shape, tile + rest)),
                 product(_box(at, buf.shape, since)) * product([x.extent for x in loops[:shared]]),
@@ -205,6 +208,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         product([x.extent for x in loops]),
         lane.extent if lane is not None else Const(1),
         product([x.extent for x in tile if x.kind == "unroll"]),
+        product([x.extent for x in tile if x.var in red]),
         product([x.extent for x in deep]),
         product([x.extent for x in outer if x.var in red]),
         product([x.extent for x in outer]),

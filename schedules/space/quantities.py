@@ -28,6 +28,7 @@ RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and 
 STREAMS = 8  # lines that may be streamed to at a time
 PAIR = 128.0  # bytes side by side that memory is written as fast as more
 SELECT_CYCLES = 1.5
+KEPT = 0.4  # cycles of a step for each register of what is used again and waits on the stack
 SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
 PAGE = 4 << 10  # bytes, after which prefetching begins anew
@@ -72,6 +73,7 @@ FEATURES_PER_BLOCK = (
     "vectors",
     "registers",
     "spills",
+    "held",
     "l1_conflicts",
     "l2_conflicts",
     "lanes",
@@ -118,6 +120,7 @@ class Tile:
     accumulators: Number
     registers: Number
     spills: Number
+    held: Number  # registers that are lacking for what later steps of an unrolled reduction read again
     loads: Number
     gathers: Number
     shuffles: Number
@@ -125,10 +128,10 @@ class Tile:
 
 def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     """Accumulators stay, the other operands stream through (Goto & van de Geijn, 2008)."""
-    lanes, unrolled = number(b.lanes, env), number(b.unrolled, env)
+    lanes, unrolled, taps = number(b.lanes, env), number(b.unrolled, env), number(b.taps, env)
     per = m.vector / b.item
     wide_registers = _registers(lanes, per)
-    loads = gathers = shuffles = accumulators = streams = np.zeros_like(lanes)
+    loads = gathers = shuffles = accumulators = streams = again = np.zeros_like(lanes)
     for a in b.accesses:
         tile = number(a.tile, env)
         wide, same = _steps(a, 1, lanes, per, env), _steps(a, 0, lanes, per, env)
@@ -144,11 +147,14 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
         if not a.write:
             streams = streams + np.where(same & ~wide, 1.0, wide_registers)
             gathers = gathers + np.where(wide | same, 0.0, tile - squares)
+            step = number(a.step, env)
+            again = again + np.where(wide & (tile < step * taps), step / lanes * wide_registers, 0.0)
             shuffles = shuffles + squares / side * np.log2(side)
     registers = accumulators + streams
     spills = np.maximum(registers - m.registers, 0.0)
+    held = np.maximum(registers + again - m.registers, 0.0) - spills
     vectors = unrolled * wide_registers
-    return Tile(lanes, unrolled, vectors, accumulators, registers, spills, loads, gathers, shuffles)
+    return Tile(lanes, unrolled, vectors, accumulators, registers, spills, held, loads, gathers, shuffles)
 
 
 def _steps(a: AccessFacts, step: int, lanes: Number, per: float, env: Columns) -> Number:
@@ -217,7 +223,8 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
     chains = ADD_CYCLES * unrolled_steps * b.reduces / near
     fetch = (loads + 2 * gathers) / LOADS
-    issue = np.maximum(np.maximum(math / 2, fetch), chains) + 2 * spills + missing + 1.0
+    kept = KEPT * t.held * number(b.taps, env)
+    issue = np.maximum(np.maximum(math / 2, fetch), chains) + 2 * spills + kept + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
@@ -229,13 +236,14 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     memory_cycles = memory_cycles + (1.0 - hidden) * waits - b.meanwhile * hidden * asked / RATES[-1]
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
-    cycles = (np.maximum(compute, memory_cycles) + exposed) * share
+    cycles = (np.maximum(compute, memory_cycles) + exposed + steps * missing) * share
     whole = np.ceil(lanes / per) * per
     return {
         "instances": instances,
         "vectors": tile_vectors,
         "registers": t.registers,
         "spills": spills,
+        "held": t.held,
         "l1_conflicts": l1_conflicts,
         "l2_conflicts": l2_conflicts,
         "lanes": lanes,
