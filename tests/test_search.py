@@ -126,6 +126,25 @@ def test_estimate_helps_before_there_is_data() -> None:
     assert first[True] > first[False]
 
 
+def test_before_there_is_data_the_population_is_where_the_scores_are() -> None:
+    """One sketch of six is good: most candidates of the generations are its own; later rounds share again."""
+    space = FormulaSpace(choices=((12, 12, 10, 10, 8),) * 6, peaks=(0.3, 0.3, 0.3, 1.0, 0.3, 0.3))
+    inner, scored = space.features, np.zeros(6, dtype=int)
+
+    def counted(sketch: int, rows: np.ndarray) -> np.ndarray:
+        scored[sketch] += len(rows)
+        return inner(sketch, rows)
+
+    space.features = counted  # type: ignore[method-assign]
+    policy = create("evolutionary", space, "analytic")
+    first = policy.ask(1)
+    assert first[0].sketch == 3 and scored[3] > 4 * np.delete(scored, 3).max()
+    policy.tell([Result(c, truth(space, c)) for c in first])
+    before = scored.copy()
+    policy.ask(16)
+    assert (scored - before).min() > 0
+
+
 def test_failures_teach_to_avoid() -> None:
     space = FormulaSpace(seed=3)
     policy = create("evolutionary", space, "xgb", seed=0)

@@ -193,6 +193,15 @@ def test_whole_rows_of_a_small_dimension_follow_each_other() -> None:
     assert found["memory_runs"] == pytest.approx(512, rel=0.05)
 
 
+def test_loops_that_run_once_do_not_end_a_run() -> None:
+    """The kernel's own loops of a 1x1x1 convolution lie between channels and pixels."""
+    s = Schedule(ops.workload("conv3d", {"d": 128, "h": 64, "w": 64, "ci": 64, "co": 64, "k": 1}).dag)
+    *spatial, q, o, r0, r1, r2, c = s.loops("y")
+    s.reorder(*spatial, q, r0, r1, r2, c, o)
+    s.vectorize(o)
+    assert measured(s)["memory_runs"] == pytest.approx(128 * 64, rel=0.05)  # rows of pixels
+
+
 @pytest.mark.parametrize(
     ("order", "unrolled", "run"),
     [

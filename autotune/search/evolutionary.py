@@ -284,6 +284,8 @@ class EvolutionarySearch:
         met = [[pools[i]] for i in range(len(sketches))]
         met_scores = [[scores[i]] for i in range(len(sketches))]
         for _ in range(options.generations):
+            if not self._best.any():
+                shares = self._by_score(scores)
             children = [self._offspring(s, pools[i], scores[i], shares[i]) for i, s in enumerate(sketches)]
             child_scores = self._score(sketches, children, scorer)
             for i in range(len(sketches)):
@@ -301,6 +303,14 @@ class EvolutionarySearch:
             fresh = self._known.fresh(sketch, rows)
             found.append(_Pool(sketch, rows[fresh], np.concatenate(met_scores[i])[fresh]))
         return found
+
+    def _by_score(self, scores: list[Scores]) -> list[int]:
+        """Population of each sketch while nothing is measured: as many as it has among the best of all."""
+        of = np.concatenate([np.full(len(x), i) for i, x in enumerate(scores)])
+        n = self._options.population
+        best = of[np.argsort(-np.concatenate(scores), kind="stable")[: n // 4]]
+        count = np.bincount(best, minlength=len(scores))
+        return [max(16, round(n * c / max(1, len(best)))) for c in count]
 
     def _offspring(self, sketch: int, rows: Rows, scores: Scores, n: int) -> Rows:
         """``n`` children, fewer where they are not valid; parents are drawn by rank."""

@@ -282,8 +282,8 @@ def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
 
 
 def _moves(x: Loop, at: tuple[Expr, ...]) -> bool:
-    """Whether a loop goes on to other elements."""
-    return any(x.var in E.variables(i) for i in at)
+    """Whether a loop goes on to other elements, and runs more than once."""
+    return x.extent != Const(1) and any(x.var in E.variables(i) for i in at)
 
 
 def _apart(places: list[Place], loops: list[Loop], x: Loop) -> tuple[list[Place], list[Loop]]:
