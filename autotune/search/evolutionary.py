@@ -177,12 +177,12 @@ class EvolutionarySearch:
         few.sort(key=lambda s: (self._known.count(s), -self._best[s], s))
         quarter = n // 4
         wanted = untried + few[: max(0, quarter - len(untried))]
-        if not wanted:
+        most = quarter if self._model.ready else n
+        if not wanted or not most:
             return
         pools = [self._known.draw(s, 64, self._rng) for s in wanted]
         scores = self._score(wanted, pools, scorer)
         order = sorted(range(len(wanted)), key=lambda i: -float(scores[i].max(initial=-np.inf)))
-        most = quarter if self._model.ready else n
         for i in order:
             if len(chosen) >= most:
                 break

@@ -23,6 +23,7 @@ from cost_model.models import create as create_model
 from schedules.errors import AutotuneError
 from schedules.model import Target
 from schedules.space.base import Space
+from schedules.space.garbage import collected_later
 from schedules.space.gpu import Machine
 
 SAMPLE = 128  # rows of each sketch that say what is usual for a task
@@ -69,6 +70,7 @@ def create(
     return POLICIES[name](space, model, seed, near, target)
 
 
+@collected_later()
 def _prior(space: Space, names: tuple[str, ...], target: Target | None) -> CostModel | None:
     """The shipped model, fitted to what is usual in this space; None for features that it does not know."""
     document = pretrained.shipped(target)

@@ -79,6 +79,7 @@ class Recording:
     def __init__(self, holes: Sequence[str]) -> None:
         self.columns = Columns((h, Recorded(self, n, REAL)) for n, h in enumerate(holes))
         self.steps: list[tuple[Operation, tuple[Any, ...]] | None] = [None] * len(holes)
+        self.used: list[frozenset[int]] = [frozenset()] * len(holes)  # the columns that each is made of
         self._known: dict[Hashable, Recorded] = {}
 
     def ufunc(self, f: np.ufunc, args: tuple[Any, ...]) -> Any:
@@ -122,6 +123,7 @@ class Recording:
             dtype = _result(f, tuple(x.dtype for x in inputs))
             known = self._known[key] = Recorded(self, len(self.steps), dtype)
             self.steps.append((f, tuple(inputs)))
+            self.used.append(frozenset(x.number for x in inputs if isinstance(x, Recorded)))
         return known
 
     def _made_by(self, f: Operation, x: Any) -> tuple[Any, ...] | None:
@@ -132,18 +134,20 @@ class Recording:
     def behind(self, results: Sequence[Any]) -> set[int]:
         """The numbers of the columns that these are made of, and their own."""
         found: set[int] = set()
-        left = [x for x in results if isinstance(x, Recorded)]
+        left = [x.number for x in results if isinstance(x, Recorded)]
         while left:
-            x = left.pop()
-            if x.number not in found:
-                found.add(x.number)
-                left += self.arguments(x.number)
+            n = left.pop()
+            if n not in found:
+                found.add(n)
+                left += self.used[n]
         return found
 
-    def arguments(self, number: int) -> list[Recorded]:
-        """The columns that a column is made of."""
-        step = self.steps[number]
-        return [x for x in step[1] if isinstance(x, Recorded)] if step is not None else []
+    def forget(self) -> None:
+        """Drop all columns. Each knows its recording, so that only the garbage collector would."""
+        self.columns.clear()
+        self.columns.known.clear()
+        self.steps.clear()
+        self._known.clear()
 
 
 Group = Callable[[int], list[Any]]
@@ -161,9 +165,10 @@ class Program:
         self._results = [[self._place(x) for x in group] for group in groups]
         first, *others = (recording.behind(group) for group in groups)
         later = set().union(*others) - first
-        kept = {x.number for n in later for x in recording.arguments(n)}
+        kept = {k for n in later for k in recording.used[n]}
         self._steps = [self._plan(recording, first, kept)]
         self._steps += [self._plan(recording, group - first, first) for group in others]
+        recording.forget()
 
     def _place(self, x: Any) -> int:
         if isinstance(x, Recorded):
@@ -181,7 +186,7 @@ class Program:
         for n in sorted(wanted, reverse=True):
             step = recording.steps[n]
             if step is not None:
-                used = {x.number for x in recording.arguments(n)}
+                used = recording.used[n]
                 plan.append((step[0], n, tuple(self._place(x) for x in step[1]), tuple(used - kept)))
                 kept |= used
         return plan[::-1]
