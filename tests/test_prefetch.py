@@ -109,7 +109,7 @@ def test_loop_variables_are_replaced_in_requests_too() -> None:
 
 
 def _space(m: int, n: int, op: str = "softmax") -> DerivedSpace:
-    return derive(ops.workload(op, {"m": m, "n": n}).dag, detect(threads=1))
+    return derive(ops.workload(op, {"m": m, "n": n}).dag, target(vector_bytes=64))
 
 
 @pytest.mark.parametrize(("op", "offered"), [("softmax", True), ("layer_norm", True), ("reduce_sum", False)])
