@@ -1,10 +1,10 @@
 """Which of many tasks to tune next, so that their weighted latency falls fastest (Ansor, OSDI'20, app. A).
 
 The objective is Σ weight · best time. The gain that the next second of a task brings is estimated from what
-its last seconds brought, from the hope that a task tuned for t seconds will improve by 1/t a second, from how
-fast similar tasks became, and from the machine's limit; the task with the largest gain is next. Ansor counts
-rounds of trials; here the budget is wall-clock time, and trials of one task may take a hundred times those of
-another, so everything is per second. No clock, no machine: what happened is told.
+its last seconds brought, from the hope that a task tuned for t seconds will come nearer to the machine's
+limit by 1/t of what is left a second, and from how fast similar tasks became; the task with the largest gain
+is next. Ansor counts rounds of trials; here the budget is wall-clock time, and trials of one task may take a
+hundred times those of another, so everything is per second. No clock, no machine: what happened is told.
 """
 
 from __future__ import annotations
@@ -92,13 +92,12 @@ class GradientScheduler:
         before = max(0, len(state.best_s) - 1 - WINDOW)
         old = next((b for b in state.best_s[before:] if b is not None), best)
         backward = max(0.0, old - best) / (spent - state.spent_s[before])
-        hoped = best / spent
+        left = best if about.limit_s is None else max(best - about.limit_s, UNSURE * best)
+        hoped = left / spent
         reach = self._within_reach(task)
         if reach is not None:
             hoped = max(hoped, (best - reach) / turn)
-        if about.limit_s is not None:
-            left = max(best - about.limit_s, UNSURE * best)
-            hoped, backward = min(hoped, left / turn), min(backward, left / turn)
+        hoped, backward = min(hoped, left / turn), min(backward, left / turn)
         return about.weight * (ALPHA * backward + (1 - ALPHA) * max(0.0, hoped))
 
     def _within_reach(self, task: int) -> float | None:
