@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from autotune import settings
-from autotune.measure import Measurer, Options, random_inputs
+from autotune.measure import Measurer, Nominal, Options, random_inputs
 from autotune.measure.memory import check_fits
 from autotune.settings import SettingsError
 from schedules import ops
@@ -51,7 +51,9 @@ def check_feasible(workload: Workload, budget_s: float) -> None:
         )
 
 
-def measurer(workload: Workload, target: Target, budget_s: float) -> Measurer:
+def measurer(
+    workload: Workload, target: Target, budget_s: float, nominal: Nominal | None = None
+) -> Measurer:
     """A measurer whose limits suit the budget; the reference is the library's where there is one."""
     inputs = random_inputs(workload.dag)
     reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
@@ -61,4 +63,4 @@ def measurer(workload: Workload, target: Target, budget_s: float) -> Measurer:
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
         patience_s=min(1.5, max(0.5, budget_s / 20)),
     )
-    return Measurer(workload, target, inputs=inputs, reference=reference, options=limits)
+    return Measurer(workload, target, inputs=inputs, reference=reference, options=limits, nominal=nominal)

@@ -141,6 +141,7 @@ class _Suite:
         self.seconds = [0.0] * len(tasks)
         self.errors: dict[int, str] = {}
         self._open = _OpenMeasurers(measurers or self._measurer)
+        self._first: Measurer | None = None
 
     # -- phases ------------------------------------------------------------------------------
 
@@ -248,9 +249,14 @@ class _Suite:
         return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
 
     def _measurer(self, workload: Workload) -> Measurer:
-        """Its limits are those of the time that a task gets, not of the whole budget."""
+        """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
+        normally runs, the first one says for all: the times of a task's turns are to compare."""
         share = max(self.options.budget_s / len(self.tasks), 2 * self.turn_s)
-        return preparation.measurer(workload, self.target, share)
+        nominal = None if self._first is None else self._first.nominal
+        made = preparation.measurer(workload, self.target, share, nominal)
+        if nominal is None:
+            self._first = made
+        return made
 
     def _report_of(self, number: int) -> Callable[[Progress], None] | None:
         if self.progress is None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.measure import MeasureError, Measurement, Measurer, Options
+from autotune.measure import MeasureError, Measurement, Measurer, Nominal, Options
 from schedules import te
 from schedules.dag import ComputeDAG
 
@@ -183,3 +183,20 @@ def test_a_builder_that_does_not_exist_is_said() -> None:
     with Measurer(addition(), targets.detect(1), build="autotune.nowhere:build") as m:
         with pytest.raises(MeasureError, match=r"autotune\.nowhere"):
             m.start()
+
+
+def test_a_second_measurer_counts_by_the_speed_that_is_normal_to_the_first() -> None:
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as first:
+        assert first.nominal is None
+        first.start()
+        assert first.nominal is not None
+    with Measurer(
+        addition(), targets.detect(1), build=fakes.NAME, options=QUICK, nominal=first.nominal
+    ) as second:
+        second.start()
+        assert second.nominal == first.nominal
+    # as if the machine had been a hundred times as slow: now it seems that much faster, and times longer
+    slow = Nominal(100 * first.nominal.seconds, first.nominal.runs)
+    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK, nominal=slow) as third:
+        (m,) = third.finalists([fakes.trace("good")])
+    assert m.ok and m.reference_rate is not None and m.reference_rate > 20

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_cases import TARGETS
 
-from autotune.measure.results import Measurement
+from autotune.measure.results import Measurement, Nominal
 from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from autotune.tuning import TuneOptions
 from kernels_db import Log
 from schedules import ops
 from schedules.errors import ScheduleError
-from schedules.model import Trace, Workload
+from schedules.model import Target, Trace, Workload
 from schedules.space import derive as derive_space
 
 TARGET = TARGETS[0]
@@ -167,3 +168,29 @@ def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPa
         measurers=lambda w: made.append(w.digest) or Made(w),  # type: ignore[func-returns-value]
     )
     assert len(made) > 3  # closed and opened again, by need
+
+
+def test_times_of_all_measurers_are_by_the_speed_that_the_first_found_normal(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(Made):
+        nominal: Nominal | None = None
+
+        def measure(self, *args: Any, **kwargs: Any) -> Iterator[Measurement]:
+            self.nominal = self.nominal or Nominal(1e-3 * (1 + len(given)), 7)
+            return super().measure(*args, **kwargs)
+
+    given: list[Nominal | None] = []
+
+    def make(workload: Workload, target: Target, budget_s: float, nominal: Nominal | None = None) -> Started:
+        given.append(nominal)
+        made = Started(workload)
+        made.nominal = nominal
+        return made
+
+    monkeypatch.setattr("autotune.suite_tuner.OPEN", 1)
+    monkeypatch.setattr("autotune.preparation.measurer", make)
+    monkeypatch.setattr("autotune.targets.check_here", lambda target: None)
+    tune_suite(TASKS, TARGET, log, TuneOptions(trials=30, search="random", model="analytic", batch=4))
+    assert len(given) > 3  # closed and opened again
+    assert given == [None] + [Nominal(2e-3, 7)] * (len(given) - 1)

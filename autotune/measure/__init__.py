@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from autotune.measure.measurer import Measurer, random_inputs
 from autotune.measure.process import MeasureError
-from autotune.measure.results import STATUSES, Measurement, Options
+from autotune.measure.results import STATUSES, Measurement, Nominal, Options
 
-__all__ = ["STATUSES", "MeasureError", "Measurement", "Measurer", "Options", "random_inputs"]
+__all__ = ["STATUSES", "MeasureError", "Measurement", "Measurer", "Nominal", "Options", "random_inputs"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.protocol import settled
-from autotune.measure.results import Measurement, Options
+from autotune.measure.results import Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
 from schedules.dag import ComputeDAG
@@ -33,9 +33,10 @@ class Measurer:
 
     ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
     arrays in the order of ``dag.inputs`` (default: `random_inputs`); ``reference``: the right outputs for
-    them (default: `schedules.evaluate.evaluate`). Use it as a context manager, from one thread; nothing that
-    it starts outlives it or its process. A candidate's failure is a `Measurement`; `MeasureError` means that
-    measuring itself does not work.
+    them (default: `schedules.evaluate.evaluate`); ``nominal``: that of another measurer of the same target,
+    with whose times these are to compare (default: as the machine runs at the start). Use it as a context
+    manager, from one thread; nothing that it starts outlives it or its process. A candidate's failure is a
+    `Measurement`; `MeasureError` means that measuring itself does not work.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Measurer:
         reference: Sequence[np.ndarray] | None = None,
         options: Options | None = None,
         seed: int = 0,
+        nominal: Nominal | None = None,
     ) -> None:
         workload = workload if isinstance(workload, Workload) else Workload(workload)
         dag = workload.dag
@@ -68,7 +70,7 @@ class Measurer:
         n_builders = self.options.builders or (
             min(max(spare, 0) + 1, MOST_BUILDERS) if self._overlap else usable_cpus()
         )
-        self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options)
+        self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options, nominal)
         self._runner = Runner(self._zygote)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._objects: dict[str, tuple[float, bytes]] = {}
@@ -80,6 +82,11 @@ class Measurer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def nominal(self) -> Nominal | None:
+        """The speed that times are normalised to; None before the first start, if none was given."""
+        return self._zygote.nominal
 
     def start(self) -> None:
         """Start the processes now rather than with the first candidate. Raises `MeasureError`."""

@@ -20,7 +20,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import wire
 from autotune.measure.arena import Span
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
-from autotune.measure.results import Options
+from autotune.measure.results import Nominal, Options
 from schedules.model import Target, Workload
 
 # numpy's linear algebra starts threads when it is imported, and a process with threads must not fork.
@@ -84,19 +84,25 @@ class Zygote:
         inputs: Sequence[np.ndarray],
         reference: Sequence[np.ndarray],
         options: Options,
+        nominal: Nominal | None = None,
     ) -> None:
         self._setup: dict[str, Any] = {
             "workload": workload.json,
             "target": target.json,
             "build": build,
             "options": asdict(options),
-            "nominal_s": None,
-            "runs": None,
+            "nominal": nominal,
         }
         self._data = _share([*inputs, *reference])
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self.spans: tuple[Span, ...] = ()
+
+    @property
+    def nominal(self) -> Nominal | None:
+        """What times are normalised to; None before the first start, if none was given."""
+        found: Nominal | None = self._setup["nominal"]
+        return found
 
     def start(self) -> None:
         """Start the process if it does not run. Raises `MeasureError`."""
@@ -130,7 +136,7 @@ class Zygote:
         finally:
             theirs.close()
             os.close(stderr)
-        self._setup |= {"nominal_s": answer["nominal_s"], "runs": answer["runs"]}
+        self._setup["nominal"] = Nominal(*answer["nominal"])
         self.spans = tuple(Span(*s) for s in answer["spans"])
 
     def fork(self, role: str) -> Child:

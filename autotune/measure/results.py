@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 STATUSES = (
     "ok",
@@ -16,6 +16,13 @@ STATUSES = (
     "out_of_bounds",
     "error",
 )
+
+
+class Nominal(NamedTuple):
+    """The reference loop as the machine normally runs it: ``seconds`` that ``runs`` of it take."""
+
+    seconds: float
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)

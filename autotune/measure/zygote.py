@@ -99,14 +99,14 @@ class Prepared:
             self.arena,
             Checker.of(self.dag, arrays[count:]),
             Native(cpu),
-            Reference(cpu, setup["nominal_s"], setup["runs"]),
+            Reference(cpu, *(setup["nominal"] or ())),
             self.options,
         )
 
     def answer(self) -> dict[str, Any]:
         spans = [[s.name, s.kind, s.dtype, s.low, s.first, s.last, s.high] for s in self.arena.spans]
         reference = self.bench.reference
-        return {"spans": spans, "nominal_s": reference.nominal_s, "runs": reference.runs}
+        return {"spans": spans, "nominal": [reference.nominal_s, reference.runs]}
 
 
 def die_with(parent: int) -> None:
