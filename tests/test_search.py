@@ -8,6 +8,7 @@ import pytest
 from autotune.search.base import Known, Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import POLICIES, create
+from autotune.search.table import Sheet, TableSpace
 from cost_model.base import CostModelError
 from cost_model.models import MODELS
 from schedules.errors import AutotuneError
@@ -143,6 +144,43 @@ def test_before_there_is_data_the_population_is_where_the_scores_are() -> None:
     before = scored.copy()
     policy.ask(16)
     assert (scored - before).min() > 0
+
+
+class Devoted:
+    """A model that would never leave the first decision's first four choices."""
+
+    ready = True
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.feature_names = names
+
+    def fit(self, *args: object) -> None: ...
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return (features[:, self.feature_names.index("f0")] < 4).astype(float)
+
+    def save(self, path: object) -> None: ...
+
+    def load(self, path: object) -> None: ...
+
+
+def test_a_search_on_a_plateau_looks_elsewhere_until_it_finds_better() -> None:
+    grid = np.stack(np.meshgrid(*[np.arange(12)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    sheet = Sheet("table", tuple("abc"), grid, np.ones(len(grid)), grid.astype(np.float32))
+    space = TableSpace([sheet], ["f0", "f1", "f2"])
+
+    def elsewhere(policy: EvolutionarySearch, throughput: float) -> int:
+        """How many of a round, all told to have reached the same, are not what the model prefers."""
+        asked = policy.ask(20)
+        policy.tell([Result(c, throughput) for c in asked])
+        return sum(c.row[0] >= 4 for c in asked)
+
+    policy = EvolutionarySearch(space, Devoted(model_features(space)), seed=1)
+    stalled = [elsewhere(policy, 1.0) for _ in range(8)]
+    policy.tell([Result(c, 1.02) for c in policy.ask(1)])
+    after = elsewhere(policy, 1.0)
+    assert stalled[0] <= 2 and after <= 2  # of 20, two of them at random
+    assert sum(stalled[4:]) >= 14 and max(stalled) <= 6  # six at random, of whose choices two thirds
 
 
 def test_failures_teach_to_avoid() -> None:

@@ -2,8 +2,9 @@
 
 Each round evolves a population in every sketch that competes, scores whole matrices of candidates
 with the model, and proposes a mix: the best predicted, neighbours of the best measured, and a
-random part (ε-greedy) that keeps the model honest. Until the model has data, candidates are
-drafted by the analytic estimate, if the features carry one, and at random.
+random part (ε-greedy) that keeps the model honest and grows while nothing better is found. Until
+the model has data, candidates are drafted by the analytic estimate, if the features carry one, and
+at random.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class EvolutionOptions:
     crossover: float = 0.3
     mutation: float = 0.85
     epsilon: float = 0.1  # random share
-    draft_epsilon: float = 0.3  # the same before the model has data
+    draft_epsilon: float = 0.3  # the same before the model has data; the most that it grows to
+    stalled: int = 16  # trials without a gain that double it: a model may keep to a plateau for good
+    gain: float = 0.01  # of throughput, that counts as one: less is found on any plateau
     refine: float = 0.25  # share of neighbours of the best measured...
     refine_after: int = 32  # ...from this many trials on
     rivals: float = 0.5  # share that sketches get by promise, whatever the model prefers
@@ -85,6 +88,7 @@ class EvolutionarySearch:
         self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured
         self._fitted = 0  # results that the model has learnt from
         self._best = np.zeros(len(space.sketches))  # throughput by sketch
+        self._mark, self._gained = 0.0, 0  # the best when it last rose by a gain, and after how many trials
 
     # -- the contract ------------------------------------------------------------------------
 
@@ -96,8 +100,10 @@ class EvolutionarySearch:
             sketch = result.candidate.sketch
             self._known.add(result.candidate)
             self._best[sketch] = max(self._best[sketch], result.throughput)
+            self._measured.append(result)
+            if result.throughput > self._mark * (1 + self._options.gain):
+                self._mark, self._gained = result.throughput, len(self._measured)
         if results:
-            self._measured += results
             self._features.append(self._matrix_of([r.candidate for r in results]))
             for result in results:
                 self._proposed.pop(result.candidate, None)
@@ -147,9 +153,11 @@ class EvolutionarySearch:
         self._fitted = len(self._measured)
 
     def _scorer(self) -> tuple[CostModel | None, float]:
-        if self._model.ready:
-            return self._model, self._options.epsilon
-        return self._draft, self._options.draft_epsilon
+        options = self._options
+        if not self._model.ready:
+            return self._draft, options.draft_epsilon
+        stalled = (len(self._measured) - self._gained) / options.stalled
+        return self._model, float(min(options.epsilon * 2.0 ** min(stalled, 8), options.draft_epsilon))
 
     def _seen(self, features: Matrix) -> Matrix:
         """What models see of candidates with these features of the space."""
