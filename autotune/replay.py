@@ -150,7 +150,8 @@ def _of_t4(document: Mapping[str, Any], path: Path) -> Table:
 
 
 def _table(name: str, keys: Sequence[str], entries: Sequence[tuple[Config, float]], path: Path) -> Table:
-    """Parameters of any values as columns of numbers: their place among the values that occur."""
+    """Parameters of any values as columns of numbers (`_columns`), and the product of all that are numbers:
+    work and threads of a block are products of several."""
     if not entries or not keys:
         raise ReplayError(f"{path} has no configurations")
     values = {k: sorted({_plain(c.get(k)) for c, _ in entries}, key=_order) for k in keys}
@@ -160,9 +161,11 @@ def _table(name: str, keys: Sequence[str], entries: Sequence[tuple[Config, float
         row = tuple(place[k][_plain(c.get(k))] for k in keys)
         old = found.get(row)
         if old is None or not math.isfinite(old[0]) or t < old[0]:
-            found[row] = (t, [x for k in keys for x in _columns(_plain(c.get(k)), place[k])])
+            columns = [_columns(_plain(c.get(k)), place[k]) for k in keys]
+            product = sum(max(log2, 0.0) for _, log2, _, _ in columns)
+            found[row] = (t, [*(x for each in columns for x in each), product])
     features = np.array([x for _, x in found.values()], dtype=np.float32)
-    names = [f"{k}{suffix}" for k in keys for suffix in ("", ".log2", ".place")]
+    names = [f"{k}{suffix}" for k in keys for suffix in ("", ".log2", ".place", ".odd")] + ["product.log2"]
     times = np.array([t for t, _ in found.values()])
     if not np.isfinite(times).any():
         raise ReplayError(f"{path}: none of its {len(found)} configurations ran")
@@ -180,9 +183,14 @@ def _plain(v: Any) -> float | str:
     return str(v)
 
 
-def _columns(v: float | str, place: Mapping[float | str, int]) -> tuple[float, float, float]:
+def _columns(v: float | str, place: Mapping[float | str, int]) -> tuple[float, float, float, float]:
+    """Value, log2, place among the values that occur, and log2 of what is left of an integer without its
+    factors of two, which tells powers of two apart; -1 where there is no logarithm."""
     number = v if isinstance(v, float) else float(place[v])
-    return number, math.log2(number) if number > 0 else -1.0, float(place[v])
+    log2 = math.log2(number) if number > 0 else -1.0
+    whole = int(number) if number > 0 and number.is_integer() else 0
+    odd = math.log2(whole // (whole & -whole)) if whole else -1.0
+    return number, log2, float(place[v]), odd
 
 
 def _of_export(path: Path) -> Table:

@@ -72,6 +72,20 @@ def check(path: Path) -> None:
     assert space.times_s.min() == pytest.approx(seconds(8, 5, "column"))
 
 
+def test_what_models_see_of_parameters(tmp_path: Path) -> None:
+    space = read(written(tmp_path / "cache.json", kernel_tuner())).space
+    row = np.array([[X.index(8), Y.index(6), 1]])  # "row" comes after "column"
+    seen = dict(zip(space.feature_names, space.features(0, row)[0].tolist(), strict=True))
+    assert seen == pytest.approx(
+        {
+            "block_size_x": 8, "block_size_x.log2": 3, "block_size_x.place": 3, "block_size_x.odd": 0,
+            "tile": 6, "tile.log2": math.log2(6), "tile.place": 5, "tile.odd": math.log2(3),
+            "order": 1, "order.log2": 0, "order.place": 1, "order.odd": 0,
+            "product.log2": math.log2(48),
+        }
+    )  # fmt: skip
+
+
 def test_a_cache_of_kernel_tuner(tmp_path: Path) -> None:
     path = written(tmp_path / "cache.json", kernel_tuner())
     check(path)
