@@ -47,9 +47,12 @@ def one_table(path: Path, seeds: int) -> dict[str, Any]:
     for search in SEARCHES:
         found = over_optimum(table, search, seeds)
         row[search] = {
-            str(k): {"mean": float(x.mean()), "ci95": interval(x), "worst": float(x.max())}
+            str(k): {
+                "geomean": float(np.exp(np.log(x).mean())), "mean": float(x.mean()), "ci95": interval(x),
+                "median": float(np.median(x)), "worst": float(x.max()),
+            }
             for k, x in zip(CHECKPOINTS, found.T, strict=True)
-        }
+        }  # fmt: skip
     return row
 
 
@@ -57,7 +60,8 @@ def report(rows: list[dict[str, Any]]) -> str:
     lines = ["| table | configurations | " + " | ".join(SEARCHES) + " |", "|---" * (2 + len(SEARCHES)) + "|"]
     last = str(CHECKPOINTS[-1])
     for r in rows:
-        figures = [f"{r[s][last]['mean']:.3f} ± {r[s][last]['ci95']:.3f}" for s in SEARCHES]
+        found = [r[s][last] for s in SEARCHES]
+        figures = [f"{x['mean']:.3f} ± {x['ci95']:.3f} ({x['median']:.3f})" for x in found]
         lines.append(f"| {r['file']} | {r['configurations']:,} | " + " | ".join(figures) + " |")
     return "\n".join(lines)
 

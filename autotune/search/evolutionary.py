@@ -39,6 +39,7 @@ class EvolutionOptions:
     mutation: float = 0.85
     epsilon: float = 0.1  # random share
     draft_epsilon: float = 0.3  # the same before the model has data; the most that it grows to
+    first: int = 16  # trials at random where there is no estimate: fewer lead a model astray
     stalled: int = 16  # trials without a gain that double it: a model may keep to a plateau for good
     gain: float = 0.01  # of throughput, that counts as one: less is found on any plateau
     refine: float = 0.25  # share of neighbours of the best measured...
@@ -154,7 +155,7 @@ class EvolutionarySearch:
 
     def _scorer(self) -> tuple[CostModel | None, float]:
         options = self._options
-        if not self._model.ready:
+        if not self._model.ready or (self._draft is None and len(self._measured) < options.first):
             return self._draft, options.draft_epsilon
         stalled = (len(self._measured) - self._gained) / options.stalled
         return self._model, float(min(options.epsilon * 2.0 ** min(stalled, 8), options.draft_epsilon))
