@@ -38,9 +38,9 @@ class EvolutionOptions:
     crossover: float = 0.3
     mutation: float = 0.85
     epsilon: float = 0.1  # random share
-    draft_epsilon: float = 0.3  # the same before the model has data; the most that it grows to
-    first: int = 16  # trials at random where there is no estimate: fewer lead a model astray
-    stalled: int = 16  # trials without a gain that double it: a model may keep to a plateau for good
+    draft_epsilon: float = 0.3  # the same before the model has data
+    most_epsilon: float = 0.5  # that it grows to...
+    stalled: int = 16  # ...doubled by so many trials without a gain: a model may keep to a plateau for good
     gain: float = 0.01  # of throughput, that counts as one: less is found on any plateau
     refine: float = 0.25  # share of neighbours of the best measured...
     refine_after: int = 32  # ...from this many trials on
@@ -155,10 +155,10 @@ class EvolutionarySearch:
 
     def _scorer(self) -> tuple[CostModel | None, float]:
         options = self._options
-        if not self._model.ready or (self._draft is None and len(self._measured) < options.first):
+        if not self._model.ready:
             return self._draft, options.draft_epsilon
         stalled = (len(self._measured) - self._gained) / options.stalled
-        return self._model, float(min(options.epsilon * 2.0 ** min(stalled, 8), options.draft_epsilon))
+        return self._model, float(min(options.epsilon * 2.0 ** min(stalled, 8), options.most_epsilon))
 
     def _seen(self, features: Matrix) -> Matrix:
         """What models see of candidates with these features of the space."""
