@@ -38,8 +38,10 @@ def limit_of(
     loop = cpu.MemoryLoop(target, mode, working_set) if memory_afresh else None
 
     def fixed_s() -> float:
-        rate = cpu.bandwidth(target, mode, working_set) if loop is None else loop.bytes_a_second()
-        return max(special_s, moved / rate)
+        if loop is None:
+            return max(special_s, moved / cpu.bandwidth(target, mode, working_set))
+        loop.bytes_a_second()  # brings back what others evicted meanwhile, as a kernel's first call does
+        return max(special_s, moved / loop.bytes_a_second())
 
     if not workload.flops or dtype not in ("float32", "float64"):
         return fixed_s

@@ -84,7 +84,7 @@ def test_the_bandwidth_is_of_what_the_operator_does(
         asked.add(mode)
         return rates[mode]
 
-    slower = iter((1, 2))
+    slower = iter((9, 1, 7, 2))  # the first of a round, whose arrays may be in no cache, says nothing
     monkeypatch.setattr(cpu, "MemoryLoop", Loop)
     monkeypatch.setattr(cpu, "bandwidth", bandwidth)
     workload = ops.workload(op, params)
