@@ -150,8 +150,8 @@ def _of_t4(document: Mapping[str, Any], path: Path) -> Table:
 
 
 def _table(name: str, keys: Sequence[str], entries: Sequence[tuple[Config, float]], path: Path) -> Table:
-    """Parameters of any values as columns of numbers (`_columns`), and the product of all that are numbers:
-    work and threads of a block are products of several."""
+    """Parameters of any values as columns of numbers (`_columns`), and log2 of the product of those
+    numbers: work and threads of a block are products of several."""
     if not entries or not keys:
         raise ReplayError(f"{path} has no configurations")
     values = {k: sorted({_plain(c.get(k)) for c, _ in entries}, key=_order) for k in keys}

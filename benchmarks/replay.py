@@ -3,8 +3,9 @@
     python benchmarks/replay.py cachefiles/*/*.json.gz --seeds 20 --out benchmarks/results/replay.json
 
 The tables are those of the benchmark hub for auto-tuning (github.com/AutoTuningAssociation/benchmark_hub),
-kernels for GPUs with all of their configurations timed, or any other that `autotune replay` reads. Nothing of
-this project was chosen on them. "evolutionary" begins without any model and learns from its own evaluations.
+kernels for GPUs with all of their configurations timed, or any other that `autotune replay` reads; README.md
+says on which of them something was chosen. "evolutionary" begins without any model and learns from its own
+evaluations.
 """
 
 from __future__ import annotations

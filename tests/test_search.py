@@ -11,6 +11,7 @@ from autotune.search.policies import POLICIES, create
 from autotune.search.table import Sheet, TableSpace
 from cost_model.base import CostModelError
 from cost_model.models import MODELS
+from cost_model.random import RandomModel
 from schedules.errors import AutotuneError
 from schedules.space.base import Candidate
 from tests.search_table import FormulaSpace
@@ -146,22 +147,11 @@ def test_before_there_is_data_the_population_is_where_the_scores_are() -> None:
     assert (scored - before).min() > 0
 
 
-class Devoted:
+class Devoted(RandomModel):
     """A model that would never leave the first decision's first four choices."""
-
-    ready = True
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.feature_names = names
-
-    def fit(self, *args: object) -> None: ...
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         return (features[:, self.feature_names.index("f0")] < 4).astype(float)
-
-    def save(self, path: object) -> None: ...
-
-    def load(self, path: object) -> None: ...
 
 
 def test_a_search_on_a_plateau_looks_elsewhere_until_it_finds_better() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.search.base import Known, Result, candidates, unique
+from autotune.search.expectation import Expectation
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
 from cost_model.compiled import Compiled
@@ -89,7 +90,7 @@ class EvolutionarySearch:
         self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured
         self._fitted = 0  # results that the model has learnt from
         self._best = np.zeros(len(space.sketches))  # throughput by sketch
-        self._mark, self._gained = 0.0, 0  # the best when it last rose by a gain, and after how many trials
+        self._expectation = Expectation(self._options.gain)
 
     # -- the contract ------------------------------------------------------------------------
 
@@ -101,10 +102,9 @@ class EvolutionarySearch:
             sketch = result.candidate.sketch
             self._known.add(result.candidate)
             self._best[sketch] = max(self._best[sketch], result.throughput)
-            self._measured.append(result)
-            if result.throughput > self._mark * (1 + self._options.gain):
-                self._mark, self._gained = result.throughput, len(self._measured)
+            self._expectation.add(result.throughput)
         if results:
+            self._measured += results
             self._features.append(self._matrix_of([r.candidate for r in results]))
             for result in results:
                 self._proposed.pop(result.candidate, None)
@@ -157,8 +157,8 @@ class EvolutionarySearch:
         options = self._options
         if not self._model.ready:
             return self._draft, options.draft_epsilon
-        stalled = (len(self._measured) - self._gained) / options.stalled
-        return self._model, float(min(options.epsilon * 2.0 ** min(stalled, 8), options.most_epsilon))
+        doublings = min(self._expectation.stalled / options.stalled, 8)  # 2**thousands is no float
+        return self._model, float(min(options.epsilon * 2.0**doublings, options.most_epsilon))
 
     def _seen(self, features: Matrix) -> Matrix:
         """What models see of candidates with these features of the space."""

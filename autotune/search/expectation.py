@@ -1,4 +1,4 @@
-"""When a search may stop: nothing more is to be expected.
+"""How long a search has found nothing better, and when it may stop: nothing more is to be expected.
 
 The best of n independent draws grows with log n, so the trials that the next gain takes grow with those that
 the last one took. A search that found nothing better in twice the trials before, and in `LEAST` at least, has
@@ -13,10 +13,12 @@ GAIN = 0.005  # of throughput, that counts as one
 
 
 class Expectation:
-    """Watches the throughput of trials, 0 for a failure."""
+    """Watches the throughput of trials, 0 for a failure. ``gain``: the part of it by which one must be better
+    than the best, to count as a gain."""
 
-    def __init__(self) -> None:
-        self._trials, self._gained = 0, 0  # so far, and when the best last rose by `GAIN`
+    def __init__(self, gain: float = GAIN) -> None:
+        self._gain = gain
+        self._trials, self._gained = 0, 0  # so far, and when the best last rose by a gain
         self._mark = 0.0
 
     def begin(self, best: float) -> None:
@@ -25,10 +27,15 @@ class Expectation:
 
     def add(self, throughput: float) -> None:
         self._trials += 1
-        if throughput > self._mark * (1 + GAIN):
+        if throughput > self._mark * (1 + self._gain):
             self._mark, self._gained = throughput, self._trials
+
+    @property
+    def stalled(self) -> int:
+        """Trials since the last gain."""
+        return self._trials - self._gained
 
     @property
     def met(self) -> bool:
         """Whether there is nothing more to expect; never while nothing ran."""
-        return self._mark > 0 and self._trials - self._gained >= max(LEAST, SHARE * self._trials)
+        return self._mark > 0 and self.stalled >= max(LEAST, SHARE * self._trials)
