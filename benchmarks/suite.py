@@ -76,7 +76,7 @@ def settings(task: Task, threads: int) -> list[str]:
     return [*known, "--threads", str(threads)]
 
 
-def row(task: Task, threads: int, budget: str, peers: str) -> dict[str, Any]:
+def row(task: Task, threads: int, budget: str, duration: str, peers: str) -> dict[str, Any]:
     common = [*words(task), *settings(task, threads)]
     with tempfile.TemporaryDirectory() as tmp:
         db = ["--db", f"{tmp}/tuning.db"]
@@ -84,7 +84,7 @@ def row(task: Task, threads: int, budget: str, peers: str) -> dict[str, Any]:
         alone = str(one_task_suite(task, Path(tmp) / "one.toml"))
         found = run(
             "bench", "--suite", alone, *settings(task, threads), "--against", peers,
-            "--duration", "10s", *db,
+            "--duration", duration, *db,
         )  # fmt: skip
         compared = {k: found["tasks"][0][k] for k in ("rows", "ratio")}
     return {
@@ -138,6 +138,8 @@ def main() -> None:
     parser.add_argument("suite", nargs="?", help="FILE[:NAME]")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", default="60s", help="tuning time of each operator")
+    parser.add_argument("--duration", default="10s", help="how long each is compared; rounds on several "
+                        "threads take seconds, with pauses until others' pools sleep")  # fmt: skip
     parser.add_argument("--against", default="numpy,numpy.best,torch,torch.best,torch.compile,onnxruntime")
     parser.add_argument("--constant-weights", action="store_true", help="weights are known ahead")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/suite.json"))
@@ -146,7 +148,8 @@ def main() -> None:
     done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     if not options.markdown:
         name = options.suite.rsplit("/", 1)[-1]
-        command = f"{name} --threads {options.threads} --budget {options.budget} --against {options.against}"
+        command = f"{name} --threads {options.threads} --budget {options.budget} "
+        command += f"--duration {options.duration} --against {options.against}"
         command += " --constant-weights" if options.constant_weights else ""
         done |= {"machine": machine(), "command": command, "commit": commit()}
         have = [r["task"] for r in done["rows"]]
@@ -155,7 +158,8 @@ def main() -> None:
                 continue  # nothing is known ahead: the other table has it
             if [*words(task), *settings(task, options.threads)] in have:
                 continue
-            done["rows"].append(row(task, options.threads, options.budget, options.against))
+            limits = (options.threads, options.budget, options.duration)
+            done["rows"].append(row(task, *limits, options.against))
             options.out.write_text(json.dumps(done, indent=1) + "\n")
             last = done["rows"][-1]
             print(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.devices import cpu, special
-from autotune.limits import limit_of
+from autotune.limits import limit_of, waits_for_memory
 from autotune.targets import detect
 from autotune.workloads import as_workload
 from schedules import ops, te
@@ -96,3 +96,20 @@ def test_the_bandwidth_is_of_what_the_operator_does(
     assert first == ops.compulsory_bytes(workload.dag) / max(rates[m] for m in modes)
     assert second == 2 * first  # measured again
     assert once() == once() == first
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "waits"),
+    [
+        ("layer_norm", {"m": 4096, "n": 1024}, True),
+        ("permute", {"shape": (4096, 4096), "axes": (1, 0)}, True),
+        ("matmul", {"m": 1, "n": 4096, "k": 4096}, True),
+        ("layer_norm", {"m": 16, "n": 1024}, False),  # the caches of a core hold it
+        ("matmul", {"m": 1024, "n": 1024, "k": 1024}, False),  # the FMA units are busy
+    ],
+)
+def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> None:
+    dag = ops.workload(op, params).dag
+    assert waits_for_memory(dag, Target("cpu", "x", limits=(("l2_bytes", 1 << 20),))) is waits
+    assert not waits_for_memory(dag, Target("cpu", "x", limits=(("l2_bytes", 1 << 30),)))
+    assert not waits_for_memory(dag, Target("cuda", "sm_90", limits=(("l2_bytes", 1 << 20),)))

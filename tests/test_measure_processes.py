@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,9 +40,10 @@ with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) 
 """
 
 
-def addition() -> ComputeDAG:
-    a, b = (te.placeholder((37, 41), "float32", name=n) for n in "AB")
-    return te.dag([a, b, te.compute((37, 41), lambda i, j: a[i, j] + b[i, j], name="C")])
+def addition(rows: int = 37, columns: int = 41) -> ComputeDAG:
+    shape = (rows, columns)
+    a, b = (te.placeholder(shape, "float32", name=n) for n in "AB")
+    return te.dag([a, b, te.compute(shape, lambda i, j: a[i, j] + b[i, j], name="C")])
 
 
 def tuner(kinds: list[str]) -> subprocess.Popen[str]:
@@ -137,3 +139,28 @@ def test_no_descriptor_leaks_over_many_candidates() -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + 3  # one child more may be alive now
         assert zygote.num_fds() <= zygote_before
         assert len(zygote.children()) <= 1 + max(1, targets.usable_cpus())
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="this Linux gives no huge pages"
+)
+def test_a_worker_writes_to_huge_pages_as_numpy_does() -> None:
+    dag = addition(1024, 4096)  # 16 MiB each
+    with Measurer(dag, targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        assert next(m.measure([fakes.trace("right")])).ok
+        child = m._runner.child
+        assert child is not None
+        maps = Path(f"/proc/{child.pid}/smaps").read_text()
+    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", maps, flags=re.M)
+    written = [x for x in regions if " rw-p " in x.split("\n", 1)[0] and _kb(x, "Rss") >= 16 << 10]
+    assert len(written) >= 2  # where it is checked, and where it is timed
+    for region in written:
+        assert _kb(region, "AnonHugePages") >= _kb(region, "Rss") / 2, region
+
+
+def _kb(region: str, what: str) -> int:
+    found = re.search(rf"^{what}: *([0-9]+) kB", region, re.M)
+    return int(found[1]) if found else 0

@@ -13,6 +13,7 @@ import pytest
 from autotune import targets
 from autotune.devices import cpu
 from autotune.measure import Measurer, Options, protocol
+from autotune.measure.results import Nominal
 from schedules import te
 
 OPTIONS = Options()
@@ -91,6 +92,57 @@ def test_one_disturbed_repeat_does_not_end_a_screen() -> None:
         timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3, 2.9e-3, OPTIONS)
         assert len(timing.times_s) == 3
         assert timing.time_s == pytest.approx(3e-3)
+
+
+def cold(runs: int, seconds: float) -> Callable[[int], float]:
+    """A kernel whose first so many runs take three times as long, as those after a check do."""
+    done = [0]
+
+    def run(number: int) -> float:
+        slow = max(0, min(number, runs - done[0]))
+        done[0] += number
+        return seconds * (number + 2 * slow)
+
+    return run
+
+
+def test_what_waits_for_memory_is_warm_before_it_is_timed() -> None:
+    clock, best_s = protocol.Clock(lambda: 1.0, 1.0), 1.1e-3
+    waits = Options(from_memory=True)
+    timing = protocol.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, waits)
+    assert timing.times_s == pytest.approx([1.2e-3] * 3)
+    assert protocol.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, OPTIONS).time_s > 3e-3
+    first, second = protocol.final([cold(3, 1.2e-3), cold(3, 1.3e-3)], clock, [1.2e-3] * 2, 1, 5, waits)
+    assert first == pytest.approx([1.2e-3] * 5) and second == pytest.approx([1.3e-3] * 5)
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(1e-4, 3), (4e-3, 3), (6e-3, 2), (0.5, 1)])
+def test_warming_ends_where_no_cache_holds_what_passes(seconds: float, runs: int) -> None:
+    made: list[int] = []
+
+    def run(number: int) -> float:
+        made.append(number)
+        return seconds * number
+
+    protocol.warm(run, Options(from_memory=True))
+    assert made == [1] * runs
+
+
+def test_times_of_what_waits_for_memory_are_as_measured() -> None:
+    shape = (1024, 1024)
+    a, b = (te.placeholder(shape, "float32", name=n) for n in "AB")
+    dag = te.dag([a, b, te.compute(shape, lambda i, j: a[i, j] + b[i, j], name="C")])
+    rates = {}
+    for waits in (True, False):
+        options = Options(from_memory=waits)
+        nominal = Nominal(1.0, 100)  # a thousand times slower than any CPU runs it
+        with Measurer(dag, targets.detect(1), build=fakes.NAME, options=options, nominal=nominal) as m:
+            found = next(m.measure([fakes.trace("right")]))
+            final = m.finalists([fakes.trace("right")])[0]
+        assert found.ok and final.ok
+        rates[waits] = (found.reference_rate, final.reference_rate)
+    assert rates[True] == (1.0, 1.0)
+    assert all(rate is not None and rate > 10 for rate in rates[False])
 
 
 def test_finalists_are_interleaved() -> None:

@@ -13,7 +13,9 @@ writes of itself: half of the vectors cross a cache line there, and a tile may t
 kernel that is fast there is fast on arrays that lie better, not the other way round.
 
 Inputs are filled once and made read-only. Memory is anonymous and, from 4 MiB on, asks for huge pages as
-numpy does, so that timings are those of numpy arrays. Built before the workers fork, which share the inputs.
+numpy does, so that timings are those of numpy arrays. Built before the workers fork, which share the inputs
+and renew the outputs: Linux makes small pages of a huge one that is written to while another process has it
+too, and writing would take up to twice the time that it takes in a numpy array.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ SCRATCH_SPAN = 1 << 30  # most scratch a kernel may have
 MALLOC_HEADER = 16  # bytes between the beginning of a page and a large array of numpy
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
-_HUGE = 14  # MADV_HUGEPAGE
+_DONTNEED, _HUGE = 4, 14  # MADV_DONTNEED, MADV_HUGEPAGE
 
 # Quiet NaNs with a payload that no arithmetic starts from, and integers that few results equal. The number
 # of the placement is added, so that a value which is right by chance in one check is not in the next.
@@ -135,6 +137,7 @@ class Arena:
         tight = [self._region(_pages(n)) for n in sizes]
         self.placements: list[Placement] = []
         filled: set[int] = set()  # regions of inputs, read-only from then on
+        self._written: dict[int, int] = {}  # regions of outputs and their bytes
         for name in [*names, "timing"]:
             pointers = []
             for i, (p, n) in enumerate(zip(params, sizes)):
@@ -152,12 +155,14 @@ class Arena:
                 pointers.append(at)
                 if base in filled:  # an input of whole pages begins and ends at a guard page at once
                     continue
-                ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
                 if is_input:
                     filled.add(base)
+                    ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
                     a = np.ascontiguousarray(inputs[i], dtype=p.dtype)
                     ctypes.memmove(at, a.ctypes.data, n)
                     _protect(base, room, _READ)
+                else:
+                    self._written[base] = room
             outputs = tuple(
                 _view(at, p) for at, p in zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
             )
@@ -165,6 +170,13 @@ class Arena:
         self.timing = self.placements.pop()
         self.scratch = self._opened_on_demand("scratch")
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
+        self.renew_outputs()
+
+    def renew_outputs(self) -> None:
+        """New memory for the outputs, NaN in every float type: this process's own, in huge pages."""
+        for base, room in self._written.items():
+            _libc().madvise(base, room, _DONTNEED)
+            ctypes.memset(base, 0xFF, room)
 
     def poison(self, placement: Placement, number: int) -> None:
         """Fill the outputs of a placement with what no kernel would write (see `POISON`)."""

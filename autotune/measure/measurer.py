@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.limits import waits_for_memory
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.protocol import settled
 from autotune.measure.results import Measurement, Nominal, Options
@@ -64,6 +65,8 @@ class Measurer:
         ]
         count = len(dag.inputs)
         self.options = options or Options()
+        if self.options.from_memory is None:
+            self.options = replace(self.options, from_memory=waits_for_memory(dag, target))
         spare = usable_cpus() - target.threads
         self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
         # One more than CPUs are left over: builders give way, and the worker's CPU is idle half of the time.

@@ -29,7 +29,8 @@ class Nominal(NamedTuple):
 class Measurement:
     """One trial. Only "ok" and "slow" carry a time; only "ok" was checked at every placement.
 
-    ``times_s``: seconds a run, one entry a repeat, normalised to the reference loop's nominal rate;
+    ``times_s``: seconds a run, one entry a repeat, normalised to the reference loop's nominal rate (but those
+    of what waits for memory);
     ``time_s``: their 25th percentile (after `Measurer.finalists`: their 10th). ``error``: the largest
     |output - reference| over the RMS of the reference, None if nothing was compared.
     ``reference_rate``: rate of the reference loop beside the timings over its nominal rate (1.0: the machine
@@ -62,7 +63,9 @@ class Options:
     "slow". ``repeats`` of at least ``min_repeat_s`` each make a screen. ``memory_bytes``: what a builder or a
     worker may map on top of what it starts with. ``builders``: processes that build, default: one more
     than the CPUs left over, or all of them where building and running must take turns. ``overlap``: build
-    while a candidate runs; default: only if a CPU is left over.
+    while a candidate runs; default: only if a CPU is left over. ``from_memory``: times are mostly those of
+    memory, so they are not normalised, and caches are warmed first; default: what `limits.waits_for_memory`
+    says.
     """
 
     timeout_s: float = 10.0
@@ -74,3 +77,4 @@ class Options:
     memory_bytes: int = 4 << 30
     builders: int | None = None
     overlap: bool | None = None
+    from_memory: bool | None = None

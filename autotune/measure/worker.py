@@ -49,13 +49,13 @@ class Bench:
 def serve(sock: socket.socket, bench: Bench) -> None:
     """Answer requests until the parent goes away."""
     of_cpu = protocol.Clock(bench.reference.seconds, bench.reference.nominal_s)
-    of_device = protocol.Clock(lambda: 1.0, 1.0)  # this CPU's speed says nothing of a device's
+    plain = protocol.Clock(lambda: 1.0, 1.0)  # the speed of a core says nothing of a device's, or of memory's
     while True:
         try:
             header, payload, _ = wire.receive(sock)
         except wire.Closed:
             return
-        clock = of_device if is_grid_code(payload) else of_cpu
+        clock = plain if is_grid_code(payload) or bench.options.from_memory else of_cpu
         clock.rates.clear()
         if header["do"] == "measure":
             reply = asdict(measure(bench, clock, payload, header.get("best_s")))
