@@ -189,6 +189,7 @@ class Arena:
         for address, size in self._free:
             _libc().munmap(address, size)
         self._free.clear()
+        self._written.clear()
         self.placements.clear()
 
     def _opened_on_demand(self, name: str) -> Reserve:
