@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from math import prod
 
 from autotune.devices import cpu, special
 from schedules.dag import ComputeDAG
 from schedules.dtypes import HALF
+from schedules.flops import count_flops
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 
@@ -19,11 +19,10 @@ BALANCE = 8  # FLOPs that a core does while a byte comes from beyond its caches,
 
 def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
     """Whether a kernel's time is mostly that of its arrays' way from beyond the caches of the cores, however
-    it is scheduled: what a CPU's clock does says little of it then. Each point of a stage counts 2 FLOPs."""
+    it is scheduled: what a CPU's clock does says little of it then."""
     moved = compulsory_bytes(dag)
     beyond = moved > target.limit("l2_bytes", 512 << 10) * target.threads
-    flops = sum(2 * prod(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages)
-    return target.kind == "cpu" and beyond and flops < BALANCE * moved
+    return target.kind == "cpu" and beyond and count_flops(dag) < BALANCE * moved
 
 
 def limit_of(

@@ -121,6 +121,7 @@ def execute(
     loaded = load_object(build_object(dag, trace, target))
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(loaded.address)
     arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], data)
+    arena.fill_outputs()
     out: dict[str, list[np.ndarray]] = {}
     try:
         for n, place in enumerate(arena.placements):

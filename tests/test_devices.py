@@ -172,6 +172,7 @@ def test_finalists_are_timed_on_their_inputs_and_keep_their_facts(monkeypatch: p
     code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device)
     code = replace(code, facts={"kernel0": {"registers": 40, "spill_bytes": 0}})
     arena = Arena([Param(t.name, t.shape, t.dtype) for t in c.dag.params], c.inputs)
+    arena.fill_outputs()
     loaded = OnDevice(arena, code.to_bytes())
     assert loaded.timer()(2) > 0
     c.check(arena.timing.outputs, "what was timed")

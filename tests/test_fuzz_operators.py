@@ -94,6 +94,7 @@ def compiled(seed: int, n: int) -> int:
     """Compile and run candidates of workload ``n`` on guarded arrays; how many. Raises `Wrong`."""
     case, space, rng = drawn(seed, n, BIG)
     arena = Arena([Param(t.name, t.shape, t.dtype) for t in case.dag.params], case.inputs)
+    arena.fill_outputs()
     count = 0
     try:
         for what, trace in candidates(case, space, rng):

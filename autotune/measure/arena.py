@@ -14,8 +14,8 @@ kernel that is fast there is fast on arrays that lie better, not the other way r
 
 Inputs are filled once and made read-only. Memory is anonymous and, from 4 MiB on, asks for huge pages as
 numpy does, so that timings are those of numpy arrays. Built before the workers fork, which share the inputs
-and renew the outputs: Linux makes small pages of a huge one that is written to while another process has it
-too, and writing would take up to twice the time that it takes in a numpy array.
+and have outputs of their own: Linux makes small pages of a huge one that is written to while another process
+has it too, and writing would take up to twice the time that it takes in a numpy array.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCRATCH_SPAN = 1 << 30  # most scratch a kernel may have
 MALLOC_HEADER = 16  # bytes between the beginning of a page and a large array of numpy
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
-_DONTNEED, _HUGE = 4, 14  # MADV_DONTNEED, MADV_HUGEPAGE
+_HUGE = 14  # MADV_HUGEPAGE
 
 # Quiet NaNs with a payload that no arithmetic starts from, and integers that few results equal. The number
 # of the placement is added, so that a value which is right by chance in one check is not in the next.
@@ -120,6 +120,7 @@ class Reserve:
 class Arena:
     """All memory of a workload's kernels: ``scratch`` for what a kernel wants beside its arrays, ``packed``
     for the packed form of each constant input, by its number. ``inputs`` are copied in; raises MemoryError.
+    Whoever runs kernels in it calls `fill_outputs` first.
     """
 
     def __init__(
@@ -170,12 +171,10 @@ class Arena:
         self.timing = self.placements.pop()
         self.scratch = self._opened_on_demand("scratch")
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
-        self.renew_outputs()
 
-    def renew_outputs(self) -> None:
-        """New memory for the outputs, NaN in every float type: this process's own, in huge pages."""
+    def fill_outputs(self) -> None:
+        """Fill outputs, and what is around them, with NaN of every float type: their memory is ours then."""
         for base, room in self._written.items():
-            _libc().madvise(base, room, _DONTNEED)
             ctypes.memset(base, 0xFF, room)
 
     def poison(self, placement: Placement, number: int) -> None:

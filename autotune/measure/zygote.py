@@ -130,7 +130,7 @@ def _child(state: Prepared, role: str, fds: Sequence[int]) -> NoReturn:
         sock = socket.socket(fileno=fds[0])
         if role == "worker":
             state.bench.native.watch(fds[2])
-            state.arena.renew_outputs()
+            state.arena.fill_outputs()
             worker.serve(sock, state.bench)
         else:
             os.nice(NICE)
