@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from autotune import settings
-from autotune.measure import Measurer, Nominal, Options, random_inputs
+from autotune.measure import Control, Measurer, Nominal, Options, random_inputs
 from autotune.measure.memory import check_fits
 from autotune.settings import SettingsError
 from schedules import ops
@@ -52,7 +52,11 @@ def check_feasible(workload: Workload, budget_s: float) -> None:
 
 
 def measurer(
-    workload: Workload, target: Target, budget_s: float, nominal: Nominal | None = None
+    workload: Workload,
+    target: Target,
+    budget_s: float,
+    nominal: Nominal | None = None,
+    control: Control | None = None,
 ) -> Measurer:
     """A measurer whose limits suit the budget; the reference is the library's where there is one."""
     inputs = random_inputs(workload.dag)
@@ -63,4 +67,11 @@ def measurer(
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
         patience_s=min(1.5, max(0.5, budget_s / 20)),
     )
-    return Measurer(workload, target, inputs=inputs, reference=reference, options=limits, nominal=nominal)
+    return Measurer(
+        *(workload, target),
+        inputs=inputs,
+        reference=reference,
+        options=limits,
+        nominal=nominal,
+        control=control,
+    )

@@ -39,7 +39,7 @@ ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back soo
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
 FINALISTS = 8
 PASSES = 3  # over finalists, until the best of the log is one of them
-NEAR = 1.1  # a trial slower than this times the best will not win
+NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
 
@@ -398,8 +398,8 @@ class _Timer:
 
 def _finals_s(time_s: float, k: int, rounds: int, repeats: int) -> float:
     """Seconds that finalists take at most: on an unsteady machine twice the rounds, of a warm-up and
-    repeats, which last a millisecond at least, with a reference loop between."""
-    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * (max(time_s, 1e-3) + 1.5e-3)
+    repeats, which last a millisecond at least, with a reference between, which is as long."""
+    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * (max(time_s, 1e-3) + max(time_s, 1.5e-3))
 
 
 def _run_options(options: TuneOptions) -> dict[str, object]:

@@ -141,7 +141,7 @@ class _Suite:
         self.seconds = [0.0] * len(tasks)
         self.errors: dict[int, str] = {}
         self._open = _OpenMeasurers(measurers or self._measurer)
-        self._first: Measurer | None = None
+        self._made: dict[str, Measurer] = {}  # the last one of each task, by the digest of its workload
 
     # -- phases ------------------------------------------------------------------------------
 
@@ -250,12 +250,17 @@ class _Suite:
 
     def _measurer(self, workload: Workload) -> Measurer:
         """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
-        normally runs, the first one says for all: the times of a task's turns are to compare."""
+        normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
+        times of a task's turns are to compare."""
         share = max(self.options.budget_s / len(self.tasks), 2 * self.turn_s)
-        nominal = None if self._first is None else self._first.nominal
-        made = preparation.measurer(workload, self.target, share, nominal)
-        if nominal is None:
-            self._first = made
+        first = next(iter(self._made.values()), None)
+        before = self._made.get(workload.digest)
+        made = preparation.measurer(
+            *(workload, self.target, share),
+            nominal=None if first is None else first.nominal,
+            control=None if before is None else before.control,
+        )
+        self._made[workload.digest] = made
         return made
 
     def _report_of(self, number: int) -> Callable[[Progress], None] | None:

@@ -12,6 +12,7 @@ from math import prod
 from autotune.codegen import entry
 from autotune.codegen.compile import compile_module
 from autotune.errors import CompileError
+from schedules import te
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.expr import Const
@@ -20,6 +21,11 @@ from schedules.model import Step, Target, Trace
 
 NAME = f"{__name__}:build"
 SCRATCH = 200  # bytes, not a multiple of 64
+
+
+def addition(shape: tuple[int, ...] = (37, 41), dtype: str = "float32") -> ComputeDAG:
+    a, b = (te.placeholder(shape, dtype, name=n) for n in "AB")
+    return te.dag([a, b, te.compute(shape, lambda *i: a[i] + b[i], name="C")])
 
 
 def trace(kind: str, number: int = 0) -> Trace:

@@ -16,8 +16,6 @@ import pytest
 
 from autotune import targets
 from autotune.measure import Measurer, Options
-from schedules import te
-from schedules.dag import ComputeDAG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals are Linux's")
 QUICK = Options(timeout_s=30.0, patience_s=2.0, repeats=1)
@@ -29,21 +27,14 @@ sys.path[:0] = [{root!r}, {tests!r}]
 import measure_fakes as fakes
 from autotune import targets
 from autotune.measure import Measurer, Options
-from test_measure_processes import addition
 options = Options(timeout_s=300, builders=1)
-with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
     m.start()
     print("ready", flush=True)
     kinds = {kinds!r}
     for x in m.measure([fakes.trace(k, i) for i, k in enumerate(kinds)]):
         print(x.status, flush=True)
 """
-
-
-def addition(rows: int = 37, columns: int = 41) -> ComputeDAG:
-    shape = (rows, columns)
-    a, b = (te.placeholder(shape, "float32", name=n) for n in "AB")
-    return te.dag([a, b, te.compute(shape, lambda i, j: a[i, j] + b[i, j], name="C")])
 
 
 def tuner(kinds: list[str]) -> subprocess.Popen[str]:
@@ -91,7 +82,7 @@ def test_ctrl_c_is_the_parents_alone() -> None:
 
 
 def test_close_ends_every_process_and_may_be_repeated() -> None:
-    m = Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK)
+    m = Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK)
     next(m.measure([fakes.trace("right")]))
     processes = family(os.getpid())
     assert processes
@@ -101,7 +92,7 @@ def test_close_ends_every_process_and_may_be_repeated() -> None:
 
 
 def test_a_killed_zygote_is_replaced() -> None:
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         assert next(m.measure([fakes.trace("right")])).ok
         zygote = [
             p for p in psutil.Process().children() if "autotune.measure.zygote" in " ".join(p.cmdline())
@@ -114,14 +105,14 @@ def test_a_killed_zygote_is_replaced() -> None:
 
 
 def test_what_a_candidate_starts_dies_with_its_worker() -> None:
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         list(m.measure([fakes.trace("forks")]))
         processes = family(os.getpid())
     assert gone(processes), processes
 
 
 def test_a_caller_that_leaves_early_leaves_nothing_running() -> None:
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         results = m.measure([fakes.trace(k, i) for i, k in enumerate(["right", "hangs", "right"])])
         assert next(results).ok
         results.close()
@@ -130,7 +121,7 @@ def test_a_caller_that_leaves_early_leaves_nothing_running() -> None:
 
 def test_no_descriptor_leaks_over_many_candidates() -> None:
     kinds = ["right", "null store", "illegal", "wrong", "builder dies"] * 20
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         list(m.measure([fakes.trace(k) for k in kinds[:5]]))
         before = len(os.listdir("/proc/self/fd"))
         zygote = family(os.getpid())[0]
@@ -148,7 +139,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="this Linux gives no huge pages"
 )
 def test_a_worker_writes_to_huge_pages_as_numpy_does() -> None:
-    dag = addition(1024, 4096)  # 16 MiB each
+    dag = fakes.addition((1024, 4096))  # 16 MiB each
     with Measurer(dag, targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         assert next(m.measure([fakes.trace("right")])).ok
         child = m._runner.child

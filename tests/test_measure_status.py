@@ -14,8 +14,6 @@ import pytest
 
 from autotune import targets
 from autotune.measure import MeasureError, Measurement, Measurer, Nominal, Options
-from schedules import te
-from schedules.dag import ComputeDAG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are told apart on Linux only")
 X86 = platform.machine() == "x86_64"
@@ -23,15 +21,9 @@ X86 = platform.machine() == "x86_64"
 QUICK = Options(timeout_s=4.0, build_timeout_s=4.0, patience_s=2.0, memory_bytes=2 << 30)
 
 
-def addition(shape: tuple[int, ...] = (37, 41), dtype: str = "float32") -> ComputeDAG:
-    a, b = (te.placeholder(shape, dtype, name=n) for n in "AB")
-    c = te.compute(shape, lambda *i: a[i] + b[i], name="C")
-    return te.dag([a, b, c])
-
-
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         yield m
 
 
@@ -98,7 +90,7 @@ def test_division_by_zero(measurer: Measurer) -> None:
 
 def test_a_hang_is_killed_on_time() -> None:
     options = replace(QUICK, timeout_s=1.0, build_timeout_s=1.0)
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
         m.start()
         start = time.monotonic()
         kinds = ["hangs", "right", "builder hangs", "right"]
@@ -110,7 +102,7 @@ def test_a_hang_is_killed_on_time() -> None:
 
 def test_a_slow_kernel_is_given_up_early_with_its_time() -> None:
     options = replace(QUICK, builders=1)  # with two, the slow one may come first
-    with Measurer(addition((512, 512)), targets.detect(1), build=fakes.NAME, options=options) as m:
+    with Measurer(fakes.addition((512, 512)), targets.detect(1), build=fakes.NAME, options=options) as m:
         right, slow, again = m.measure([fakes.trace(k) for k in ("right", "slow", "right")])
         assert (right.status, slow.status, again.status) == ("ok", "slow", "ok")
         assert slow.time_s is not None and right.time_s is not None
@@ -123,7 +115,7 @@ def test_a_slow_kernel_is_given_up_early_with_its_time() -> None:
 def test_code_that_assumes_alignment_is_found() -> None:
     """With arrays of whole pages, both guarded placements are aligned: the shifted one finds it."""
     for shape in ((1024,), (64, 16), (37, 41)):
-        with Measurer(addition(shape), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        with Measurer(fakes.addition(shape), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
             got = one(m, "assumes alignment")
             assert (got.status, "aligned access" in got.reason) == ("crash", True)
 
@@ -135,14 +127,14 @@ def test_dtypes_and_sizes(dtype: str, shape: tuple[int, ...]) -> None:
     kinds = (
         ["right", "leaves one", "reads past", "writes before"] if shape != (1,) else ["right", "reads past"]
     )
-    with Measurer(addition(shape, dtype), targets.detect(1), build=fakes.NAME, options=options) as m:
+    with Measurer(fakes.addition(shape, dtype), targets.detect(1), build=fakes.NAME, options=options) as m:
         got = [x.status for x in m.measure([fakes.trace(k) for k in kinds])]
     expected = {"right": "ok", "leaves one": "wrong_result"}
     assert got == [expected.get(k, "out_of_bounds") for k in kinds]
 
 
 def test_nan_and_infinity_of_the_reference_are_demanded() -> None:
-    dag = addition((4, 8))
+    dag = fakes.addition((4, 8))
     a, b = np.ones((4, 8), "float32"), np.ones((4, 8), "float32")
     a[1, 2], a[2, 3] = np.nan, np.inf
     with Measurer(dag, targets.detect(1), build=fakes.NAME, inputs=[a, b], options=QUICK) as m:
@@ -160,7 +152,7 @@ def test_nan_and_infinity_of_the_reference_are_demanded() -> None:
 def test_taking_turns_gives_the_same_results_in_order() -> None:
     options = replace(QUICK, overlap=False, builders=2)
     kinds = ["right", "wrong", "illegal", "null store"] * 6
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
         got = [x.status for x in m.measure([fakes.trace(k, i) for i, k in enumerate(kinds)])]
     assert got == ["ok", "wrong_result", "illegal", "crash"] * 6
 
@@ -168,7 +160,7 @@ def test_taking_turns_gives_the_same_results_in_order() -> None:
 def test_finalists_keep_their_order_and_cost_only_themselves() -> None:
     traces = [fakes.trace("steady", 8), fakes.trace("null store"), fakes.trace("steady", 0)]
     options = replace(QUICK, give_up=1e3)  # whichever is built first, the slow one is no lost case
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=options) as measurer:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as measurer:
         slow, dead, fast = measurer.finalists(traces, rounds=2, repeats=2)
     assert (slow.status, dead.status, fast.status) == ("ok", "crash", "ok")
     assert len(slow.times_s) == len(fast.times_s) in (4, 6, 8)
@@ -180,23 +172,24 @@ def test_a_deadline_begins_nothing_more(measurer: Measurer) -> None:
 
 
 def test_a_builder_that_does_not_exist_is_said() -> None:
-    with Measurer(addition(), targets.detect(1), build="autotune.nowhere:build") as m:
+    with Measurer(fakes.addition(), targets.detect(1), build="autotune.nowhere:build") as m:
         with pytest.raises(MeasureError, match=r"autotune\.nowhere"):
             m.start()
 
 
 def test_a_second_measurer_counts_by_the_speed_that_is_normal_to_the_first() -> None:
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as first:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as first:
         assert first.nominal is None
         first.start()
         assert first.nominal is not None
     with Measurer(
-        addition(), targets.detect(1), build=fakes.NAME, options=QUICK, nominal=first.nominal
+        fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK, nominal=first.nominal
     ) as second:
         second.start()
         assert second.nominal == first.nominal
     # as if the machine had been a hundred times as slow: now it seems that much faster, and times longer
     slow = Nominal(100 * first.nominal.seconds, first.nominal.runs)
-    with Measurer(addition(), targets.detect(1), build=fakes.NAME, options=QUICK, nominal=slow) as third:
+    dag = fakes.addition()
+    with Measurer(dag, targets.detect(1), build=fakes.NAME, options=QUICK, nominal=slow) as third:
         (m,) = third.finalists([fakes.trace("good")])
     assert m.ok and m.reference_rate is not None and m.reference_rate > 20

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from log_cases import TARGETS
 
-from autotune.measure.results import Measurement, Nominal
+from autotune.measure.results import Control, Measurement, Nominal
 from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from autotune.tuning import TuneOptions
 from kernels_db import Log
@@ -170,22 +170,33 @@ def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPa
     assert len(made) > 3  # closed and opened again, by need
 
 
-def test_times_of_all_measurers_are_by_the_speed_that_the_first_found_normal(
+def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_control(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Started(Made):
+        workload: Workload
         nominal: Nominal | None = None
+        control: Control | None = None
 
         def measure(self, *args: Any, **kwargs: Any) -> Iterator[Measurement]:
             self.nominal = self.nominal or Nominal(1e-3 * (1 + len(given)), 7)
+            self.control = Control(self.workload.digest.encode(), 1e-3 * len(given))
             return super().measure(*args, **kwargs)
 
     given: list[Nominal | None] = []
+    controls: dict[str, list[Control | None]] = {}
 
-    def make(workload: Workload, target: Target, budget_s: float, nominal: Nominal | None = None) -> Started:
+    def make(
+        workload: Workload,
+        target: Target,
+        budget_s: float,
+        nominal: Nominal | None = None,
+        control: Control | None = None,
+    ) -> Started:
         given.append(nominal)
+        controls.setdefault(workload.digest, []).append(control)
         made = Started(workload)
-        made.nominal = nominal
+        made.workload, made.nominal = workload, nominal
         return made
 
     monkeypatch.setattr("autotune.suite_tuner.OPEN", 1)
@@ -194,3 +205,9 @@ def test_times_of_all_measurers_are_by_the_speed_that_the_first_found_normal(
     tune_suite(TASKS, TARGET, log, TuneOptions(trials=30, search="random", model="analytic", batch=4))
     assert len(given) > 3  # closed and opened again
     assert given == [None] + [Nominal(2e-3, 7)] * (len(given) - 1)
+    for digest, (first, *later) in controls.items():
+        assert first is None
+        assert {c and c.object for c in later} <= {digest.encode()}
+        seconds = [c.seconds for c in later if c is not None]
+        assert seconds == sorted(set(seconds))  # always the last one's
+    assert sum(len(c) > 1 for c in controls.values()) >= 2

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from autotune.measure.measurer import Measurer, random_inputs
 from autotune.measure.process import MeasureError
-from autotune.measure.results import STATUSES, Measurement, Nominal, Options
+from autotune.measure.results import STATUSES, Control, Measurement, Nominal, Options
 
-__all__ = ["STATUSES", "MeasureError", "Measurement", "Measurer", "Nominal", "Options", "random_inputs"]
+__all__ = [
+    "STATUSES",
+    "Control",
+    "MeasureError",
+    "Measurement",
+    "Measurer",
+    "Nominal",
+    "Options",
+    "random_inputs",
+]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from autotune.codegen.gridcode import is_grid_code
 from autotune.limits import waits_for_memory
 from autotune.measure.process import Death, MeasureError, Zygote
-from autotune.measure.protocol import settled
-from autotune.measure.results import Measurement, Nominal, Options
+from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
 from schedules.dag import ComputeDAG
@@ -27,6 +27,10 @@ AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
 FINAL_TIMEOUT_S = 120.0
+CHOICE = 8  # good candidates before one of them becomes the control,
+RENEWAL = 0.8  # which one that takes this much of its time replaces
+SPELLS, PAUSE_S = 4, 0.03  # in which its time is measured
+LONGEST_CONTROL_S = 0.03  # what takes longer has most of a machine's spells in each of its runs
 
 
 class Measurer:
@@ -35,7 +39,8 @@ class Measurer:
     ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
     arrays in the order of ``dag.inputs`` (default: `random_inputs`); ``reference``: the right outputs for
     them (default: `schedules.evaluate.evaluate`); ``nominal``: that of another measurer of the same target,
-    with whose times these are to compare (default: as the machine runs at the start). Use it as a context
+    with whose times these are to compare (default: as the machine runs at the start); ``control``: that of
+    another measurer of the same workload (default: chosen among the first candidates). Use it as a context
     manager, from one thread; nothing that it starts outlives it or its process. A candidate's failure is a
     `Measurement`; `MeasureError` means that measuring itself does not work.
     """
@@ -51,6 +56,7 @@ class Measurer:
         options: Options | None = None,
         seed: int = 0,
         nominal: Nominal | None = None,
+        control: Control | None = None,
     ) -> None:
         workload = workload if isinstance(workload, Workload) else Workload(workload)
         dag = workload.dag
@@ -74,7 +80,7 @@ class Measurer:
             min(max(spare, 0) + 1, MOST_BUILDERS) if self._overlap else usable_cpus()
         )
         self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options, nominal)
-        self._runner = Runner(self._zygote)
+        self._runner = Runner(self._zygote, control)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._objects: dict[str, tuple[float, bytes]] = {}
 
@@ -90,6 +96,12 @@ class Measurer:
     def nominal(self) -> Nominal | None:
         """The speed that times are normalised to; None before the first start, if none was given."""
         return self._zygote.nominal
+
+    @property
+    def control(self) -> Control | None:
+        """The candidate beside which others are timed; None before there is a choice, and for what waits for
+        memory, devices, and what takes long."""
+        return self._runner.control
 
     def start(self) -> None:
         """Start the processes now rather than with the first candidate. Raises `MeasureError`."""
@@ -124,8 +136,8 @@ class Measurer:
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, up to twice the rounds on
-        an unsteady machine; ``time_s`` is the 10th percentile. What is not kept from an earlier `measure` is
-        built and checked first."""
+        an unsteady machine; ``time_s`` is what they come to (`protocol.Clock.settled`). What is not kept from
+        an earlier `measure` is built and checked first."""
         found: dict[int, Measurement] = {}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
         for i, m in zip(missing, self.measure([traces[i] for i in missing])):
@@ -162,18 +174,38 @@ class Measurer:
             # One of them dies now and then: each alone, so that it costs itself only.
             return [m for x in objects for m in self._final([x], rounds, repeats)]
         took = (time.monotonic() - start) / len(objects)
-        header = answer[0]
+        told = answer[0]
         return [
-            Measurement(
-                "ok", "", tuple(t), settled(t), reference_rate=header["rate"], run_s=took, facts=facts
-            )
-            for t, facts in zip(header["times_s"], header["facts"], strict=True)
+            Measurement("ok", "", tuple(t), time_s, None, told["rate"], run_s=took, facts=facts)
+            for t, time_s, facts in zip(told["times_s"], told["time_s"], told["facts"], strict=True)
         ]
 
     def _keep(self, trace: Trace, time_s: float, obj: bytes) -> None:
         self._objects[trace.digest] = (time_s, obj)
         if len(self._objects) > KEEP_OBJECTS:
             del self._objects[max(self._objects, key=lambda k: self._objects[k][0])]
+        if not self.options.from_memory and not is_grid_code(obj):
+            self._choose_control()
+
+    def _choose_control(self) -> None:
+        """The best so far becomes the control, where there is some choice and it is much faster than the last
+        one; its time is measured well before."""
+        best = min(self._objects, key=lambda k: self._objects[k][0])
+        time_s, obj = self._objects[best]
+        old = self.control
+        due = len(self._objects) >= CHOICE if old is None else time_s < RENEWAL * old.seconds
+        if not due or time_s > LONGEST_CONTROL_S:
+            return
+        times: list[float] = []
+        for _ in range(SPELLS):
+            [found] = self._final([obj], 1, 5)
+            if not found.ok:
+                return
+            times += found.times_s
+            time.sleep(PAUSE_S)
+        normal = float(np.percentile(times, 10 if old is None else 50))
+        self._objects[best] = normal, obj
+        self._runner.control = Control(obj, normal)
 
 
 class _Batch:

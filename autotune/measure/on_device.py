@@ -14,6 +14,8 @@ class OnDevice:
     """The program of one candidate, loaded. Raises CompileError where it is not of this workload, or the
     device's compiler refuses it."""
 
+    scratch_bytes = 0  # of the host's memory
+
     def __init__(self, arena: Arena, data: bytes) -> None:
         self._object = DeviceObject(data)
         wanted = [(p.dtype, p.shape) for p in arena.params]

@@ -6,6 +6,11 @@ slows both and divides out. The smaller, because a disturbed reference would mak
 disturbed candidate only costs it a repeat. Of the repeats the 25th percentile counts, since noise only adds.
 With one thread all clocks are thread CPU time, which a neighbour on the same core does not lengthen.
 
+Once a few candidates are known to be good, one of them, the control, takes the loop's place: a neighbour on
+the other thread of a core takes caches and half of the reorder buffer, which slows kernels of one task alike
+(by half) and the loop hardly (by 5 %). Over 737 samples of 512^3 the logarithm of a time spread by 0.152, by
+the loop 0.162, by another kernel 0.106; what remains has no memory, so repeats average it out (ADR 22).
+
 What waits for memory is timed as it is: the loop runs in registers, and its speed had no part in that of a
 layer_norm whose arrays lay in the third cache (correlation 0.05; times spread by 8 %, normalised by 14 %). It
 is run a few times first: the checks before have evicted its arrays, and it took 2.8, 2.7 and 1.6 ms before
@@ -32,30 +37,30 @@ Run = Callable[[int], float]  # seconds that so many runs take together
 # of them there are, the less a neighbour can have slowed all.
 ENOUGH = {1: 1.5, 2: 1.2}
 MAX_SCREEN_S = 1.0  # no further repeat begins after this much timing
+PRECISION, FINAL_PRECISION = 0.03, 0.01  # of quotients: what more repeats are for, where noise needs them,
+MOST_REPEATS, MAX_PRECISE_S = 5, 0.03  # up to so many, and so much timing
+SLOWEST = 0.65  # rate of a control: where one of its threads stands still, it says nothing of others
 WARM_RUNS, WARM_S = 3, 0.01  # bring arrays back into the caches; what takes longer to pass is in none
 
 
 @dataclass(frozen=True)
 class Timing:
-    """``times_s`` normalised; ``rate``: speed of the reference loop over its nominal speed; ``slow``: given
-    up."""
+    """``times_s`` normalised, and what they come to; ``rate``: speed of the reference over its nominal speed;
+    ``slow``: given up."""
 
     times_s: tuple[float, ...]
+    time_s: float
     rate: float
     slow: bool = False
 
-    @property
-    def time_s(self) -> float:
-        return float(np.percentile(self.times_s, 25))
-
 
 class Clock:
-    """Times runs between two runs of the reference loop (``reference()`` -> seconds)."""
+    """Times runs between two runs of the reference (``reference()`` -> seconds)."""
 
     def __init__(self, reference: Callable[[], float], nominal_s: float) -> None:
         self._reference = reference
         self._nominal = nominal_s
-        self._last = reference()
+        self._last = float("inf")  # until `fresh`
         self.rates: list[float] = []
 
     def repeat(self, run: Run, number: int) -> float:
@@ -75,6 +80,64 @@ class Clock:
     def rate(self) -> float:
         """Median rate of the repeats since `rates` was cleared."""
         return float(np.median(self.rates))
+
+    def screened(self, times: Sequence[float], best_s: float | None, repeats: int) -> bool:
+        """Whether a candidate needs no more repeats."""
+        slow = best_s is not None and min(times) > ENOUGH[min(len(times), 2)] * best_s
+        return slow or len(times) >= repeats
+
+    def settled(self, times: Sequence[float], *, final: bool = False) -> float:
+        """What a candidate's times come to: noise only adds."""
+        return float(np.percentile(times, 10 if final else 25))
+
+    def steady(self, times: Sequence[float]) -> bool:
+        """Whether a finalist's times say enough."""
+        return float(np.median(times)) < 1.05 * self.settled(times, final=True)
+
+
+class ControlClock(Clock):
+    """The reference is another candidate. ``noise``: standard deviation of the logarithm of one quotient."""
+
+    def __init__(self, reference: Callable[[], float], nominal_s: float, noise: float) -> None:
+        super().__init__(reference, nominal_s)
+        self.noise = noise
+        self._runs: list[float] = []  # what the candidate and the reference took since `fresh`
+        self._references: list[float] = []
+
+    def repeat(self, run: Run, number: int) -> float:
+        before = self._last
+        seconds = run(number) / number
+        self._last = self._reference()
+        rate = max(self._nominal / min(before, self._last), SLOWEST)
+        self.rates.append(rate)
+        self._runs.append(seconds)
+        self._references.append(self._last)
+        return seconds * rate
+
+    def fresh(self) -> float:
+        """The first repeat has a reference after it only: one costs as much as a repeat."""
+        self._last = float("inf")
+        self._runs, self._references = [], []
+        return 1.0
+
+    def screened(self, times: Sequence[float], best_s: float | None, repeats: int) -> bool:
+        n = len(times)
+        if best_s is not None and self.settled(times) > (1 + max(2 * self.noise, 0.2) / n**0.5) * best_s:
+            return True
+        wanted = (self.noise / PRECISION) ** 2
+        return n >= 2 and (n >= wanted or n >= MOST_REPEATS or sum(times) > MAX_PRECISE_S)
+
+    def settled(self, times: Sequence[float], *, final: bool = False) -> float:
+        """Noise slows the one or the other: the median quotient; of a few in a row not less than that of the
+        fastest runs, for a control that was disturbed all the time makes a record."""
+        typical = float(np.median(times))
+        if final:
+            return typical
+        rate = max(self._nominal / min(self._references), SLOWEST)
+        return max(typical, min(self._runs) * rate)
+
+    def steady(self, times: Sequence[float]) -> bool:
+        return self.noise / len(times) ** 0.5 < FINAL_PRECISION
 
 
 def repeats_of(seconds: float, options: Options) -> int:
@@ -111,16 +174,13 @@ def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options
     times: list[float] = []
     start = time.perf_counter()
     clock.fresh()
-    while len(times) < repeats:
+    while not times or not clock.screened(times, best_s, repeats):
         times.append(clock.repeat(run, number))
-        if best_s is not None:
-            if len(times) == 1 and times[0] > options.give_up * best_s:
-                return Timing(tuple(times), clock.rate(), slow=True)
-            if min(times) > ENOUGH[min(len(times), 2)] * best_s:
-                break
+        if best_s is not None and len(times) == 1 and times[0] > options.give_up * best_s:
+            return Timing(tuple(times), times[0], clock.rate(), slow=True)
         if time.perf_counter() - start > MAX_SCREEN_S:
             break
-    return Timing(tuple(times), clock.rate())
+    return Timing(tuple(times), clock.settled(times), clock.rate())
 
 
 def final(
@@ -131,7 +191,7 @@ def final(
     times: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))
     for number in range(2 * rounds):
-        if number >= rounds and all(_steady(t) for t in times):
+        if number >= rounds and all(clock.steady(t) for t in times):
             break
         for i in order if number % 2 == 0 else reversed(order):  # no one always follows the same neighbour
             warm(runs[i], options)  # the caches hold the neighbour's data
@@ -139,11 +199,3 @@ def final(
             times[i].extend(clock.repeat(runs[i], repeats_of(seconds[i], options)) for _ in range(repeats))
     return [tuple(t) for t in times]
 
-
-def settled(times: Sequence[float]) -> float:
-    """What a finalist's times come to: their 10th percentile."""
-    return float(np.percentile(times, 10))
-
-
-def _steady(times: Sequence[float]) -> bool:
-    return float(np.median(times)) < 1.05 * settled(times)

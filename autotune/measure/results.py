@@ -25,16 +25,24 @@ class Nominal(NamedTuple):
     runs: int
 
 
+class Control(NamedTuple):
+    """A checked candidate beside which the others are timed, and the ``seconds`` that a run of it normally
+    takes."""
+
+    object: bytes
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One trial. Only "ok" and "slow" carry a time; only "ok" was checked at every placement.
 
-    ``times_s``: seconds a run, one entry a repeat, normalised to the reference loop's nominal rate (but those
-    of what waits for memory);
-    ``time_s``: their 25th percentile (after `Measurer.finalists`: their 10th). ``error``: the largest
-    |output - reference| over the RMS of the reference, None if nothing was compared.
-    ``reference_rate``: rate of the reference loop beside the timings over its nominal rate (1.0: the machine
-    runs as it did when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
+    ``times_s``: seconds a run, one entry a repeat, normalised to the nominal rate of what ran beside it: the
+    reference loop, or a control once there is one (but those of what waits for memory);
+    ``time_s``: what they come to (`protocol.Clock.settled`). ``error``: the largest |output - reference| over
+    the RMS of the reference, None if nothing was compared.
+    ``reference_rate``: rate of what ran beside the timings over its nominal rate (1.0: the machine runs as it
+    did when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
     ``facts``: what a device's compiler and the device say: registers, spills, clocks, throttling.
     """
 

@@ -11,7 +11,7 @@ import numpy as np
 from autotune.codegen.gridcode import is_grid_code
 from autotune.measure.arena import Span, locate
 from autotune.measure.process import Death, Slot, Zygote
-from autotune.measure.results import Measurement, Options
+from autotune.measure.results import Control, Measurement, Options
 
 _FIRST_PAGE = 4096
 _FACTOR = 50  # of the best time: what a candidate may take for its checks and its timing
@@ -30,13 +30,14 @@ class Builder(Slot[int]):
 class Runner(Slot[int]):
     """A process that checks and times objects; its job is the candidate's number."""
 
-    def __init__(self, zygote: Zygote) -> None:
+    def __init__(self, zygote: Zygote, control: Control | None = None) -> None:
         super().__init__(zygote, "worker")
+        self.control = control
 
     def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
         # a device's compiler works in this process, and takes a second or two
         limit = options.timeout_s if is_grid_code(obj) else time_limit(best_s, options)
-        self.start(job, {"do": "measure", "best_s": best_s}, obj, limit)
+        self._request(job, {"do": "measure", "best_s": best_s}, obj, limit)
 
     def result(self) -> Measurement:
         """The measurement, once the socket is readable. After anything but "ok" and "slow" the process is
@@ -53,7 +54,12 @@ class Runner(Slot[int]):
     def remeasure(self, objects: Sequence[bytes], rounds: int, repeats: int, timeout_s: float) -> Any:
         """Send several checked objects to be timed in turns; `finish` gives the answer."""
         header = {"do": "remeasure", "sizes": [len(x) for x in objects], "rounds": rounds, "repeats": repeats}
-        self.start(0, header, b"".join(objects), timeout_s)
+        self._request(0, header, b"".join(objects), timeout_s)
+
+    def _request(self, job: int, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
+        """With the control before the payload: the process may be a new one."""
+        obj, seconds = self.control or (b"", 0.0)
+        self.start(job, {**header, "control": [len(obj), seconds]}, obj + payload, timeout_s)
 
 
 def time_limit(best_s: float | None, options: Options) -> float:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import socket
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -31,6 +35,9 @@ from autotune.measure.results import Measurement, Options
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
+Beside = Callable[[int], protocol.Clock]  # the clock for something of so many bytes of scratch
+CONTROL_NOISE = 0.05  # until it is known
+SPREAD = 1.48 / 2**0.5  # standard deviation, of one, over the median distance of two
 COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow
 
 
@@ -50,23 +57,34 @@ def serve(sock: socket.socket, bench: Bench) -> None:
     """Answer requests until the parent goes away."""
     of_cpu = protocol.Clock(bench.reference.seconds, bench.reference.nominal_s)
     plain = protocol.Clock(lambda: 1.0, 1.0)  # the speed of a core says nothing of a device's, or of memory's
+    control: _Control | None = None
     while True:
         try:
             header, payload, _ = wire.receive(sock)
         except wire.Closed:
             return
+        size, seconds = header["control"]
+        obj, payload = payload[:size], payload[size:]
+        if obj and (control is None or control.data != obj):
+            control = _Control(bench, obj)
         clock = plain if is_grid_code(payload) or bench.options.from_memory else of_cpu
         clock.rates.clear()
+        beside = partial(control.clock, seconds) if control and obj else partial(_always, clock)
         if header["do"] == "measure":
-            reply = asdict(measure(bench, clock, payload, header.get("best_s")))
+            reply = asdict(measure(bench, clock, payload, header.get("best_s"), beside))
         else:
-            times, facts = remeasure(bench, clock, header, payload)
-            reply = {"times_s": times, "rate": clock.rate(), "facts": facts}
+            reply = remeasure(bench, beside, header, payload)
         wire.send(sock, reply)
 
 
-def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | None) -> Measurement:
-    """Check and time one object."""
+def _always(clock: protocol.Clock, scratch_bytes: int) -> protocol.Clock:
+    return clock
+
+
+def measure(
+    bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | None, beside: Beside
+) -> Measurement:
+    """Check and time one object. ``beside``: the clock of its timings."""
     start = time.perf_counter()
     try:
         loaded = _loaded(bench, obj)
@@ -75,11 +93,16 @@ def measure(bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | Non
     except MemoryError as err:
         return Measurement("error", str(err))
     with contextlib.closing(loaded):
-        return _measured(bench, clock, loaded, best_s, start)
+        return _measured(bench, clock, loaded, best_s, beside, start)
 
 
 def _measured(
-    bench: Bench, clock: protocol.Clock, loaded: _Loaded | OnDevice, best_s: float | None, start: float
+    bench: Bench,
+    clock: protocol.Clock,
+    loaded: _Loaded | OnDevice,
+    best_s: float | None,
+    beside: Beside,
+    start: float,
 ) -> Measurement:
     error, seconds = 0.0, float("inf")
     limit = None if best_s is None else bench.options.give_up * best_s + COLD_S
@@ -102,7 +125,8 @@ def _measured(
                 facts=loaded.facts(),
             )  # fmt: skip
     checked = time.perf_counter()
-    timing = protocol.screen(loaded.timer(), clock, seconds, best_s, bench.options)
+    run = loaded.timer()
+    timing = protocol.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
     reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""
     return Measurement(
         "slow" if timing.slow else "ok", reason, timing.times_s, timing.time_s, error, timing.rate,
@@ -110,9 +134,7 @@ def _measured(
     )  # fmt: skip
 
 
-def remeasure(
-    bench: Bench, clock: protocol.Clock, header: dict[str, Any], payload: bytes
-) -> tuple[list[tuple[float, ...]], list[dict[str, Any]]]:
+def remeasure(bench: Bench, beside: Beside, header: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Normalised times of several checked objects, which lie end to end in ``payload``, and the facts of
     each."""
     parts, at = [], 0
@@ -123,9 +145,15 @@ def remeasure(
     with contextlib.ExitStack() as stack:
         loaded = [stack.enter_context(contextlib.closing(_loaded(bench, x))) for x in parts]
         runs = _side_by_side(bench, loaded, keep)
+        clock = beside(max(x.scratch_bytes for x in loaded))
         seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
         times = protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
-        return times, [x.facts() for x in loaded]
+        return {
+            "times_s": times,
+            "time_s": [clock.settled(t, final=True) for t in times],
+            "rate": clock.rate(),
+            "facts": [x.facts() for x in loaded],
+        }
 
 
 def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
@@ -140,7 +168,7 @@ def _side_by_side(
     if len(objects) < len(loaded):
         return [x.timer() for x in loaded]
     pointers = [x.packed(bench.arena.timing, keep) for x in objects]
-    scratch = bench.arena.scratch.open(max(x.kernel.scratch_bytes for x in objects), "begin")
+    scratch = bench.arena.scratch.open(max(x.scratch_bytes for x in objects), "begin")
     return [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
 
 
@@ -151,6 +179,7 @@ class _Loaded:
     def __init__(self, bench: Bench, data: bytes) -> None:
         self._bench = bench
         self.kernel, self.packing = bundle.load(data)
+        self.scratch_bytes = self.kernel.scratch_bytes
         self._fits()
 
     def run(self, placement: Placement) -> float:
@@ -211,6 +240,36 @@ class _Loaded:
             wanted[i] = made[0]
         if parse_signature(self.kernel.signature)[0] != tuple(wanted):
             raise CompileError(f"the object computes {self.kernel.signature}, which is not this workload")
+
+
+class _Control:
+    """A checked object that stays loaded, as the reference beside which others are timed."""
+
+    def __init__(self, bench: Bench, data: bytes) -> None:
+        self.data = data
+        self._bench = bench
+        self._loaded = _Loaded(bench, data)
+        self._keep: list[np.ndarray] = []  # what is packed
+        self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
+        self._changes: deque[float] = deque([CONTROL_NOISE] * 8, maxlen=100)
+
+    def clock(self, seconds: float, scratch_bytes: int) -> protocol.Clock:
+        """``seconds``: what a run normally takes. ``scratch_bytes``: of what is timed, which shares its
+        memory."""
+        room = max(scratch_bytes, self._loaded.scratch_bytes)
+        scratch = self._bench.arena.scratch.open(room, "begin")
+        run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
+        runs = protocol.repeats_of(seconds, self._bench.options)
+        last: list[float] = []
+
+        def reference() -> float:
+            took = run(runs)
+            if last:
+                self._changes.append(abs(math.log(took / last[0])))
+            last[:] = [took]
+            return took
+
+        return protocol.ControlClock(reference, seconds * runs, float(np.median(self._changes)) * SPREAD)
 
 
 def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> protocol.Run:

@@ -1,0 +1,146 @@
+"""Timing beside a control: what slows all candidates divides out, and noise is averaged where it matters."""
+
+from __future__ import annotations
+
+import measure_fakes as fakes
+import numpy as np
+import pytest
+
+from autotune import targets
+from autotune.measure import Control, Measurer, Options, measurer, protocol
+from autotune.workloads import as_workload
+from schedules.model import Trace
+from schedules.space import derive
+
+OPTIONS = Options()
+
+
+class Neighbour:
+    """Slows whatever reads caches by up to 0.6, anew after 50 runs, and the reference loop not at all."""
+
+    def __init__(self, noise: float, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        spells = np.repeat(rng.uniform(1.0, 1.6, 2000), 50)
+        self.factor = spells * np.exp(rng.normal(0.0, noise, len(spells)))
+        self.now = 0
+
+    def takes(self, seconds: float) -> float:
+        self.now += 1
+        return float(seconds * self.factor[self.now])
+
+    def kernel(self, seconds: float) -> protocol.Run:
+        return lambda number: self.takes(seconds * number)
+
+    def clock(self, noise: float) -> protocol.Clock:
+        return protocol.ControlClock(lambda: self.takes(2e-3), 2e-3, noise)
+
+
+def test_a_control_ranks_what_a_neighbour_slows() -> None:
+    """Candidates a tenth apart, timed in spells of their own."""
+    wrong, spread = {}, {}
+    for control in (True, False):
+        machine = Neighbour(0.02)
+        clock = machine.clock(0.02) if control else protocol.Clock(lambda: 3e-4, 3e-4)
+        fast, slow = (
+            np.array([protocol.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for _ in range(100)])
+            for s in (2e-3, 2.2e-3)
+        )
+        wrong[control] = int(np.sum(fast >= slow))
+        spread[control] = float(np.std(np.log(fast)))
+    assert wrong[True] <= 5 < 12 < wrong[False]
+    assert spread[True] < 0.05 < 0.1 < spread[False]
+
+
+def test_beside_a_control_repeats_are_as_many_as_noise_asks_for() -> None:
+    def repeats(noise: float, seconds: float) -> int:
+        clock = protocol.ControlClock(lambda: 2e-3, 2e-3, noise)
+        return len(protocol.screen(lambda n: n * seconds, clock, seconds, 2e-3, OPTIONS).times_s)
+
+    assert [repeats(noise, 2e-3) for noise in (0.005, 0.05, 0.2)] == [2, 3, protocol.MOST_REPEATS]
+    assert [repeats(0.005, factor * 2e-3) for factor in (1.1, 1.18, 1.3)] == [2, 2, 1]
+    assert repeats(0.2, 1.3 * 2e-3) == 2  # that much may be noise once, not twice
+    assert repeats(0.2, 0.016) == 1
+
+
+def test_a_control_that_stands_still_makes_no_record() -> None:
+    for still, least in (((0, 1, 2, 3, 4, 5), 0.65), ((0,), 1.0), ((2,), 1.0), ((0, 1), 0.65)):
+        calls = [0]
+
+        def reference(still: tuple[int, ...] = still, calls: list[int] = calls) -> float:
+            calls[0] += 1
+            return 6e-3 if calls[0] - 1 in still else 2e-3
+
+        for noise in (0.005, 0.1):  # two repeats, and five
+            calls[0] = 0
+            clock = protocol.ControlClock(reference, 2e-3, noise)
+            timing = protocol.screen(lambda n: n * 2e-3, clock, 2e-3, None, OPTIONS)
+            assert timing.time_s >= least * 2e-3 * 0.999
+
+
+def test_finalists_beside_a_control_come_to_their_median() -> None:
+    machine = Neighbour(0.03)
+    clock = machine.clock(0.03)
+    runs = [machine.kernel(s) for s in (2.06e-3, 2e-3)]
+    times = protocol.final(runs, clock, [2e-3] * 2, 3, 5, OPTIONS)
+    assert [len(t) for t in times] == [15, 15]
+    slower, faster = (clock.settled(t, final=True) for t in times)
+    assert faster == float(np.median(times[1])) == pytest.approx(2e-3, rel=0.04)
+    assert faster < slower
+    loud = protocol.final(runs, machine.clock(0.1), [2e-3] * 2, 3, 5, OPTIONS)
+    assert [len(t) for t in loud] == [30, 30]  # until the median is known to a hundredth
+
+
+def turns(*numbers: int) -> list[Trace]:
+    return [fakes.trace("steady", n) for n in numbers]
+
+
+def test_a_good_candidate_becomes_the_control_and_stays_it() -> None:
+    dag = fakes.addition((64, 64))
+    target = targets.detect(1)
+    with Measurer(dag, target, build=fakes.NAME) as m:
+        assert all(x.ok for x in m.measure(turns(*range(40, 40 + measurer.CHOICE - 1))))
+        assert m.control is None
+        assert all(x.ok for x in m.measure(turns(60, 61)))
+        first = m.control
+        assert first is not None and first.object in [m.object(t) for t in turns(*range(40, 47), 60)]
+        (crash,) = m.measure([fakes.trace("null store")])  # the next process gets the control as well
+        (same,) = m.measure(turns(40))
+        assert crash.status == "crash" and same.ok and same.time_s is not None
+        assert same.time_s == pytest.approx(first.seconds, rel=0.5)
+        assert m.control == first
+        (fast,) = m.measure(turns(5))
+        assert fast.ok and m.control is not None and m.control.seconds < 0.5 * first.seconds
+        held = m.control
+        (again,) = m.measure(turns(5))
+        assert again.time_s == pytest.approx(held.seconds, rel=0.5)
+    # another measurer begins with it; were a run of it thought to take ten times as long, so would all
+    slow = Control(held.object, 10 * held.seconds)
+    with Measurer(dag, target, build=fakes.NAME, control=slow) as m:
+        (found,) = m.measure(turns(5))
+        (final,) = m.finalists(turns(5))
+        assert found.time_s is not None and final.time_s is not None and m.control == slow
+        assert found.time_s == pytest.approx(slow.seconds, rel=0.5)
+        assert final.time_s == pytest.approx(slow.seconds, rel=0.5)
+
+
+def test_what_waits_for_memory_has_no_control() -> None:
+    waits = Options(from_memory=True)
+    with Measurer(fakes.addition((64, 64)), targets.detect(1), build=fakes.NAME, options=waits) as m:
+        assert all(x.ok for x in m.measure(turns(*range(40, 50))))
+        assert m.control is None
+
+
+def test_a_control_packs_constants_for_itself() -> None:
+    """Into memory of its own: candidates pack theirs in other orders, and some read as much of them."""
+    w = as_workload("matmul", {"m": 33, "n": 256, "k": 512}, constant_weights=True)
+    target = targets.detect(1)
+    space = derive(w.dag, target)
+    rng = np.random.default_rng(0)
+    rows = [(s, r) for s in range(len(space.sketches)) for r in space.sample(s, 200, rng)]
+    traces = [space.trace(s, r) for s, r in rows if space.valid(s, r[None])[0]][::8]
+    with Measurer(w, target) as m:
+        found = list(m.measure(traces))
+        assert {x.status for x in found} <= {"ok", "slow"} and m.control is not None
+        best = min((x for x in zip(found, traces) if x[0].ok), key=lambda x: x[0].time_s or 1.0)[1]
+        (again,) = m.finalists([best])
+    assert again.ok and again.time_s == pytest.approx(m.control.seconds, rel=0.6)
