@@ -17,6 +17,8 @@ import numpy as np
 
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
+from autotune.limits import waits_for_memory
+from autotune.measure.protocol import WARM_RUNS, WARM_S
 from autotune.metrics import PREDICTED
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
@@ -92,6 +94,7 @@ class Session:
         self.here: set[str] = set()  # digests of the traces that this run found ok
         self.finals: set[str] = set()  # uids of this run's finals
         self._batch_size = FIRST_BATCH
+        self._warm = waits_for_memory(workload.dag, target)
         self._expectation = Expectation()
         self._peak: Callable[[], float] | None = None
         self._stack = contextlib.ExitStack()
@@ -261,7 +264,7 @@ class Session:
 
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well."""
-        return _finals_s(self.best_s or 0.0, FINALISTS, 3, 5)
+        return _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm)
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with so many of this one to come; 0 when all are done."""
@@ -283,7 +286,7 @@ class Session:
             chosen = records[:k]
             missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
-            if _finals_s(slowest, len(chosen), rounds, repeats) + missing * each <= left:
+            if _finals_s(slowest, len(chosen), rounds, repeats, self._warm) + missing * each <= left:
                 return chosen, rounds, repeats
         return None
 
@@ -396,10 +399,14 @@ class _Timer:
         self._spent[self._phase] += time.monotonic() - self._begin
 
 
-def _finals_s(time_s: float, k: int, rounds: int, repeats: int) -> float:
+def _finals_s(time_s: float, k: int, rounds: int, repeats: int, warm: bool = False) -> float:
     """Seconds that finalists take at most: on an unsteady machine twice the rounds, of a warm-up and
-    repeats, which last a millisecond at least, with a reference between, which is as long."""
-    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * (max(time_s, 1e-3) + max(time_s, 1.5e-3))
+    repeats, which last a millisecond at least, with a reference between, which is as long. ``warm``: each
+    follows runs that bring its arrays back."""
+    each = max(time_s, 1e-3) + max(time_s, 1.5e-3)
+    if warm:
+        each += 2 * min(WARM_RUNS * time_s, WARM_S + time_s)
+    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * each
 
 
 def _run_options(options: TuneOptions) -> dict[str, object]:

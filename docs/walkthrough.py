@@ -328,7 +328,8 @@ def _measure(page: Page, trace: Trace) -> None:
         A builder process compiles the trace for the host, and a worker process loads it. The output is
         filled with NaN, the arrays end at an inaccessible page (in a second run they begin at one), and the
         result is compared with the reference; only what is right is timed, each repeat between two runs of
-        a reference loop. A crash costs one candidate and one process.
+        a reference loop, or of a good candidate once there is one. A crash costs one candidate and one
+        process.
         """)
     with Measurer(workload, host) as measurer:
         (m,) = measurer.measure([trace])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import measure_fakes as fakes
 import numpy as np
 import pytest
@@ -13,6 +15,11 @@ from schedules.model import Trace
 from schedules.space import derive
 
 OPTIONS = Options()
+
+
+def beside(control: protocol.Run, noise: float, options: Options = OPTIONS) -> protocol.ControlClock:
+    """The clock of a control of 2 ms."""
+    return protocol.ControlClock(control, 1, 2e-3, deque([noise / protocol.SPREAD] * 100), options)
 
 
 class Neighbour:
@@ -32,7 +39,7 @@ class Neighbour:
         return lambda number: self.takes(seconds * number)
 
     def clock(self, noise: float) -> protocol.Clock:
-        return protocol.ControlClock(lambda: self.takes(2e-3), 2e-3, noise)
+        return beside(self.kernel(2e-3), noise)
 
 
 def test_a_control_ranks_what_a_neighbour_slows() -> None:
@@ -53,7 +60,7 @@ def test_a_control_ranks_what_a_neighbour_slows() -> None:
 
 def test_beside_a_control_repeats_are_as_many_as_noise_asks_for() -> None:
     def repeats(noise: float, seconds: float) -> int:
-        clock = protocol.ControlClock(lambda: 2e-3, 2e-3, noise)
+        clock = beside(lambda n: n * 2e-3, noise)
         return len(protocol.screen(lambda n: n * seconds, clock, seconds, 2e-3, OPTIONS).times_s)
 
     assert [repeats(noise, 2e-3) for noise in (0.005, 0.05, 0.2)] == [2, 3, protocol.MOST_REPEATS]
@@ -66,13 +73,13 @@ def test_a_control_that_stands_still_makes_no_record() -> None:
     for still, least in (((0, 1, 2, 3, 4, 5), 0.65), ((0,), 1.0), ((2,), 1.0), ((0, 1), 0.65)):
         calls = [0]
 
-        def reference(still: tuple[int, ...] = still, calls: list[int] = calls) -> float:
+        def control(_: int, still: tuple[int, ...] = still, calls: list[int] = calls) -> float:
             calls[0] += 1
             return 6e-3 if calls[0] - 1 in still else 2e-3
 
         for noise in (0.005, 0.1):  # two repeats, and five
             calls[0] = 0
-            clock = protocol.ControlClock(reference, 2e-3, noise)
+            clock = beside(control, noise)
             timing = protocol.screen(lambda n: n * 2e-3, clock, 2e-3, None, OPTIONS)
             assert timing.time_s >= least * 2e-3 * 0.999
 
@@ -123,11 +130,29 @@ def test_a_good_candidate_becomes_the_control_and_stays_it() -> None:
         assert final.time_s == pytest.approx(slow.seconds, rel=0.5)
 
 
-def test_what_waits_for_memory_has_no_control() -> None:
+def test_what_waits_for_memory_runs_before_each_repeat_as_its_control_does() -> None:
+    """Each evicts what the other needs: the first three runs after the other take half as long again."""
+    last, since = [""], [0]
+
+    def kernel(name: str, seconds: float) -> protocol.Run:
+        def run(number: int) -> float:
+            took = 0.0
+            for _ in range(number):
+                since[0] = since[0] + 1 if last[0] == name else 1
+                last[0] = name
+                took += seconds * (1.5 if since[0] <= 3 else 1)
+            return took
+
+        return run
+
     waits = Options(from_memory=True)
-    with Measurer(fakes.addition((64, 64)), targets.detect(1), build=fakes.NAME, options=waits) as m:
-        assert all(x.ok for x in m.measure(turns(*range(40, 50))))
-        assert m.control is None
+    for seconds in (1.5e-3, 2e-3):
+        clock = beside(kernel("control", 2e-3), 0.05, waits)
+        timing = protocol.screen(kernel("other", seconds), clock, 1.5 * seconds, None, waits)
+        assert timing.times_s == pytest.approx([seconds] * 3)
+    times = protocol.final([kernel("a", 2e-3), kernel("b", 3e-3)], clock, [2e-3, 3e-3], 3, 5, waits)
+    for seconds, found in zip((2e-3, 3e-3), times, strict=True):
+        assert found == pytest.approx([seconds] * len(found))
 
 
 def test_a_control_packs_constants_for_itself() -> None:

@@ -99,8 +99,8 @@ class Measurer:
 
     @property
     def control(self) -> Control | None:
-        """The candidate beside which others are timed; None before there is a choice, and for what waits for
-        memory, devices, and what takes long."""
+        """The candidate beside which others are timed; None before there is a choice, for devices, and for
+        what takes long."""
         return self._runner.control
 
     def start(self) -> None:
@@ -184,7 +184,7 @@ class Measurer:
         self._objects[trace.digest] = (time_s, obj)
         if len(self._objects) > KEEP_OBJECTS:
             del self._objects[max(self._objects, key=lambda k: self._objects[k][0])]
-        if not self.options.from_memory and not is_grid_code(obj):
+        if not is_grid_code(obj):
             self._choose_control()
 
     def _choose_control(self) -> None:

@@ -11,10 +11,11 @@ the other thread of a core takes caches and half of the reorder buffer, which sl
 (by half) and the loop hardly (by 5 %). Over 737 samples of 512^3 the logarithm of a time spread by 0.152, by
 the loop 0.162, by another kernel 0.106; what remains has no memory, so repeats average it out (ADR 22).
 
-What waits for memory is timed as it is: the loop runs in registers, and its speed had no part in that of a
-layer_norm whose arrays lay in the third cache (correlation 0.05; times spread by 8 %, normalised by 14 %). It
-is run a few times first: the checks before have evicted its arrays, and it took 2.8, 2.7 and 1.6 ms before
-the 1.2 that its next calls took, while one with streaming stores took 2.4, 2.3 and then 1.8.
+What waits for memory is timed as it is, or beside a control: the loop runs in registers, and its speed had no
+part in that of a layer_norm whose arrays lay in the third cache (correlation 0.05; times spread by 8 %,
+normalised by 14 %). It is run a few times first: the checks before have evicted its arrays, and it took 2.8,
+2.7 and 1.6 ms before the 1.2 that its next calls took, while one with streaming stores took 2.4, 2.3 and then
+1.8. So does either after the other: both are run a few times before each repeat.
 
 Final: several candidates in turns over several rounds, so that whatever the machine does in between meets
 all of them; twice the rounds where times spread by more than 5 %. A neighbour on the same physical core slows
@@ -24,9 +25,12 @@ busy processes on two cores the 10th ranked 92 % of the pairs 3 % apart rightly,
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -39,6 +43,8 @@ ENOUGH = {1: 1.5, 2: 1.2}
 MAX_SCREEN_S = 1.0  # no further repeat begins after this much timing
 PRECISION, FINAL_PRECISION = 0.03, 0.01  # of quotients: what more repeats are for, where noise needs them,
 MOST_REPEATS, MAX_PRECISE_S = 5, 0.03  # up to so many, and so much timing
+SPREAD = 1.48 / 2**0.5  # standard deviation of one over the median distance of two, of a normal distribution
+UNKNOWN_NOISE = 0.05
 SLOWEST = 0.65  # rate of a control: where one of its threads stands still, it says nothing of others
 WARM_RUNS, WARM_S = 3, 0.01  # bring arrays back into the caches; what takes longer to pass is in none
 
@@ -96,18 +102,27 @@ class Clock:
 
 
 class ControlClock(Clock):
-    """The reference is another candidate. ``noise``: standard deviation of the logarithm of one quotient."""
+    """The reference is another candidate, ``number`` runs of it, each of which normally takes ``seconds``.
+    ``changes``: by which factors, as logarithms, one repeat of it took longer or shorter than the one before;
+    it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show."""
 
-    def __init__(self, reference: Callable[[], float], nominal_s: float, noise: float) -> None:
-        super().__init__(reference, nominal_s)
-        self.noise = noise
+    def __init__(
+        self, run: Run, number: int, seconds: float, changes: deque[float], options: Options
+    ) -> None:
+        super().__init__(partial(self._control, run, number), seconds * number)
+        self.noise = float(np.median(changes)) * SPREAD
+        self._changes, self._options = changes, options
         self._runs: list[float] = []  # what the candidate and the reference took since `fresh`
         self._references: list[float] = []
 
     def repeat(self, run: Run, number: int) -> float:
         before = self._last
+        if self._references:  # else nothing has run since
+            self._bring_back(run)
         seconds = run(number) / number
         self._last = self._reference()
+        if self._references:
+            self._changes.append(abs(math.log(self._last / before)))
         rate = max(self._nominal / min(before, self._last), SLOWEST)
         self.rates.append(rate)
         self._runs.append(seconds)
@@ -138,6 +153,20 @@ class ControlClock(Clock):
 
     def steady(self, times: Sequence[float]) -> bool:
         return self.noise / len(times) ** 0.5 < FINAL_PRECISION
+
+    def _control(self, run: Run, number: int) -> float:
+        self._bring_back(run)
+        return run(number)
+
+    def _bring_back(self, run: Run) -> None:
+        """What waits for memory does so longer after the other than after itself."""
+        if self._options.from_memory:
+            warm(run, self._options)
+
+
+def no_changes() -> deque[float]:
+    """Of a control that has not run yet: as on a machine that others use now and then."""
+    return deque([UNKNOWN_NOISE / SPREAD] * 8, maxlen=100)
 
 
 def repeats_of(seconds: float, options: Options) -> int:

@@ -38,7 +38,7 @@ class Measurement:
     """One trial. Only "ok" and "slow" carry a time; only "ok" was checked at every placement.
 
     ``times_s``: seconds a run, one entry a repeat, normalised to the nominal rate of what ran beside it: the
-    reference loop, or a control once there is one (but those of what waits for memory);
+    reference loop (but those of what waits for memory), or a control once there is one;
     ``time_s``: what they come to (`protocol.Clock.settled`). ``error``: the largest |output - reference| over
     the RMS of the reference, None if nothing was compared.
     ``reference_rate``: rate of what ran beside the timings over its nominal rate (1.0: the machine runs as it
@@ -72,8 +72,8 @@ class Options:
     worker may map on top of what it starts with. ``builders``: processes that build, default: one more
     than the CPUs left over, or all of them where building and running must take turns. ``overlap``: build
     while a candidate runs; default: only if a CPU is left over. ``from_memory``: times are mostly those of
-    memory, so they are not normalised, and caches are warmed first; default: what `limits.waits_for_memory`
-    says.
+    memory, so the loop does not normalise them, and caches are warmed first; default: what
+    `limits.waits_for_memory` says.
     """
 
     timeout_s: float = 10.0

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -36,8 +34,6 @@ from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
 Beside = Callable[[int], protocol.Clock]  # the clock for something of so many bytes of scratch
-CONTROL_NOISE = 0.05  # until it is known
-SPREAD = 1.48 / 2**0.5  # standard deviation, of one, over the median distance of two
 COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow
 
 
@@ -251,7 +247,7 @@ class _Control:
         self._loaded = _Loaded(bench, data)
         self._keep: list[np.ndarray] = []  # what is packed
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
-        self._changes: deque[float] = deque([CONTROL_NOISE] * 8, maxlen=100)
+        self._changes = protocol.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> protocol.Clock:
         """``seconds``: what a run normally takes. ``scratch_bytes``: of what is timed, which shares its
@@ -259,17 +255,10 @@ class _Control:
         room = max(scratch_bytes, self._loaded.scratch_bytes)
         scratch = self._bench.arena.scratch.open(room, "begin")
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
-        runs = protocol.repeats_of(seconds, self._bench.options)
-        last: list[float] = []
-
-        def reference() -> float:
-            took = run(runs)
-            if last:
-                self._changes.append(abs(math.log(took / last[0])))
-            last[:] = [took]
-            return took
-
-        return protocol.ControlClock(reference, seconds * runs, float(np.median(self._changes)) * SPREAD)
+        options = self._bench.options
+        return protocol.ControlClock(
+            run, protocol.repeats_of(seconds, options), seconds, self._changes, options
+        )
 
 
 def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> protocol.Run:
