@@ -183,6 +183,20 @@ def test_exp_underflows_gradually_and_overflows_at_the_limit(jit: llvm.LLJIT, la
     assert got[0] > 0.0 and np.isinf(got[5]) and np.isfinite(got[4])
 
 
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exp_of_every_magnitude(jit: llvm.LLJIT, dtype: str, lanes: int) -> None:
+    # the argument reduction has nothing left of arguments far outside: the result is exact all the same
+    info = np.finfo(dtype)
+    powers = np.exp2(np.arange(10, info.maxexp)).astype(dtype)
+    mantissas = np.random.default_rng(1).uniform(1, 2, (40, 1)).astype(dtype)
+    x = (powers * mantissas).ravel()
+    np.testing.assert_array_equal(_run(jit, "exp", lanes, x), np.full_like(x, np.inf))
+    np.testing.assert_array_equal(_run(jit, "exp", lanes, -x), np.zeros_like(x))
+    small = np.concatenate([x**-1, -(x**-1), [info.tiny, -info.smallest_subnormal]]).astype(dtype)
+    np.testing.assert_allclose(_run(jit, "exp", lanes, small), 1 + small, rtol=2e-6)
+
+
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("fn", ["exp", "sigmoid"])

@@ -5,6 +5,11 @@ x = (n + j/32) ln 2 + r: exp(x) = 2^n 2^(j/32) exp(r), |r| ≤ ln(2)/64, so that
 `vscalefps` multiplies by 2^n with one rounding, also where the result is not normal, so nothing branches.
 Five multiply-adds and a product, where the polynomial alone takes nine. Largest relative error measured over
 a dense grid: 1.7e-7, and of sigmoid with it 2.6e-7.
+
+Arguments far outside need no bounds. There n alone says the result, 0, infinity or NaN (`vscalefps` takes
+2^±inf times a NaN for infinity or 0), as long as the mantissa is finite; r, which the rounding of n makes as
+large as 1e31 there, is cut by clearing a bit of its exponent, which is 0 wherever |r| < 2. That is one
+instruction of any port in the place of two that compete with the multiply-adds.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ C1, C2 = 1.0000146627426147, 0.5
 _PERMUTE = "@llvm.x86.avx512.vpermi2var.ps.512"
 _SCALE = "@llvm.x86.avx512.mask.scalef.ps.512"
 _F, _I = f"<{PIECE} x float>", f"<{PIECE} x i32>"
+_BELOW_2 = ~(1 << 30)  # all bits but the highest of the exponent
 _AS_SET = 4  # rounds as the control register says
 
 
@@ -38,8 +44,8 @@ def exp(b: Body, x: str) -> str:
 
 
 def _exp(b: Body, x: str) -> str:
-    x = b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high)
     r, n, shifted = b.reduced(x, b.fmt.magic / STEPS)  # n in so many parts of 1
+    r = b.emit(f"bitcast {_I} {b.emit(f'and {_I} {b.to_bits(r)}, splat (i32 {_BELOW_2})')} to {_F}")
     b.declares[f"declare {_F} {_PERMUTE}({_F}, {_I}, {_F})"] = None
     low, high = (_table(b, first) for first in (0, PIECE))
     bits = b.to_bits(shifted)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Expr, Var
-from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Access, Block, Loop, Nest, Stmt, blocks, walk
 from schedules.model import Target
 from schedules.nest import (
     accesses,
@@ -18,6 +19,7 @@ from schedules.nest import (
     insert,
     loop_path,
     loop_vars,
+    loops_of,
     readers,
     reads,
     replace_stmt,
@@ -25,7 +27,7 @@ from schedules.nest import (
     writers,
 )
 from schedules.primitives.base import Primitive
-from schedules.regions import footprint
+from schedules.regions import Span, dense, footprint
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class ComputeAt(Primitive):
           for ax0 in range(m): B[i + ax0] = f(i + ax0)
           for j: C[i, j] = B[i + j]
 
-    Legal when every reader of the block's outputs is inside ``loop``, the block is not an output, and
-    what it reads is there already. Cost: overlapping regions are computed again; the
-    buffer shrinks to one iteration's region. New loops are called ``<block>_ax0, ...`` and
-    ``<block>_r0, ...``.
+    Legal when every reader of the block's outputs is inside ``loop``, or comes after it and reads only what
+    its iterations compute; the block is not an output, and what it reads is there already. Cost:
+    overlapping regions are computed again; the buffer shrinks to what is read of one iteration. New loops
+    are called ``<block>_ax0, ...`` and ``<block>_r0, ...``.
     """
 
     name: ClassVar[str] = "compute_at"
@@ -64,14 +66,15 @@ class ComputeAt(Primitive):
                 raise ScheduleError(
                     f"compute_at {self.block}: its writes are not one element per spatial iteration in order"
                 )
-            users = readers(nest, w.buffer)
-            outside = [u.name for u in users if not any(u is x for x in blocks(loop.body)) and u is not b]
+            users = [u for u in readers(nest, w.buffer) if u is not b]
+            inside = [u for u in users if any(u is x for x in blocks(loop.body))]
+            outside = [u.name for u in users if u not in inside and not self._computed_before(nest, w, u)]
             if outside:
                 raise ScheduleError(
                     f"compute_at {self.block}: {', '.join(outside)} reads {w.buffer} outside {self.loop}; "
                     "choose a loop around all readers"
                 )
-            if not [u for u in users if u is not b]:
+            if not inside:
                 raise ScheduleError(f"compute_at {self.block}: nothing inside {self.loop} reads {w.buffer}")
             others = [x.name for x in writers(nest, w.buffer) if x is not b]
             if others:
@@ -82,21 +85,58 @@ class ComputeAt(Primitive):
         first = next(x for x in blocks(loop.body) if any(accesses(x, w.buffer) for w in b.writes))
         check_available(nest, b, loop_vars(loop_path(nest, self.loop)), first, "compute_at")
 
+    def _places(self, nest: Nest, b: Block) -> list[tuple[Expr, ...]]:
+        """Where the blocks inside the loop read what ``b`` writes."""
+        inside = blocks(find_loop(nest, self.loop).body)
+        return [place for w in b.writes for x in inside for place in accesses(x, w.buffer)]
+
+    def _computed_before(self, nest: Nest, w: Access, reader: Block) -> bool:
+        """Whether ``reader``, outside the loop, comes after it and reads nothing else than its iterations
+        compute: those need one place, whose indices walk a box without gaps and no diagonal of it. As far as
+        integers tell: what depends on holes is checked again once they are filled."""
+        order = [x.name for x in blocks(nest.body)]
+        inside = blocks(find_loop(nest, self.loop).body)
+        if order.index(reader.name) < max(order.index(x.name) for x in inside):
+            return False
+        its = loops_of(nest, reader.name)
+        common = {x.var for x in its}
+        computing = {x.var: x.extent for x in loops_of(nest, inside[0].name) if x.var not in common}
+        computing |= {x.var: x.extent for x in walk(find_loop(nest, self.loop).body) if isinstance(x, Loop)}
+        around = set(loop_vars(loop_path(nest, self.loop)))
+        reading = {x.var: x.extent for x in its if x.var not in around}
+        shape = nest.buffer(w.buffer).shape
+        places = list(set(self._places(nest, find_block(nest, self.block))))
+        if len(places) != 1 or not dense(places[0], computing):
+            return False
+        moving = [v for i in places[0] for v in E.variables(i) & computing.keys()]
+        if len(moving) > len(set(moving)):
+            return False
+        have = footprint(places, computing, shape, clip=True)
+        need = footprint(accesses(reader, w.buffer), reading, shape, clip=True)
+        return all(_covers(a, b) for a, b in zip(have, need, strict=True))
+
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
         loop = find_loop(nest, self.loop)
         inside = blocks(loop.body)
         inner = {s.var: s.extent for s in walk(loop.body) if isinstance(s, Loop)}
         first = next(x for x in inside if any(accesses(x, w.buffer) for w in b.writes))
-        places: list[tuple[Expr, ...]] = []
-        shape = nest.buffer(b.writes[0].buffer).shape
-        for w in b.writes:
-            for x in inside:
-                places += accesses(x, w.buffer)
-        spans = footprint(places, inner, shape, clip=True)
+        spans = footprint(self._places(nest, b), inner, nest.buffer(b.writes[0].buffer).shape, clip=True)
         nest = replace_stmt(nest, subtree_of(nest, self.block), None)
         stmt = region_loops(nest, b, spans)
         return insert(nest, self.loop, stmt, before=first)
+
+
+def _covers(have: Span, need: Span) -> bool:
+    """Whether ``need`` lies within ``have``; extents with holes are taken to be enough."""
+    (at, n), (start, m) = have, need
+    if at != start:
+        return False
+    return (
+        m == n
+        or bool(E.holes(n) | E.holes(m))
+        or (isinstance(n, Const) and isinstance(m, Const) and m.value <= n.value)
+    )
 
 
 def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:
@@ -139,7 +179,8 @@ def check_available(nest: Nest, b: Block, around: list[str], until: Block, what:
     for x in reads(b):
         if x.buffer in own:
             continue
-        for p in writers(nest, x.buffer):
+        ws = writers(nest, x.buffer)
+        for p in ws:
             if p is b:
                 continue
             if order[p.name] > order[until.name]:
@@ -148,11 +189,10 @@ def check_available(nest: Nest, b: Block, around: list[str], until: Block, what:
                     "that first"
                 )
             extra = [v for v in loop_vars(block_path(nest, p.name)) if v not in around]
-            owned = {s.var for s in walk(subtree_of(nest, p.name)) if isinstance(s, Loop)}
+            path = [s for s in block_path(nest, p.name) if isinstance(s, Loop)]
+            owned = {s.var for s in path if all(q in ws for q in blocks(s))}
             if any(v not in owned for v in extra):
                 raise ScheduleError(
                     f"{what} {b.name}: {x.buffer}, which it reads, is only valid inside "
                     f"{next(v for v in extra if v not in owned)}; move {p.name} out first"
                 )
-
-

@@ -7,8 +7,8 @@ import math
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
-from schedules.ir import Block, Nest
-from schedules.nest import readers, reads
+from schedules.ir import Block, Nest, blocks
+from schedules.nest import find_loop, readers, reads
 
 
 def is_map(b: Block) -> bool:
@@ -111,3 +111,9 @@ def sole_reader(nest: Nest, b: Block) -> Block | None:
         return None
     users = [u for u in readers(nest, b.writes[0].buffer) if u is not b]
     return users[0] if len(users) == 1 else None
+
+
+def read_only_inside(nest: Nest, b: Block, loop: str) -> bool:
+    """Whether no block outside ``loop`` reads what ``b`` writes."""
+    inside = {x.name for x in blocks(find_loop(nest, loop).body)} | {b.name}
+    return all(u.name in inside for w in b.writes for u in readers(nest, w.buffer))

@@ -14,14 +14,21 @@ from schedules.ir import Block
 from schedules.nest import vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.copies import schedule_packing
-from schedules.space.rules.patterns import depends, extents, is_row_reduction, operands, spatial, vector_axis
+from schedules.space.rules.patterns import (
+    depends,
+    extents,
+    is_map,
+    is_row_reduction,
+    operands,
+    spatial,
+    vector_axis,
+)
 from schedules.space.rules.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.rows import (
     compute_stages_at,
-    lanes_of_reduction,
+    reduce_row,
     row_rank,
     vectorize_last,
-    vectorize_partial,
 )
 from schedules.space.rules.tiling import (
     lane_widths,
@@ -59,17 +66,19 @@ def schedule_row_blocks(d: Draft, root: str, *, in_parts: bool = False) -> None:
     packed = {name: p for name in list(d.s.blocks()) if (p := _pack(d, name, in_parts)) is not None}
     compute_stages_at(d, root, block)
     units = reduce_in_parts(d, block) if in_parts else {}
-    for name in list(d.s.blocks()):
-        if name == root or block not in {x.var for x in d.loops(name)}:
-            continue
+    inside = [x for x in d.s.blocks() if x != root and block in {y.var for y in d.loops(x)}]
+    maps = [x for x in inside if is_map(d.block(x))]
+    for name in [x for x in inside if x not in maps]:
         if is_product(d.block(name)):
             _tile_product(d, name, packed.get(name), rows)
         elif d.block(name).init:
-            vectorize_partial(d, lanes_of_reduction(d, name, part_unit(d)))
+            maps = reduce_row(d, name, maps, part_unit(d))
         elif d.own_loops(name)[-1].var in vars_bound(d.block(name), "reduce"):
             add_lanes(d, name)
         else:
             vectorize_last(d, name, units=units)
+    for name in maps:
+        vectorize_last(d, name, units=units)
     vectorize_last(d, root, skip=1)
     if d.threads > 1:
         d.s.parallel(block)

@@ -12,7 +12,7 @@ from schedules.expr import Hole
 from schedules.ir import Block, blocks
 from schedules.nest import find_loop, reads
 from schedules.primitives.online import Online
-from schedules.space.rules.patterns import is_map, is_row_reduction, reduction_length
+from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside, reduction_length
 from schedules.space.sketching import Draft
 
 PARTS = (8, 16, 32, 64)  # columns held at a time, in vectors; the first divides the others
@@ -55,9 +55,10 @@ def reduce_in_parts(d: Draft, block: str) -> dict[str, int]:
             d.s.partition(part)
         for x in reversed(blocks(find_loop(d.s.nest, block).body)):
             try:
-                d.s.compute_at(x.name, part)
+                if read_only_inside(d.s.nest, x, part):
+                    d.s.compute_at(x.name, part)
             except ScheduleError:
-                continue  # it is there, or read elsewhere too
+                continue  # it is there
         return {size.name: part_unit(d)} if isinstance(size, Hole) else {}
     raise ScheduleError(f"nothing in {block} can be reduced in parts")
 

@@ -6,15 +6,15 @@ vectors of partial results (rfactor over lanes), which a horizontal reduction co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const
 from schedules.ir import Block, blocks
-from schedules.nest import vars_bound
+from schedules.nest import reads, vars_bound
 from schedules.space.facts import arithmetic
-from schedules.space.rules.patterns import is_map, is_row_reduction
+from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside
 from schedules.space.rules.prefetching import prefetch_rows
 from schedules.space.rules.streaming import beyond_caches
 from schedules.space.sketching import Draft, extent
@@ -59,13 +59,14 @@ def schedule_rows(d: Draft, root: str) -> None:
         row = d.s.fuse(*rows) if len(rows) > 1 else rows[0]
     if row is not None:
         compute_stages_at(d, root, row)
-        for name in list(d.s.blocks()):
-            if name in (root, partial, f"{root}_init") or row not in {x.var for x in d.loops(name)}:
-                continue
-            if d.block(name).reducer is not None:
-                vectorize_partial(d, lanes_of_reduction(d, name))
-            else:
-                vectorize_last(d, name)
+        inside = [x for x in d.s.blocks() if row in {y.var for y in d.loops(x)}]
+        inside = [x for x in inside if x not in (root, partial, f"{root}_init")]
+        maps = [x for x in inside if is_map(d.block(x))]
+        for name in inside:
+            if name not in maps:
+                maps = reduce_row(d, name, maps)
+        for name in maps:
+            vectorize_last(d, name)
     if b.reducer is None:
         vectorize_last(d, root, skip=1 if row is not None else 0)
     else:
@@ -103,11 +104,13 @@ def compute_stages_at(d: Draft, root: str, loop: str) -> None:
     for name in reversed(d.s.blocks()):
         if name == root or name in d.done or name in d.roots or loop in {x.var for x in d.loops(name)}:
             continue
+        if not read_only_inside(d.s.nest, d.block(name), loop):
+            continue  # it stays a stage of its own
         try:
             d.s.compute_at(name, loop)
             d.done.add(name)
         except ScheduleError:
-            continue  # read elsewhere too: it stays a stage of its own
+            continue  # what it reads is not there
 
 
 def row_rank(d: Draft, b: Block) -> int:
@@ -165,6 +168,29 @@ def vectorize_partial(d: Draft, name: str) -> None:
     if reduce:
         d.s.decompose_reduction(name, reduce[0].var)
         d.s.partition(reduce[-1].var)
+
+
+def reduce_row(d: Draft, name: str, maps: Sequence[str], unit: int = 0) -> list[str]:
+    """Partial results of reduction ``name``, and in their loop what it is the first to read of ``maps``,
+    stages of the same rows. Returns those that remain."""
+    partial = lanes_of_reduction(d, name, unit)
+    vectorize_partial(d, partial)
+    return [x for x in maps if not reduce_as_computed(d, x, partial)]
+
+
+def reduce_as_computed(d: Draft, name: str, partial: str) -> bool:
+    """Compute ``name``, an elementwise stage, in the loop of the partial results that are the first to read
+    it: a pass over the row less, and what is added up is in registers. Returns whether it was."""
+    at = {w.buffer for w in d.block(name).writes}
+    own = d.own_loops(partial) if partial else []
+    if len(own) < 2 or not any(x.buffer in at for x in reads(d.block(partial))):
+        return False
+    try:
+        d.s.compute_at(name, own[-2].var)
+    except ScheduleError:
+        return False
+    d.s.vectorize(d.own_loops(name)[-1].var)
+    return True
 
 
 def vectorize_last(d: Draft, name: str, skip: int = 0, units: Mapping[str, int] | None = None) -> None:

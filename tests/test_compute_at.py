@@ -1,0 +1,115 @@
+"""compute_at where a block outside the loop reads the results too, after it: right, or refused."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from helpers import check_compiled, check_interpreted, expected, host, inputs
+from hypothesis import given, settings
+from programs import normalize
+
+from schedules import ops, te
+from schedules.dag import ComputeDAG
+from schedules.errors import ScheduleError
+from schedules.nest import loops_of
+from schedules.schedule import Schedule
+from schedules.space.derive import derive
+
+
+def rows_together(dag: ComputeDAG, lanes: int) -> Schedule:
+    """`normalize` row by row, its row sum in so many lanes."""
+    s = Schedule(dag)
+    for name in ("total", "e", "top"):
+        s.compute_at(name, "Y_i")
+    _, inner = s.split(s.loops("total")[-1], (None, lanes))
+    s.rfactor("total", inner)
+    return s
+
+
+def pair(read: object, first: object = lambda e, i: e[i], n: int = 12, m: int = 12) -> Schedule:
+    """``B`` reads what ``A`` computes as ``first`` says, in loop ``B_i``; then ``C`` as ``read`` says."""
+    x = te.placeholder((2 * n,), "float32", "X")
+    a = te.compute((2 * n,), lambda i: x[i] + te.const(1, "float32"), "A")
+    b = te.compute((n,), lambda i: first(a, i) * te.const(2, "float32"), "B")  # type: ignore[operator]
+    c = te.compute((m,), lambda i: read(a, i) + b[0], "C")  # type: ignore[operator]
+    return Schedule(te.dag([x, c]))
+
+
+def right(s: Schedule) -> None:
+    data = inputs(s.dag)
+    check_interpreted(s.nest, s.dag, data, expected(s.dag, data))
+
+
+@settings(max_examples=30, deadline=None)
+@given(lanes=st.integers(1, 13), late=st.sampled_from(["plain", "vectorize", "partition", "parallel"]))
+def test_a_stage_is_computed_where_it_is_added_up_first(lanes: int, late: str) -> None:
+    s = rows_together(normalize(), lanes)
+    outer = s.loops("total_rf")[-2]
+    s.compute_at("e", outer)
+    assert s.loops("e")[: len(s.loops("total_rf")) - 1] == s.loops("total_rf")[:-1]
+    assert outer not in s.loops("Y")
+    if late == "vectorize":
+        s.vectorize(s.loops("e")[-1])
+        s.decompose_reduction("total_rf", outer)
+        s.vectorize(s.loops("total_rf")[-1])
+    elif late == "partition":
+        s.decompose_reduction("total_rf", outer)
+        s.partition(outer)
+    elif late == "parallel":
+        s.parallel("Y_i")
+    right(s)
+    data = inputs(s.dag)
+    check_compiled(s.dag, s.trace, host(2), data, expected(s.dag, data))
+
+
+def test_what_a_loop_computes_in_two_dimensions_is_read_after_it() -> None:
+    x = te.placeholder((6, 10), "float32", "X")
+    a = te.compute((6, 10), lambda i, j: x[i, j] + te.const(1, "float32"), "A")
+    k = te.reduce_axis(10, "k")
+    b = te.compute((6,), lambda i: te.sum(a[i, k], axis=k), "B")
+    s = Schedule(te.dag([x, te.compute((10, 6), lambda j, i: a[i, j] * b[i], "C")]))
+    outer, _ = s.split("B_k", (None, 4))
+    s.compute_at("A", outer)
+    right(s)
+
+
+@pytest.mark.parametrize(
+    ("first", "read", "n", "m"),
+    [
+        (lambda a, i: a[i], lambda a, i: a[i + 1], 12, 12),  # one element more
+        (lambda a, i: a[i + 1], lambda a, i: a[i], 12, 12),  # one before
+        (lambda a, i: a[2 * i], lambda a, i: a[i], 12, 12),  # every other is computed
+        (lambda a, i: a[i] + a[i + 7], lambda a, i: a[i], 12, 19),  # two places
+        (lambda a, i: a[i], lambda a, i: a[i], 11, 12),
+    ],
+)
+def test_what_was_not_computed_is_not_read(first: object, read: object, n: int, m: int) -> None:
+    s = pair(read, first, n, m)
+    with pytest.raises(ScheduleError, match=r"compute_at A: C reads A outside B_i; choose a loop around all"):
+        s.compute_at("A", "B_i")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_diagonal_leaves_the_rest_of_its_box(fused: bool) -> None:
+    x = te.placeholder((5, 5), "float32", "X")
+    a = te.compute((5, 5), lambda i, j: x[i, j] + te.const(1, "float32"), "A")
+    b = te.compute((5, 3), lambda i, j: a[i, i] + x[i, j], "B")
+    s = Schedule(te.dag([x, te.compute((5, 5), lambda i, j: a[i, j] + b[i, 0], "C")]))
+    loop = s.fuse("B_i", "B_j") if fused else "B_i"
+    with pytest.raises(ScheduleError, match=f"C reads A outside {loop}"):
+        s.compute_at("A", loop)
+
+
+def test_a_reader_before_the_loop_is_refused() -> None:
+    s = rows_together(normalize(), 4)
+    with pytest.raises(ScheduleError, match="compute_at e: total_rf reads e outside Y_j"):
+        s.compute_at("e", "Y_j")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_softmax_adds_up_exponentials_as_it_computes_them(threads: int) -> None:
+    space = derive(ops.workload("softmax", {"m": 64, "n": 200}).dag, host(threads))
+    nest = space.sketch(0).nest
+    e = {x.var for x in loops_of(nest, "e")}
+    assert {x.var for x in loops_of(nest, "row_sum_rf")[:-1]} <= e
+    assert not {x.var for x in loops_of(nest, "y")} >= e
