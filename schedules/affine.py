@@ -165,6 +165,21 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
     return None
 
 
+def extreme(e: Expr, inside: Ranges, which: int) -> Expr | None:
+    """The least (0) or the largest (1) value of an index while the variables ``inside`` run over their
+    ranges, by the other variables; None where that can't be told."""
+    terms, end = linear(e)
+    for atom, factor in terms.items():
+        term: Expr = atom * factor
+        if E.variables(atom) & inside.keys():
+            ends = bounds(term, inside)
+            if ends is None:
+                return None
+            term = Const(ends[which])
+        end = end + term
+    return simplify(end, {})
+
+
 def multiple(e: Expr) -> int:
     """An integer that divides ``e`` whatever its variables are; 0 where it is always 0."""
     terms, const = linear(e)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Select, Var
-from schedules.ir import Guard, Loop, Stmt, const, seq, walk, with_body
+from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
 from schedules.passes.simplify import Ranges, expressions, loop_range, simplify, substitute
 
 
@@ -22,24 +23,28 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
     inner = ranges | ({s.var: r} if r is not None else {})
     if ("partition", 1) not in s.annotations or n is None:
         return replace(s, body=partition(s.body, inner))
-    lo, hi = _middle(s, n)
-    pieces = [(0, lo), (lo, hi), (hi, n)]
+    lo, hi, holding = _middle(s, n)
+    pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, Const(n), s.body)]
     marks = tuple(a for a in s.annotations if a[0] != "partition")
     out: list[Stmt] = []
-    for a, b in pieces:
-        if b <= a:
-            continue
-        body = substitute(s.body, {s.var: Var(s.var) + a})
-        piece = simplify(Loop(s.var, Const(b - a), body, s.kind, marks), ranges)
+    for first, end, part in pieces:
+        body = substitute(part, {s.var: Var(s.var) + first})
+        piece = simplify(Loop(s.var, affine.simplify(end - first, ranges), body, s.kind, marks), ranges)
         out.append(partition(piece, ranges))
     return seq(*out)
 
 
-def _middle(loop: Loop, n: int) -> tuple[int, int]:
-    """The range of iterations where every condition that can be made true by peeling is; the whole
-    loop if there is none such."""
-    inner = {x.var: r for x in walk(loop.body) if isinstance(x, Loop) and (r := loop_range(x.extent, {}))}
+def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
+    """The range of iterations where every condition that can be made true by peeling is; the whole loop if
+    there is none such. Where loops around have a part in a condition, so they have in the range, which may be
+    empty at times; these conditions are the third result."""
+    loops = [x for x in walk(loop.body) if isinstance(x, Loop)]
+    inner = {x.var: r for x in loops if (r := loop_range(x.extent, {}))}
+    unknown = {x.var for x in loops} - inner.keys()
     lo, hi = 0, n
+    firsts: list[Expr] = []
+    ends: list[Expr] = []
+    holding: set[Expr] = set()
     for c in _conditions(loop.body):
         if not isinstance(c, Compare) or c.op not in ("<", "<=") or loop.var not in E.variables(c):
             continue
@@ -47,16 +52,51 @@ def _middle(loop: Loop, n: int) -> tuple[int, int]:
             continue
         gap = affine.simplify(c.a - c.b, inner | {loop.var: (0, n - 1)})
         step, others = affine.isolate(gap, loop.var)
-        rest = affine.bounds(others, inner)
-        if step is None or rest is None or not isinstance(step, Const):
+        rest = affine.extreme(others, inner, 1)
+        if rest is None or not isinstance(step, Const) or E.variables(rest) & {loop.var, *unknown}:
             continue
         # step * v + rest < 0 (or <= 0) for the largest rest
-        most = -rest[1] - (1 if c.op == "<" else 0)
+        most = affine.simplify(-rest - (1 if c.op == "<" else 0), {})
         a = int(step.value)
-        first, last = (0, most // a + 1) if a > 0 else (-(most // -a), n)
-        if max(lo, first) < min(hi, last):
-            lo, hi = max(lo, first), min(hi, last)
-    return lo, hi
+        if isinstance(most, Const):
+            k = int(most.value)
+            first, last = (0, k // a + 1) if a > 0 else (-(k // -a), n)
+            if max(lo, first) < min(hi, last):
+                lo, hi = max(lo, first), min(hi, last)
+        elif loop.kind == "serial":
+            holding.add(c)
+            (ends if a > 0 else firsts).append(most // a + 1 if a > 0 else -(most // -a))
+    start: Expr = reduce(E.maximum, [Const(lo), *firsts])
+    end: Expr = reduce(E.minimum, [Const(hi), *ends])
+    if holding:
+        start = E.minimum(start, hi)
+        end = E.maximum(end, start)
+    return start, end, frozenset(holding)
+
+
+def _given(s: Stmt, holding: frozenset[Expr]) -> Stmt:
+    """``s`` where these conditions hold."""
+    if not holding:
+        return s
+
+    def rest(cond: Expr) -> Expr:
+        return E.all_of(*(c for c in E.conjuncts(cond) if c not in holding))
+
+    def f(e: Expr) -> Expr | None:
+        if isinstance(e, Select) and holding & set(E.conjuncts(e.cond)):
+            left = rest(e.cond)
+            a = E.rewrite(e.a, f)
+            return a if left == E.TRUE else Select(left, a, E.rewrite(e.b, f))
+        return None
+
+    def go(x: Stmt) -> Stmt:
+        if isinstance(x, Store):
+            return replace(x, value=E.rewrite(x.value, f), indices=tuple(E.rewrite(i, f) for i in x.indices))
+        if isinstance(x, Guard):
+            return replace(x, cond=rest(x.cond), body=go(x.body))
+        return with_body(x, go)
+
+    return go(s)
 
 
 def _conditions(s: Stmt) -> list[Expr]:

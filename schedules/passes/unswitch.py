@@ -69,22 +69,8 @@ def _throughout(c: Expr, inside: Ranges) -> Expr:
         return c
     if not (isinstance(c, Compare) and c.op in ("<", "<=") and E.dtype_of(c.a) == E.INDEX):
         return E.FALSE
-    least, most = _end(c.b, inside, 0), _end(c.a, inside, 1)
+    least, most = affine.extreme(c.b, inside, 0), affine.extreme(c.a, inside, 1)
     return E.FALSE if least is None or most is None else E.compare(c.op, most, least)
-
-
-def _end(e: Expr, inside: Ranges, which: int) -> Expr | None:
-    """The least (0) or the largest (1) value of an index over the loops ``inside``, by the loops outside."""
-    terms, end = affine.linear(e)
-    for atom, factor in terms.items():
-        term: Expr = atom * factor
-        if E.variables(atom) & inside.keys():
-            ends = affine.bounds(term, inside)
-            if ends is None:
-                return None
-            term = Const(ends[which])
-        end = end + term
-    return affine.simplify(end, {})
 
 
 def _store(s: Stmt, value: E.Expr) -> Stmt:

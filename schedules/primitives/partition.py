@@ -21,6 +21,9 @@ class Partition(Primitive):
         for i_0 in range(n // 4): for i_1 in range(4): S
         for i_1 in range(n % 4): S        # i_0 = n // 4
 
+    Where loops around have a part in a guard, as that of the tiles of a padded plane, so they have in the
+    lengths of the pieces; a serial loop only.
+
     Legal for any serial or parallel loop (the pieces of a parallel loop run one after another).
     Cost: code size, once for each piece.
     """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +13,7 @@ from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
 from schedules.model import LINE
-from schedules.nest import bound, reads
+from schedules.nest import bound, reads, vars_bound
 from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 
@@ -129,8 +130,12 @@ def product(xs: list[Expr]) -> Expr:
     return out
 
 
-def selects(b: Block) -> int:
-    """Choices and comparisons of one instance."""
+def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
+    """Choices and comparisons of one instance; none inside a loop over tiles whose ends are peeled off, since
+    nearly all iterations are spared them."""
+    red = vars_bound(b, "reduce")
+    if any(("partition", 1) in x.annotations and x.var not in red for x in loops):
+        return 0
     return sum(isinstance(x, (E.Select, E.Compare, E.Logic)) for v in b.values for x in E.walk(v))
 
 
@@ -215,7 +220,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         product([x.extent for x in loops if x.kind == "parallel"]),
         flops,
         special,
-        selects(b),
+        selects(b, loops),
         ITEMSIZE[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),

@@ -139,7 +139,17 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
     d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
     _lanes_last(d, t)
     _schedule_accumulators(d, t.producer, t.axis_of[t.v])
+    _peel_borders(d, t, dict(zip((a for a in t.n if t.n[a] > 1), middle, strict=True)))
     return outer
+
+
+def _peel_borders(d: Draft, t: Tiling, middle: dict[str, str]) -> None:
+    """Padding that is not copied is a choice at every step, but in tiles off the borders."""
+    p = d.block(t.producer)
+    chosen = [x.cond for e in p.values for x in E.walk(e) if isinstance(x, Select)]
+    for axis, loop in middle.items():
+        if any(t.axis_of[axis] in E.variables(c) for c in chosen):
+            d.s.partition(loop)
 
 
 def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
