@@ -289,3 +289,25 @@ def test_scalars_are_chosen_by_a_vector_of_conditions() -> None:
     s.vectorize(s.loops("y")[0])
     data = inputs(dag)
     check_compiled(dag, s.trace, host(), data, expected(dag, data))
+
+
+@pytest.mark.parametrize("tail", ["shift", "guard"])
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [("float32", 0.0), ("float32", -np.inf), ("float64", 1.5), ("int32", -7), ("int64", 3), ("float16", 0.0)],
+)
+def test_a_vector_or_a_constant_is_loaded_without_a_branch(dtype: str, other: float, tail: str) -> None:
+    """Nothing before or after the array is touched: pages there are inaccessible."""
+    x = te.placeholder((4, 19), dtype, "x")
+
+    def row(i: te.Expr, j: te.Expr) -> te.Expr:
+        return te.select(te.all(i >= 0, i < 4), x[i, j], te.const(other, dtype))
+
+    y = te.compute((6, 19), lambda i, j: te.maximum(row(i - 3, j), row(i - 1, j)), "y")
+    dag = te.dag([x, y])
+    s = Schedule(dag)
+    _, inner = s.split("y_j", (None, 8), tail)
+    s.vectorize(inner)
+    data = inputs(dag)
+    check_compiled(dag, s.trace, host(), data, expected(dag, data))
+    assert "ptr @constant." in emit_module(dag, s.trace, host()).text

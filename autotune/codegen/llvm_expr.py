@@ -12,6 +12,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var, is_float
+from schedules.model import LINE
 
 FAR = 1 << 62  # beyond any index
 
@@ -391,7 +392,8 @@ class Expressions(Addresses):
             x, y = self.splat(x, lanes), self.splat(y, lanes)
             return Value(self.s.emit(f"select {c}, {x}, {y}"), x.dtype, x.lanes)
         if cond.lanes == 1:
-            return self._branch(e, cond)
+            found = self._load_or_constant(e, cond)
+            return found if found is not None else self._branch(e, cond)
         outer = self.mask
         self.mask = self.and_mask(cond)
         x = self.splat(self.value(e.a), self.lanes)
@@ -402,6 +404,22 @@ class Expressions(Addresses):
         y = self.splat(self.value(e.b), self.lanes)
         self.mask = outer
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _load_or_constant(self, e: Select, cond: Value) -> Value | None:
+        """A vector of memory or a constant, for all lanes alike: a load from an address that is chosen. An
+        unrolled window has hundreds of these, and as many branches take long to compile and to run. (A load
+        with a mask suppresses faults, but takes hundreds of cycles where there is one.)"""
+        if self.lane_var is None or self.mask is not None or not isinstance(e.b, Const):
+            return None
+        if not isinstance(e.a, Load) or self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
+            return None
+        t, other = vector(LLVM_TYPE[e.a.dtype], self.lanes), self.value(e.b)
+        name = f"@constant.{self.lanes}.{other.type}.{other.ref}"
+        self.declare(f"{name} = private constant {t} {self.splat(other, self.lanes).ref}, align {LINE}")
+        ptr, _ = self.address(e.a.buffer, flat)
+        place = self.s.emit(f"select {cond}, ptr {ptr}, ptr {name}", hint="p")
+        align = ITEMSIZE[e.a.dtype]
+        return Value(self.s.emit(f"load {t}, ptr {place}, align {align}"), e.a.dtype, self.lanes)
 
     def _branch(self, e: Select, cond: Value) -> Value:
         then, other, join = (self.s.label(h) for h in ("then", "else", "join"))

@@ -47,6 +47,12 @@ def is_guarded_copy(b: Block) -> bool:
     )
 
 
+def is_chosen_along(b: Block, axis: str) -> bool:
+    """Whether a choice between values, such as of padding that was inlined, depends on ``axis``."""
+    every = (x for v in b.values for x in E.walk(v))
+    return any(isinstance(x, Select) and axis in E.variables(x.cond) for x in every)
+
+
 def is_costly(b: Block) -> bool:
     """Worth keeping rather than computing again at every read: special functions, divisions."""
     return any(

@@ -19,6 +19,7 @@ from schedules.space.rules.copies import schedule_copy, schedule_packing
 from schedules.space.rules.patterns import (
     depends,
     extents,
+    is_chosen_along,
     is_guarded_copy,
     operands,
     reduction_length,
@@ -30,6 +31,7 @@ from schedules.space.rules.prefetching import prefetch_tiles
 from schedules.space.sketching import Draft, extent
 
 MAX_ROWS = 16
+MAX_PEELED = 4
 TOO_SMALL_TO_PACK = 2048  # bytes: a fraction of the first cache
 UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
 BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
@@ -74,7 +76,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         assert packed is not None
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
     rows_on = _row_axes(p, names, axes, v, n)
-    tile = {x: d.choice(f"{producer}.{x}", range(1, min(MAX_ROWS, n[x]) + 1)) for x in rows_on} | {v: vec}
+    tile = {x: d.choice(f"{producer}.{x}", _row_counts(p, names[x], n[x])) for x in rows_on} | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail)
     place = ""  # of a copy that is not made beforehand
@@ -130,7 +132,8 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
         count = E.ceildiv(t.n[axis], as_expr(tile))
         guard = axis == t.v and t.tail == "guard"
         name = f"{t.producer}.{axis}.mid"
-        mid = d.divisor(name, count) if guard else d.even(name, count)
+        whole = guard or is_chosen_along(d.block(t.producer), t.axis_of[axis])
+        mid = d.divisor(name, count) if whole else d.even(name, count)
         o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
         outer.append(o)
         middle.append(m)
@@ -145,11 +148,17 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
 
 def _peel_borders(d: Draft, t: Tiling, middle: dict[str, str]) -> None:
     """Padding that is not copied is a choice at every step, but in tiles off the borders."""
-    p = d.block(t.producer)
-    chosen = [x.cond for e in p.values for x in E.walk(e) if isinstance(x, Select)]
     for axis, loop in middle.items():
-        if any(t.axis_of[axis] in E.variables(c) for c in chosen):
+        if is_chosen_along(d.block(t.producer), t.axis_of[axis]):
             d.s.partition(loop)
+
+
+def _row_counts(p: Block, axis: str, n: int) -> list[int]:
+    """Sizes of the register tile along an axis of so many points. Tiles with borders are copied for each, so
+    they are small, and none may overlap another: where one begins, loops alone say."""
+    if is_chosen_along(p, axis):
+        return [k for k in range(1, MAX_PEELED + 1) if n % k == 0]
+    return list(range(1, min(MAX_ROWS, n) + 1))
 
 
 def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
