@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import pytest
 from helpers import check_compiled, check_interpreted, expected, host, inputs
@@ -100,6 +102,35 @@ def test_a_diagonal_leaves_the_rest_of_its_box(fused: bool) -> None:
         s.compute_at("A", loop)
 
 
+@pytest.mark.parametrize("do", [lambda s: s.parallel("B_i"), lambda s: s.bind("B_i", "threadIdx.x")])
+def test_what_others_compute_meanwhile_is_not_read_later(do: Callable[[Schedule], None]) -> None:
+    """Each iteration would add up all of A again, in memory that the others read."""
+    x, y = te.placeholder((5, 4), "float32", "X"), te.placeholder((3, 5), "float32", "Z")
+    j = te.reduce_axis(4, "j")
+    a = te.compute((5,), lambda k: te.sum(x[k, j], axis=j), "A")
+    b = te.compute((3, 5), lambda i, k: a[k] * y[i, k], "B")
+    s = Schedule(te.dag([x, y, te.compute((5,), lambda k: a[k] + b[0, k], "C")]))
+    do(s)
+    with pytest.raises(ScheduleError, match="C reads A outside B_i"):
+        s.compute_at("A", "B_i")
+    s = Schedule(s.dag)
+    s.compute_at("A", "B_i")
+    right(s)
+    with pytest.raises(ScheduleError):
+        do(s)
+
+
+def test_an_end_that_is_cut_off_is_not_taken_for_a_whole() -> None:
+    """Iteration r of the row computes A from r on: what lies before it is of another iteration."""
+    x = te.placeholder((6,), "float32", "X")
+    a = te.compute((6,), lambda i: x[i] + te.const(1, "float32"), "A")
+    b = te.compute((6, 6), lambda r, j: te.select(r + j < 6, a[r + j], te.const(0, "float32")), "B")
+    s = Schedule(te.dag([x, te.compute((6, 6), lambda r, i: a[i] + b[r, i], "C")]))
+    s.compute_at("B", "C_r")
+    with pytest.raises(ScheduleError, match="C reads A outside"):
+        s.compute_at("A", s.loops("B")[-1])
+
+
 def test_a_reader_before_the_loop_is_refused() -> None:
     s = rows_together(normalize(), 4)
     with pytest.raises(ScheduleError, match="compute_at e: total_rf reads e outside Y_j"):
@@ -113,3 +144,20 @@ def test_softmax_adds_up_exponentials_as_it_computes_them(threads: int) -> None:
     e = {x.var for x in loops_of(nest, "e")}
     assert {x.var for x in loops_of(nest, "row_sum_rf")[:-1]} <= e
     assert not {x.var for x in loops_of(nest, "y")} >= e
+
+
+def test_online_comes_before_it() -> None:
+    x, v = te.placeholder((3, 8), "float32", "X"), te.placeholder((8,), "float32", "V")
+    k, r, q = (te.reduce_axis(8, n) for n in "krq")
+    top = te.compute((3,), lambda i: te.max(x[i, k], axis=k), "top")
+    e = te.compute((3, 8), lambda i, j: te.exp(x[i, j] - top[i]), "e")
+    total = te.compute((3,), lambda i: te.sum(e[i, r], axis=r), "total")
+    mixed = te.compute((3,), lambda i: te.sum(e[i, q] * v[q], axis=q), "mixed")
+    s = Schedule(te.dag([x, v, te.compute((3,), lambda i: mixed[i] / total[i], "Y")]))
+    for name in ("mixed", "total", "e", "top"):
+        s.compute_at(name, "Y_i")
+    s.compute_at("e", s.loops("mixed")[-1])
+    before = s.nest
+    with pytest.raises(ScheduleError, match="online top: .* also holds e; use online before compute_at"):
+        s.online("top", ["total", "mixed"], 4)
+    assert s.nest == before

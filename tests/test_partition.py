@@ -144,6 +144,17 @@ def test_what_an_inner_extent_decides_stays() -> None:
     assert sum(isinstance(x, Guard) for x in walk(out)) == 1
 
 
+def test_what_a_value_decides_stays() -> None:
+    """How long a piece is would be read from memory: of another iteration, or not allocated yet."""
+    limit = E.Load("F", (Var("o"),), E.INDEX)
+    loop = Loop(
+        "i", Const(8), Guard(E.compare("<", ROW, limit), Store("Y", (ROW,), Const(1.0, "float32"))),
+        "serial", (("partition", 1),),
+    )  # fmt: skip
+    out = partition(Loop("o", Const(3), loop))
+    assert [x.extent for x in walk(out) if isinstance(x, Loop)] == [Const(3), Const(8)]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_depthwise_has_a_sketch_without_a_copy_whose_tiles_are_peeled(threads: int) -> None:
     workload = ops.workload("depthwise_conv2d", {"h": 8, "w": 12, "c": 16, "kh": 3, "kw": 3, "padding": 1})

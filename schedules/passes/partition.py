@@ -55,6 +55,8 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
         rest = affine.extreme(others, inner, 1)
         if rest is None or not isinstance(step, Const) or E.variables(rest) & {loop.var, *unknown}:
             continue
+        if E.loads(rest):  # of what may be stored in the loop, or be allocated there
+            continue
         # step * v + rest < 0 (or <= 0) for the largest rest
         most = affine.simplify(-rest - (1 if c.op == "<" else 0), {})
         a = int(step.value)

@@ -62,7 +62,9 @@ def prefetch(s: Stmt) -> Stmt:
             _with_store(x, Store(store.buffer, store.indices, Load(register.name, at, register.dtype)))
         )
     after = Var(s.var) + 1
-    first = [substitute(x, {s.var: Const(0)}) for x in ahead]
+    first: list[Stmt] = [substitute(x, {s.var: Const(0)}) for x in ahead]
+    if not isinstance(s.extent, Const):  # a piece of a loop, which may be empty
+        first = [Guard(E.compare("<", Const(0), s.extent), seq(*first))]
     later = Guard(E.compare("<", after, s.extent), seq(*(substitute(x, {s.var: after}) for x in ahead)))
     inside = allocated(shared, seq(*here, later, *stmts[len(copies) :]))
     return allocated(held, seq(*first, replace(s, body=inside)))

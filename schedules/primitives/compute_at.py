@@ -100,6 +100,9 @@ class ComputeAt(Primitive):
             return False
         its = loops_of(nest, reader.name)
         common = {x.var for x in its}
+        path = [x for x in loop_path(nest, self.loop) if isinstance(x, Loop) and x.var not in common]
+        if any(x.kind not in ("serial", "unroll") for x in path):
+            return False  # what one iteration computes is not its own: others may compute it meanwhile
         computing = {x.var: x.extent for x in loops_of(nest, inside[0].name) if x.var not in common}
         computing |= {x.var: x.extent for x in walk(find_loop(nest, self.loop).body) if isinstance(x, Loop)}
         around = set(loop_vars(loop_path(nest, self.loop)))
@@ -111,7 +114,7 @@ class ComputeAt(Primitive):
         moving = [v for i in places[0] for v in E.variables(i) & computing.keys()]
         if len(moving) > len(set(moving)):
             return False
-        have = footprint(places, computing, shape, clip=True)
+        have = footprint(places, computing, shape, clip=False)  # no more than is computed
         need = footprint(accesses(reader, w.buffer), reading, shape, clip=True)
         return all(_covers(a, b) for a, b in zip(have, need, strict=True))
 

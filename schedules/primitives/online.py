@@ -201,6 +201,12 @@ class Online(Primitive):
                 nest, moving = _moving(_part_first(nest, f"{name}_rf"), plan)
                 part = loops_of(nest, name)[-1].var
             own = [x.var for x in walk(subtree_of(nest, name)) if isinstance(x, Loop)]
+            if part not in own:
+                held = ", ".join(x.name for x in blocks(find_loop(nest, part).body) if x.name != name)
+                raise ScheduleError(
+                    f"online {self.block}: {part}, over which {name} reduces, also holds {held}; use online "
+                    "before compute_at"
+                )
             if own[0] != part:
                 do(Reorder((part, *own[: own.index(part)])))
             do(DecomposeReduction(name, part))

@@ -131,12 +131,19 @@ def product(xs: list[Expr]) -> Expr:
 
 
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
-    """Choices and comparisons of one instance; none inside a loop over tiles whose ends are peeled off, since
-    nearly all iterations are spared them."""
+    """Choices and comparisons of one instance; none of padding inside a loop over tiles whose ends are peeled
+    off, since nearly all iterations are spared it."""
     red = vars_bound(b, "reduce")
-    if any(("partition", 1) in x.annotations and x.var not in red for x in loops):
-        return 0
-    return sum(isinstance(x, (E.Select, E.Compare, E.Logic)) for v in b.values for x in E.walk(v))
+    peeled = b.reducer is not None and any(
+        ("partition", 1) in x.annotations and x.var not in red for x in loops
+    )
+
+    def count(x: Expr) -> int:
+        if peeled and isinstance(x, E.Select) and not E.loads(x.cond):
+            return count(x.a) + count(x.b)
+        return isinstance(x, (E.Select, E.Compare, E.Logic)) + sum(map(count, E.children(x)))
+
+    return sum(map(count, b.values))
 
 
 def arithmetic(b: Block) -> tuple[int, int]:
