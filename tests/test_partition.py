@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers import check_compiled, check_interpreted, expected, host, inputs
 from hypothesis import assume, given, settings
+from programs import make
 
 from autotune.building import build_object
 from autotune.codegen.compile import load_object
@@ -142,6 +143,19 @@ def test_what_an_inner_extent_decides_stays() -> None:
     out = partition(Loop("n", Const(9), Loop("o", Const(3), loop)))
     assert all("j" not in E.variables(x.extent) for x in walk(out) if isinstance(x, Loop))
     assert sum(isinstance(x, Guard) for x in walk(out)) == 1
+
+
+def test_what_an_empty_piece_would_accumulate_is_not_touched() -> None:
+    """The last row, which the piece at the end accumulates alone, is outside where that has no iterations."""
+    s = Schedule(make("max_pool", "int32"))
+    s.reorder("Y_z", "Y_o", "Y_u", "Y_v", "Y_y")
+    s.decompose_reduction("Y", "Y_u")
+    _, inner = s.split(s.fuse("Y_v", "Y_y"), (None, 3))
+    s.partition(inner)
+    data = inputs(s.dag)
+    want = expected(s.dag, data)
+    check_interpreted(s.nest, s.dag, data, want)
+    check_compiled(s.dag, s.trace, host(), data, want)
 
 
 def test_what_a_value_decides_stays() -> None:

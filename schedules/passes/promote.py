@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Loop, Stmt, Store, const, seq, with_body
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, seq, with_body
 
 MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
 
@@ -65,7 +65,13 @@ def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
         body = replace(x, body=body)
     before = _wrap(tile, Store(reg.name, at, place))
     after = _wrap(tile, Store(s.buffer, s.indices, here))
-    return Alloc(reg, seq(before, body, after))
+    # a piece of a loop may be empty, and its place then outside the buffer
+    inner = {x.var for x in chain}
+    runs = [x.extent for x in chain if const(x.extent) is None and not E.variables(x.extent) & inner]
+    whole = seq(before, body, after)
+    if runs:
+        whole = Guard(E.all_of(*(E.compare("<", Const(0), n) for n in runs)), whole)
+    return Alloc(reg, whole)
 
 
 def _wrap(loops: list[Loop], s: Stmt) -> Stmt:
