@@ -254,12 +254,7 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
             return E.rebuild(e, tuple(simplify(k, ranges) for k in E.children(e)))
         case Logic(op="and" | "or" as op, args=args):
             parts = [simplify(x, ranges) for x in args]
-            if op == "and":
-                return E.all_of(*parts)
-            if E.TRUE in parts:
-                return E.TRUE
-            parts = [x for x in parts if x != E.FALSE]
-            return E.FALSE if not parts else parts[0] if len(parts) == 1 else Logic("or", tuple(parts))
+            return E.all_of(*parts) if op == "and" else E.any_of(*parts)
         case Select(cond=c, a=a, b=b):
             c = simplify(c, ranges)
             if isinstance(c, Const):

@@ -114,11 +114,7 @@ def all(*conds: Expr) -> Expr:
 
 def any(*conds: Expr) -> Expr:
     """Whether some condition holds."""
-    cs = [_cond(c, "te.any") for c in conds]
-    if E.TRUE in cs:
-        return E.TRUE
-    cs = [c for c in cs if c != E.FALSE]
-    return E.FALSE if not cs else cs[0] if len(cs) == 1 else E.Logic("or", tuple(cs))
+    return E.any_of(*(_cond(c, "te.any") for c in conds))
 
 
 def logical_not(cond: Expr) -> Expr:

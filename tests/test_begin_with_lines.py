@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from helpers import in_tiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from space_cases import target
 from test_streaming import placed
 
 import autotune as at
@@ -76,8 +79,8 @@ def test_tiles_begin_with_the_lines_of_both_arrays() -> None:
     assert lower(transposed(40, 64).nest).skewed == ("y",)
     # one tile has nowhere to go
     assert lower(transposed(16, 64).nest).skewed == ("y",)
-    # the same tiles again in the place of the first, of either axis and of both
-    assert sum(isinstance(s, Guard) for s in walk(func.body)) == 3
+    # a tile is moved or where it was, along one axis and in each case along the other
+    assert sum(isinstance(s, Guard) for s in walk(func.body)) == 2 + 2 * 2
 
 
 def test_only_what_the_move_leaves_out_is_computed_again() -> None:
@@ -144,9 +147,9 @@ def test_kernels_find_out_where_lines_begin(threads: int, dtype: str) -> None:
     s = transposed(48, 80, dtype=dtype)
     if threads > 1:
         s.parallel(s.loops("y")[0])
-    target = detect(threads=threads)
-    assert "nontemporal" in emit(lower(s.nest), target).text
-    kernel = at.build(s, target=target)
+    host = detect(threads=threads)
+    assert "nontemporal" in emit(lower(s.nest), host).text
+    kernel = at.build(s, target=host)
     x, bias = np.arange(80 * 48, dtype=dtype).reshape(80, 48), np.arange(80, dtype=dtype)
     for offset in range(16):
         for other in (0, 5, 12):
@@ -156,12 +159,24 @@ def test_kernels_find_out_where_lines_begin(threads: int, dtype: str) -> None:
             assert np.count_nonzero(out.base) == np.count_nonzero(out)  # nothing beside it was written
 
 
+@pytest.mark.parametrize("register", [32, 64])
+def test_lines_are_stored_in_whole_registers(register: int) -> None:
+    def aligned(lanes: int, hint: int = 2) -> set[int]:
+        func = lower(transposed(48, 80, lanes=lanes, hint=hint).nest)
+        text = emit(func, target(vector_bytes=register)).text
+        return {int(n) for n in re.findall(r"align (\d+), !nontemporal", text)}
+
+    assert aligned(16) == aligned(32) == {register, 16}  # a tile that stays lies as the array does
+    assert aligned(16, hint=1) == {16}
+    assert aligned(8) == {16}  # half a line, which does not move
+
+
 def test_offered_to_transpositions_with_rows_of_whole_lines() -> None:
-    target = detect(threads=1)
-    n = target.limit("l2_bytes", 512 << 10) // 64
+    host = detect(threads=1)
+    n = host.limit("l2_bytes", 512 << 10) // 64
 
     def offered(shape: tuple[int, ...]) -> set[int]:
-        space = derive(ops.workload("permute", {"shape": shape, "axes": (1, 0)}).dag, target)
+        space = derive(ops.workload("permute", {"shape": shape, "axes": (1, 0)}).dag, host)
         (sketch,) = range(len(space.sketches))
         holes = space.holes(sketch)
         rows = space.sample(sketch, 200, np.random.default_rng(0))

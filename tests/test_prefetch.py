@@ -167,6 +167,56 @@ def test_a_product_is_the_same_whatever_it_asks_for(m: int, n: int, k: int) -> N
         np.testing.assert_array_equal(at.build(s, target=detect(threads=1))(a, b), a @ b)
 
 
+def transposed(m: int, n: int, ahead: int, rows: int = 16) -> Schedule:
+    """``y[i, j] = x[j, i]`` by blocks of two tiles of ``rows`` by 16, side by side."""
+    x = te.placeholder((n, m), name="x")
+    s = Schedule([x, te.compute((m, n), lambda i, j: x[j, i], name="y")])
+    i, j = s.loops("y")
+    i0, i1 = s.split(i, (None, rows), "guard")
+    j0, j1, j2 = s.split(j, (None, 2, 16), "guard")
+    s.reorder(j0, i0, j1, i1, j2)
+    s.unroll(i1)
+    s.vectorize(j2)
+    s.annotate(i0, "prefetch", ahead)
+    return s
+
+
+def test_lanes_that_are_rows_ask_for_a_line_each_in_the_second_cache() -> None:
+    def levels(rows: int) -> list[str]:
+        text = emit(lower(transposed(64, 32, 1, rows).nest), target(vector_bytes=64)).text
+        return re.findall(r"call void @llvm\.prefetch\.p0\(.*, i32 (\d), i32 1\)", text)
+
+    assert levels(8) == levels(16) == ["2"] * 16
+    assert levels(32) == ["2"] * 32
+
+
+@pytest.mark.parametrize(("m", "n"), [(64, 32), (33, 47), (5, 80)])
+def test_a_transposition_is_the_same_whatever_it_asks_for(m: int, n: int) -> None:
+    x = np.arange(n * m, dtype=np.float32).reshape(n, m)
+    for ahead in (0, 1):
+        s = transposed(m, n, ahead)
+        arrays = {"x": x, "y": np.full((m, n), np.nan, np.float32)}
+        interp.run(lower(s.nest), arrays)
+        np.testing.assert_array_equal(arrays["y"], x.T)
+        np.testing.assert_array_equal(at.build(s, target=detect(threads=1))(x), x.T)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_transpositions_may_ask_for_the_next_block_of_a_column(threads: int) -> None:
+    def space(n: int) -> DerivedSpace:
+        dag = ops.workload("permute", {"shape": (n, n), "axes": (1, 0)}).dag
+        return derive(dag, target(vector_bytes=64, threads=threads))
+
+    large = space(4096)
+    row = large.sample(0, 1, np.random.default_rng(0))[0]
+    row[list(large.holes(0)).index("y.ahead")] = 1
+    nest = Schedule.replay(large.dag, large.trace(0, row), large.target).nest
+    loops = [x for x in walk(nest.body) if isinstance(x, Loop)]
+    assert [x.kind for x in loops[:2]] == ["parallel" if threads > 1 else "serial", "serial"]
+    assert ("prefetch", 1) in loops[1].annotations
+    assert "y.ahead" not in space(64).holes(0)
+
+
 def _products(m: int, n: int, k: int) -> DerivedSpace:
     return derive(ops.workload("matmul", {"m": m, "n": n, "k": k}).dag, target(vector_bytes=64))
 

@@ -3,6 +3,7 @@ beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our 
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -438,10 +439,9 @@ class _Function:
         if step == 1:
             ptr, _ = x.address(s.buffer, flat)
             if x.mask is None:
-                if self.streams(s.buffer, flat, align):
-                    self.s.do(f"store {value}, ptr {ptr}, align {STREAM_ALIGN}, !nontemporal !0")
-                else:
-                    self.s.do(f"store {value}, ptr {ptr}, align {align}")
+                whole = self.streamed(s.buffer, flat, align)
+                hint = ", !nontemporal !0" if whole else ""
+                self.s.do(f"store {value}, ptr {ptr}, align {whole or align}{hint}")
                 return
             name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], x.lanes)}.p0"
             self.shared.declares.setdefault(f"declare void {name}({value.type}, ptr, <{x.lanes} x i1>)")
@@ -460,13 +460,19 @@ class _Function:
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
 
     def prefetch(self, s: Prefetch) -> None:
-        """A request for each line of dense lanes, or for the one element that lanes share. Vectors that begin
-        within a line, whose first was asked for with its first vector, ask for none."""
+        """A request for each line of dense lanes, for each lane where these are lines apart, or for the one
+        element that lanes share. Vectors that begin within a line, whose first was asked for with its first
+        vector, ask for none, nor do the later ones of unrolled iterations that walk along the lines of lanes.
+        Lines apart, as rows of a transposition are, would share few sets of the first cache: the second has
+        room for them."""
         x = self.x
         flat = x.flat(s.buffer, s.indices)
         line = LINE // ITEMSIZE[x.places[s.buffer].dtype]
         step = x.stride(flat)
-        if step is None or (step == 1 and x.lane_base % line):
+        if step is None:
+            return
+        apart = abs(step) >= line
+        if (x.unrolled_by(flat) if apart else x.lane_base if step == 1 else 0) % line:
             return
         name = "@llvm.prefetch.p0"
         self.shared.declares.setdefault(f"declare void {name}(ptr, i32, i32, i32)")
@@ -474,16 +480,23 @@ class _Function:
             ptr, _ = x.address(s.buffer, flat, at * step)
             if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
                 self.s.top.memo["prefetch", ptr] = True
-                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 3, i32 1)")
+                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {2 if apart else 3}, i32 1)")
 
-    def streams(self, buffer: str, at: Flat, item: int) -> bool:
-        """Whether a vector stored there is streamed: it is as aligned as that needs where its array is."""
+    def streamed(self, buffer: str, at: Flat, item: int) -> int:
+        """The alignment, in bytes, of a vector stored there that is streamed: its array's, or its own size
+        where tiles begin with lines. 0: it is not streamed, or less aligned than that needs."""
         if not self.shared.streaming or buffer not in self.shared.func.streamed:
-            return False
+            return 0
+        size = self.x.lanes * item
+        first = skew(buffer)
+        beside = replace(at, terms=tuple(t for t in at.terms if t != (first, 1)))  # from the first line on
+        if beside != at and math.gcd(LINE, self.x.multiple(beside) * item) % size == 0:
+            return size
         # where the array is that aligned, so is its first line
-        line = {skew(buffer).name: Const(STREAM_ALIGN // item) * skew(buffer)}
+        line = {first.name: Const(STREAM_ALIGN // item) * first}
         at = replace(at, terms=tuple((E.substitute(a, line), c) for a, c in at.terms))
-        return self.x.lanes * item % STREAM_ALIGN == 0 and self.x.multiple(at) * item % STREAM_ALIGN == 0
+        whole = math.gcd(size, self.x.multiple(at) * item) % STREAM_ALIGN == 0
+        return STREAM_ALIGN if whole else 0
 
     def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:
         """``C[i] op lanes of x``: a horizontal reduction, then one scalar operation."""

@@ -234,6 +234,11 @@ class Addresses(ABC):
                 return None
         return step
 
+    def unrolled_by(self, flat: Flat) -> int:
+        """The part of a flat index that unrolled iterations give: where they have numbers."""
+        known = ((self.env.get(a.name), c) for a, c in flat.terms if isinstance(a, Var))
+        return sum(n * c for n, c in known if isinstance(n, int))
+
     def _lane_addresses(self, buffer: str, flat: Flat, step: int | None) -> list[str]:
         if step is not None:
             return [self.address(buffer, flat, lane * step)[0] for lane in range(self.lanes)]

@@ -377,6 +377,16 @@ def all_of(*conds: Expr) -> Expr:
     return flat[0] if len(flat) == 1 else Logic("and", tuple(flat))
 
 
+def any_of(*conds: Expr) -> Expr:
+    """Disjunction, folded; of nothing it is false."""
+    if TRUE in conds:
+        return TRUE
+    some = tuple(c for c in conds if c != FALSE)
+    if not some:
+        return FALSE
+    return some[0] if len(some) == 1 else Logic("or", some)
+
+
 def conjuncts(cond: Expr) -> tuple[Expr, ...]:
     """The parts of a conjunction; none of ``TRUE``."""
     if cond == TRUE:

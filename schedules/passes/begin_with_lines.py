@@ -39,8 +39,9 @@ def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ..
 
 
 def _move(s: Stmt, output: Buffer, axis: int, along: Buffer) -> Stmt:
-    """``s`` with tiles of the output moved along its axis by the skew of ``along``. The last one stays at the
-    end, and the first is also computed where it was: it is wider than the skew, so nothing is left out."""
+    """``s`` with tiles of the output moved along its axis by the skew of ``along``. Those that would go
+    beyond its end stay where they are, and the first is computed there, too: tiles are wider than the skew,
+    so nothing is left out."""
     tile = _tile(s, output.name)
     if tile is None:
         return with_body(s, lambda x: _move(x, output, axis, along))
@@ -56,10 +57,11 @@ def _move(s: Stmt, output: Buffer, axis: int, along: Buffer) -> Stmt:
     if narrow or any(loop.var in E.variables(i) for i in others):
         return s
     begin: Expr = affine.simplify(index - Var(loop.var), {})
-    moved = E.minimum(begin + skew(along.name), extent - width)
-    further = substitute(s, {loop.var: Var(loop.var) + (moved - begin)})
+    further, most = begin + skew(along.name), extent - width
+    moved = substitute(s, {loop.var: Var(loop.var) + skew(along.name)})
     first = E.all_of(E.compare("<=", begin, 0), E.compare("<", 0, skew(along.name)))
-    return seq(further, Guard(first, s))
+    here = E.any_of(first, E.compare("<", most, further))
+    return seq(Guard(E.compare("<=", further, most), moved), Guard(here, s))
 
 
 def _tile(s: Stmt, output: str) -> tuple[Store, list[Loop]] | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
+
 from schedules.expr import Var
 from schedules.ir import Block
 from schedules.nest import reads
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars
-from schedules.space.rules.prefetching import prefetch_vectors
+from schedules.space.rules.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.sketching import Draft, extent
 
 BLOCKS = (1, 4, 16, 64)  # tiles in a block of a transposition, along each axis
@@ -59,6 +62,7 @@ def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
     outer: list[str] = []
     middle: list[str] = []
     inner: list[str] = []
+    most = {}  # iterations of an outer loop, with the smallest tiles
     for axis, loop in zip(axes, loops, strict=True):
         if axis == last:
             lanes = [w * m for m in (1, 2, 4) if w * m <= n[axis]] or [n[axis]]
@@ -68,6 +72,7 @@ def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
             tile, least = d.choice(f"{name}.rows", rows), min(w, n[axis])
         else:
             whole.append(loop)
+            most[loop] = n[axis]
             continue
         if across:
             blocks = [k for k in BLOCKS if k * least <= n[axis]] or [1]
@@ -75,22 +80,21 @@ def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
             middle.append(m)
         else:
             o, i = d.s.split(loop, (None, tile), "shift")
+        most[o] = n[axis] // least
         outer.append(o)
         inner.append(i)
     outer = [*whole, *reversed(outer)]  # columns of blocks one after the other
-    d.s.reorder(*outer, *reversed(middle), *inner)
+    d.s.reorder(*outer, *middle, *inner)
     for i in inner[:-1]:
         d.s.unroll(i)
     d.s.vectorize(inner[-1])
+    take = 0
     if d.threads > 1:
-        # the outermost loops until there is enough to share
-        count, take = 1, 0
-        by_name = {x.var: x for x in d.loops(name)}
-        for v in outer:
-            take += 1
-            count *= max(1, extent(by_name[v]))
-            if count >= 16 * d.threads:
-                break
+        # the outermost loops until there may be enough to share: blocks of a column stay one thread's
+        count = list(accumulate((most[v] for v in outer), mul))
+        take = 1 + sum(c < 16 * d.threads for c in count[:-1])
         d.s.parallel(d.s.fuse(*outer[:take]) if take > 1 else outer[0])
+    if across and take < len(outer):
+        prefetch_blocks(d, outer[-1], name)
 
 

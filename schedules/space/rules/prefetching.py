@@ -43,6 +43,11 @@ def prefetch_vectors(d: Draft, loop: str, name: str) -> None:
     _offer(d, loop, name, VECTORS)
 
 
+def prefetch_blocks(d: Draft, loop: str, name: str) -> None:
+    """A choice for the loop over blocks of a transposition along its input's rows."""
+    _offer(d, loop, name, 1)
+
+
 def prefetch_tiles(d: Draft, name: str, axis: str, loop: str) -> None:
     """A choice for the loop over tiles of ``axis``, where block ``name`` reads an argument along it that it
     uses a few times. What is used once is waited for in any case."""
