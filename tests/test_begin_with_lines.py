@@ -10,16 +10,19 @@ from helpers import in_tiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import target
+from test_software_pipeline import expected as in_rows
+from test_software_pipeline import shares
 from test_streaming import placed
 
 import autotune as at
 from autotune.codegen.llvm import emit
 from autotune.targets import detect
 from schedules import interp, ops, te
-from schedules.expr import Const, Var
-from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
+from schedules.expr import Const, Load, Var, variables
+from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, seq, walk
 from schedules.lower import lower
 from schedules.passes.begin_with_lines import begin_with_lines
+from schedules.passes.simplify import simplify
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 
@@ -111,6 +114,90 @@ def test_what_is_written_in_several_places_stays_where_it_is() -> None:
     assert func.streamed == ("y",)
     assert func.skewed == ()
     run(func, {})
+
+
+@given(
+    n=st.sampled_from([32, 48, 64, 96]),
+    lanes=st.tuples(st.sampled_from([8, 16, 32]), st.sampled_from([8, 16, 32])),
+    late=st.integers(0, 1),
+    backwards=st.booleans(),
+    begin=st.integers(0, 15),
+)
+@settings(deadline=None, max_examples=60)
+def test_rows_of_what_was_computed_before_move(
+    n: int, lanes: tuple[int, int], late: int, backwards: bool, begin: int
+) -> None:
+    """Also where a row is written while the next takes its place."""
+    order = "end" if backwards else "a"
+    func = lower(shares(n, lanes, 2, late, order).nest)
+    if not late:
+        assert (func.skewed == ("y",)) == (16 <= lanes[0] < n)
+    x = np.arange(5 * n, dtype=np.float32).reshape(5, n) - 7
+    arrays = {"x": x, "y": np.full_like(x, np.nan)}
+    interp.run(func, arrays, skews={"y": begin})
+    np.testing.assert_array_equal(arrays["y"], in_rows(x, order))
+
+
+def test_rows_that_are_written_with_the_next_move() -> None:
+    func = lower(shares(64, (16, 32), 2).nest)
+    stored = [x for x in walk(func.body) if isinstance(x, Store) and x.buffer == "y"]
+    moved = [x for x in stored if "y.skew" in variables(x.indices[1])]
+    assert len(moved) == 2  # the last row, too
+
+
+def rewritten(order: tuple[str, ...], loops: tuple[tuple[int, int], ...], lanes: int = 1) -> Stmt:
+    """Tiles of 16 of y, which read e, in loops of (iterations, step); e is written in the order and the tiles
+    that are said. ``lanes``: the step from lane to lane."""
+    names = [f"t{n}" for n in range(len(loops))]
+    at = sum((Var(t) * step for t, (_, step) in zip(names, loops, strict=True)), Const(0)) + Var("i") * lanes
+
+    def stage(name: str) -> Stmt:
+        written = {"y": Store("y", (at,), Load("e", (at,), "float32")), "here": Store("e", (at,), Const(2.0))}
+        return Loop("i", Const(16), written.get(name, Store("e", (at + 16,), Const(2.0))), "vectorize")
+
+    s = seq(*map(stage, order))
+    for t, (count, _) in reversed([*zip(names, loops, strict=True)]):
+        s = Loop(t, Const(count), s)
+    return simplify(s)
+
+
+@pytest.mark.parametrize(
+    ("order", "loops", "moves"),
+    [
+        (["y"], [(8, 16)], True),
+        (["y"], [(2, 64), (4, 16)], True),
+        (["y", "here"], [(8, 16)], True),
+        (["here", "y"], [(8, 16)], False),  # computed for the tile
+        (["here", "y", "here"], [(8, 16)], False),
+        (["y", "next"], [(8, 16)], False),  # half of which a moved tile would read before
+        (["y", "here"], [(4, 16), (2, 64)], False),  # the next tile may have been first
+    ],
+)
+def test_what_is_read_has_to_be_there_for_the_next_tile(
+    order: list[str], loops: list[tuple[int, int]], moves: bool
+) -> None:
+    y, e = (Buffer(name, (Const(n),), "float32") for name, n in (("y", 128), ("e", 144)))
+    s = rewritten(tuple(order), tuple(loops))
+    moved = begin_with_lines(s, (y,), ("y",))
+    assert (moved != s) == moves
+
+    def run(program: Stmt) -> np.ndarray:
+        arrays = {"e": np.arange(144, dtype="float32"), "y": np.zeros(128, "float32")}
+        interp.run(LoweredFunc("kernel", (e, y), ("y",), program, ("y",), ("y",)), arrays, skews={"y": 5})
+        return arrays["y"]
+
+    np.testing.assert_array_equal(run(moved), run(s))
+
+
+def test_tiles_with_gaps_stay_where_they_are() -> None:
+    s = rewritten(("y",), ((2, 1), (4, 32)), lanes=2)
+    y = Buffer("y", (Const(128),), "float32")
+    assert begin_with_lines(s, (y,), ("y",)) == s
+    # a diagonal: further along one axis is another element along the other
+    y = Buffer("y", (Const(16), Const(80)), "float32")
+    store = Store("y", (Var("i"), Var("t") * 16 + Var("i")), Const(1.0))
+    s = Loop("t", Const(4), Loop("i", Const(16), store, "vectorize"))
+    assert begin_with_lines(s, (y,), ("y",)) == s
 
 
 def test_what_was_computed_for_a_tile_stays_with_it() -> None:

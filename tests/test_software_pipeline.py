@@ -22,7 +22,7 @@ from schedules.space.derive import DerivedSpace, derive
 M = 5
 
 
-def shares(n: int, lanes: tuple[int, int], stream: bool, hint: int = 1, late: str = "a") -> Schedule:
+def shares(n: int, lanes: tuple[int, int], stream: int, hint: int = 1, late: str = "a") -> Schedule:
     """Each row's a = |x| + 1 and its sum; then y = a times the sum, of ``a`` as it lies or from its end."""
     x = te.placeholder((M, n), "float32", name="x")
     k = te.reduce_axis(n, name="k")
@@ -37,7 +37,7 @@ def shares(n: int, lanes: tuple[int, int], stream: bool, hint: int = 1, late: st
         _, inner = s.split(loop, (None, width), "shift")
         s.vectorize(inner)
         if name == "y" and stream:
-            s.annotate("y", "nontemporal", 1)
+            s.annotate("y", "nontemporal", stream)
     s.annotate(i, "software_pipeline", hint)
     return s
 
@@ -64,9 +64,9 @@ def computed(s: Schedule, x: np.ndarray) -> np.ndarray:
     return arrays["y"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [0, 1])
 @pytest.mark.parametrize("lanes", [(8, 8), (16, 8), (8, 32)])
-def test_the_last_stage_goes_with_the_next_rows(lanes: tuple[int, int], stream: bool) -> None:
+def test_the_last_stage_goes_with_the_next_rows(lanes: tuple[int, int], stream: int) -> None:
     s = shares(64, lanes, stream)
     assert ({"y", "a"} if stream else {"y"}) in together(lower(s.nest).body)  # else y holds a meanwhile
     assert not together(lower(shares(64, lanes, stream, hint=0).nest).body)
@@ -77,7 +77,7 @@ def test_the_last_stage_goes_with_the_next_rows(lanes: tuple[int, int], stream: 
 @pytest.mark.parametrize(("n", "late"), [(40, "a"), (23, "a"), (64, "from its end"), (40, "from its end")])
 def test_what_a_turn_would_overwrite_is_left_alone(n: int, late: str) -> None:
     # tails that are shifted back, and rows that are read from their end, need what comes later
-    s = shares(n, (16, 16), True, late=late)
+    s = shares(n, (16, 16), 1, late=late)
     assert {"y", "a"} not in together(lower(s.nest).body)
     x = np.arange(M * n, dtype=np.float32).reshape(M, n) - 99
     np.testing.assert_array_equal(computed(s, x), expected(x, late))

@@ -25,9 +25,9 @@ def stream_outputs(d: Draft) -> None:
         in_order = all(_in_order(b) for b in made)
         final = all(b.reducer is None and len(b.writes) == 1 for b in made) and name not in read
         given = all(x.buffer in nest.params for b in made for x in reads(b))
-        lines = given and rows_are_lines(nest.buffer(name))
-        if final and (in_order or lines) and 8 * nbytes(nest.buffer(name)) >= held:
-            stream = d.choice(f"{name}.stream", (0, 1 if in_order else 2))
+        lines = rows_are_lines(nest.buffer(name))
+        if final and (in_order or (given and lines)) and 8 * nbytes(nest.buffer(name)) >= held:
+            stream = d.choice(f"{name}.stream", (0, 2 if lines else 1))
             for b in made:
                 d.s.annotate(b.name, "nontemporal", stream)
 
