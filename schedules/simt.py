@@ -39,6 +39,7 @@ from schedules.passes.simplify import loads, simplify
 from schedules.verify import verify
 
 AXES = ("x", "y", "z")
+FOR_CPUS = ("reuse", "promote", "software_pipeline", "begin_with_lines", "fetch_ahead")  # or others here
 Extents = tuple[int, int, int]
 
 
@@ -75,7 +76,7 @@ def lower_simt(nest: Nest) -> GridProgram:
     params = tuple(nest.buffer(n) for n in nest.params)
     s = expand_blocks(nest)
     for title, run in pipeline(nest):
-        if title not in ("reuse", "promote", "fetch_ahead"):  # there the hint is that of `passes.prefetch`
+        if title not in FOR_CPUS:
             s = run(s)
     # local buffers will be registers anyway
     s = promote(s, {b.name: b.dtype for b in nest.buffers if b.scope != "local"})

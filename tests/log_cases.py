@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kernels_db import Log, NewRecord, Record
+import pytest
+
+from kernels_db import Log, LogError, NewRecord, Record, lookup
 from schedules import expr as E
 from schedules.dag import Axis, ComputeDAG, Stage, Tensor
 from schedules.model import Step, Target, Trace, Workload
@@ -80,3 +82,24 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def every_way_in(path: Path | str) -> list[Callable[[], object]]:
+    """Opening for writing, for reading, for loading a kernel, and as the source of a merge."""
+
+    def merge() -> None:
+        with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "x.db") as log:
+            log.merge(path)
+
+    return [
+        lambda: Log(path).close(),
+        lambda: Log(path, read_only=True).close(),
+        lambda: lookup.best(path, copy_of(8).digest, anywhere),
+        merge,
+    ]
+
+
+def refused(path: Path | str, message: str, ways: slice = slice(None)) -> None:
+    for way in every_way_in(path)[ways]:
+        with pytest.raises(LogError, match=message):
+            way()

@@ -100,15 +100,16 @@ def test_only_what_the_move_leaves_out_is_computed_again() -> None:
 
 def test_what_is_written_in_several_places_stays_where_it_is() -> None:
     # a tile that moved on would write where the other one's values belong
-    def half(begin: int) -> Loop:
-        at = (Var("j"), Var("i") * 16 + Var("lane") + begin)
+    def half(begin: int, step: int = 16) -> Loop:
+        at = (Var("j"), Var("i") * step + Var("lane") + begin)
         return Loop("i", Const(2), Loop("lane", Const(16), Store("y", at, Const(float(begin))), "vectorize"))
 
     y = Buffer("y", (Const(4), Const(64)), "float32")
     one = Loop("j", Const(4), half(0))
     assert begin_with_lines(one, (y,), ("y",)) != one
-    both = Loop("j", Const(4), Seq((half(0), half(32))))
-    assert begin_with_lines(both, (y,), ("y",)) == both
+    for both in ((half(0), half(32)), (half(0, 48), half(16)), (half(0, 32), half(16, 32))):
+        s = Loop("j", Const(4), Seq(both))
+        assert begin_with_lines(s, (y,), ("y",)) == s
     # so with tails of their own
     func = lower(transposed(40, 56, dtype="float64", tail="guard").nest)
     assert func.streamed == ("y",)

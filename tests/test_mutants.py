@@ -11,8 +11,8 @@ import pytest
 from helpers import check_compiled, check_interpreted, expected, host, inputs
 from programs import argmax, conv2d, flat, make, matmul, matmul_relu
 
-from autotune.codegen import llvm
 from autotune.codegen.llvm_expr import Expressions
+from autotune.codegen.llvm_store import Stores
 from autotune.codegen.llvm_types import Value
 from schedules import affine, lower, regions
 from schedules import expr as E
@@ -235,7 +235,7 @@ def no_multiply_add(m: Patch) -> None:
 
 def lanes_overwrite(m: Patch) -> None:
     """Lanes that reduce into one element are taken to write elements of their own."""
-    m.setattr(llvm._Function, "reduce_lanes", lambda self, op, operand, s: self.x.uniform(s.value.a))
+    m.setattr(Stores, "reduce_lanes", lambda self, op, operand, s: self.uniform(s.value.a))
 
 
 def division_rounds_up(m: Patch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.codegen import simt
-from autotune.codegen.simt import Dialect, Generated
+from autotune.codegen.dialect import Dialect
+from autotune.codegen.simt import Generated
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\

@@ -3,21 +3,21 @@ beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our 
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from autotune.codegen.llvm_address import Flat, Place
+from autotune.codegen.llvm_address import Place
 from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
-from autotune.codegen.llvm_expr import CodegenError, Expressions
+from autotune.codegen.llvm_expr import CodegenError
 from autotune.codegen.llvm_scope import Scope, Scopes
+from autotune.codegen.llvm_store import Stores
 from autotune.codegen.llvm_stream import FENCE, STREAM_ALIGN, forks
-from autotune.codegen.llvm_types import LLVM_TYPE, Value, literal, mangle
+from autotune.codegen.llvm_types import LLVM_TYPE, Value
 from autotune.errors import CompileError
 from schedules import expr as E
 from schedules.dtypes import HALF, ITEMSIZE
-from schedules.expr import Binary, Const, Expr, Load, is_float
+from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
     Buffer,
@@ -62,6 +62,9 @@ class _Shared:
     thread_bytes: int = 0
     n: int = 0
     streaming: bool | None = None  # whether results are streamed where code is emitted; None: not decided yet
+
+    def streams(self, buffer: str) -> bool:
+        return bool(self.streaming) and buffer in self.func.streamed
 
 
 def emit(func: LoweredFunc, target: Target) -> Module:
@@ -145,7 +148,8 @@ class _Function:
     def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
         """The function's instructions, without the final ``ret``."""
         self.s = Scopes(_stores(s))
-        self.x = Expressions(self.s, lambda d: self.shared.declares.setdefault(d), self.shared.features)
+        shared = self.shared
+        self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
         for b in self.shared.func.params:
             self.x.places[b.name] = Place(f"%arg.{b.name}", 0, b.dtype, _strides(_shape(b)))
         for v in self.captured:
@@ -178,9 +182,9 @@ class _Function:
                 for x in xs:
                     self.stmt(x)
             case Store():
-                self.store(s)
+                self.x.store(s)
             case Prefetch():
-                self.prefetch(s)
+                self.x.prefetch(s)
             case Guard():
                 self.guard(s)
             case Alloc():
@@ -359,7 +363,7 @@ class _Function:
     def vectorized(self, s: Loop) -> None:
         """The body once, for all lanes; a store that lanes can't share is written out lane by lane."""
         n = self.constant(s)
-        if n == 1 or not all(self.fits_lanes(x, s.var) for x in walk(s.body) if isinstance(x, Store)):
+        if n == 1 or not all(self.x.fits_lanes(x, s.var) for x in walk(s.body) if isinstance(x, Store)):
             for lane in range(n):
                 self.x.env[s.var] = lane
                 self.stmt(s.body)
@@ -393,139 +397,6 @@ class _Function:
             out.append((at, width))
             at += width
         return out
-
-    def fits_lanes(self, s: Store, var: str) -> bool:
-        """Lanes write different elements, or reduce into one."""
-        if any(var in E.variables(i) for i in s.indices):
-            # lanes read what lanes write only at their own element, and no two at the same
-            own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
-            if own and not self.steps(s, var):
-                return False
-            return all(x.indices == s.indices for x in own)
-        return self._reduction(s) is not None
-
-    def steps(self, s: Store, var: str) -> bool:
-        """Whether the store's address moves by the same distance, not 0, from lane to lane."""
-        terms = self.x.flat(s.buffer, s.indices).terms
-        if any(var in E.variables(a) and a != E.Var(var) for a, _ in terms):
-            return False
-        return sum(c for a, c in terms if a == E.Var(var)) != 0
-
-    def _reduction(self, s: Store) -> tuple[str, Expr] | None:
-        """Operator and operand of ``C[i] = C[i] op x``."""
-        v = s.value
-        if isinstance(v, Binary) and v.op in ("+", "*", "min", "max"):
-            here = Load(s.buffer, s.indices, E.dtype_of(v))
-            other = v.b if v.a == here else v.a if v.b == here else None
-            if other is not None and all(x.buffer != s.buffer for x in E.loads(other)):
-                return v.op, other
-        return None
-
-    def store(self, s: Store) -> None:
-        x = self.x
-        flat = x.flat(s.buffer, s.indices)
-        dtype = x.places[s.buffer].dtype
-        align = ITEMSIZE[dtype]
-        step = x.stride(flat)
-        if step == 0:
-            if x.lane_var is not None and (red := self._reduction(s)) is not None:
-                value = self.reduce_lanes(*red, s)
-            else:
-                value = x.scalar(s.value)
-            ptr, _ = x.address(s.buffer, flat)
-            self.s.do(f"store {value}, ptr {ptr}, align {align}")
-            return
-        value = x.splat(x.value(s.value), x.lanes)
-        if step == 1:
-            ptr, _ = x.address(s.buffer, flat)
-            if x.mask is None:
-                whole = self.streamed(s.buffer, flat, align)
-                hint = ", !nontemporal !0" if whole else ""
-                self.s.do(f"store {value}, ptr {ptr}, align {whole or align}{hint}")
-                return
-            name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], x.lanes)}.p0"
-            self.shared.declares.setdefault(f"declare void {name}({value.type}, ptr, <{x.lanes} x i1>)")
-            self.s.do(f"call void {name}({value}, ptr align {align} {ptr}, {x.mask})")
-            return
-        if x.mask is not None:
-            name = f"@llvm.masked.scatter.{mangle(LLVM_TYPE[dtype], x.lanes)}.v{x.lanes}p0"
-            self.shared.declares.setdefault(
-                f"declare void {name}({value.type}, <{x.lanes} x ptr>, <{x.lanes} x i1>)"
-            )
-            to = x.pointers(s.buffer, flat)
-            self.s.do(f"call void {name}({value}, <{x.lanes} x ptr> align {align} {to}, {x.mask})")
-            return
-        for lane, ptr in enumerate(x._lane_addresses(s.buffer, flat, step)):
-            one = self.s.emit(f"extractelement {value}, i64 {lane}")
-            self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
-
-    def prefetch(self, s: Prefetch) -> None:
-        """A request for each line of dense lanes, for each lane where these are lines apart, or for the one
-        element that lanes share. Vectors that begin within a line, whose first was asked for with its first
-        vector, ask for none, nor do the later ones of unrolled iterations that walk along the lines of lanes.
-        Lines apart, as rows of a transposition are, would share few sets of the first cache: the second has
-        room for them."""
-        x = self.x
-        flat = x.flat(s.buffer, s.indices)
-        line = LINE // ITEMSIZE[x.places[s.buffer].dtype]
-        step = x.stride(flat)
-        if step is None:
-            return
-        apart = abs(step) >= line
-        if (x.unrolled_by(flat) if apart else x.lane_base if step == 1 else 0) % line:
-            return
-        name = "@llvm.prefetch.p0"
-        self.shared.declares.setdefault(f"declare void {name}(ptr, i32, i32, i32)")
-        for at in range(0, x.lanes if step else 1, line if step == 1 else 1):
-            ptr, _ = x.address(s.buffer, flat, at * step)
-            if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
-                self.s.top.memo["prefetch", ptr] = True
-                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {2 if apart else 3}, i32 1)")
-
-    def streamed(self, buffer: str, at: Flat, item: int) -> int:
-        """The alignment, in bytes, of a vector stored there that is streamed: its array's, or its own size
-        where tiles begin with lines. 0: it is not streamed, or less aligned than that needs."""
-        if not self.shared.streaming or buffer not in self.shared.func.streamed:
-            return 0
-        size = self.x.lanes * item
-        first = skew(buffer)
-        beside = replace(at, terms=tuple(t for t in at.terms if t != (first, 1)))  # from the first line on
-        if beside != at and math.gcd(LINE, self.x.multiple(beside) * item) % size == 0:
-            return size
-        # where the array is that aligned, so is its first line
-        line = {first.name: Const(STREAM_ALIGN // item) * first}
-        at = replace(at, terms=tuple((E.substitute(a, line), c) for a, c in at.terms))
-        whole = math.gcd(size, self.x.multiple(at) * item) % STREAM_ALIGN == 0
-        return STREAM_ALIGN if whole else 0
-
-    def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:
-        """``C[i] op lanes of x``: a horizontal reduction, then one scalar operation."""
-        x = self.x
-        v = x.splat(x.value(operand), x.lanes)
-        scalar = LLVM_TYPE[v.dtype]
-        if x.mask is not None:
-            neutral = x.splat(Value(literal(_identity(op, v.dtype), v.dtype), v.dtype), x.lanes)
-            v = Value(self.s.emit(f"select {x.mask}, {v}, {neutral}"), v.dtype, v.lanes)
-        t = mangle(scalar, v.lanes)
-        if is_float(v.dtype) and op in ("+", "*"):
-            name = f"@llvm.vector.reduce.{'fadd' if op == '+' else 'fmul'}.{t}"
-            start = literal(-0.0 if op == "+" else 1.0, v.dtype)
-            self.shared.declares.setdefault(f"declare {scalar} {name}({scalar}, {v.type})")
-            ref = self.s.emit(f"call reassoc {scalar} {name}({scalar} {start}, {v})")
-        else:
-            base = {"+": "add", "*": "mul", "min": "smin", "max": "smax"}[op]
-            if is_float(v.dtype):
-                base = {"min": "fminimum", "max": "fmaximum"}[op]
-            name = f"@llvm.vector.reduce.{base}.{t}"
-            self.shared.declares.setdefault(f"declare {scalar} {name}({v.type})")
-            # without a signed zero, which makes comparisons of the processor's own do
-            flags = "nsz " if is_float(v.dtype) else ""
-            ref = self.s.emit(f"call {flags}{scalar} {name}({v})")
-        held = x.lane_var, x.lanes, x.mask
-        x.lane_var, x.lanes, x.mask = None, 1, None
-        old = x.load(s.buffer, s.indices, v.dtype)
-        x.lane_var, x.lanes, x.mask = held
-        return x.binary(op, old, Value(ref, v.dtype))
 
     # -- threads -------------------------------------------------------------------------------
 
@@ -566,15 +437,6 @@ class _Function:
         x = self.x.counter(var)
         assert not isinstance(x, int)
         return x[0]
-
-
-def _identity(op: str, dtype: str) -> float | int:
-    if op in ("+", "*"):
-        return (0 if op == "+" else 1) if not is_float(dtype) else (-0.0 if op == "+" else 1.0)
-    if is_float(dtype):
-        return float("inf") if op == "min" else float("-inf")
-    half = 1 << (31 if dtype == "int32" else 63)
-    return half - 1 if op == "min" else -half
 
 
 __all__ = ["CodegenError", "Module", "emit"]

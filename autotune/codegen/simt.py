@@ -7,23 +7,21 @@ differs stands in a `Dialect`: how kernels, memory spaces, ids and barriers are 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
+from autotune.codegen.dialect import Dialect
+from autotune.codegen.simt_expr import Expressions, Lanes, member, shape_of
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import DTYPES, HALF, ITEMSIZE
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.dtypes import DTYPES, ITEMSIZE
+from schedules.expr import Compare, Const, Expr, Load, Var
 from schedules.ir import (
     Alloc,
     AllReduce,
     Barrier,
-    Buffer,
     Guard,
     Loop,
     Seq,
@@ -40,28 +38,6 @@ from schedules.simt import GridKernel, GridProgram
 
 VECTOR_BYTES = 16  # the widest access of a thread
 WARP = 32
-MOST_INT = (1 << 31) - 1
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a language spells what the generator needs. ``types``: C names of dtypes; ``functions``: of math,
-    by name and dtype; ``shuffles``: whether threads of a warp exchange registers."""
-
-    name: str
-    prelude: str
-    types: dict[str, str]
-    head: Callable[[str, str, GridKernel], str]  # (name, parameters, kernel)
-    parameter: Callable[[str, str, bool], str]  # (type, name, written)
-    shared: str  # with {type}, {name} and {count}
-    block_id: str  # with {axis}
-    thread_id: str
-    barrier: str
-    load: str  # with {type}, {n}, {buffer} and {at}
-    store: str  # and {value}
-    function: Callable[[str, str], str]
-    shuffles: bool
-    aligned: bool  # vectors lie at multiples of their size
 
 
 @dataclass(frozen=True)
@@ -89,34 +65,17 @@ def generate(program: GridProgram, dialect: Dialect) -> Generated:
     return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
 
 
-@dataclass
-class _Lanes:
-    """The vector that is being written: its variable, how many lanes, and loads of whole vectors by their
-    text."""
-
-    var: str
-    n: int
-    loaded: dict[Load, str] = field(default_factory=dict)
-    lane: int = 0
-
-
-class _Emitter:
+class _Emitter(Expressions):
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
-        self.k, self.d = kernel, dialect
+        super().__init__(kernel, dialect)
         self.lines: list[str] = []
         self.shared: list[str] = []
         self.depth = 1
-        self.ranges: dict[str, affine.Range] = {x.var: (0, (const(x.extent) or 1) - 1) for x in kernel.blocks}
-        self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
         self.align: dict[str, int] = {}
-        self.names: dict[str, str] = {}
-        self.lanes: _Lanes | None = None
         self.axes = ""  # of the loops over threads around
         self.present: list[str] = []  # which threads take part, where not all that are here do
         self.serial = 0  # loops around, outside those
         self.fresh = 0
-        large = any(math.prod(_shape(b)) > MOST_INT for b in kernel.params)
-        self.index = dialect.types["int64"] if large else "int"
 
     def text(self) -> str:
         for b in self.k.params:
@@ -145,15 +104,6 @@ class _Emitter:
     def close(self) -> None:
         self.depth -= 1
         self.do("}")
-
-    def name(self, name: str) -> str:
-        """The name as an identifier that no language has taken."""
-        if name not in self.names:
-            plain = "v_" + re.sub(r"\W", "_", name)
-            while plain in self.names.values():
-                plain += "_"
-            self.names[name] = plain
-        return self.names[name]
 
     def temporary(self) -> str:
         self.fresh += 1
@@ -224,7 +174,7 @@ class _Emitter:
     def alloc(self, s: Alloc) -> None:
         b = s.buffer
         self.buffers[b.name] = b
-        count = max(1, math.prod(_shape(b)))
+        count = max(1, math.prod(shape_of(b)))
         kind, name = self.d.types[b.dtype], self.name(b.name)
         if b.scope == "shared":
             self.shared.append("  " + self.d.shared.format(type=kind, name=name, count=count))
@@ -304,7 +254,7 @@ class _Emitter:
         return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
-        lanes = self.lanes = _Lanes(var, width)
+        lanes = self.lanes = Lanes(var, width)
         whole = {x for x in E.loads(s.value) if self.whole(x, var, width)}
         for x in sorted(whole, key=E.show):
             t = self.temporary()
@@ -335,7 +285,7 @@ class _Emitter:
         t = self.temporary()
         self.do(f"{kind}{width} {t};")
         for lane, value in enumerate(values):
-            self.do(f"{t}.{_member(self.buffers[s.buffer].dtype, lane)} = {value};")
+            self.do(f"{t}.{member(self.buffers[s.buffer].dtype, lane)} = {value};")
         at = self.flat(s.buffer, _at(s.indices, var, first))
         self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
         self.needs(s.buffer, width)
@@ -426,108 +376,6 @@ class _Emitter:
             return f"({z} * {self.k.block[1]} + {y})"
         return y if self.k.block[1] > 1 else "0"
 
-    def combine(self, op: str, dtype: str, a: str, b: str) -> str:
-        if op in ("min", "max"):
-            return f"{'at_' if E.is_float(dtype) else 'at_i'}{op}({a}, {b})"
-        return f"({a} {op} {b})"
-
-    # -- expressions ---------------------------------------------------------------------------
-
-    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
-        return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
-
-    def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
-        out: Expr = Const(0)
-        size = 1
-        for i, n in zip(reversed(indices), reversed(_shape(self.buffers[buffer])), strict=True):
-            out = out + i * size
-            size *= n
-        return out
-
-    def expr(self, e: Expr) -> str:
-        match e:
-            case Const(value=v, dtype=d):
-                return self.literal(v, d)
-            case Var(name=n):
-                return self.name(n)
-            case Load(buffer=b, indices=ix):
-                if self.lanes is not None and e in self.lanes.loaded:
-                    return f"{self.lanes.loaded[e]}.{_member(e.dtype, self.lanes.lane)}"
-                return f"{self.name(b)}[{self.flat(b, ix)}]"
-            case Binary(op=op, a=a, b=b):
-                return self.binary(op, a, b)
-            case Compare(op=op, a=a, b=b):
-                return f"({self.expr(a)} {op} {self.expr(b)})"
-            case Logic(op="not", args=args):
-                return f"(!{self.expr(args[0])})"
-            case Logic(op=op, args=args):
-                return "(" + f" {'&&' if op == 'and' else '||'} ".join(map(self.expr, args)) + ")"
-            case Select(cond=c, a=a, b=b):
-                return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
-            case Call(fn=fn, arg=a):
-                d = E.dtype_of(a)
-                x = self.expr(a)
-                if fn == "sigmoid":
-                    one = self.literal(1.0, d)
-                    return f"({one} / ({one} + {self.d.function('exp', d)}(-{x})))"
-                if not E.is_float(d):
-                    return f"at_iabs({x})" if fn == "abs" else x
-                return f"{self.d.function(fn, d)}({x})"
-            case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
-                return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
-            case Cast(dtype=d, a=a):
-                return f"(({self.d.types[d]}){self.expr(a)})"
-        raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
-
-    def binary(self, op: str, a: Expr, b: Expr) -> str:
-        d = E.dtype_of(a)
-        x, y = self.expr(a), self.expr(b)
-        if op in ("+", "-", "*") or (op == "/" and E.is_float(d)):
-            return f"({x} {op} {y})"
-        if op in ("min", "max"):
-            return self.combine(op, d, x, y)
-        if d == E.INDEX and isinstance(b, Const) and b.value > 0:
-            span = affine.bounds(a, self.ranges)
-            if span is not None and span[0] >= 0:
-                if op == "ceildiv":
-                    return f"(({x} + {b.value - 1}) / {y})"
-                return f"({x} {'/' if op == '//' else '%'} {y})"
-        name = {"//": "at_floordiv", "%": "at_mod", "ceildiv": "-at_floordiv"}[op]
-        return f"({name}({'-' if op == 'ceildiv' else ''}{x}, {y}))"
-
-    def literal(self, v: int | float | bool, dtype: str) -> str:
-        if dtype == "bool":
-            return "1" if v else "0"
-        if not E.is_float(dtype):
-            wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
-            if wide:  # functions are chosen by the types of both arguments
-                return f"(({self.d.types['int64']}){v})"
-            return f"({v})" if v < 0 else str(v)
-        if dtype == HALF:
-            with np.errstate(over="ignore"):
-                return f"{int(np.float16(v).view(np.uint16)):#06x}"
-        if math.isnan(v):
-            text = "NAN"
-        elif math.isinf(v):
-            text = "INFINITY"
-        elif dtype == "float32":
-            text = np.format_float_scientific(np.float32(abs(v))) + "f"
-        else:
-            text = repr(abs(float(v)))
-        return f"(-{text})" if math.copysign(1.0, v) < 0 else text
-
-
-def _member(dtype: str, lane: int) -> str:
-    """The name of a lane in a vector."""
-    return f"s{lane}" if dtype == HALF else "xyzw"[lane]
-
 
 def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:
     return tuple(E.substitute(i, {var: Const(k)}) for i in indices)
-
-
-def _shape(b: Buffer) -> tuple[int, ...]:
-    shape = tuple(n for n in (const(x) for x in b.shape) if n is not None)
-    if len(shape) != len(b.shape):
-        raise CompileError(f"buffer {b.name} has no fixed shape")
-    return shape

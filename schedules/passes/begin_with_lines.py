@@ -39,14 +39,14 @@ Loops = tuple[Loop, ...]
 def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
     """``s`` where the tiles that write ``outputs``, which nothing reads, begin with the lines of these, and
     with those of the arguments that they read. Not where tiles are less than a line; where rows are no whole
-    lines, so that each would need a shift of its own; where what a tile reads is computed for it; or where
-    several statements write parts of a row."""
+    lines, so that each would need a shift of its own; where what a tile reads is computed for it, or is no
+    function of the place that it writes; or where several statements write parts of a row."""
     written = [x.buffer for x in walk(s) if isinstance(x, Store)]
     given = {p.name: p for p in params if p.name not in written}
     for b in params:
         for axis in range(len(b.shape)) if b.name in outputs else ():
             whole = _Axis(b, axis, given, written.count(b.name) == 1)
-            further = _moved(s, whole, ())
+            further = _moved(s, whole, (), frozenset())
             s = s if further == s else simplify(further)
     return s
 
@@ -74,30 +74,36 @@ class _Axis:
         return found[0] if found and rows_are_lines(found[0]) else None
 
 
-def _moved(s: Stmt, to: _Axis, outer: Loops) -> Stmt:
+def _moved(s: Stmt, to: _Axis, outer: Loops, tested: frozenset[str]) -> Stmt:
     """``s`` with its tiles moved along an axis by the skew of the array that is contiguous there. Those that
     would go beyond the end stay where they are, and the first is computed there, too: tiles are wider than
-    the skew, so nothing is left out."""
+    the skew, so nothing is left out. ``tested``: variables of conditions around."""
     tile = _tile(s, to.output.name)
     if tile is None:
         around = (*outer, s) if isinstance(s, Loop) else outer
-        return with_body(s, lambda x: _moved(x, to, around))
+        asked = tested | E.variables(s.cond) if isinstance(s, Guard) else tested
+        return with_body(s, lambda x: _moved(x, to, around, asked))
     store, loops = tile
     index, along = store.indices[to.axis], to.array(store)
     own = [x for x in loops if x.var in E.variables(index)]
     width = _width(index, own)
     if along is None or width is None or width * ITEMSIZE[along.dtype] < LINE or width >= to.extent:
         return s
-    others = frozenset().union(*(E.variables(i) for k, i in enumerate(store.indices) if k != to.axis))
+    others = [i for k, i in enumerate(store.indices) if k != to.axis]
     begin = affine.simplify(E.substitute(index, {x.var: Const(0) for x in own}), {})
-    if any(x.var in others for x in own) or not (to.alone or _covers(begin, to.extent - width, outer)):
-        return s
     over = [x for x in outer if x.var in E.variables(begin)]
-    read = [x for x in E.loads(store.value) if x.buffer not in to.given]
-    if not over or not all(_there(x, over, s, index, begin, width) for x in read):
+    moving = frozenset(x.var for x in (*own, *over))
+    lane = next(Var(x.var) for x in own if affine.linear(index)[0][Var(x.var)] == Const(1))
+    if any(x.var in E.variables(i) for x in own for i in others) or not over or tested & moving:
         return s
-    lane = next(x for x in own if affine.linear(index)[0][Var(x.var)] == Const(1))
-    moved = substitute(s, {lane.var: Var(lane.var) + skew(along.name)})
+    if not to.alone and not _covers(begin, width, to.extent, outer):
+        return s
+    read = [x for x in E.loads(store.value) if x.buffer not in to.given]
+    if not all(_there(x, over, s, index, begin, width) for x in read):
+        return s
+    if not _follows(store.value, index, lane, moving, others):
+        return s
+    moved = substitute(s, {lane.name: lane + skew(along.name)})
     further, most = begin + skew(along.name), to.extent - width
     first = E.all_of(E.compare("<=", begin, 0), E.compare("<", 0, skew(along.name)))
     here = E.any_of(first, E.compare("<", most, further))
@@ -128,11 +134,28 @@ def _width(index: Expr, own: list[Loop]) -> int | None:
     return width if own and all(isinstance(c, Const) and n for c, n in steps) else None
 
 
-def _covers(begin: Expr, last: int, outer: Loops) -> bool:
-    """Whether tiles go from the beginning of the axis to its end, whatever else is written."""
-    counts = {x.var: const(x.extent) for x in outer}
-    r = affine.bounds(begin, {v: (0, n - 1) for v, n in counts.items() if n})
-    return r is not None and r[0] == 0 and r[1] is not None and r[1] >= last
+def _covers(begin: Expr, width: int, extent: int, outer: Loops) -> bool:
+    """Whether tiles leave nothing of the axis out, in any iteration of the other loops."""
+    counts = {Var(x.var): const(x.extent) for x in outer}
+    steps = [(counts.get(t), c) for t, c in affine.linear(begin)[0].items() if isinstance(t, Var)]
+    for step, count in sorted((int(c.value), n) for n, c in steps if n and isinstance(c, Const)):
+        if 0 < step <= width:
+            width += step * (count - 1)
+    return width >= extent
+
+
+def _follows(e: Expr, index: Expr, lane: Var, moving: frozenset[str], others: list[Expr]) -> bool:
+    """Whether ``e`` is a function of the place that is written, in the form that it has. Elsewhere it may be
+    simplified by what is known of one tile: the quotient of ``16 t + lane`` by 16 is ``t`` there only."""
+    if not E.variables(e) & moving or e in others:
+        return True
+    if E.dtype_of(e) == E.INDEX:
+        step = affine.linear(e)[0].get(lane)
+        if isinstance(step, Const):
+            rest, _ = affine.linear(affine.simplify(e - step * index, {}))
+            return all(_follows(t, index, lane, moving, others) for t in rest)
+    parts = E.children(e)
+    return bool(parts) and all(_follows(x, index, lane, moving, others) for x in parts)
 
 
 def _there(x: Load, over: list[Loop], tile: Stmt, index: Expr, begin: Expr, width: int) -> bool:

@@ -1,0 +1,29 @@
+"""How a language for GPUs spells what `simt` generates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from schedules.simt import GridKernel
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a language spells what the generator needs. ``types``: C names of dtypes; ``functions``: of math,
+    by name and dtype; ``shuffles``: whether threads of a warp exchange registers."""
+
+    name: str
+    prelude: str
+    types: dict[str, str]
+    head: Callable[[str, str, GridKernel], str]  # (name, parameters, kernel)
+    parameter: Callable[[str, str, bool], str]  # (type, name, written)
+    shared: str  # with {type}, {name} and {count}
+    block_id: str  # with {axis}
+    thread_id: str
+    barrier: str
+    load: str  # with {type}, {n}, {buffer} and {at}
+    store: str  # and {value}
+    function: Callable[[str, str], str]
+    shuffles: bool
+    aligned: bool  # vectors lie at multiples of their size

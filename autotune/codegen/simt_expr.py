@@ -1,0 +1,154 @@
+"""Expressions as C for GPUs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autotune.codegen.dialect import Dialect
+from autotune.errors import CompileError
+from schedules import affine
+from schedules import expr as E
+from schedules.dtypes import HALF
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.ir import Buffer, const
+from schedules.simt import GridKernel
+
+MOST_INT = (1 << 31) - 1
+
+
+@dataclass
+class Lanes:
+    """The vector that is being written: its variable, how many lanes, and loads of whole vectors by their
+    text."""
+
+    var: str
+    n: int
+    loaded: dict[Load, str] = field(default_factory=dict)
+    lane: int = 0
+
+
+class Expressions:
+    """Expressions of one kernel as text. ``ranges``: those of variables around; ``buffers``: those in sight;
+    ``lanes``: the vector that is being written."""
+
+    def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
+        self.k, self.d = kernel, dialect
+        self.ranges: dict[str, affine.Range] = {x.var: (0, (const(x.extent) or 1) - 1) for x in kernel.blocks}
+        self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
+        self.names: dict[str, str] = {}
+        self.lanes: Lanes | None = None
+        large = any(math.prod(shape_of(b)) > MOST_INT for b in kernel.params)
+        self.index = dialect.types["int64"] if large else "int"
+
+    def name(self, name: str) -> str:
+        """The name as an identifier that no language has taken."""
+        if name not in self.names:
+            plain = "v_" + re.sub(r"\W", "_", name)
+            while plain in self.names.values():
+                plain += "_"
+            self.names[name] = plain
+        return self.names[name]
+
+    def combine(self, op: str, dtype: str, a: str, b: str) -> str:
+        if op in ("min", "max"):
+            return f"{'at_' if E.is_float(dtype) else 'at_i'}{op}({a}, {b})"
+        return f"({a} {op} {b})"
+
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
+
+    def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
+        out: Expr = Const(0)
+        size = 1
+        for i, n in zip(reversed(indices), reversed(shape_of(self.buffers[buffer])), strict=True):
+            out = out + i * size
+            size *= n
+        return out
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Const(value=v, dtype=d):
+                return self.literal(v, d)
+            case Var(name=n):
+                return self.name(n)
+            case Load(buffer=b, indices=ix):
+                if self.lanes is not None and e in self.lanes.loaded:
+                    return f"{self.lanes.loaded[e]}.{member(e.dtype, self.lanes.lane)}"
+                return f"{self.name(b)}[{self.flat(b, ix)}]"
+            case Binary(op=op, a=a, b=b):
+                return self.binary(op, a, b)
+            case Compare(op=op, a=a, b=b):
+                return f"({self.expr(a)} {op} {self.expr(b)})"
+            case Logic(op="not", args=args):
+                return f"(!{self.expr(args[0])})"
+            case Logic(op=op, args=args):
+                return "(" + f" {'&&' if op == 'and' else '||'} ".join(map(self.expr, args)) + ")"
+            case Select(cond=c, a=a, b=b):
+                return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
+            case Call(fn=fn, arg=a):
+                d = E.dtype_of(a)
+                x = self.expr(a)
+                if fn == "sigmoid":
+                    one = self.literal(1.0, d)
+                    return f"({one} / ({one} + {self.d.function('exp', d)}(-{x})))"
+                if not E.is_float(d):
+                    return f"at_iabs({x})" if fn == "abs" else x
+                return f"{self.d.function(fn, d)}({x})"
+            case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
+                return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
+            case Cast(dtype=d, a=a):
+                return f"(({self.d.types[d]}){self.expr(a)})"
+        raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
+
+    def binary(self, op: str, a: Expr, b: Expr) -> str:
+        d = E.dtype_of(a)
+        x, y = self.expr(a), self.expr(b)
+        if op in ("+", "-", "*") or (op == "/" and E.is_float(d)):
+            return f"({x} {op} {y})"
+        if op in ("min", "max"):
+            return self.combine(op, d, x, y)
+        if d == E.INDEX and isinstance(b, Const) and b.value > 0:
+            span = affine.bounds(a, self.ranges)
+            if span is not None and span[0] >= 0:
+                if op == "ceildiv":
+                    return f"(({x} + {b.value - 1}) / {y})"
+                return f"({x} {'/' if op == '//' else '%'} {y})"
+        name = {"//": "at_floordiv", "%": "at_mod", "ceildiv": "-at_floordiv"}[op]
+        return f"({name}({'-' if op == 'ceildiv' else ''}{x}, {y}))"
+
+    def literal(self, v: int | float | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "1" if v else "0"
+        if not E.is_float(dtype):
+            wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
+            if wide:  # functions are chosen by the types of both arguments
+                return f"(({self.d.types['int64']}){v})"
+            return f"({v})" if v < 0 else str(v)
+        if dtype == HALF:
+            with np.errstate(over="ignore"):
+                return f"{int(np.float16(v).view(np.uint16)):#06x}"
+        if math.isnan(v):
+            text = "NAN"
+        elif math.isinf(v):
+            text = "INFINITY"
+        elif dtype == "float32":
+            text = np.format_float_scientific(np.float32(abs(v))) + "f"
+        else:
+            text = repr(abs(float(v)))
+        return f"(-{text})" if math.copysign(1.0, v) < 0 else text
+
+
+def member(dtype: str, lane: int) -> str:
+    """The name of a lane in a vector."""
+    return f"s{lane}" if dtype == HALF else "xyzw"[lane]
+
+
+def shape_of(b: Buffer) -> tuple[int, ...]:
+    shape = tuple(n for n in (const(x) for x in b.shape) if n is not None)
+    if len(shape) != len(b.shape):
+        raise CompileError(f"buffer {b.name} has no fixed shape")
+    return shape
