@@ -132,11 +132,12 @@ class Alloc:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Lowered, CPU: ``buffer[indices]`` is read soon: its line may be fetched. A hint, which traps nowhere:
-    the place may lie outside the buffer."""
+    """Lowered, CPU: ``buffer[indices]`` is read soon: its line may be fetched into ``cache`` 1 or 2. A
+    hint, which traps nowhere: the place may lie outside the buffer."""
 
     buffer: str
     indices: tuple[Expr, ...]
+    cache: int = 1
 
 
 @dataclass(frozen=True, slots=True)

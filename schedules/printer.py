@@ -65,7 +65,7 @@ def _stmt(s: Stmt, depth: int, out: list[str]) -> None:
         case Store():
             out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
         case Prefetch():
-            out.append(f"{pad}prefetch {_place(s.buffer, s.indices)}")
+            out.append(f"{pad}prefetch {_place(s.buffer, s.indices)}{' to L2' if s.cache == 2 else ''}")
         case Barrier():
             out.append(f"{pad}barrier")
         case AllReduce():

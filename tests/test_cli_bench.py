@@ -44,7 +44,8 @@ SMALL: dict[str, dict[str, object]] = {
     "fused_multiply_add": {"n": 11},
 }
 
-WITHOUT_PEER = {(library, "capsule_conv2d") for library in PEERS if not library.startswith("numpy")}
+QUICK_PEERS = sorted(set(PEERS) - {"tvm"})  # which tunes for minutes: test_peer_tvm.py
+WITHOUT_PEER = {(library, "capsule_conv2d") for library in QUICK_PEERS if not library.startswith("numpy")}
 FEW = ("matmul", "conv2d", "softmax")  # of peers that take seconds each: a C++ compiler, or new processes
 SLOW_PEERS = ("torch.compile", "numpy.best", "torch.best")
 
@@ -115,7 +116,7 @@ def test_quick_calls_are_timed_many_at_a_time() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # what other libraries warn of among themselves
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
-@pytest.mark.parametrize("library", sorted(PEERS))
+@pytest.mark.parametrize("library", QUICK_PEERS)
 def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
     if library != "numpy":
         pytest.importorskip(library.partition(".")[0])

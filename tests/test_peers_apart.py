@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from autotune.bench import Contender, agree, arrays_for, compare
-from autotune.peers import PeerError
-from autotune.peers.apart import prepare_apart
+from autotune.peers import PEERS, PeerError, Prepared
+from autotune.peers.apart import _RESULT, _STOP, _serve, prepare_apart
 from autotune.peers.with_numpy_best import environments
 from schedules import ops
 
@@ -47,6 +52,28 @@ def test_a_process_that_dies_is_said_to_have_died() -> None:
             for _ in range(2):  # the first may be sent before it is gone
                 prepared.call()
     assert not multiprocessing.active_children()
+
+
+def test_what_needs_a_process_of_its_own_is_prepared_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    here: list[str] = []
+
+    @contextmanager
+    def prepare_here(*_: object) -> Iterator[Prepared]:
+        here.append("prepared")
+        yield Prepared(lambda: here.append("called"), lambda: [np.ones(3)])
+
+    def prepare(*_: object) -> None:
+        raise AssertionError("would start another process")
+
+    module = SimpleNamespace(prepare=prepare, prepare_here=prepare_here)
+    monkeypatch.setitem(PEERS, "alone", ("peer_alone", "numpy"))
+    monkeypatch.setitem(sys.modules, "peer_alone", module)
+    ours, theirs = multiprocessing.Pipe()
+    for what in (2, _RESULT, _STOP):
+        ours.send(what)
+    _serve(theirs, "alone", WORKLOAD, [], [], 1)
+    assert here == ["prepared", "called", "called"]
+    assert ours.recv() > 0 and [list(x) for x in ours.recv()] == [[1, 1, 1]]
 
 
 def test_core_types_are_those_whose_instructions_the_cpu_has() -> None:

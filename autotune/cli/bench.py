@@ -36,7 +36,7 @@ def bench(
             "--against",
             metavar="PEER,...",
             help="Peers: numpy, torch, torch.compile, onnxruntime; numpy.best and torch.best at the settings "
-            "that suit this CPU.",
+            "that suit this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes.",
         ),
     ] = "numpy",
     must_beat: Annotated[
@@ -62,6 +62,7 @@ def bench(
       autotune bench softmax --shape m=4096,n=1024 --against numpy,torch --threads 1 --json
       autotune bench --suite ops.toml:quick --against torch --threads 1
       autotune bench matmul --shape m=512,n=512,k=512 --against numpy,numpy.best,torch,torch.best
+      autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
     """
     time_s = opt.parse_budget(duration)
     names = _peer_names(against)

@@ -98,8 +98,8 @@ class Stores(Expressions):
         """A request for each line of dense lanes, for each lane where these are lines apart, or for the one
         element that lanes share. Vectors that begin within a line, whose first was asked for with its first
         vector, ask for none, nor do the later ones of unrolled iterations that walk along the lines of lanes.
-        Lines apart, as rows of a transposition are, would share few sets of the first cache: the second has
-        room for them."""
+        Lines apart, as rows of a transposition are, would share few sets of the first cache: they go to the
+        second, which has room for them, whatever was asked for."""
         flat = self.flat(s.buffer, s.indices)
         line = LINE // ITEMSIZE[self.places[s.buffer].dtype]
         step = self.stride(flat)
@@ -112,9 +112,10 @@ class Stores(Expressions):
         self.declare(f"declare void {name}(ptr, i32, i32, i32)")
         for at in range(0, self.lanes if step else 1, line if step == 1 else 1):
             ptr, _ = self.address(s.buffer, flat, at * step)
+            locality = 2 if apart or s.cache == 2 else 3
             if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
                 self.s.top.memo["prefetch", ptr] = True
-                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {2 if apart else 3}, i32 1)")
+                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {locality}, i32 1)")
 
     def streamed(self, buffer: str, at: Flat, item: int) -> int:
         """The alignment, in bytes, of a vector stored there that is streamed: its array's, or its own size
@@ -145,20 +146,32 @@ class Stores(Expressions):
             start = literal(-0.0 if op == "+" else 1.0, v.dtype)
             self.declare(f"declare {scalar} {name}({scalar}, {v.type})")
             ref = self.s.emit(f"call reassoc {scalar} {name}({scalar} {start}, {v})")
+        elif is_float(v.dtype):
+            ref = self._extreme_of_lanes(op, v, t)
         else:
-            base = {"+": "add", "*": "mul", "min": "smin", "max": "smax"}[op]
-            if is_float(v.dtype):
-                base = {"min": "fminimum", "max": "fmaximum"}[op]
-            name = f"@llvm.vector.reduce.{base}.{t}"
+            name = f"@llvm.vector.reduce.{ {'+': 'add', '*': 'mul', 'min': 'smin', 'max': 'smax'}[op]}.{t}"
             self.declare(f"declare {scalar} {name}({v.type})")
-            # without a signed zero, which makes comparisons of the processor's own do
-            flags = "nsz " if is_float(v.dtype) else ""
-            ref = self.s.emit(f"call {flags}{scalar} {name}({v})")
+            ref = self.s.emit(f"call {scalar} {name}({v})")
         held = self.lane_var, self.lanes, self.mask
         self.lane_var, self.lanes, self.mask = None, 1, None
         old = self.load(s.buffer, s.indices, v.dtype)
         self.lane_var, self.lanes, self.mask = held
         return self.binary(op, old, Value(ref, v.dtype))
+
+
+    def _extreme_of_lanes(self, op: str, v: Value, t: str) -> str:
+        """The least or largest lane, NaN where a lane is. One look at all lanes: looking at each step of the
+        reduction, as `llvm.vector.reduce.fmaximum` does, makes the next wait three times as long."""
+        scalar = LLVM_TYPE[v.dtype]
+        bits = f"<{v.lanes} x i1>"
+        look = f"@llvm.vector.reduce.or.v{v.lanes}i1"
+        reduce = f"@llvm.vector.reduce.f{op}.{t}"
+        self.declare(f"declare i1 {look}({bits})")
+        self.declare(f"declare {scalar} {reduce}({v.type})")
+        found = self.s.emit(f"call i1 {look}({bits} {self.s.emit(f'fcmp uno {v}, {v.ref}')})")
+        # without NaN and a signed zero, comparisons of the processor's own do
+        most = self.s.emit(f"call nnan nsz {scalar} {reduce}({v})")
+        return self.s.emit(f"select i1 {found}, {scalar} {literal(math.nan, v.dtype)}, {scalar} {most}")
 
 
 def _identity(op: str, dtype: str) -> float | int:

@@ -2,8 +2,9 @@
 
 A peer offers ``prepare(workload, inputs, outputs, threads)``, a context manager that gives a
 `Prepared` call writing its result into ``outputs`` (or keeping its own), with the library set to
-``threads`` threads. This is the one place outside `schedules.ops` that knows operators by name:
-other libraries do.
+``threads`` threads. One that needs a process of its own (`autotune.peers.apart`) has ``prepare_here``,
+too: the same, in that process. This is the one place outside `schedules.ops` that knows operators by
+name: other libraries do.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ PEERS = {
     "torch.best": ("autotune.peers.with_torch_best", "torch"),
     "torch.compile": ("autotune.peers.with_torch_compile", "torch"),
     "onnxruntime": ("autotune.peers.with_onnxruntime", "onnxruntime"),
+    "tvm": ("autotune.peers.with_tvm", "tvm"),
 }
 
 

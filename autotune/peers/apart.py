@@ -68,7 +68,9 @@ def _serve(
 ) -> None:
     """The other process: answers until it is told to stop, or until whoever asks is gone."""
     try:
-        with peer(name).prepare(workload, inputs, outputs, threads) as prepared, collector_off():
+        module = peer(name)
+        prepare = getattr(module, "prepare_here", module.prepare)
+        with prepare(workload, inputs, outputs, threads) as prepared, collector_off():
             contender = Contender(name, prepared.call)
             while (what := pipe.recv()) != _STOP:
                 pipe.send(list(prepared.result()) if what == _RESULT else sample(contender, what))

@@ -160,7 +160,7 @@ def _follows(e: Expr, index: Expr, lane: Var, moving: frozenset[str], others: li
 
 def _there(x: Load, over: list[Loop], tile: Stmt, index: Expr, begin: Expr, width: int) -> bool:
     """Whether what a tile reads is there for the next one, too: it is computed before all tiles, or in the
-    place of what this iteration has read, after that (`software_pipeline`)."""
+    place of what this iteration or one before has read, after that (`software_pipeline`)."""
     loop = over[0]
     writes = [y for y in walk(loop.body) if isinstance(y, Store) and y.buffer == x.buffer]
     if not writes:
@@ -180,4 +180,4 @@ def _there(x: Load, over: list[Loop], tile: Stmt, index: Expr, begin: Expr, widt
 
 def _within(start: Expr, count: Expr, width: int) -> bool:
     first, n = const(affine.simplify(start, {})), const(count)
-    return first is not None and n is not None and first >= 0 and first + n <= width
+    return first is not None and n is not None and first + n <= width

@@ -80,7 +80,7 @@ def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
         case Store(indices=ix, value=v):
             return Store(s.buffer, tuple(E.substitute(i, env) for i in ix), E.substitute(v, env))
         case Prefetch(indices=ix):
-            return Prefetch(s.buffer, tuple(E.substitute(i, env) for i in ix))
+            return replace(s, indices=tuple(E.substitute(i, env) for i in ix))
     return with_body(s, lambda x: substitute(x, env))
 
 

@@ -11,6 +11,12 @@ becomes::
     s0(0); for t: s1(0, t); s2(0)
     for i in range(n - 1): s0(i + 1); for t: {last(i, t); s1(i + 1, t)}; s2(i + 1)
     for t: last(n - 1, t)
+
+Large arrays begin at the same place of a page, so that a turn writes and reads at addresses whose lowest
+twelve bits are the same. These are all that a processor compares at first: the load waits for the store. So
+the next row follows some turns behind::
+
+    for t: {last(i, t); if t >= lag: s1(i + 1, t - lag)}; for t in range(lag): s1(i + 1, n - lag + t)
 """
 
 from __future__ import annotations
@@ -20,25 +26,43 @@ from dataclasses import replace
 
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
 from schedules.expr import Call, Const, Expr, Var
-from schedules.ir import Loop, Stmt, Store, allocated, allocations, const, in_order, seq, walk, with_body
+from schedules.ir import (
+    Alloc,
+    Guard,
+    Loop,
+    Seq,
+    Stmt,
+    Store,
+    allocated,
+    allocations,
+    const,
+    in_order,
+    seq,
+    walk,
+    with_body,
+)
 from schedules.passes.simplify import expressions, loads, substitute
 from schedules.regions import Span, span
 
 HINT = "software_pipeline"
+LAG = 1024  # bytes that the next row follows behind: less is not enough, more keeps more in the first cache
+
+Dtypes = Mapping[str, str]  # of buffers, by name
 
 
-def software_pipeline(s: Stmt) -> Stmt:
+def software_pipeline(s: Stmt, dtypes: Dtypes) -> Stmt:
     """``s`` with every serial loop that has the hint pipelined, where what its stages touch allows it and the
     numbers of iterations are known; others stay as they are."""
-    s = with_body(s, software_pipeline)
+    s = with_body(s, lambda x: software_pipeline(x, dtypes))
     if not isinstance(s, Loop) or s.kind != "serial" or (HINT, 1) not in s.annotations:
         return s
     s = replace(s, annotations=tuple(x for x in s.annotations if x[0] != HINT))
-    return _pipelined(s) or s
+    return _pipelined(s, dtypes) or s
 
 
-def _pipelined(loop: Loop) -> Stmt | None:
+def _pipelined(loop: Loop, dtypes: Dtypes) -> Stmt | None:
     count = const(loop.extent)
     made, body = allocations(loop.body)
     *stages, late = in_order(body)
@@ -55,12 +79,38 @@ def _pipelined(loop: Loop) -> Stmt | None:
     partner, last = both
     following = {loop.var: Var(loop.var) + 1}
 
-    turn = replace(partner, body=seq(last.body, substitute(partner.body, following)))
-    every = (*(substitute(x, following) for x in stages[:j]), turn)
+    turns = _lagging(last, replace(partner, body=substitute(partner.body, following)), dtypes)
+    every = (*(substitute(x, following) for x in stages[:j]), turns)
     rest = (substitute(x, following) for x in stages[j + 1 :])
     main = replace(loop, extent=Const(count - 1), body=allocated(own, seq(*every, *rest)))
     first = allocated(own, substitute(seq(*stages), {loop.var: Const(0)}))
     return allocated(carried, seq(first, main, substitute(late, {loop.var: Const(count - 1)})))
+
+
+def _lagging(last: Loop, partner: Loop, dtypes: Dtypes) -> Stmt:
+    """Turns of both, ``partner`` as many behind as `LAG` takes, at most half of them."""
+    count, turn = const(last.extent), Var(last.var)
+    assert count is not None
+    lag = min(-(-LAG // max(1, _bytes_written(last.body, dtypes))), count // 2)
+    if lag < 1:
+        return replace(partner, body=seq(last.body, partner.body))
+    behind = substitute(partner.body, {turn.name: turn - lag})
+    both = replace(last, body=seq(last.body, Guard(E.compare("<=", Const(lag), turn), behind)))
+    rest = substitute(partner.body, {turn.name: turn + (count - lag)})
+    return seq(both, replace(partner, extent=Const(lag), body=rest))
+
+
+def _bytes_written(s: Stmt, dtypes: Dtypes) -> int:
+    match s:
+        case Store(buffer=name):
+            return ITEMSIZE[dtypes[name]]
+        case Loop(extent=n, body=body):
+            return (const(n) or 1) * _bytes_written(body, dtypes)
+        case Seq(stmts=parts):
+            return sum(_bytes_written(x, dtypes) for x in parts)
+        case Guard(body=body) | Alloc(body=body):
+            return _bytes_written(body, dtypes)
+    return 0
 
 
 def _special(s: Stmt) -> int:

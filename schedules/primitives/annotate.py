@@ -15,6 +15,7 @@ HINTS = {
     "chunk": "loop: iterations that a thread claims at once from a parallel loop",
     "prefetch": "loop: on a CPU, arguments are asked for that many iterations before they are read; on "
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
+    "prefetch_cache": "loop: on a CPU, 2 has what it asks for fetched into the second cache, not the first",
     "software_pipeline": "loop: on a CPU, 1 runs the last stage of an iteration with a stage of the next one",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "

@@ -39,8 +39,10 @@ def prefetch_rows(d: Draft, row: str, rows: int, name: str) -> None:
 
 
 def prefetch_vectors(d: Draft, loop: str, name: str) -> None:
-    """A choice for the loop over vectors of a stage that walks through memory in order."""
-    _offer(d, loop, name, VECTORS)
+    """A choice for the loop over vectors of a stage that walks through memory in order. What is asked for
+    goes to the second cache: the first waits for few lines at a time, for those that are read now."""
+    if _offer(d, loop, name, VECTORS):
+        d.s.annotate(loop, "prefetch_cache", 2)
 
 
 def prefetch_blocks(d: Draft, loop: str, name: str) -> None:
@@ -56,9 +58,13 @@ def prefetch_tiles(d: Draft, name: str, axis: str, loop: str) -> None:
     for x in operands(b):
         uses = math.prod(n[a] for a in spatial(b) if not depends(x, a))
         if x.buffer in d.s.nest.params and depends(x, axis) and 1 < uses <= FEW_USES:
-            return _offer(d, loop, name, TILES)
+            _offer(d, loop, name, TILES)
+            return
 
 
-def _offer(d: Draft, loop: str, name: str, distance: int) -> None:
-    if beyond_caches(d):
-        d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, distance)))
+def _offer(d: Draft, loop: str, name: str, distance: int) -> bool:
+    """Whether the arguments come from memory, so that there is the choice."""
+    if not beyond_caches(d):
+        return False
+    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, distance)))
+    return True
