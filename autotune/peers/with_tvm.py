@@ -1,6 +1,6 @@
 """TVM MetaSchedule: the best of as many trials as it measures before it says anything, 64.
 
-That takes it one to eight minutes, so the schedule is kept in the cache directory, by workload, machine and
+That takes it one to fifteen minutes, so the schedule is kept in the cache directory, by workload, machine and
 threads. TVM has a process of its own: how many threads it has, and where they run, is read once.
 """
 
