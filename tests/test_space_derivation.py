@@ -16,6 +16,7 @@ from space_cases import BIG, big_space, library_case, own_case, target
 from space_expressions import OWN
 from test_cli_bench import SMALL
 
+import autotune as at
 from autotune.building import build_object
 from autotune.codegen.compile import load_object
 from schedules import interp, ops, te
@@ -220,6 +221,41 @@ def test_a_short_contiguous_axis_lets_another_one_fill_the_vectors() -> None:
     # long rows fill vectors themselves
     long = derive(ops.workload("conv2d", params | {"h": 56, "w": 56}, layout="NCHW").dag, target())
     assert not any("lanes" in name for name in long.sketches)
+
+
+@pytest.mark.parametrize(
+    ("op", "params"),
+    [
+        ("conv2d_transpose", {"h": 2, "w": 33, "ci": 8, "co": 3, "k": 4, "stride": 2, "padding": 1}),
+        ("conv2d", {"h": 3, "w": 33, "ci": 5, "co": 2, "k": 3, "padding": 1}),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_channels_let_columns_of_a_padded_copy_fill_the_vectors(
+    op: str, params: dict[str, int], threads: int
+) -> None:
+    """Three channels fill three lanes: the copy is stored with its columns innermost, and read by vectors."""
+    workload = ops.workload(op, params)
+    space = derive(workload.dag, host(threads))
+    inputs = [
+        (np.arange(np.prod(t.shape)) % 7 - 3).reshape(t.shape).astype(t.dtype) for t in workload.dag.inputs
+    ]
+    (want,) = ops.reference(workload, inputs)
+    rng = np.random.default_rng(0)
+    turned = [n for n, name in enumerate(space.sketches) if ".lanes=" in name]
+    assert turned and len(turned) < len(space.sketches)
+    for n in turned:
+        rows = space.sample(n, 64, rng)
+        for row in rows[space.valid(n, rows)][:4]:
+            s = Schedule.replay(space.dag, space.trace(n, row), space.target)
+            assert "reorder_storage" in {x.primitive for x in s.trace.steps}
+            columns = params["w"] + 2 * params["padding"]
+            pad = next(b for b in s.nest.buffers if b.name == "pad")
+            assert columns - 1 <= (const(pad.shape[-1]) or 0) <= columns + 1
+            np.testing.assert_array_equal(at.build(s, target=space.target)(*inputs), want)
+    # enough channels fill vectors themselves
+    many = derive(ops.workload(op, params | {"co": 32}).dag, host(threads))
+    assert not any(".lanes=" in name for name in many.sketches)
 
 
 def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:

@@ -96,19 +96,40 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
 
 def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
     """The axis of ``c`` that fills vectors: the one along which its result is contiguous, or, where that one
-    is short, another one along which an operand can be packed; results then go to memory lane by lane."""
+    is short, another one along which an operand can be packed, or a padded copy be stored; results then go to
+    memory lane by lane."""
     v = vector_axis(c)
     assert v is not None
     n, w = extents(c), d.lanes_of(d.dtype(p))
     if n[v] >= SHORT_VECTORS * w or reduction_length(p) < MANY_STEPS:
         return v
-    others = [
-        a
-        for a in spatial(c)
-        if a != v and n[a] >= 2 * w and (x := packed_read(d, p, names[a])) is not None
-        and not depends(x, names[v])
-    ]  # fmt: skip
-    return (d.choose(f"{p.name}.lanes", ("", others[-1])) if others else "") or v
+    long = [a for a in spatial(c) if a != v and n[a] >= 2 * w]
+    packed = [
+        a for a in long if (x := packed_read(d, p, names[a])) is not None and not depends(x, names[v])
+    ]
+    turned = [a for a in long if n[v] < w and _turned_copy(d, p, names[a], names[v]) is not None]
+    others = [*packed[-1:], *turned[-1:]][:1]
+    lanes = (d.choose(f"{p.name}.lanes", ("", *others)) if others else "") or v
+    if lanes != v and lanes not in packed:
+        copy = _turned_copy(d, p, names[lanes], names[v])
+        assert copy is not None
+        x, along = copy
+        d.s.reorder_storage(x.buffer, [*(k for k in range(len(x.indices)) if k != along), along])
+    return lanes
+
+
+def _turned_copy(d: Draft, p: Block, a: str, v: str) -> tuple[Load, int] | None:
+    """What ``p`` reads of a padded copy that could be stored with axis ``a`` innermost, and its dimension
+    there: moved by one with ``a``, and read for all of ``v`` alike."""
+    for x in operands(p):
+        if x.buffer in d.s.nest.params or depends(x, v):
+            continue
+        if not all(is_guarded_copy(b) for b in writers(d.s.nest, x.buffer)):
+            continue
+        along = [k for k, i in enumerate(x.indices) if a in E.variables(i)]
+        if len(along) == 1 and affine.linear(x.indices[along[0]])[0].get(Var(a)) == Const(1):
+            return x, along[0]
+    return None
 
 
 def _lanes_last(d: Draft, t: Tiling) -> None:
