@@ -1,7 +1,6 @@
 """TVM MetaSchedule beside this tuner: same machine, threads and seconds; and again same number of trials.
 
-    python -m venv tvm && tvm/bin/pip install -e . apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 \\
-        cloudpickle scipy
+    python -m venv tvm && tvm/bin/pip install -e '.[tvm]'
     tvm/bin/python benchmarks/metaschedule.py --out benchmarks/results/metaschedule.json
 
 Each row: TVM tunes in a process of its own, by batches of 64 trials, until a batch ends after ``--budget``
@@ -28,8 +27,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-BATCH = 64  # what MetaSchedule measures before it says anything
-BUILD_S = 300.0  # its limit for a build, else 30: here importing itself takes it a minute
+from autotune.peers.with_tvm import BUILD_S  # noqa: E402
+from autotune.peers.with_tvm import TRIALS as BATCH  # noqa: E402
+from autotune.peers.with_tvm import target as tvm_target  # noqa: E402
+
 SETTLE_S = 0.5  # TVM's threads go on spinning for a quarter of a second
 RATIOS = ("ratio_same_seconds", "ratio_same_trials", "ratio_tenth_of_trials")
 CONV56 = {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1}
@@ -75,13 +76,6 @@ def tvm_function(op: str, p: dict[str, int]) -> Any:
     from tvm import te
 
     return te.create_prim_func(tvm_tensors(op, p)).with_attr("global_symbol", "main")
-
-
-def tvm_target(threads: int) -> Any:
-    import llvmlite.binding as llvm
-    import tvm
-
-    return tvm.target.Target({"kind": "llvm", "mcpu": llvm.get_host_cpu_name(), "num-cores": threads})
 
 
 def tvm_tune(op: str, p: dict[str, int], threads: int, budget: float, out: Path) -> None:

@@ -190,6 +190,25 @@ def test_lanes_that_are_rows_ask_for_a_line_each_in_the_second_cache() -> None:
     assert levels(32) == ["2"] * 32
 
 
+@pytest.mark.parametrize(("cache", "level", "shown"), [(1, "3", ""), (2, "2", " to L2")])
+def test_a_walk_may_ask_into_the_second_cache(cache: int, level: str, shown: str) -> None:
+    x = te.placeholder((8, 40), "float32", name="x")
+    s = Schedule([x, te.compute((8, 40), lambda i, j: x[i, j] + 1.0, name="y")])
+    i, _ = s.loops("y")
+    s.annotate(i, "prefetch", 1)
+    s.annotate(i, "prefetch_cache", cache)
+    func = lower(s.nest)
+    assert f"prefetch x[y_i + 1, y_j]{shown}\n" in show(func)
+    text = emit(func, target(vector_bytes=64)).text
+    assert set(re.findall(r"call void @llvm\.prefetch\.p0\(.*, i32 (\d), i32 1\)", text)) == {level}
+
+
+def test_spaces_of_elementwise_stages_ask_into_the_second_cache() -> None:
+    space = derive(ops.workload("add", {"n": 1 << 24}).dag, target(vector_bytes=64))
+    steps = space.sketch(0).trace.steps
+    assert any(x.primitive == "annotate" and "prefetch_cache" in str(x) for x in steps)
+
+
 @pytest.mark.parametrize(("m", "n"), [(64, 32), (33, 47), (5, 80)])
 def test_a_transposition_is_the_same_whatever_it_asks_for(m: int, n: int) -> None:
     x = np.arange(n * m, dtype=np.float32).reshape(n, m)

@@ -110,9 +110,9 @@ class Stores(Expressions):
             return
         name = "@llvm.prefetch.p0"
         self.declare(f"declare void {name}(ptr, i32, i32, i32)")
+        locality = 2 if apart or s.cache == 2 else 3  # 3 is the first cache
         for at in range(0, self.lanes if step else 1, line if step == 1 else 1):
             ptr, _ = self.address(s.buffer, flat, at * step)
-            locality = 2 if apart or s.cache == 2 else 3
             if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
                 self.s.top.memo["prefetch", ptr] = True
                 self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {locality}, i32 1)")
@@ -157,7 +157,6 @@ class Stores(Expressions):
         old = self.load(s.buffer, s.indices, v.dtype)
         self.lane_var, self.lanes, self.mask = held
         return self.binary(op, old, Value(ref, v.dtype))
-
 
     def _extreme_of_lanes(self, op: str, v: Value, t: str) -> str:
         """The least or largest lane, NaN where a lane is. One look at all lanes: looking at each step of the

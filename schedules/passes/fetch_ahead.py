@@ -8,7 +8,7 @@ for during the computation (Mowry, Lam and Gupta, 1992; `prefetch` of Halide and
 from __future__ import annotations
 
 from schedules import expr as E
-from schedules.expr import Expr, Load, Var
+from schedules.expr import Load, Var
 from schedules.ir import Loop, Prefetch, Stmt, Store, seq, walk, with_body
 
 
@@ -26,21 +26,20 @@ def fetch_ahead(s: Stmt, arguments: tuple[str, ...]) -> Stmt:
         stages = list(dict.fromkeys(x.buffer for x in stores if _access(x, name, s.var) is not None))
         if stages:
             cache = 2 if ("prefetch_cache", 2) in s.annotations else 1
-            body = _ask(s.body, stages[:2][-1], name, {s.var: Var(s.var) + distance}, cache)
+            body = _ask(s.body, stages[:2][-1], name, s.var, distance, cache)
             s = Loop(s.var, s.extent, body, s.kind, s.annotations)
     return s
 
 
-def _ask(s: Stmt, stage: str, name: str, later: dict[str, Expr], cache: int) -> Stmt:
-    """``s`` with a request before every store to ``stage`` that reads the argument, for what it reads when
-    the variable is ``later``."""
+def _ask(s: Stmt, stage: str, name: str, var: str, distance: int, cache: int) -> Stmt:
+    """``s`` with a request before every store to ``stage`` that reads the argument."""
     if isinstance(s, Store):
-        (var,) = later
         access = _access(s, name, var) if s.buffer == stage else None
         if access is None:
             return s
+        later = {var: Var(var) + distance}
         return seq(Prefetch(name, tuple(E.substitute(i, later) for i in access.indices), cache), s)
-    return with_body(s, lambda x: _ask(x, stage, name, later, cache))
+    return with_body(s, lambda x: _ask(x, stage, name, var, distance, cache))
 
 
 def _access(s: Store, name: str, var: str) -> Load | None:

@@ -107,13 +107,11 @@ def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
     packed = [
         a for a in long if (x := packed_read(d, p, names[a])) is not None and not depends(x, names[v])
     ]
-    turned = [a for a in long if n[v] < w and _turned_copy(d, p, names[a], names[v]) is not None]
-    others = [*packed[-1:], *turned[-1:]][:1]
+    turned = {a: copy for a in long if n[v] < w and (copy := _turned_copy(d, p, names[a], names[v]))}
+    others = packed[-1:] or list(turned)[-1:]
     lanes = (d.choose(f"{p.name}.lanes", ("", *others)) if others else "") or v
-    if lanes != v and lanes not in packed:
-        copy = _turned_copy(d, p, names[lanes], names[v])
-        assert copy is not None
-        x, along = copy
+    if lanes in turned and not packed:
+        x, along = turned[lanes]
         d.s.reorder_storage(x.buffer, [*(k for k in range(len(x.indices)) if k != along), along])
     return lanes
 
