@@ -1,8 +1,9 @@
 """How near the best known a search comes, on the machine: with no trial, after 16, after 64.
 
-    python benchmarks/search_quality.py ops.toml:quick --known data.db --data data.npz --out FILE
+    python benchmarks/search_quality.py ops.toml:quick --known data/cpu-vector64.jsonl.xz \
+        --data data.npz --out FILE
 
-``known``: a log with the best known of each task (`dataset.py`); every run made here counts too. ``data``:
+``known``: measured candidates of each task (`measured.py`); every run made here counts too. ``data``:
 what `train_cost_model.py extract` made of it: "shipped" is then a model trained without the task's operator,
 else it is the shipped model itself. "scratch" learns from its own trials only, the first picked by the
 analytic model. A run is `autotune.tune` as it is, finalists included; what it chose is timed again in turns
@@ -20,13 +21,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import train_cost_model
+from measured import Measured, read
 
 import autotune as at
 from autotune import preparation, suites, targets
 from autotune.search import policies
 from cost_model import pretrained
-from kernels_db import Log
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive
 
@@ -40,7 +42,7 @@ def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tup
     begin = time.perf_counter()
     space = derive(workload.dag, target)
     pick = policies.create("evolutionary", space, model, seed, target=target).ask(1)[0]
-    return space.trace(pick.sketch, pick.row), time.perf_counter() - begin
+    return space.trace(pick.sketch, np.array(pick.row)), time.perf_counter() - begin
 
 
 def chosen(workload: Workload, model: str, seed: int, threads: int, db: Path) -> list[Trace]:
@@ -56,10 +58,15 @@ def chosen(workload: Workload, model: str, seed: int, threads: int, db: Path) ->
     return found
 
 
-def one_task(workload: Workload, target: Target, known: Path, seeds: int) -> dict[str, Any]:
-    with Log(known, read_only=True) as log:
-        best = log.best(workload, target)
-    assert best is not None, f"{workload.op} {dict(workload.params)} is not in {known}"
+def best_of(known: Measured) -> Trace:
+    """The fastest candidate that was measured."""
+    space = derive(known.workload.dag, known.target)
+    fastest = min(known.sketches, key=lambda s: np.nanmin(s.time_s, initial=np.inf))
+    row = fastest.rows[np.nanargmin(fastest.time_s)]
+    return space.trace(space.sketches.index(fastest.name), row)
+
+
+def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dict[str, Any]:
     labels: list[tuple[str, int, int]] = []  # model, seed, trials
     traces: list[Trace] = []
     seconds = []
@@ -72,7 +79,7 @@ def one_task(workload: Workload, target: Target, known: Path, seeds: int) -> dic
             for trials, t in zip((0, *AFTER), (trace, *later), strict=True):
                 labels.append((name, seed, trials))
                 traces.append(t)
-    distinct = list({t.digest: t for t in (best.trace, *traces)}.values())
+    distinct = list({t.digest: t for t in (best, *traces)}.values())
     with preparation.measurer(workload, target, 300.0) as measurer:
         timed = measurer.finalists(distinct, rounds=ROUNDS)
     speed = {t.digest: 1.0 / m.time_s if m.time_s else 0.0 for t, m in zip(distinct, timed, strict=True)}
@@ -80,7 +87,7 @@ def one_task(workload: Workload, target: Target, known: Path, seeds: int) -> dic
     shares: dict[str, dict[str, list[float]]] = {n: {str(k): [] for k in (0, *AFTER)} for n in MODELS}
     for (name, _, trials), t in zip(labels, traces, strict=True):
         shares[name][str(trials)].append(round(speed[t.digest] / most, 4))
-    return {"shares": shares, "known": round(speed[best.trace.digest] / most, 4), "first_s": max(seconds)}
+    return {"shares": shares, "known": round(speed[best.digest] / most, 4), "first_s": max(seconds)}
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,6 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     target = targets.parse("cpu", options.threads)
     tasks = train_cost_model.read(options.data) if options.data else []
+    known = {(m.workload.digest, m.target.digest): m for m in read(options.known)[1]}
     without: dict[str, dict[str, Any]] = {}  # by operator: the model that has not seen it
     done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     done |= {"machine": targets.machine(), "seeds": options.seeds, "held_out": bool(tasks)}
@@ -120,7 +128,8 @@ def main() -> None:
             without[w.op] = train_cost_model.document(train_cost_model.train(others), others[0].names)
         document = without.get(w.op) or pretrained.shipped(target)
         with patch.object(pretrained, "shipped", lambda target=None, document=document: document):
-            row = one_task(w, target, options.known, options.seeds)
+            best = best_of(known[w.digest, target.digest])
+            row = one_task(w, target, best, options.seeds)
         done["rows"].append({"task": name, **row})
         print(name, json.dumps(row), flush=True)
         done["summary"] = summary(done["rows"])

@@ -1,6 +1,6 @@
-"""Train the shipped cost model and judge it, on the data of `dataset.py`.
+"""Train the shipped cost model and judge it, on the data of `dataset.py` that `measured.py` keeps.
 
-    python benchmarks/train_cost_model.py extract data.db data.npz
+    python benchmarks/train_cost_model.py extract benchmarks/data/cpu-vector64.jsonl.xz data.npz
     python benchmarks/train_cost_model.py train data.npz --out cost_model/data/cpu-vector64.json
     python benchmarks/train_cost_model.py judge data.npz --out benchmarks/results/cost-model-znver3.json
 
@@ -16,13 +16,14 @@ import importlib
 import json
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measured import LEAST, Measured
+from measured import read as read_measured
 
 from autotune.replay import Table, play
 from autotune.search.base import SearchPolicy
@@ -35,13 +36,11 @@ from cost_model.analytic import AnalyticModel
 from cost_model.features import inputs, usual
 from cost_model.metrics import pairwise_accuracy, top_k
 from cost_model.xgb import XGBModel, encode
-from kernels_db.store import Log
 from schedules.space import derive
 
 HELD_OUT = 200  # random candidates that a task needs to be judged
 FOLDS = 8
 ROUND = 16  # candidates that a search is asked for at a time, as in tuning
-LEAST = 30  # to be learnt from
 PARAMETERS = {
     "objective": "reg:squarederror",
     "max_depth": 7,
@@ -77,57 +76,51 @@ class TaskData:
         return np.where(np.isfinite(self.time_s), 1.0 / self.time_s, 0.0)
 
 
-def extract(db: Path, out: Path) -> None:
-    """Features of everything in a log, by this version's formulas; the median timing of each candidate."""
-    tasks: list[TaskData] = []
-    with Log(db, read_only=True) as log:
-        for w, t in log.tasks():
-            workload, target = log.workload(w), log.target(t)
-            space = derive(workload.dag, target)
-            runs = {r.uid: r.options.get("search") for r in log.runs(workload=w, target=t)}
-            number = {name: i for i, name in enumerate(space.sketches)}
-            found: dict[int, dict[tuple[int, ...], list[tuple[float, bool]]]] = defaultdict(dict)
-            for r in log.seen(w, t):
-                row = r.environment.get("decisions")
-                if r.kind != "trial" or r.sketch not in number or not isinstance(row, list):
-                    continue
-                s = number[r.sketch]
-                if len(row) == len(space.holes(s)) and space.valid(s, np.array([row], dtype=np.int64))[0]:
-                    time_s = r.time_s if r.status in ("ok", "slow") and r.time_s else math.nan
-                    found[s].setdefault(tuple(row), []).append((time_s, runs[r.run] == "random"))
-            if sum(map(len, found.values())) < LEAST:
-                continue
-            width = max(len(space.holes(s)) for s in found)
-            order = sorted(found)
-            rows = [np.array(list(found[s]), dtype=np.int64).reshape(len(found[s]), -1) for s in order]
-            timings = [each for s in order for each in found[s].values()]
-            rng = np.random.default_rng(0)
-            sample = [space.sample(s, 128, rng) for s in range(len(space.sketches))]
-            sample = [x[space.valid(s, x)] for s, x in enumerate(sample)]
-            tasks.append(
-                TaskData(
-                    workload.op,
-                    dict(workload.params),
-                    space.feature_names,
-                    np.concatenate([space.features(s, x) for s, x in zip(order, rows, strict=True)]),
-                    np.array([np.median([time_s for time_s, _ in each]) for each in timings]),
-                    np.array([any(drawn for _, drawn in each) for each in timings]),
-                    np.concatenate([np.full(len(found[s]), s) for s in order]),
-                    np.concatenate(
-                        [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in rows]
-                    ),
-                    [list(space.holes(s)) for s in range(len(space.sketches))],
-                    np.concatenate([space.features(s, x) for s, x in enumerate(sample)]),
-                )
-            )
+def extract(measured: Path, out: Path) -> None:
+    """Features of measured candidates by this version's formulas, of those that its spaces still have."""
+    facts, found = read_measured(measured)
+    facts |= {"data": measured.name, "cpus": sorted({m.target.arch for m in found})}
+    tasks = [t for t in map(of_task, found) if t is not None]
     heads = [{"op": t.op, "params": t.params, "names": t.names, "holes": t.holes} for t in tasks]
     arrays = {
         f"{i}.{k}": getattr(t, k)
         for i, t in enumerate(tasks)
         for k in ("features", "time_s", "drawn", "sketch", "rows", "reference")
     }
-    np.savez_compressed(out, heads=json.dumps(heads), **arrays)
+    np.savez_compressed(out, heads=json.dumps(heads), facts=json.dumps(facts), **arrays)
     print(f"{len(tasks)} tasks, {sum(len(t.time_s) for t in tasks)} candidates")
+
+
+def of_task(measured: Measured) -> TaskData | None:
+    """None where fewer than `LEAST` of the candidates are left."""
+    space = derive(measured.workload.dag, measured.target)
+    number = {name: i for i, name in enumerate(space.sketches)}
+    kept = []
+    for sketch in measured.sketches:
+        s = number.get(sketch.name)
+        if s is not None and tuple(space.holes(s)) == sketch.holes:
+            valid = space.valid(s, sketch.rows)
+            kept.append((s, sketch.rows[valid], sketch.time_s[valid], sketch.drawn[valid]))
+    if sum(len(rows) for _, rows, _, _ in kept) < LEAST:
+        return None
+    width = max(rows.shape[1] for _, rows, _, _ in kept)
+    rng = np.random.default_rng(0)
+    sample = [space.sample(s, 128, rng) for s in range(len(space.sketches))]
+    sample = [x[space.valid(s, x)] for s, x in enumerate(sample)]
+    return TaskData(
+        measured.workload.op,
+        dict(measured.workload.params),
+        space.feature_names,
+        np.concatenate([space.features(s, x) for s, x, _, _ in kept]),
+        np.concatenate([time_s for _, _, time_s, _ in kept]),
+        np.concatenate([drawn for _, _, _, drawn in kept]),
+        np.concatenate([np.full(len(x), s) for s, x, _, _ in kept]),
+        np.concatenate(
+            [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for _, x, _, _ in kept]
+        ),
+        [list(space.holes(s)) for s in range(len(space.sketches))],
+        np.concatenate([space.features(s, x) for s, x in enumerate(sample)]),
+    )
 
 
 def read(path: Path) -> list[TaskData]:
@@ -144,6 +137,13 @@ def read(path: Path) -> list[TaskData]:
             )
             for i, h in enumerate(heads)
         ]
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Where the candidates are from: the file, the commit that measured them, the CPUs."""
+    with np.load(path) as file:
+        found: dict[str, Any] = json.loads(str(file["facts"]))
+    return found
 
 
 # -- training ---------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def main() -> None:
     if options.command == "train":
         provenance = {
             "made_by": "benchmarks/train_cost_model.py train",
-            "cpu": machine()["cpu"],
+            "measured": facts_of(options.data),
             "candidates": sum(len(t.time_s) for t in tasks),
             "tasks": [f"{t.op} {t.params}" for t in tasks],
         }
