@@ -1,7 +1,7 @@
 """A table measured on one machine: 500 random candidates of a 3×3 convolution, 56×56, 64 channels.
 
 The shipped model was trained on this task among others: tests on it catch a model that broke, and say nothing
-about tasks that it has not seen (benchmarks/README.md does)."""
+about tasks that it has not seen (benchmarks/search.md does)."""
 
 from __future__ import annotations
 

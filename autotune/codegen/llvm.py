@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from autotune.codegen.llvm_address import Place
 from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
 from autotune.codegen.llvm_expr import CodegenError
+from autotune.codegen.llvm_room import room
 from autotune.codegen.llvm_scope import Scope, Scopes
 from autotune.codegen.llvm_store import Stores
 from autotune.codegen.llvm_stream import FENCE, STREAM_ALIGN, forks
@@ -55,6 +56,7 @@ class _Shared:
     func: LoweredFunc
     threads: int
     vector_bytes: int
+    registers: int
     features: tuple[str, ...]
     declares: dict[str, None] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
@@ -71,7 +73,13 @@ def emit(func: LoweredFunc, target: Target) -> Module:
     """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
     pool, or serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
     _check_half(func, target)
-    shared = _Shared(func, target.threads, target.limit("vector_bytes", 16), target.features)
+    shared = _Shared(
+        func,
+        target.threads,
+        target.limit("vector_bytes", 16),
+        target.limit("vector_registers", 16),
+        target.features,
+    )
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
     text = _Function(shared, (), in_parallel=False).build(func.body)
     shared.functions.append(
@@ -236,7 +244,8 @@ class _Function:
         head, done = self.s.label("loop"), self.s.label("done")
         var = self.s.fresh("i")
         inner = not any(isinstance(x, Loop) and x.kind not in ("unroll", "vectorize") for x in walk(s.body))
-        self.s.stack.append(Scope(head, known is not None, _stores(s.body), innermost=inner))
+        free = room(s, self.shared.registers, self.shared.vector_bytes)
+        self.s.stack.append(Scope(head, known is not None, _stores(s.body), room=free, innermost=inner))
         self.x.env[s.var] = (var, self.s.depth)
         self.stmt(s.body)
         del self.x.env[s.var]

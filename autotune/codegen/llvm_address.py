@@ -74,9 +74,7 @@ class Addresses(ABC):
         self._flat = {k: v for k, v in self._flat.items() if k[0] != buffer}
         self._flat_of = {k: v for k, v in self._flat_of.items() if k[0] != buffer}
 
-    def _flattened(
-        self, buffer: str, indices: tuple[Expr, ...], lanes: affine.Range | None = None
-    ) -> Flat:
+    def _flattened(self, buffer: str, indices: tuple[Expr, ...], lanes: affine.Range | None = None) -> Flat:
         """``lanes``: the first and the last one of a register, which may all have the same quotient."""
         key = (buffer, indices, lanes)
         if key not in self._flat:

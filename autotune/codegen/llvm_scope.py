@@ -18,6 +18,7 @@ class Scope:
 
     ``always``: entering the parent means running this at least once, so that loads may move out.
     ``stores``: buffers written somewhere in the region; a load of any other stays valid.
+    ``room``: how many loads more may move out of it.
     ``innermost``: a loop around no other, whose addresses move by pointers that are stepped, listed in
     ``pointers`` (name, value before the loop, element type, elements a step); ``counted``: something in
     it wants the loop's counter itself.
@@ -26,11 +27,16 @@ class Scope:
     label: str
     always: bool
     stores: frozenset[str]
+    room: int = 0
     lines: list[str] = field(default_factory=list)
     memo: dict[Hashable, Any] = field(default_factory=dict)
     innermost: bool = False
     counted: bool = False
     pointers: list[tuple[str, str, str, int]] = field(default_factory=list)
+
+    def lets_out(self, buffer: str) -> bool:
+        """Whether a load may move out of it."""
+        return self.always and self.room > 0 and buffer not in self.stores
 
 
 class Scopes:
@@ -88,6 +94,8 @@ class Scopes:
     def load_level(self, buffer: str, depth: int) -> int:
         """The outermost scope where a load whose address is known at ``depth`` may stand."""
         level = self.depth
-        while level > depth and self.stack[level].always and buffer not in self.stack[level].stores:
+        while level > depth and self.stack[level].lets_out(buffer):
             level -= 1
+        for s in self.stack[level + 1 :]:
+            s.room -= 1
         return level

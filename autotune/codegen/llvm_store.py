@@ -149,7 +149,7 @@ class Stores(Expressions):
         elif is_float(v.dtype):
             ref = self._extreme_of_lanes(op, v, t)
         else:
-            name = f"@llvm.vector.reduce.{ {'+': 'add', '*': 'mul', 'min': 'smin', 'max': 'smax'}[op]}.{t}"
+            name = f"@llvm.vector.reduce.{ {'+': 'add', '*': 'mul', 'min': 'smin', 'max': 'smax'}[op] }.{t}"
             self.declare(f"declare {scalar} {name}({v.type})")
             ref = self.s.emit(f"call {scalar} {name}({v})")
         held = self.lane_var, self.lanes, self.mask
