@@ -93,6 +93,21 @@ def test_a_tail_of_the_6x16_matmul_stays_out_of_its_middle() -> None:
     )
 
 
+@pytest.mark.parametrize(("steps", "inside"), [(4, 0), (64, 2 * 64 - 12)])
+def test_what_a_loop_leaves_alone_is_loaded_before_it_where_registers_are_left(steps: int, inside: int) -> None:
+    """Of a tile whose reduction is written out, A's elements are the same for every block of columns."""
+
+    def written_out(s: Schedule) -> None:
+        tiled(s, 2, 8, 8)
+        s.unroll("C_k")
+
+    body = hottest(kernel_of(matmul(m=64, n=512, k=steps), written_out, HASWELL), "vfmadd")
+    text = "\n".join(body)
+    assert sum(x.startswith("vfmadd") for x in body) == 2 * steps, text
+    assert "%rsp" not in text and "%rbp" not in text, text
+    assert sum(x.startswith("vbroadcast") for x in body) == inside, text
+
+
 def test_avx512_uses_its_registers() -> None:
     asm = kernel_of(matmul(m=16, n=64, k=40), lambda s: tiled(s, 8, 32, 16), SKYLAKE)
     body = hottest(asm, "vfmadd")
