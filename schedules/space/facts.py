@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -181,14 +182,14 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
     def distance(since: list[Loop]) -> Expr:
         out: Expr = Const(0)
         for buf, at, _ in places:
-            out = out + product(_box(at, buf.shape, since)) * ITEMSIZE[buf.dtype]
+            out = out + _points(at, buf.shape, since) * ITEMSIZE[buf.dtype]
         return out
 
     facts = []
     for buf, at, write in places:
         shared = _shared(loops, used.get(buf.name, []))
         since = loops[shared:]
-        held, inner = _box(at, buf.shape, tile), _box(at, buf.shape, tile + deep)
+        held = _box(at, buf.shape, tile)
         moves = [k for k, x in enumerate(outer) if _moves(x, at)]
         walk = [rest[k:] for k in reversed(range(len(rest))) if _moves(rest[k], at)][:WALKED]
         near = rest[moves[-1] if moves else first :]
@@ -203,9 +204,9 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 tuple((x.extent, step) for x in across if (step := _stride(at, buf.shape, x)[0]) is not None),
                 _loaded(at, held, tile),
                 _loaded(at, _box(at, buf.shape, across), across),
-                product(inner),
-                product(_box(at, buf.shape, tile + rest)),
-                product(_box(at, buf.shape, since)) * product([x.extent for x in loops[:shared]]),
+                _points(at, buf.shape, tile + deep),
+                _points(at, buf.shape, tile + rest),
+                _points(at, buf.shape, since) * product([x.extent for x in loops[:shared]]),
                 distance(since) if buf.name in used else everything,
                 _run(held, buf.shape, 1),
                 _run(onward, buf.shape, 1 + write),
@@ -258,7 +259,7 @@ def _nested(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[N
     for k, loop in enumerate(loops):
         if k == 0 or back != Const(1):
             over = loops[k:] + tile
-            points = tuple(product(_box(at, buf.shape, over)) for buf, at, _ in places)
+            points = tuple(_points(at, buf.shape, over) for buf, at, _ in places)
             out.append(Nested(times, back, points))
         times = times * loop.extent
         if not all(_moves(loop, at) for _, at, _ in places):
@@ -362,6 +363,20 @@ def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:
         run = run * E.maximum(whole * n, Const(1))
         whole = whole * E.maximum(n - size + 1, Const(0))  # cheaper than a division
     return run
+
+
+def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> Expr:
+    """Elements that an access touches while the loops ``over`` run: of the box that it spans, without the
+    gaps that steps leave in it."""
+    names = frozenset(x.var for x in over)
+    box = _box(at, shape, over)
+    return product([E.ceildiv(n, Const(_step(i, names))) for i, n in zip(at, box, strict=True)])
+
+
+def _step(index: Expr, names: frozenset[str]) -> int:
+    """What an index goes on by at least, whatever is decided: other steps are multiples of it."""
+    steps = [c for x, c in affine.linear(index)[0].items() if names & E.variables(x)]
+    return math.gcd(*(int(c.value) for c in steps if isinstance(c, Const))) or 1
 
 
 def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:

@@ -20,6 +20,8 @@ Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
 WINDOW = 270.0  # operations that are under way at a time
 TILES = 8.0  # of which so many at most
+UNITS = 2.0  # that multiply and add, each a vector in every cycle
+WIDTH = {"znver1": 16.0, "znver4": 32.0}  # bytes of a unit, where a vector passes through one in parts
 LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
 SETS = (4 << 10, 64 << 10)  # bytes after which the sets of the first and second cache repeat
 MISSING = (1.0, 3.0)  # cycles for a line that such a set could not keep
@@ -55,16 +57,19 @@ class Machine:
     l2: float
     l3: float
     threads: float
+    passes: float = 1.0  # of a vector through a unit or a port
 
     @staticmethod
     def of(target: Target) -> Machine:
+        vector = float(target.limit("vector_bytes", 16))
         return Machine(
-            float(target.limit("vector_bytes", 16)),
+            vector,
             float(target.limit("vector_registers", 16)),
             float(target.limit("l1_bytes", 32 << 10)),
             float(target.limit("l2_bytes", 512 << 10)),
             float(target.limit("l3_bytes", 8 << 20)),
             float(target.threads),
+            max(vector / WIDTH.get(target.arch, vector), 1.0),
         )
 
 
@@ -122,6 +127,7 @@ class Tile:
     spills: Number
     held: Number  # registers that are lacking for what later steps of an unrolled reduction read again
     loads: Number
+    wide: Number  # of these, whole vectors
     gathers: Number
     shuffles: Number
 
@@ -131,7 +137,7 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     lanes, unrolled, taps = number(b.lanes, env), number(b.unrolled, env), number(b.taps, env)
     per = m.vector / b.item
     wide_registers = _registers(lanes, per)
-    loads = gathers = shuffles = accumulators = streams = again = np.zeros_like(lanes)
+    loads = wide_loads = gathers = shuffles = accumulators = streams = again = np.zeros_like(lanes)
     for a in b.accesses:
         tile = number(a.tile, env)
         wide, same = _steps(a, 1, lanes, per, env), _steps(a, 0, lanes, per, env)
@@ -144,6 +150,7 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
             accumulators = accumulators + ops
         else:
             loads = loads + ops
+            wide_loads = wide_loads + np.where(wide, ops, 0.0)
         if not a.write:
             streams = streams + np.where(same & ~wide, 1.0, wide_registers)
             gathers = gathers + np.where(wide | same, 0.0, tile - squares)
@@ -154,7 +161,9 @@ def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
     spills = np.maximum(registers - m.registers, 0.0)
     held = np.maximum(registers + again - m.registers, 0.0) - spills
     vectors = unrolled * wide_registers
-    return Tile(lanes, unrolled, vectors, accumulators, registers, spills, held, loads, gathers, shuffles)
+    return Tile(
+        lanes, unrolled, vectors, accumulators, registers, spills, held, loads, wide_loads, gathers, shuffles
+    )
 
 
 def _steps(a: AccessFacts, step: int, lanes: Number, per: float, env: Columns) -> Number:
@@ -219,12 +228,13 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
+    math = math * m.passes / UNITS
     # A step waits for the addition of the step before, while other tiles, if they are near, go on.
     near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
     chains = ADD_CYCLES * unrolled_steps * b.reduces / near
-    fetch = (loads + 2 * gathers) / LOADS
+    fetch = (loads + (m.passes - 1.0) * t.wide + 2 * gathers) / LOADS
     kept = KEPT * t.held * number(b.taps, env)
-    issue = np.maximum(np.maximum(math / 2, fetch), chains) + 2 * spills + kept + 1.0
+    issue = np.maximum(np.maximum(math, fetch), chains) + 2 * spills + kept + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
