@@ -379,8 +379,6 @@ def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[
     they do. Steps a power of two apart share few sets, so that nothing stays to be used again: the rest of a
     line, or all of it."""
     missing = np.zeros(())
-    if not b.reduces:
-        return missing, missing, missing
     sizes = (m.l1, m.l2)
     worst: list[Number] = [np.float64(period / size) for size, period in zip(sizes, SETS, strict=True)]
     for a in b.accesses:
