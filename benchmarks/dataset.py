@@ -79,7 +79,8 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
 
 
 def repeat(log: Log, workload: Workload, target: Target, search: str, times: int, until: float) -> int:
-    """Measure the candidates of a search again, each until it has ``times`` timings; how many were new."""
+    """Measure the candidates of a search again, each until it has ``times`` timings; how many were new. None
+    is given up: one run of a slow candidate, its first, says little more than that it is slow."""
     name = f"{search} again"
     first = [r for r in of_search(log, workload, target, search) if r.time_s is not None]
     again = Counter(r.trace_digest for r in of_search(log, workload, target, name))
@@ -87,14 +88,13 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
     if not due:
         return 0
     due = [due[i] for i in np.random.default_rng(len(due)).permutation(len(due))]
-    best_s = min(r.time_s for r in first if r.time_s is not None)
     new = 0
     with measurer(workload, target, 60.0) as measuring:
         run = log.start_run(workload, target, targets.machine(), seed=0, options={"search": name})
         for begin in range(0, len(due), ROUND):
             asked = due[begin : begin + ROUND]
             traces = [r.trace for r in asked]
-            for r, m in zip(asked, measuring.measure(traces, best_s, until), strict=False):
+            for r, m in zip(asked, measuring.measure(traces, None, until), strict=False):
                 facts = {resume.DECISIONS: r.environment[resume.DECISIONS]}
                 log.add(new_record(run.uid, new, r.sketch, r.trace, m, facts))
                 new += 1

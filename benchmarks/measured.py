@@ -13,7 +13,7 @@ import argparse
 import json
 import lzma
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from suite import commit
 
+from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload
 from schedules.space import derive
@@ -57,24 +58,31 @@ def of_log(log: Log) -> Iterator[Measured]:
         space = derive(workload.dag, target)
         random = {r.uid for r in log.runs(workload=w, target=t) if r.options.get("search") == "random"}
         number = {name: i for i, name in enumerate(space.sketches)}
-        found: dict[int, dict[tuple[int, ...], list[tuple[float, bool]]]] = {}
+        found: dict[int, dict[tuple[int, ...], list[Record]]] = {}
         for r in log.seen(w, t):
             row = r.environment.get("decisions")
             if r.kind != "trial" or r.sketch not in number or not isinstance(row, list):
                 continue
             s = number[r.sketch]
             if len(row) == len(space.holes(s)) and space.valid(s, np.array([row], dtype=np.int64))[0]:
-                time_s = r.time_s if r.status in ("ok", "slow") and r.time_s else math.nan
-                found.setdefault(s, {}).setdefault(tuple(row), []).append((time_s, r.run in random))
+                found.setdefault(s, {}).setdefault(tuple(row), []).append(r)
         if sum(map(len, found.values())) < LEAST:
             continue
         sketches = []
-        for s, timings in sorted(found.items()):
-            rows = np.array(list(timings), dtype=np.int64).reshape(len(timings), -1)
-            times = np.array([np.median([time_s for time_s, _ in each]) for each in timings.values()])
-            drawn = np.array([any(random for _, random in each) for each in timings.values()])
+        for s, trials in sorted(found.items()):
+            rows = np.array(list(trials), dtype=np.int64).reshape(len(trials), -1)
+            times = np.array([_time_s(each) for each in trials.values()])
+            drawn = np.array([any(r.run in random for r in each) for each in trials.values()])
             sketches.append(Sketch(space.sketches[s], tuple(space.holes(s)), rows, times, drawn))
         yield Measured(workload, target, tuple(sketches))
+
+
+def _time_s(trials: Sequence[Record]) -> float:
+    """The median, of those that were not given up where there are any; NaN for one that failed."""
+    for status in ("ok", "slow"):
+        if times := [r.time_s for r in trials if r.status == status and r.time_s]:
+            return float(np.median(times))
+    return math.nan
 
 
 def write(path: Path, tasks: Iterable[Measured], facts: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def extract(measured: Path, out: Path) -> None:
     """Features of measured candidates by this version's formulas, of those that its spaces still have."""
     facts, found = read_measured(measured)
     facts |= {"data": measured.name, "cpus": sorted({m.target.arch for m in found})}
-    tasks = [t for t in map(of_task, found) if t is not None]
+    with ProcessPoolExecutor() as pool:
+        tasks = [t for t in pool.map(of_task, found, chunksize=4) if t is not None]
     heads = [{"op": t.op, "params": t.params, "names": t.names, "holes": t.holes} for t in tasks]
     arrays = {
         f"{i}.{k}": getattr(t, k)
