@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,11 @@ def of_log(log: Log) -> Iterator[Measured]:
 
 
 def _time_s(trials: Sequence[Record]) -> float:
-    """The median, of those that were not given up where there are any; NaN for one that failed."""
+    """The median, the lower of two, of those that were not given up where there are any; NaN for one that
+    failed."""
     for status in ("ok", "slow"):
         if times := [r.time_s for r in trials if r.status == status and r.time_s]:
-            return float(np.median(times))
+            return median_low(times)
     return math.nan
 
 
