@@ -27,7 +27,6 @@ from kernels_db.store import Log
 from schedules.model import Target, Workload
 from schedules.space import derive
 
-LEAST = 30  # candidates of a task that are worth keeping
 DIGITS = 4  # of a time; it repeats to a percent
 
 
@@ -67,15 +66,14 @@ def of_log(log: Log) -> Iterator[Measured]:
             s = number[r.sketch]
             if len(row) == len(space.holes(s)) and space.valid(s, np.array([row], dtype=np.int64))[0]:
                 found.setdefault(s, {}).setdefault(tuple(row), []).append(r)
-        if sum(map(len, found.values())) < LEAST:
-            continue
         sketches = []
         for s, trials in sorted(found.items()):
             rows = np.array(list(trials), dtype=np.int64).reshape(len(trials), -1)
             times = np.array([_time_s(each) for each in trials.values()])
             drawn = np.array([any(r.run in random for r in each) for each in trials.values()])
             sketches.append(Sketch(space.sketches[s], tuple(space.holes(s)), rows, times, drawn))
-        yield Measured(workload, target, tuple(sketches))
+        if sketches:
+            yield Measured(workload, target, tuple(sketches))
 
 
 def _time_s(trials: Sequence[Record]) -> float:

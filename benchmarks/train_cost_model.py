@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import LEAST, Measured
+from measured import Measured
 from measured import read as read_measured
 
 from autotune.replay import Table, play
@@ -39,6 +39,7 @@ from cost_model.metrics import pairwise_accuracy, top_k
 from cost_model.xgb import XGBModel, encode
 from schedules.space import derive
 
+LEAST = 30  # candidates of a task to learn from
 HELD_OUT = 200  # random candidates that a task needs to be judged
 FOLDS = 8
 ROUND = 16  # candidates that a search is asked for at a time, as in tuning

@@ -45,7 +45,6 @@ def test_each_candidate_is_kept_once_with_its_median(tmp_path: Path) -> None:
         add(log, MATMUL, space, "random", 40, "slow", 9e-3)  # given up: no better known than that
         add(log, MATMUL, space, "random again", 40, "ok", 1e-3)
         add(log, MATMUL, space, "evolutionary", 50, "ok", 3.00049e-3)
-        add(log, ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), space, "random", 5, "ok", 1.0)  # too few
         kept = list(measured.of_log(log))
     path = tmp_path / "folder" / "t.jsonl.xz"
     assert measured.write(path, kept, {"commit": "abc"}) == 50
