@@ -94,7 +94,7 @@ def test_a_tail_of_the_6x16_matmul_stays_out_of_its_middle() -> None:
 
 
 @pytest.mark.parametrize(("steps", "inside"), [(4, 0), (64, 2 * 64 - 12)])
-def test_what_a_loop_leaves_alone_is_loaded_before_it_where_registers_are_left(steps: int, inside: int) -> None:
+def test_what_a_loop_leaves_alone_is_loaded_before_it_while_registers_last(steps: int, inside: int) -> None:
     """Of a tile whose reduction is written out, A's elements are the same for every block of columns."""
 
     def written_out(s: Schedule) -> None:
