@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from suite import commit
 
+from autotune.resume import DECISIONS
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload
@@ -60,7 +61,7 @@ def of_log(log: Log) -> Iterator[Measured]:
         number = {name: i for i, name in enumerate(space.sketches)}
         found: dict[int, dict[tuple[int, ...], list[Record]]] = {}
         for r in log.seen(w, t):
-            row = r.environment.get("decisions")
+            row = r.environment.get(DECISIONS)
             if r.kind != "trial" or r.sketch not in number or not isinstance(row, list):
                 continue
             s = number[r.sketch]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
-from schedules.ir import Guard, Loop, Stmt, Store, const, kids, walk
+from schedules.ir import Loop, Stmt, Store, const, kids, walk
+from schedules.passes.simplify import loads
 
 OTHERS = 2  # registers for what streams through
 LEAST = 2
@@ -16,22 +17,12 @@ def room(loop: Loop, registers: int, vector_bytes: int) -> int:
     """Registers that are left beside what an iteration of ``loop`` accumulates, which stays in them. What
     more is loaded before the loop waits on the stack: as whole vectors, even where an element for all lanes
     would have come with the instruction that uses it."""
-    read = {x.buffer for s in walk(loop.body) for e in _expressions(s) for x in E.loads(e)}
+    read = {x.buffer for s in walk(loop.body) for x in loads(s)}
     kept: dict[str, int] = {}
     for buffer, vectors in _stored(loop.body, (), vector_bytes):
         if buffer in read:
             kept[buffer] = max(kept.get(buffer, 0), vectors)
     return max(registers - OTHERS - sum(kept.values()), LEAST)
-
-
-def _expressions(s: Stmt) -> tuple[E.Expr, ...]:
-    match s:
-        case Store():
-            return (s.value,)
-        case Guard():
-            return (s.cond,)
-        case _:
-            return ()
 
 
 def _stored(s: Stmt, inside: tuple[Loop, ...], vector_bytes: int) -> Iterator[tuple[str, int]]:

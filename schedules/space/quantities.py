@@ -228,13 +228,12 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
-    math = math * m.passes / UNITS
     # A step waits for the addition of the step before, while other tiles, if they are near, go on.
     near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
     chains = ADD_CYCLES * unrolled_steps * b.reduces / near
     fetch = (loads + (m.passes - 1.0) * t.wide + 2 * gathers) / LOADS
     kept = KEPT * t.held * number(b.taps, env)
-    issue = np.maximum(np.maximum(math, fetch), chains) + 2 * spills + kept + 1.0
+    issue = np.maximum(np.maximum(math * (m.passes / UNITS), fetch), chains) + 2 * spills + kept + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
