@@ -125,9 +125,10 @@ class Session:
     def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
         """Derive the space, measure the limit, and tell the search what earlier runs found."""
         if space is None:
+            from autotune.codegen.columns import compile_columns
             from schedules.space import derive
 
-            space = derive(self.workload.dag, self.target)
+            space = derive(self.workload.dag, self.target, compile_columns)
         if peak is None:
             from autotune.limits import limit_of
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cost_model.analytic import ESTIMATE
 from cost_model.base import CostModelError, Features, Scores, check_features, write_document
 from cost_model.features import DERIVED, inputs, usual
 from cost_model.xgb import DRAFT_TREES, decode, encode
@@ -28,6 +29,7 @@ FILES = {32: "cpu-vector32.json", 64: "cpu-vector64.json"}  # by bytes of a vect
 USUAL = 32  # of them, where a target does not say
 LEAST = 0.01  # that is expected of anything
 ESTIMATES = 2.0  # that the analytic estimate counts as, beside the boosters as one
+ESTIMATED = 0.5  # share of a pool, by the estimate, that a draft asks a booster about
 KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
 
 
@@ -57,8 +59,16 @@ class Prior:
         return self._mean(features, self._bag, 0)
 
     def draft(self, features: Features) -> Scores:
-        """The same by the first trees of one booster."""
-        return self._mean(features, self._bag[:1], DRAFT_TREES)
+        """The same by the first trees of one booster for those that the estimate puts first; for others as if
+        that expected the least of them."""
+        matrix = check_features(features, self.feature_names)
+        if ESTIMATE not in self.feature_names:
+            return self._mean(matrix, self._bag[:1], DRAFT_TREES)
+        estimate_s = matrix[:, self.feature_names.index(ESTIMATE)].astype(np.float64)
+        scores = _agreed(LEAST, self._usual.estimate_s / np.maximum(estimate_s, 1e-12))
+        first = np.argsort(estimate_s, kind="stable")[: math.ceil(ESTIMATED * len(matrix))]
+        scores[first] = self._mean(matrix[first], self._bag[:1], DRAFT_TREES)
+        return scores
 
     def learned(self, features: Features) -> Scores:
         """Throughput over the best of the task as the boosters alone expect it."""
@@ -84,13 +94,19 @@ class Prior:
         seen = self._inputs(features)
         expected = np.maximum(self._expected(seen, bag, trees), LEAST)
         estimated = np.exp2(-np.nan_to_num(seen[:, -1].astype(np.float64)))  # over what is usual
-        return (expected * estimated**ESTIMATES) ** (1 / (1 + ESTIMATES))
+        return _agreed(expected, estimated)
 
     def save(self, path: Path) -> None:
         raise CostModelError("the shipped model belongs to the package; nothing of it is saved elsewhere")
 
     def load(self, path: Path) -> None:
         raise CostModelError("the shipped model is not read from elsewhere")
+
+
+def _agreed(expected: Scores | float, estimated: Scores) -> Scores:
+    """The geometric mean of the two, by weight."""
+    agreed: Scores = (expected * estimated**ESTIMATES) ** (1 / (1 + ESTIMATES))
+    return agreed
 
 
 def knows(names: Sequence[str], document: Mapping[str, Any]) -> bool:

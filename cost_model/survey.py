@@ -1,8 +1,9 @@
 """Scores of many candidates, of which only the best are wanted.
 
 Most of a pool will not be chosen whatever is thought of it in detail: a draft by a few trees says so, and
-the whole model scores the best part. On the tasks that the shipped model was trained on, each judged by a
-model that had not seen it, the first pick and the best of 8 picks are those of the whole model.
+the whole model scores the best part. Of pools of 2,000 random candidates of each operator, the 16 that the
+whole shipped model ranks first were always in that part; fitted to 24 to 200 trials of a task, it misses the
+first in one of twenty, which costs a few percent of its score at most.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from cost_model.base import CostModel, Drafts, Features, Scores
 
-VERIFIED = 0.125  # share that the whole model scores
+VERIFIED = 1 / 16  # share that the whole model scores
 LEAST = 64  # candidates at a time, of which all are
 BELOW = 4.0  # taken off drafts: scores are shares of the best, so these lie beneath those of the model
 

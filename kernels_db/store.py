@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from kernels_db import engine, exchange, sqlite, t4, transfer
@@ -138,7 +138,8 @@ class Log(LogReader):
         values = [self._prepared(new) for new in news]
         made = [self._sealed(value) for value in values]
         with self._write("add") as session:
-            newest = _newest(session, made)
+            connection = session.connection()
+            newest = _newest(connection, made)
             for i, columns in enumerate(made):
                 trace = _trace_of(columns)
                 last = newest.get(trace, "")
@@ -146,7 +147,7 @@ class Log(LogReader):
                     later = {**values[i], "created": after(last)}
                     made[i] = columns = self._sealed(later)
                 newest[trace] = max(columns["created"], last)
-            engine.insert(session.connection(), "record", made)
+            engine.insert(connection, "record", made)
         return [stored_record(self.place, columns) for columns in made]
 
     def _prepared(self, new: NewRecord) -> dict[str, Any]:
@@ -378,18 +379,25 @@ def _trace_of(columns: Mapping[str, Any]) -> tuple[str, str, str]:
     return columns["workload"], columns["target"], columns["trace_digest"]
 
 
-def _newest(session: Session, made: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
+# Made once: SQLAlchemy takes longer to make it than the database to answer.
+_MOMENTS = (
+    select(RecordRow.trace_digest, func.max(RecordRow.created))
+    .where(RecordRow.workload == bindparam("workload"), RecordRow.target == bindparam("target"))
+    .where(RecordRow.trace_digest.in_(bindparam("traces", expanding=True)))
+    .group_by(RecordRow.trace_digest)
+)
+
+
+def _newest(connection: Connection, made: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
     """The moment of the newest record of each trace of these that is known."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for workload, target, trace in map(_trace_of, made):
         tasks.setdefault((workload, target), []).append(trace)
     newest = {}
     for (workload, target), traces in tasks.items():
-        same = (RecordRow.workload == workload, RecordRow.target == target)
         for first in range(0, len(traces), transfer.READ):
-            asked = RecordRow.trace_digest.in_(traces[first : first + transfer.READ])
-            query = select(RecordRow.trace_digest, func.max(RecordRow.created)).where(*same, asked)
-            for trace, moment in session.execute(query.group_by(RecordRow.trace_digest)):
+            asked = {"workload": workload, "target": target, "traces": traces[first : first + transfer.READ]}
+            for trace, moment in connection.execute(_MOMENTS, asked):
                 newest[workload, target, trace] = moment
     return newest
 

@@ -230,11 +230,11 @@ class Halting:
 
 
 def test_a_survey_asks_the_whole_model_only_about_the_best_of_its_draft() -> None:
-    x = np.random.default_rng(0).random((1000, 2)).astype(np.float32)
+    x = np.random.default_rng(0).random((3200, 2)).astype(np.float32)
     model = Halting()
     scores = survey(model, x)
     whole = scores >= 0
-    assert model.asked == whole.sum() == 1000 * VERIFIED and (x[whole, 0] > 0.5).all()
+    assert model.asked == whole.sum() == 3200 * VERIFIED and (x[whole, 0] > 0.5).all()
     assert np.array_equal(scores[whole], x[whole, 0])
     assert (scores[~whole] == model.draft(x[~whole]) - BELOW).all()
 

@@ -127,6 +127,27 @@ def test_a_pick_is_what_boosters_and_the_estimate_agree_on() -> None:
     assert len(prior.learned(x[:0])) == 0
 
 
+def test_a_draft_asks_a_booster_about_what_the_estimate_puts_first() -> None:
+    class Half:
+        asked = 0
+
+        def inplace_predict(self, seen: np.ndarray, iteration_range: tuple[int, int]) -> np.ndarray:
+            self.asked += len(seen)
+            return np.full(len(seen), 0.5)
+
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.normal(size=(200, len(FEATURE_NAMES)))).astype(np.float32)
+    prior = pretrained.Prior(FEATURE_NAMES, x, pretrained.shipped())
+    half = prior.__dict__["_bag"] = [Half()]
+    scores, whole = prior.draft(x), prior.predict(x)
+    assert half[0].asked == 100 + 200
+    first = np.argsort(x[:, FEATURE_NAMES.index("est_time_s")])[:100]
+    others = np.setdiff1d(np.arange(200), first)
+    np.testing.assert_allclose(scores[first], whole[first])
+    np.testing.assert_allclose(scores[others], whole[others] * (0.01 / 0.5) ** (1 / 3), rtol=1e-6)
+    assert len(prior.draft(x[:0])) == 0
+
+
 def test_the_prior_is_not_loaded_without_a_search() -> None:
     code = "import autotune.loading, sys; assert not {'xgboost', 'cost_model'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -144,10 +144,10 @@ def test_a_task_that_cannot_be_tuned_costs_the_others_nothing(
 ) -> None:
     broken = TASKS[1].workload.dag
 
-    def derive(dag: object, target: object) -> object:
+    def derive(dag: object, target: object, compiler: object) -> object:
         if dag == broken:
             raise ScheduleError("a made-up failure")
-        return derive_space(dag, target)  # type: ignore[arg-type]
+        return derive_space(dag, target, compiler)  # type: ignore[arg-type]
 
     monkeypatch.setattr("schedules.space.derive", derive)
     result = run(log)

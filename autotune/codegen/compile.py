@@ -50,7 +50,7 @@ def host_arch() -> tuple[str, tuple[str, ...], str]:
 
 
 @cache
-def _machine(arch: str, features: tuple[str, ...], triple: str) -> llvm.TargetMachine:
+def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) -> llvm.TargetMachine:
     llvm = _llvm()
     try:
         found = llvm.Target.from_triple(triple or llvm.get_process_triple())
@@ -61,14 +61,14 @@ def _machine(arch: str, features: tuple[str, ...], triple: str) -> llvm.TargetMa
     off = sorted(known - set(features) - _X86_64_BASELINE)
     flags = ",".join([*(f"-{f}" for f in off), *(f"+{f}" for f in features)])
     return found.create_target_machine(
-        cpu=arch, features=flags, opt=2, reloc="pic", codemodel="small", jit=False
+        cpu=arch, features=flags, opt=level, reloc="pic", codemodel="small", jit=False
     )
 
 
-def compile_module(text: str, target: Target, *, optimize: bool = True) -> bytes:
-    """ELF object of a module's text. ``optimize=False`` skips the IR passes, never the code
-    generator's optimisation. Raises `CompileError`."""
-    with _module(text, target, optimize) as (machine, module), _lean():
+def compile_module(text: str, target: Target, *, optimize: bool = True, level: int = 2) -> bytes:
+    """ELF object of a module's text. ``optimize=False`` skips the IR passes, not the code generator's
+    optimisation, whose ``level`` is 0 to 3. Raises `CompileError`."""
+    with _module(text, target, optimize, level) as (machine, module), _lean():
         return machine.emit_object(module)
 
 
@@ -85,11 +85,13 @@ def optimized_ir(text: str, target: Target) -> str:
 
 
 @contextmanager
-def _module(text: str, target: Target, optimize: bool) -> Iterator[tuple[llvm.TargetMachine, llvm.ModuleRef]]:
+def _module(
+    text: str, target: Target, optimize: bool, level: int = 2
+) -> Iterator[tuple[llvm.TargetMachine, llvm.ModuleRef]]:
     if target.kind != "cpu":
         raise CompileError(f"the LLVM back end compiles for kind 'cpu', not {target.kind!r}")
     llvm = _llvm()
-    machine = _machine(target.arch, target.features, target.triple)
+    machine = _machine(target.arch, target.features, target.triple, level)
     # A context of its own: the global one would keep the types of every module ever compiled. Both are
     # closed here, the module first: the garbage collector might take the context before it.
     with ExitStack() as stack:

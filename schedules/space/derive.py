@@ -20,7 +20,7 @@ from schedules.space.features import FEATURE_NAMES, Features
 from schedules.space.garbage import collected_later
 from schedules.space.limits import within
 from schedules.space.quantities import Machine, Number
-from schedules.space.recording import Program
+from schedules.space.recording import Compiler, Program
 from schedules.space.rules import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
@@ -28,7 +28,7 @@ from schedules.space.sketching import Draft, enumerate_drafts
 
 @dataclass(frozen=True)
 class Sketch:
-    """A trace with holes, and what fills them."""
+    """A trace with holes, and what fills them; ``compiler`` as of `Program`."""
 
     name: str
     trace: Trace
@@ -36,6 +36,7 @@ class Sketch:
     nest: Nest
     target: Target
     constants: tuple[str, ...] = ()
+    compiler: Compiler | None = None
 
     @cached_property
     def facts(self) -> tuple[BlockFacts, ...]:
@@ -52,8 +53,8 @@ class Sketch:
     def features(self) -> Features | gpu.Features:
         names = [h.name for h in self.holes]
         if self.target.kind != "cpu":
-            return gpu.Features(self.kernels, names, gpu.Machine.of(self.target))
-        return Features(self.facts, names, Machine.of(self.target))
+            return gpu.Features(self.kernels, names, gpu.Machine.of(self.target), self.compiler)
+        return Features(self.facts, names, Machine.of(self.target), self.compiler)
 
     @cached_property
     @collected_later()
@@ -66,17 +67,20 @@ class Sketch:
                 return [[inside & gpu.within(self.kernels, env, gpu.Machine.of(self.target))]]
             return [[inside & within(self.facts, env, Machine.of(self.target))]]
 
-        return Program([h.name for h in self.holes], both)
+        return Program([h.name for h in self.holes], both, self.compiler)
 
 
 class DerivedSpace:
     """A `Space` whose sketches were derived from the DAG by the rules."""
 
-    def __init__(self, dag: ComputeDAG, target: Target, drafts: list[Draft]) -> None:
+    def __init__(
+        self, dag: ComputeDAG, target: Target, drafts: list[Draft], compiler: Compiler | None = None
+    ) -> None:
         self.dag, self.target = dag, target
         self.on_gpu = target.kind != "cpu"
         self._sketches = tuple(
-            Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, target, dag.constants) for d in drafts
+            Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, target, dag.constants, compiler)
+            for d in drafts
         )
 
     @property
@@ -124,11 +128,12 @@ class DerivedSpace:
 
 
 @collected_later()
-def derive(dag: ComputeDAG, target: Target) -> DerivedSpace:
-    """Run the sketch rules; what none of them can schedule is scheduled plainly."""
+def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
+    """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: of limits and
+    features, for those who ask about many rows (`schedules.space.recording`)."""
     on_gpu = target.kind != "cpu"
     rules, last_resort = (
         (apply_gpu_rules, schedule_each_plainly) if on_gpu else (apply_rules, schedule_plainly)
     )
     drafts = enumerate_drafts(dag, target, rules) or enumerate_drafts(dag, target, last_resort)
-    return DerivedSpace(dag, target, drafts)
+    return DerivedSpace(dag, target, drafts, compiler)

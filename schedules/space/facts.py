@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import mul
+from typing import NamedTuple
 
 from schedules import affine
 from schedules import expr as E
@@ -19,6 +21,15 @@ from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 
 Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
+
+
+class Span(NamedTuple):
+    """A loop without its body, for what asks no more: sketches have many blocks in common."""
+
+    var: str
+    extent: Expr
+
+
 WALKED = 4  # loops that are asked whether they go on along a run
 
 
@@ -125,10 +136,7 @@ def _around(nest: Nest, b: Block) -> list[Loop]:
 
 def product(xs: list[Expr]) -> Expr:
     """All of them multiplied."""
-    out: Expr = Const(1)
-    for x in xs:
-        out = out * x
-    return out
+    return reduce(mul, xs) if xs else Const(1)
 
 
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
@@ -234,8 +242,8 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         *_ahead(loops),
         tuple(facts),
-        _nested(places, rest, tile),
-        _levels(places, rest, tile),
+        _nested(tuple(places), _spans(rest), _spans(tile)),
+        _levels(tuple(places), _spans(rest), _spans(tile)),
     )
 
 
@@ -249,11 +257,21 @@ def _ahead(loops: list[Loop]) -> tuple[Expr, bool]:
     return Const(0), False
 
 
-def _nested(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[Nested, ...]:
+def _spans(loops: list[Loop]) -> tuple[Span, ...]:
+    return tuple(Span(x.var, x.extent) for x in loops)
+
+
+@lru_cache(256)
+def _nested(
+    places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
+) -> tuple[Nested, ...]:
     """All of the loops, and those inner parts of them that come back to what an earlier iteration touched.
     The register tile alone is not one: it is smaller than any cache."""
+    read = [e for _, at, _ in places for i in at for e in E.walk(i)]
+    digits = {e.a for e in read if isinstance(e, E.Binary) and e.op in ("//", "%")}
     for x in loops:
-        places, loops = _apart(places, loops, x)
+        if Var(x.var) in digits:
+            places, loops = _apart(places, loops, x)
     out = []
     times = back = product([])
     for k, loop in enumerate(loops):
@@ -267,7 +285,10 @@ def _nested(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[N
     return tuple(out)
 
 
-def _levels(places: list[Place], loops: list[Loop], tile: list[Loop]) -> tuple[Level, ...]:
+@lru_cache(256)
+def _levels(
+    places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
+) -> tuple[Level, ...]:
     out: list[Level] = []
     for k in range(len(loops), -1, -1):
         lines = runs = as_expr(0)
@@ -294,12 +315,14 @@ def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
     return product(box[:-2]) * E.maximum(box[-2] * (1 - whole), Const(1))
 
 
-def _moves(x: Loop, at: tuple[Expr, ...]) -> bool:
+def _moves(x: Loop | Span, at: tuple[Expr, ...]) -> bool:
     """Whether a loop goes on to other elements, and runs more than once."""
     return x.extent != Const(1) and any(x.var in E.variables(i) for i in at)
 
 
-def _apart(places: list[Place], loops: list[Loop], x: Loop) -> tuple[list[Place], list[Loop]]:
+def _apart(
+    places: tuple[Place, ...], loops: tuple[Span, ...], x: Span
+) -> tuple[tuple[Place, ...], tuple[Span, ...]]:
     """A fused loop as the two that it was made of, where every index takes it as digits of one base."""
     used = [e for _, at, _ in places for i in at for e in E.walk(i)]
     digits = [e for e in used if isinstance(e, E.Binary) and e.op in ("//", "%") and e.a == Var(x.var)]
@@ -307,16 +330,15 @@ def _apart(places: list[Place], loops: list[Loop], x: Loop) -> tuple[list[Place]
     if len(bases) != 1 or len(digits) != used.count(Var(x.var)):
         return places, loops
     (base,) = bases
-    high = Loop(f"{x.var}//", _without(x.extent, base), x.body)
-    low = Loop(f"{x.var}%", base, x.body)
+    high, low = Span(f"{x.var}//", _without(x.extent, base)), Span(f"{x.var}%", base)
     names = {"//": Var(high.var), "%": Var(low.var)}
 
     def renamed(e: Expr) -> Expr | None:
         return names[e.op] if isinstance(e, E.Binary) and e in digits else None
 
-    places = [(buf, tuple(E.rewrite(i, renamed) for i in at), write) for buf, at, write in places]
+    places = tuple((buf, tuple(E.rewrite(i, renamed) for i in at), write) for buf, at, write in places)
     at = loops.index(x)
-    return _apart(places, [*loops[:at], high, low, *loops[at + 1 :]], high)
+    return _apart(places, (*loops[:at], high, low, *loops[at + 1 :]), high)
 
 
 def _without(extent: Expr, factor: Expr) -> Expr:
@@ -339,7 +361,7 @@ def _shared(a: list[Loop], b: list[Loop]) -> int:
     return same
 
 
-def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> list[Expr]:
+def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Span]) -> list[Expr]:
     """Sizes of the box that an access spans while the loops ``over`` run. Tails and guards may reach beyond
     the buffer, but touch nothing there."""
     return [
@@ -365,14 +387,18 @@ def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:
     return run
 
 
-def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: list[Loop]) -> Expr:
+def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Span]) -> Expr:
     """Elements that an access touches while the loops ``over`` run: of the box that it spans, without the
     gaps that steps leave in it."""
     names = frozenset(x.var for x in over)
-    box = _box(at, shape, over)
-    return product([E.ceildiv(n, Const(_step(i, names))) for i, n in zip(at, box, strict=True)])
+    out: Expr = Const(1)
+    for i, n in zip(at, _box(at, shape, over), strict=True):
+        step = _step(i, names & E.variables(i))
+        out = out * (n if step == 1 else E.ceildiv(n, Const(step)))
+    return out
 
 
+@lru_cache(1 << 14)
 def _step(index: Expr, names: frozenset[str]) -> int:
     """What an index goes on by at least, whatever is decided: other steps are multiples of it."""
     steps = [c for x, c in affine.linear(index)[0].items() if names & E.variables(x)]

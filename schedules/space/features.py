@@ -11,6 +11,7 @@ from schedules.space.facts import BlockFacts
 from schedules.space.holes import Columns
 from schedules.space.hottest import Hottest
 from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, measure
+from schedules.space.recording import Compiler
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
 HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
@@ -26,15 +27,21 @@ FEATURE_NAMES = (
 
 
 class Features:
-    """The features of what has these facts, with these holes."""
+    """The features of what has these facts, with these holes; ``compiler`` as of `Program`."""
 
-    def __init__(self, facts: tuple[BlockFacts, ...], holes: Sequence[str], machine: Machine) -> None:
+    def __init__(
+        self,
+        facts: tuple[BlockFacts, ...],
+        holes: Sequence[str],
+        machine: Machine,
+        compiler: Compiler | None = None,
+    ) -> None:
         self._blocks, self._special = len(facts), sum(b.special for b in facts)
 
         def blocks(env: Columns) -> list[dict[str, Number]]:
             return [measure(b, env, machine) for b in facts]
 
-        self._hottest = Hottest(holes, blocks, FEATURES_PER_BLOCK, "cycles", ("memory_bytes",))
+        self._hottest = Hottest(holes, blocks, FEATURES_PER_BLOCK, "cycles", ("memory_bytes",), compiler)
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]. A row's features depend on no other

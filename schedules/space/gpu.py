@@ -27,6 +27,7 @@ from schedules.space.facts import arithmetic, product
 from schedules.space.holes import Columns
 from schedules.space.hottest import Hottest
 from schedules.space.quantities import Number, number
+from schedules.space.recording import Compiler
 
 WARP = 32
 SPARE_REGISTERS = 28  # indices, pointers, operands on their way
@@ -301,15 +302,21 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
 
 class Features:
     """The features of what has these facts, with these holes: of the slowest kernels by the estimate one by
-    one, and of all together."""
+    one, and of all together; ``compiler`` as of `Program`."""
 
-    def __init__(self, facts: tuple[KernelFacts, ...], holes: Sequence[str], machine: Machine) -> None:
+    def __init__(
+        self,
+        facts: tuple[KernelFacts, ...],
+        holes: Sequence[str],
+        machine: Machine,
+        compiler: Compiler | None = None,
+    ) -> None:
         self._kernels = len(facts)
 
         def kernels(env: Columns) -> list[dict[str, Number]]:
             return [_measure(k, env, machine) for k in facts]
 
-        self._hottest = Hottest(holes, kernels, FEATURES_PER_KERNEL, "est_s")
+        self._hottest = Hottest(holes, kernels, FEATURES_PER_KERNEL, "est_s", compiler=compiler)
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""

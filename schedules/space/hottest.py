@@ -9,14 +9,15 @@ import numpy.typing as npt
 
 from schedules.space.holes import Columns
 from schedules.space.quantities import Number
-from schedules.space.recording import Program
+from schedules.space.recording import Compiler, Program
 
 Measured = Sequence[Mapping[str, Number]]
 
 
 class Hottest:
     """``measure`` gives the quantities of each block or kernel, by name. ``names``: those that are wanted of
-    the ones with most of ``by`` in each row; ``also``: those that are summed, as ``by`` is."""
+    the ones with most of ``by`` in each row; ``also``: those that are summed, as ``by`` is. ``compiler`` as
+    of `Program`."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class Hottest:
         names: Sequence[str],
         by: str,
         also: Sequence[str] = (),
+        compiler: Compiler | None = None,
     ) -> None:
         self._width, self._summed = len(names), (by, *also)
 
@@ -33,7 +35,7 @@ class Hottest:
             summed = [q[name] for name in self._summed for q in found]
             return [summed, *([q[name] for name in names] for q in found)]
 
-        self._program = Program(holes, groups)
+        self._program = Program(holes, groups, compiler)
 
     def __call__(
         self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]
@@ -46,13 +48,11 @@ class Hottest:
             n, blocks = part.stop - part.start, len(summed) // len(sums)
             for k, column in enumerate(sums.values()):
                 column[part] = sum(summed[k * blocks : (k + 1) * blocks])
-            keys = np.stack([np.broadcast_to(x, n) for x in summed[:blocks]])
-            order = np.argsort(-keys, axis=0, kind="stable")[: out.shape[1] // self._width]
+            order = np.argsort(-summed[:blocks], axis=0, kind="stable")[: out.shape[1] // self._width]
             used = np.flatnonzero(np.bincount(order.ravel(), minlength=blocks))  # of many blocks, few
             table = np.empty((n, len(used), self._width), dtype=np.float32)
             for k, block in enumerate(used):
-                for j, column in enumerate(group(1 + int(block))):
-                    table[:, k, j] = column
+                table[:, k] = group(1 + int(block)).T
             places = np.searchsorted(used, order.T) + len(used) * np.arange(n)[:, None]
             chosen = table.reshape(-1, self._width)[places]
             out[part, : len(order) * self._width] = chosen.reshape(n, -1)

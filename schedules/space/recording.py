@@ -12,6 +12,7 @@ float division is several times as fast as that of integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -23,20 +24,23 @@ from schedules.space.holes import Columns
 Operation = Callable[..., Any]
 REAL = np.dtype(np.float64)
 CHUNK = 4096  # rows at a time
+# Of one step: what numpy takes for a call and for each row, and what it takes to compile it. Counted and not
+# timed, so that runs repeat.
+CALL_US, ROW_US, COMPILE_US = 0.7, 0.0015, 30.0
 SWAPPABLE = (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or)
 
 
 @cache
-def _result(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
+def result_of(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
     """The dtype of what an operation makes of columns of these."""
     return f(*(np.ones(1, t) for t in dtypes)).dtype
 
 
-def _to_integer(x: np.ndarray) -> np.ndarray:
+def to_integer(x: np.ndarray) -> np.ndarray:
     return x.astype(np.int64)
 
 
-def _to_real(x: np.ndarray) -> np.ndarray:
+def to_real(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
 
 
@@ -70,7 +74,7 @@ class Recorded(np.lib.mixins.NDArrayOperatorsMixin):
         wanted = np.dtype(dtype)
         if wanted == self.dtype:
             return self
-        return self.recording.add({"i": _to_integer, "f": _to_real}[wanted.kind], (self,))
+        return self.recording.add({"i": to_integer, "f": to_real}[wanted.kind], (self,))
 
 
 class Recording:
@@ -120,7 +124,7 @@ class Recording:
         key = (f, *keys)
         known = self._known.get(key)
         if known is None:
-            dtype = _result(f, tuple(x.dtype for x in inputs))
+            dtype = result_of(f, tuple(x.dtype for x in inputs))
             known = self._known[key] = Recorded(self, len(self.steps), dtype)
             self.steps.append((f, tuple(inputs)))
             self.used.append(frozenset(x.number for x in inputs if isinstance(x, Recorded)))
@@ -150,38 +154,64 @@ class Recording:
         self._known.clear()
 
 
-Group = Callable[[int], list[Any]]
+Step = tuple[Operation, int, tuple[int, ...], tuple[int, ...]]
+Values = npt.NDArray[np.float64]  # [quantities, rows]
+Group = Callable[[int], Values]
+Run = Callable[[npt.NDArray[np.int64]], Iterator[tuple[slice, Values, Group]]]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a program does with its columns, which have numbers: the first ``holes`` are given, ``constants``
+    are what is known beforehand, by number, None for columns. Of each group the ``steps``: an operation, its
+    result, its arguments, and of these the ones to free; and the ``results``."""
+
+    holes: int
+    constants: list[Any]
+    steps: list[list[Step]]
+    results: list[list[int]]
+
+
+Compiler = Callable[[Listing], Run | None]
 
 
 class Program:
     """``formulas``: from the columns of the holes to groups of quantities. Those of rows are then `run`: of
-    the first group always, of another one where it is asked for."""
+    the first group always, of another one where it is asked for. ``compiler``: makes something faster of a
+    listing, or nothing; it is asked once the rows have taken as long as it would."""
 
-    def __init__(self, holes: Sequence[str], formulas: Callable[[Columns], Sequence[Sequence[Any]]]) -> None:
+    def __init__(
+        self,
+        holes: Sequence[str],
+        formulas: Callable[[Columns], Sequence[Sequence[Any]]],
+        compiler: Compiler | None = None,
+    ) -> None:
         recording = Recording(holes)
         groups = formulas(recording.columns)
-        self._holes = len(holes)
-        self._start: list[Any] = [None] * len(recording.steps)  # values before the first step: constants
-        self._results = [[self._place(x) for x in group] for group in groups]
+        self._constants: list[Any] = [None] * len(recording.steps)
+        results = [[self._place(x) for x in group] for group in groups]
+        self._kept = frozenset().union(*results)
         first, *others = (recording.behind(group) for group in groups)
         later = set().union(*others) - first
         kept = {k for n in later for k in recording.used[n]}
-        self._steps = [self._plan(recording, first, kept)]
-        self._steps += [self._plan(recording, group - first, first) for group in others]
+        steps = [self._plan(recording, first, kept)]
+        given = first.union(range(len(holes)))  # to all others
+        steps += [self._plan(recording, group - first, given) for group in others]
+        self.listing = Listing(len(holes), self._constants, steps, results)
+        self._compiler, self._spent_us = compiler, 0.0
+        self._compiled: Run | None = None
         recording.forget()
 
     def _place(self, x: Any) -> int:
         if isinstance(x, Recorded):
             return x.number
-        self._start.append(x)
-        return len(self._start) - 1
+        self._constants.append(x)
+        return len(self._constants) - 1
 
-    def _plan(
-        self, recording: Recording, wanted: set[int], kept: set[int]
-    ) -> list[tuple[Operation, int, tuple[int, ...], tuple[int, ...]]]:
+    def _plan(self, recording: Recording, wanted: set[int], kept: set[int]) -> list[Step]:
         """``wanted`` in order: the operation, its result, its arguments, and of these the ones to free, which
         are neither ``kept`` nor a result nor used again."""
-        kept = kept.union(*self._results)
+        kept = kept | self._kept
         plan = []
         for n in sorted(wanted, reverse=True):
             step = recording.steps[n]
@@ -191,19 +221,31 @@ class Program:
                 kept |= used
         return plan[::-1]
 
-    def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, list[Any], Group]]:
-        """Some rows after the other: which, the first group of their quantities, and what gives another one.
-        A quantity is a column, or a number where it depends on no hole."""
+    def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, Values, Group]]:
+        """Some rows after the other: which, the first group of their quantities, and what gives another one:
+        real numbers, truths 0 or 1, until the next rows."""
+        if self._compiler is not None:
+            self._spent_us += CALL_US + ROW_US * len(rows)
+            if self._spent_us > COMPILE_US:
+                self._compiled, self._compiler = self._compiler(self.listing), None
+        return self._interpret(rows) if self._compiled is None else self._compiled(rows)
+
+    def _interpret(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, Values, Group]]:
         for begin in range(0, len(rows), CHUNK):
             part = slice(begin, min(begin + CHUNK, len(rows)))
-            values = self._start.copy()
-            values[: self._holes] = np.ascontiguousarray(rows[part].T, dtype=np.float64)
-            yield part, self._group(values, 0), partial(self._group, values)
+            values = self._constants.copy()
+            values[: self.listing.holes] = np.ascontiguousarray(rows[part].T, dtype=np.float64)
+            run = partial(self._group, values, part.stop - begin)
+            yield part, run(0), run
 
-    def _group(self, values: list[Any], group: int) -> list[Any]:
+    def _group(self, values: list[Any], count: int, group: int) -> Values:
         with np.errstate(divide="ignore", invalid="ignore"):  # of rows outside of the space
-            for f, out, inputs, freed in self._steps[group]:
+            for f, out, inputs, freed in self.listing.steps[group]:
                 values[out] = f(*[values[i] for i in inputs])
                 for i in freed:  # its memory is in the cache: the next result may have it
                     values[i] = None
-        return [values[i] for i in self._results[group]]
+        results = self.listing.results[group]
+        found = np.empty((len(results), count))
+        for k, i in enumerate(results):
+            found[k] = values[i]
+        return found
