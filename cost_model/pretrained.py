@@ -65,6 +65,7 @@ class Prior:
         if ESTIMATE not in self.feature_names:
             return self._mean(matrix, self._bag[:1], DRAFT_TREES)
         estimate_s = matrix[:, self.feature_names.index(ESTIMATE)].astype(np.float64)
+        estimate_s[~np.isfinite(estimate_s)] = np.inf
         scores = _agreed(LEAST, self._usual.estimate_s / np.maximum(estimate_s, 1e-12))
         first = np.argsort(estimate_s, kind="stable")[: math.ceil(ESTIMATED * len(matrix))]
         scores[first] = self._mean(matrix[first], self._bag[:1], DRAFT_TREES)

@@ -146,6 +146,8 @@ def test_a_draft_asks_a_booster_about_what_the_estimate_puts_first() -> None:
     np.testing.assert_allclose(scores[first], whole[first])
     np.testing.assert_allclose(scores[others], whole[others] * (0.01 / 0.5) ** (1 / 3), rtol=1e-6)
     assert len(prior.draft(x[:0])) == 0
+    x[::3, FEATURE_NAMES.index("est_time_s")] = np.nan
+    assert (prior.draft(x)[::3] == 0).all() and np.isfinite(prior.draft(x)).all()
 
 
 def test_the_prior_is_not_loaded_without_a_search() -> None:
