@@ -21,7 +21,7 @@ import numpy.typing as npt
 from autotune.codegen.compile import compile_module, host_arch, link
 from autotune.errors import CompileError
 from schedules.model import Target
-from schedules.space.recording import Group, Listing, Operation, Run, Values, result_of, to_integer, to_real
+from schedules.space.recording import Group, Listing, Operation, Run, Values, to_integer, to_real
 
 LANES = 8  # rows that pass through at a time: a vector of the widest CPUs, two of others
 CHUNK = 512  # rows whose columns are in memory at a time
@@ -68,13 +68,10 @@ def compile_columns(listing: Listing) -> Run | None:
 
 class _Memory:
     """Where columns are in memory: what is given, what the first group leaves to others, and from
-    ``results[k]`` on the results of group ``k``. ``kinds``: of the dtypes of all columns."""
+    ``results[k]`` on the results of group ``k``."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
-        known = enumerate(listing.constants)
-        self.kinds: dict[int, str] = {i: np.asarray(x).dtype.kind for i, x in known if x is not None}
-        self.kinds |= dict.fromkeys(range(listing.holes), "f")
         used = {i for steps in listing.steps[1:] for step in steps for i in step[2]}
         used |= {i for results in listing.results[1:] for i in results}
         left = sorted(used & {step[1] for step in listing.steps[0]})
@@ -91,7 +88,7 @@ class _Group:
     """The text of one group of steps."""
 
     def __init__(self, memory: _Memory, number: int) -> None:
-        self._memory = memory
+        self._memory, self._kinds = memory, memory.listing.kinds
         self._names: dict[int, str] = {}  # of columns, in this group
         self._entry: list[str] = []
         self._body: list[str] = []
@@ -118,8 +115,7 @@ class _Group:
         )
 
     def _step(self, f: Operation, out: int, inputs: Sequence[int]) -> None:
-        kinds = [self._memory.kinds[i] for i in inputs]
-        made: str = result_of(f, tuple(np.dtype({"f": "f8", "i": "i8", "b": "?"}[k]) for k in kinds)).kind
+        kinds, made = [self._kinds[i] for i in inputs], self._kinds[out]
         common = "f" if "f" in (made, *kinds) else "i"
         value: str
         if f in ARITHMETIC and made != "b":
@@ -149,16 +145,16 @@ class _Group:
             (which,), (x, y) = self._values(inputs[:1], "b"), self._values(inputs[1:], made)
             value = f"select {TYPES['b']} {which}, {TYPES[made]} {x}, {TYPES[made]} {y}"
         elif f in (to_integer, to_real):
-            self._define(out, made, self._values(inputs, made)[0])
+            self._define(out, self._values(inputs, made)[0])
             return
         else:
             raise NotImplementedError(f"{f} of {kinds}")
-        self._define(out, made, self._named(value))
+        self._define(out, self._named(value))
 
-    def _define(self, column: int, kind: str, value: str) -> None:
-        self._names[column], self._memory.kinds[column] = value, kind
+    def _define(self, column: int, value: str) -> None:
+        self._names[column] = value
         if (place := self._memory.places.get(column)) is not None:
-            self._store(place, self._as(value, kind, "f"))
+            self._store(place, self._as(value, self._kinds[column], "f"))
 
     def _store(self, place: int, value: str) -> None:
         self._body.append(f"store {TYPES['f']} {value}, ptr {self._address(place)}, align 8")
@@ -173,8 +169,8 @@ class _Group:
         if column not in self._names:
             address = self._address(self._memory.places[column])
             loaded = self._named(f"load {TYPES['f']}, ptr {address}, align 8")
-            self._names[column] = self._as(loaded, "f", self._memory.kinds[column])
-        return self._as(self._names[column], self._memory.kinds[column], kind)
+            self._names[column] = self._as(loaded, "f", self._kinds[column])
+        return self._as(self._names[column], self._kinds[column], kind)
 
     def _as(self, value: str, kind: str, wanted: str) -> str:
         if kind == wanted:

@@ -21,6 +21,7 @@ from schedules.primitives.base import as_expr
 from schedules.regions import footprint
 
 Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
+WALKED = 4  # loops that are asked whether they go on along a run
 
 
 class Span(NamedTuple):
@@ -28,9 +29,6 @@ class Span(NamedTuple):
 
     var: str
     extent: Expr
-
-
-WALKED = 4  # loops that are asked whether they go on along a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +265,8 @@ def _nested(
 ) -> tuple[Nested, ...]:
     """All of the loops, and those inner parts of them that come back to what an earlier iteration touched.
     The register tile alone is not one: it is smaller than any cache."""
-    read = [e for _, at, _ in places for i in at for e in E.walk(i)]
-    digits = {e.a for e in read if isinstance(e, E.Binary) and e.op in ("//", "%")}
     for x in loops:
-        if Var(x.var) in digits:
-            places, loops = _apart(places, loops, x)
+        places, loops = _apart(places, loops, x)
     out = []
     times = back = product([])
     for k, loop in enumerate(loops):
@@ -391,14 +386,10 @@ def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop |
     """Elements that an access touches while the loops ``over`` run: of the box that it spans, without the
     gaps that steps leave in it."""
     names = frozenset(x.var for x in over)
-    out: Expr = Const(1)
-    for i, n in zip(at, _box(at, shape, over), strict=True):
-        step = _step(i, names & E.variables(i))
-        out = out * (n if step == 1 else E.ceildiv(n, Const(step)))
-    return out
+    box = _box(at, shape, over)
+    return product([E.ceildiv(n, Const(_step(i, names))) for i, n in zip(at, box, strict=True)])
 
 
-@lru_cache(1 << 14)
 def _step(index: Expr, names: frozenset[str]) -> int:
     """What an index goes on by at least, whatever is decided: other steps are multiples of it."""
     steps = [c for x, c in affine.linear(index)[0].items() if names & E.variables(x)]

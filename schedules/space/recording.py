@@ -31,7 +31,7 @@ SWAPPABLE = (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_and, np.bit
 
 
 @cache
-def result_of(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
+def _result(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
     """The dtype of what an operation makes of columns of these."""
     return f(*(np.ones(1, t) for t in dtypes)).dtype
 
@@ -83,6 +83,7 @@ class Recording:
     def __init__(self, holes: Sequence[str]) -> None:
         self.columns = Columns((h, Recorded(self, n, REAL)) for n, h in enumerate(holes))
         self.steps: list[tuple[Operation, tuple[Any, ...]] | None] = [None] * len(holes)
+        self.dtypes = [REAL] * len(holes)
         self.used: list[frozenset[int]] = [frozenset()] * len(holes)  # the columns that each is made of
         self._known: dict[Hashable, Recorded] = {}
 
@@ -124,9 +125,10 @@ class Recording:
         key = (f, *keys)
         known = self._known.get(key)
         if known is None:
-            dtype = result_of(f, tuple(x.dtype for x in inputs))
+            dtype = _result(f, tuple(x.dtype for x in inputs))
             known = self._known[key] = Recorded(self, len(self.steps), dtype)
             self.steps.append((f, tuple(inputs)))
+            self.dtypes.append(dtype)
             self.used.append(frozenset(x.number for x in inputs if isinstance(x, Recorded)))
         return known
 
@@ -163,16 +165,51 @@ Run = Callable[[npt.NDArray[np.int64]], Iterator[tuple[slice, Values, Group]]]
 @dataclass(frozen=True)
 class Listing:
     """What a program does with its columns, which have numbers: the first ``holes`` are given, ``constants``
-    are what is known beforehand, by number, None for columns. Of each group the ``steps``: an operation, its
-    result, its arguments, and of these the ones to free; and the ``results``."""
+    are what is known beforehand, by number, None for columns; ``kinds``: of the dtypes of both. Of each group
+    the ``steps``: an operation, its result, its arguments, and of these the ones to free; and the
+    ``results``."""
 
     holes: int
     constants: list[Any]
+    kinds: list[str]
     steps: list[list[Step]]
     results: list[list[int]]
 
 
 Compiler = Callable[[Listing], Run | None]
+
+
+def _listed(recording: Recording, groups: Sequence[Sequence[Any]]) -> Listing:
+    """The listing of groups of recorded quantities, each in the order of the recording."""
+    constants: list[Any] = [None] * len(recording.steps)
+    kinds: list[str] = [t.kind for t in recording.dtypes]
+
+    def place(x: Any) -> int:
+        if isinstance(x, Recorded):
+            return x.number
+        constants.append(x)
+        kinds.append(np.asarray(x).dtype.kind)
+        return len(constants) - 1
+
+    def plan(wanted: set[int], kept: set[int]) -> list[Step]:
+        """Freed is what is neither ``kept`` nor used again."""
+        steps, kept = [], set(kept)
+        for n in sorted(wanted, reverse=True):
+            step = recording.steps[n]
+            if step is not None:
+                used = recording.used[n]
+                steps.append((step[0], n, tuple(place(x) for x in step[1]), tuple(used - kept)))
+                kept |= used
+        return steps[::-1]
+
+    results = [[place(x) for x in group] for group in groups]
+    asked = set().union(*results)
+    first, *others = (recording.behind(group) for group in groups)
+    later = set().union(*others) - first
+    given = first.union(range(len(recording.columns)))  # to all others
+    steps = [plan(first, asked.union(*(recording.used[n] for n in later)))]
+    steps += [plan(group - first, asked | given) for group in others]
+    return Listing(len(recording.columns), constants, kinds, steps, results)
 
 
 class Program:
@@ -187,39 +224,10 @@ class Program:
         compiler: Compiler | None = None,
     ) -> None:
         recording = Recording(holes)
-        groups = formulas(recording.columns)
-        self._constants: list[Any] = [None] * len(recording.steps)
-        results = [[self._place(x) for x in group] for group in groups]
-        self._kept = frozenset().union(*results)
-        first, *others = (recording.behind(group) for group in groups)
-        later = set().union(*others) - first
-        kept = {k for n in later for k in recording.used[n]}
-        steps = [self._plan(recording, first, kept)]
-        given = first.union(range(len(holes)))  # to all others
-        steps += [self._plan(recording, group - first, given) for group in others]
-        self.listing = Listing(len(holes), self._constants, steps, results)
+        self.listing = _listed(recording, formulas(recording.columns))
         self._compiler, self._spent_us = compiler, 0.0
         self._compiled: Run | None = None
         recording.forget()
-
-    def _place(self, x: Any) -> int:
-        if isinstance(x, Recorded):
-            return x.number
-        self._constants.append(x)
-        return len(self._constants) - 1
-
-    def _plan(self, recording: Recording, wanted: set[int], kept: set[int]) -> list[Step]:
-        """``wanted`` in order: the operation, its result, its arguments, and of these the ones to free, which
-        are neither ``kept`` nor a result nor used again."""
-        kept = kept | self._kept
-        plan = []
-        for n in sorted(wanted, reverse=True):
-            step = recording.steps[n]
-            if step is not None:
-                used = recording.used[n]
-                plan.append((step[0], n, tuple(self._place(x) for x in step[1]), tuple(used - kept)))
-                kept |= used
-        return plan[::-1]
 
     def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, Values, Group]]:
         """Some rows after the other: which, the first group of their quantities, and what gives another one:
@@ -233,7 +241,7 @@ class Program:
     def _interpret(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, Values, Group]]:
         for begin in range(0, len(rows), CHUNK):
             part = slice(begin, min(begin + CHUNK, len(rows)))
-            values = self._constants.copy()
+            values = self.listing.constants.copy()
             values[: self.listing.holes] = np.ascontiguousarray(rows[part].T, dtype=np.float64)
             run = partial(self._group, values, part.stop - begin)
             yield part, run(0), run
