@@ -20,9 +20,11 @@ from schedules.simt import GridKernel, GridProgram, lower_simt
 if TYPE_CHECKING:
     from autotune.codegen.llvm import Module
 
-# Operations of a kernel, loops unrolled: more take a compiler many seconds. Guards inlined into an
-# unrolled window come to 80,000.
-MAX_OPERATIONS = 1 << 18
+# Operations of a kernel, loops unrolled, and lines of its code: more take a compiler many seconds. The peeled
+# window of a depthwise convolution has up to 160,000 and 60,000; lanes that code must tell apart have as many
+# lines each.
+MAX_OPERATIONS, MAX_LINES = 1 << 18, 100_000
+QUAD = 16  # bytes that a thread of a GPU moves at most, and the least vector of a CPU
 MAX_SCRATCH = 1 << 36  # bytes; beyond it their sum may overflow
 MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
 
@@ -48,8 +50,8 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
     try:
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
         names = [t.name for t in dag.inputs]
-        main = _checked(lower(nest))
-        return main, {names.index(n): _checked(lower(x)) for n, x in packing.items()}
+        main = _checked(lower(nest), target)
+        return main, {names.index(n): _checked(lower(x), target) for n, x in packing.items()}
     except RecursionError:
         raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
 
@@ -62,7 +64,7 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     except RecursionError:
         raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
     for kernel in program.kernels:
-        _check_operations(operations(kernel.body))
+        _check_operations(operations(kernel.body, QUAD))
         _check_shared(kernel, target)
     return program
 
@@ -94,9 +96,9 @@ def _check_operations(count: int) -> None:
         )
 
 
-def _checked(func: LoweredFunc) -> LoweredFunc:
+def _checked(func: LoweredFunc, target: Target) -> LoweredFunc:
     """The program, if it is not too large."""
-    _check_operations(operations(func.body))
+    _check_operations(operations(func.body, target.limit("vector_bytes", QUAD)))
     scratch = sum(ir.nbytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
     if scratch > MAX_SCRATCH:
         raise ScheduleError(
@@ -107,7 +109,8 @@ def _checked(func: LoweredFunc) -> LoweredFunc:
 
 
 def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
-    """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does."""
+    """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does, and where the code
+    is longer than a compiler can take."""
     return _module(scheduled(dag, trace, target), target)
 
 
@@ -116,6 +119,12 @@ def _module(func: LoweredFunc, target: Target) -> Module:
     from autotune.codegen.llvm import Module, emit
 
     module = emit(func, target)
+    lines = module.text.count("\n")
+    if lines > MAX_LINES:
+        raise ScheduleError(
+            f"the schedule gives {lines} lines of code, more than {MAX_LINES}; unroll fewer loops, or "
+            f"vectorize one along which memory is contiguous"
+        )
     tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
     return Module(f"{module.text}\n{tail}", module.scratch_bytes)
 
@@ -144,18 +153,19 @@ def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
     )
 
 
-def operations(s: ir.Stmt) -> int:
+def operations(s: ir.Stmt, vector_bytes: int) -> int:
     """About how many operations the code of a lowered statement has: expression nodes of its stores,
-    times the copies that unrolling makes; vectors count as their pieces of 16 bytes."""
+    times the copies that unrolling makes; vectors count as the registers that they fill with float32."""
     match s:
         case ir.Loop(kind=("unroll" | "vectorize") as kind):
             extent = ir.const(s.extent) or 1
-            return operations(s.body) * (extent if kind == "unroll" else -(-extent // 4))
+            copies = extent if kind == "unroll" else -(-4 * extent // vector_bytes)
+            return operations(s.body, vector_bytes) * copies
         case ir.Store():
             return sum(map(_nodes, (*s.indices, s.value)))
         case ir.Guard():
-            return _nodes(s.cond) + operations(s.body)
-    return sum(map(operations, ir.kids(s)))
+            return _nodes(s.cond) + operations(s.body, vector_bytes)
+    return sum(operations(x, vector_bytes) for x in ir.kids(s))
 
 
 def _length(value: object) -> int:

@@ -194,9 +194,19 @@ def test_a_factor_beyond_the_extent_still_computes(tmp_path: Path) -> None:
 
 def test_operations_count_copies() -> None:
     dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag
-    plain = building.operations(building.scheduled(dag, Trace(), host()).body)
+    plain = building.operations(building.scheduled(dag, Trace(), host()).body, 16)
     inner = Trace((step("unroll", loop="c_k"),))
-    assert building.operations(building.scheduled(dag, inner, host()).body) > 50 * plain / 2
+    assert building.operations(building.scheduled(dag, inner, host()).body, 16) > 50 * plain / 2
+
+
+def test_code_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    dag = ops.workload("matmul", {"m": 4, "n": 4, "k": 4}).dag
+    lines = building.emit_module(dag, Trace(), host()).text.count("\n")
+    monkeypatch.setattr(building, "MAX_LINES", 5)
+    with pytest.raises(ScheduleError, match=r"gives \d+ lines of code, more than 5; unroll fewer"):
+        building.build_object(dag, Trace(), host())
+    monkeypatch.setattr(building, "MAX_LINES", lines)
+    building.build_object(dag, Trace(), host())
 
 
 @pytest.mark.parametrize("arch", ["skylake-avx512", "znver5", "nosuchcpu", "", 'a"b'])

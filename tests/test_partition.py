@@ -9,7 +9,7 @@ from helpers import check_compiled, check_interpreted, expected, host, inputs
 from hypothesis import assume, given, settings
 from programs import make
 
-from autotune.building import build_object
+from autotune.building import build_object, scheduled
 from autotune.codegen.compile import load_object
 from schedules import expr as E
 from schedules import ops, te
@@ -17,6 +17,7 @@ from schedules.dag import ComputeDAG
 from schedules.expr import Const, Select, Var
 from schedules.ir import Guard, Loop, Seq, Store, in_order, walk
 from schedules.lower import lower
+from schedules.model import Target
 from schedules.passes.partition import partition
 from schedules.passes.simplify import expressions
 from schedules.schedule import Schedule
@@ -195,3 +196,22 @@ def test_depthwise_has_a_sketch_without_a_copy_whose_tiles_are_peeled(threads: i
         kernel.run([a.ctypes.data for a in (*data, out)])
         np.testing.assert_array_equal(out, want)
     assert spared
+
+
+@pytest.mark.parametrize("arch, vector", [("znver4", 64), ("znver3", 32)])
+def test_peeled_tiles_of_any_size_are_legal_and_spared_the_choice(arch: str, vector: int) -> None:
+    """Nine copies of a window in every tile are more code than most, and none of it is too much. Where the
+    loop over tiles had one iteration, nothing was peeled."""
+    params = {"h": 112, "w": 112, "c": 32, "kh": 3, "kw": 3, "padding": 1}
+    workload = ops.workload("depthwise_conv2d", params)
+    limits = (("vector_bytes", vector), ("vector_registers", vector // 2))
+    space = derive(workload.dag, Target("cpu", arch, limits=limits))
+    k = space.sketches.index("pad=inline y.unroll=yes")
+    rows = space.sample(k, 400, np.random.default_rng(0))
+    rows = rows[space.valid(k, rows)]
+    names = [h.name for h in space.sketch(k).holes]
+    points = rows[:, names.index("y.x1")] * rows[:, names.index("y.x2")]
+    for row in rows[np.argsort(-points, kind="stable")][:12]:
+        body = scheduled(workload.dag, space.trace(k, row), space.target).body
+        steps = (x for x in walk(body) if isinstance(x, Store) and E.loads(x.value))
+        assert any(not choices(x) for x in steps if "x" in {y.buffer for y in E.loads(x.value)})

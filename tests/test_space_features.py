@@ -334,6 +334,22 @@ def test_limits_bound_lanes_unrolled_code_and_buffers() -> None:
     assert (lanes[base] <= MAX_LANES).all()
 
 
+def test_limits_count_every_copy_of_a_peeled_tile() -> None:
+    params = {"h": 56, "w": 56, "c": 32, "kh": 3, "kw": 3, "padding": 1}
+    space = derive(ops.workload("depthwise_conv2d", params).dag, target())
+    k = space.sketches.index("pad=inline y.unroll=yes")
+    facts = space.sketch(k).facts
+    rows = space.sample(k, 512, np.random.default_rng(0))
+    env = Columns(zip(space.holes(k), rows.T, strict=True))
+    m = Machine.of(space.target)
+    [y] = [b for b in facts if b.name == "y"]
+    parts = np.minimum(env["y.x1.mid"], 3) * np.minimum(env["y.x2.mid"], 3)
+    assert set(parts.tolist()) == {4, 6, 9}
+    code = measure(y, env, m)["vectors"] * parts
+    base, few = within(facts, env, m), within(facts, env, m, Limits(peeled_vectors=324))
+    assert np.array_equal(few, base & (code <= 324)) and (base & ~few).any() and few.any()
+
+
 def test_blocks_stand_side_by_side_the_hottest_first() -> None:
     case = library_case("transpose_batch_matmul_softmax", np.random.default_rng(3), 40)
     space, rng = derive(case.dag, target()), np.random.default_rng(4)

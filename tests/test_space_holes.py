@@ -77,6 +77,19 @@ def test_a_sampled_divisor_is_any_of_them() -> None:
     assert set(rows[:, 0].tolist()) == {1, 2, 3, 4, 6, 12}
 
 
+def test_the_least_divisor_is_the_number_itself_where_that_is_less() -> None:
+    holes = (H.Choice("n", (1, 6, 7)), H.PerfectTile("t", Hole("n"), least=2))
+    rows = H.sample(holes, 300, np.random.default_rng(0))
+    want = {(1, 1), (6, 2), (6, 3), (6, 6), (7, 7)}
+    assert set(map(tuple, rows.tolist())) == want
+    every = H.every(holes, 100)
+    assert every is not None
+    assert set(map(tuple, every.tolist())) == want
+    assert H.allowed(holes, H.columns(holes, rows)).all()
+    outside = np.array([[6, 1], [7, 1], [6, 4], [1, 0]])
+    assert not H.allowed(holes, H.columns(holes, outside)).any()
+
+
 def test_mutation_changes_most_rows() -> None:
     space = big_space("matmul")
     rng = np.random.default_rng(0)

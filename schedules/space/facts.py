@@ -77,6 +77,7 @@ class BlockFacts:
     flops: int
     special: int  # special functions a point
     selects: int  # choices and comparisons a point
+    copies: Expr  # of its code: what is peeled has a prologue and an epilogue
     item: int
     reduces: bool
     streams: Expr  # 1: results go around the caches; 2: by tiles that begin with a line
@@ -137,13 +138,18 @@ def product(xs: list[Expr]) -> Expr:
     return reduce(mul, xs) if xs else Const(1)
 
 
+def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
+    """The loops around a reduction over tiles whose ends are peeled off."""
+    if b.reducer is None:
+        return []
+    red = vars_bound(b, "reduce")
+    return [x for x in loops if ("partition", 1) in x.annotations and x.var not in red]
+
+
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
     """Choices and comparisons of one instance; none of padding inside a loop over tiles whose ends are peeled
     off, since nearly all iterations are spared it."""
-    red = vars_bound(b, "reduce")
-    peeled = b.reducer is not None and any(
-        ("partition", 1) in x.annotations and x.var not in red for x in loops
-    )
+    peeled = _peeled(b, loops)
 
     def count(x: Expr) -> int:
         if peeled and isinstance(x, E.Select) and not E.loads(x.cond):
@@ -235,6 +241,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         flops,
         special,
         selects(b, loops),
+        product([E.minimum(x.extent, 3) for x in _peeled(b, loops)]),
         ITEMSIZE[dtype],
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),

@@ -49,11 +49,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PerfectTile:
-    """A divisor of ``of``, an expression over earlier holes, at most ``cap``."""
+    """A divisor of ``of``, an expression over earlier holes, at most ``cap``, and at least ``least`` where
+    it is."""
 
     name: str
     of: Expr
     cap: int = 1 << 40
+    least: int = 1
 
     def size(self) -> float:
         return 8.0
@@ -64,18 +66,23 @@ class PerfectTile:
         u = rng.random(n)
         for t in np.unique(total):
             rows = total == t
-            d = divisors(int(t), self.cap)
+            d = self._divisors(int(t))
             out[rows] = d[(u[rows] * len(d)).astype(np.int64)]
         return out
 
     def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
         total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
         totals, which = np.unique(total, return_inverse=True)
-        return which.reshape(-1), [divisors(int(t), self.cap) for t in totals]
+        return which.reshape(-1), [self._divisors(int(t)) for t in totals]
 
     def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
         total = E.evaluate(self.of, known)
-        return (column >= 1) & (column <= self.cap) & (total % np.maximum(column, 1) == 0)
+        least = np.minimum(self.least, total)
+        return (column >= least) & (column <= self.cap) & (total % np.maximum(column, 1) == 0)
+
+    def _divisors(self, total: int) -> np.ndarray:
+        d = divisors(total, self.cap)
+        return d[d >= min(self.least, total)]
 
 
 @dataclass(frozen=True, slots=True)

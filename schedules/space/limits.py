@@ -18,7 +18,8 @@ class Limits:
     """Upper bounds of one candidate."""
 
     spilled_registers: int = 6
-    unrolled_vectors: int = 640  # vector operations in one unrolled body
+    unrolled_vectors: int = 640  # vector operations in one unrolled body,
+    peeled_vectors: int = 2560  # and in all its copies
     scratch_bytes: int = 1 << 30
 
 
@@ -32,6 +33,7 @@ def within(
         tile = register_tile(b, env, m)
         ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
         ok = ok & (tile.vectors <= limits.unrolled_vectors)
+        ok = ok & (tile.vectors * number(b.copies, env) <= limits.peeled_vectors)
         if b.reduces:
             ok = ok & (tile.spills <= limits.spilled_registers)
         written = sum(number(a.whole, env) * a.item for a in b.accesses if a.write)

@@ -53,11 +53,11 @@ class Draft:
         self.holes.append(Choice(name, options))
         return Hole(name)
 
-    def divisor(self, name: str, of: Expr, cap: int = 1 << 40) -> int | Hole:
+    def divisor(self, name: str, of: Expr, cap: int = 1 << 40, least: int = 1) -> int | Hole:
         """A hole that divides ``of``."""
         if isinstance(of, Const) and int(of.value) == 1:
             return 1
-        self.holes.append(PerfectTile(name, of, cap))
+        self.holes.append(PerfectTile(name, of, cap, least))
         return Hole(name)
 
     def even(self, name: str, of: Expr, unit: int | Hole = 1) -> int | Hole:

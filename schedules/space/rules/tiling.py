@@ -151,8 +151,11 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
         count = E.ceildiv(t.n[axis], as_expr(tile))
         guard = axis == t.v and t.tail == "guard"
         name = f"{t.producer}.{axis}.mid"
-        whole = guard or is_chosen_along(d.block(t.producer), t.axis_of[axis])
-        mid = d.divisor(name, count) if whole else d.even(name, count)
+        chosen = is_chosen_along(d.block(t.producer), t.axis_of[axis])
+        if chosen and axis != t.v:
+            mid = d.divisor(name, count, least=2)  # a loop over a single tile has no ends to peel
+        else:  # of few vectors all are at the ends
+            mid = d.divisor(name, count) if chosen or guard else d.even(name, count)
         o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
         outer.append(o)
         middle.append(m)
