@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,11 +16,12 @@ from autotune.building import build_object, emit_module
 from autotune.codegen import llvm
 from autotune.codegen.compile import assembly
 from autotune.errors import CompileError
-from schedules import te
+from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.evaluate import evaluate
 from schedules.model import Target
 from schedules.schedule import Schedule
+from schedules.space.derive import derive
 
 # what the targets of the golden tests may use: nothing of this machine
 X86 = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87", "avx", "avx2", "fma")
@@ -106,6 +109,22 @@ def test_what_a_loop_leaves_alone_is_loaded_before_it_while_registers_last(steps
     assert sum(x.startswith("vfmadd") for x in body) == 2 * steps, text
     assert "%rsp" not in text and "%rbp" not in text, text
     assert sum(x.startswith("vbroadcast") for x in body) == inside, text
+
+
+def test_multiply_adds_take_turns_before_masked_stores() -> None:
+    """A product written out whole whose last columns are masked: no accumulator has all of its chain beside
+    its store, where each step waits for the one before."""
+    sizes = {"ci": 16, "co": 128, "h": 16, "w": 16, "kh": 1, "kw": 1}
+    target = replace(SKYLAKE, limits=(("vector_bytes", 64), ("vector_registers", 32)))
+    space = derive(ops.workload("conv2d", sizes).dag, target)
+    k = space.sketches.index("y.pack=root y.unroll=yes")
+    of = {"y.vec": 48, "y.x1": 2, "y.x2": 4, "y.x1.mid": 4, "y.x2.mid": 2, "y.x3.mid": 1, "y.steps": 1}
+    row = np.array([of.get(h, 0) for h in space.holes(k)])
+    assert space.valid(k, row[None])[0]
+    asm = assembly(emit_module(space.dag, space.trace(k, row), target).text, target)
+    sums = [x.split(",")[-1] for x in asm.splitlines() if "vfmadd" in x and "zmm" in x]
+    assert len(sums) >= 3 * 8 * 16
+    assert sum(a == b for a, b in pairwise(sums)) < len(sums) // 10
 
 
 def test_avx512_uses_its_registers() -> None:

@@ -29,6 +29,8 @@ _X86_64_BASELINE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse
 _METH_FASTCALL = 0x80
 _SWITCH = threading.Lock()
 _LEFT_OUT = ("disable-lsr", "disable-post-ra")
+_LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
+_TAILS = "@llvm.vector.reduce.and."  # what a guard on lanes asks before it stores a whole vector
 
 
 @cache
@@ -68,13 +70,13 @@ def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) 
 def compile_module(text: str, target: Target, *, optimize: bool = True, level: int = 2) -> bytes:
     """ELF object of a module's text. ``optimize=False`` skips the IR passes, not the code generator's
     optimisation, whose ``level`` is 0 to 3. Raises `CompileError`."""
-    with _module(text, target, optimize, level) as (machine, module), _lean():
+    with _module(text, target, optimize, level) as (machine, module), _lean(text):
         return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
     """The same as `compile_module`, as assembly text."""
-    with _module(text, target, optimize) as (machine, module), _lean():
+    with _module(text, target, optimize) as (machine, module), _lean(text):
         return machine.emit_assembly(module)
 
 
@@ -109,20 +111,23 @@ def _module(
 
 
 @contextmanager
-def _lean() -> Iterator[None]:
+def _lean(text: str) -> Iterator[None]:
     """Code generation without loop strength reduction, a quarter to a half of its time for what the text does
     itself (`Expressions.address`), and without scheduling once registers are allocated: a twentieth, for what
     the processor does itself (kernels of 8 tasks are as fast, to 0.3 %). Scheduling before that stays:
-    some kernels lose a fifth without. The switches are the whole process's, where others may compile too
-    (numba), so they are put back."""
+    some kernels lose a fifth without. Nor does code move to where it is used if tails are masked: each vector
+    that is stored under a guard would have its whole chain of multiply-adds there, one accumulator after the
+    other, every step waiting for the one before (a product of 64 unrolled steps took three times as long).
+    The switches are the whole process's, where others may compile too (numba), so they are put back."""
     llvm = _llvm()
+    left_out = _LEFT_OUT + _LEFT_OUT_OF_TAILS * (_TAILS in text)
     with _SWITCH:  # no other thread of ours puts them back meanwhile
         try:
-            for name in _LEFT_OUT:
+            for name in left_out:
                 llvm.set_option("autotune", f"-{name}=true")
             yield
         finally:
-            for name in _LEFT_OUT:
+            for name in left_out:
                 llvm.set_option("autotune", f"-{name}=false")
 
 
