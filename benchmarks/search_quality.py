@@ -36,6 +36,7 @@ from schedules.space import derive
 AFTER = (16, 64)  # trials
 MODELS = {"shipped": "xgb", "scratch": "scratch"}
 ROUNDS, SPELLS, PAUSE_S = 10, 3, 5.0  # of the comparison: a neighbour's spell lasts seconds
+EXPLAINED = 0.95  # of the best known's speed: what has less is kept as a whole
 
 
 def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tuple[Trace, float]:
@@ -107,7 +108,8 @@ def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dic
         "first_s": max(seconds),
         "picks": picks,
         "compared": [
-            {"digest": t.digest, "times_s": each, "trace": json.loads(t.to_json())}
+            {"digest": t.digest, "times_s": each}
+            | ({"trace": t.to_json()} if speed[t.digest] < EXPLAINED * most else {})
             for t, each in zip(distinct, times, strict=True)
         ],
     }
