@@ -81,7 +81,7 @@ def compared(workload: Workload, target: Target, traces: list[Trace]) -> list[li
 
 
 def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dict[str, Any]:
-    labels: list[tuple[str, int, int]] = []  # model, seed, trials
+    picks: dict[str, dict[str, list[str]]] = {n: {str(k): [] for k in (0, *AFTER)} for n in MODELS}  # digests
     traces: list[Trace] = []
     seconds = []
     for seed in range(seeds):
@@ -91,17 +91,16 @@ def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dic
             with tempfile.TemporaryDirectory() as folder:
                 later = chosen(workload, model, seed, target.threads, Path(folder) / "t.db")
             for trials, t in zip((0, *AFTER), (trace, *later), strict=True):
-                labels.append((name, seed, trials))
+                picks[name][str(trials)].append(t.digest)
                 traces.append(t)
     distinct = list({t.digest: t for t in (best, *traces)}.values())
     times = compared(workload, target, distinct)
     speed = {t.digest: 1.0 / min(each) if each else 0.0 for t, each in zip(distinct, times, strict=True)}
     most = max(speed.values())
-    shares: dict[str, dict[str, list[float]]] = {n: {str(k): [] for k in (0, *AFTER)} for n in MODELS}
-    picks: dict[str, dict[str, list[str]]] = {n: {str(k): [] for k in (0, *AFTER)} for n in MODELS}
-    for (name, _, trials), t in zip(labels, traces, strict=True):
-        shares[name][str(trials)].append(round(speed[t.digest] / most, 4))
-        picks[name][str(trials)].append(t.digest)
+    shares = {
+        n: {k: [round(speed[x] / most, 4) for x in digests] for k, digests in each.items()}
+        for n, each in picks.items()
+    }
     return {
         "shares": shares,
         "known": round(speed[best.digest] / most, 4),

@@ -152,10 +152,9 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
         guard = axis == t.v and t.tail == "guard"
         name = f"{t.producer}.{axis}.mid"
         chosen = is_chosen_along(d.block(t.producer), t.axis_of[axis])
-        if chosen and axis != t.v:
-            mid = d.divisor(name, count, least=2)  # a loop over a single tile has no ends to peel
-        else:  # of few vectors all are at the ends
-            mid = d.divisor(name, count) if chosen or guard else d.even(name, count)
+        # a loop over a single tile has no ends to peel; of vectors, which are few, all are at the ends
+        least = 2 if chosen and axis != t.v else 1
+        mid = d.divisor(name, count, least=least) if chosen or guard else d.even(name, count)
         o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
         outer.append(o)
         middle.append(m)
