@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.measure import Control, Measurer, Options, measurer, protocol
+from autotune.devices.cpu import Reference
+from autotune.measure import Control, Measurer, Options, measurer, protocol, worker
+from autotune.measure.arena import Arena, Param
+from autotune.measure.check import Checker
+from autotune.measure.native import Native
 from autotune.workloads import as_workload
 from schedules.model import Trace
 from schedules.space import derive
@@ -155,6 +159,48 @@ def test_what_waits_for_memory_runs_before_each_repeat_as_its_control_does() -> 
     times = protocol.final([kernel("a", 2e-3), kernel("b", 3e-3)], clock, [2e-3, 3e-3], 3, 5, waits)
     for seconds, found in zip((2e-3, 3e-3), times, strict=True):
         assert found == pytest.approx([seconds] * len(found))
+
+
+def test_a_control_is_no_slower_after_what_empties_caches() -> None:
+    """A candidate that streams its results takes the control's arrays out of the caches; were its next run
+    what times are normalised by, the candidate would look a tenth faster than it is."""
+    cached = [True]
+
+    def control(number: int) -> float:
+        seconds = 2e-3 * (number if cached[0] else number + 0.1)
+        cached[0] = True
+        return seconds
+
+    def streams(number: int) -> float:
+        cached[0] = False
+        return 2e-3 * number
+
+    def touch() -> None:
+        cached[0] = True
+
+    for kernel, touched in ((control, touch), (streams, touch), (control, lambda: None)):
+        clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), OPTIONS, touched)
+        assert protocol.screen(kernel, clock, 2e-3, None, OPTIONS).time_s == pytest.approx(2e-3)
+    clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), OPTIONS, lambda: None)
+    assert protocol.screen(streams, clock, 2e-3, None, OPTIONS).rate == pytest.approx(1 / 1.1)
+
+
+def test_a_control_reads_all_of_its_arrays_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    dag, target = fakes.addition((8, 41)), targets.detect(1)
+    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [np.ones((8, 41), "float32")] * 2)
+    cpu = targets.measured_by(target)
+    checker = Checker.of(dag, [np.full((8, 41), 2, "float32")])
+    bench = worker.Bench(target, arena, checker, Native(cpu), Reference(cpu), OPTIONS)
+    control = worker._Control(bench, fakes.build(dag, fakes.trace("right"), target))
+    assert [x.ctypes.data for x in control._lines] == list(arena.timing.pointers)
+    assert [(len(x), x.strides) for x in control._lines] == [(21, (64,))] * 3  # 1312 bytes of each array
+    order: list[str] = []
+    monkeypatch.setattr(worker._Control, "_touch", lambda self: order.append("touch"))
+    clock = control.clock(1e-3, 0)
+    bench.native.time = lambda *args: order.append("run") or 1e6
+    clock.repeat(lambda n: order.append("candidate") or 1e-3, 1)
+    assert order == ["candidate", "touch", "run"]
+    arena.close()
 
 
 def test_a_control_packs_constants_for_itself() -> None:

@@ -104,12 +104,20 @@ class Clock:
 class ControlClock(Clock):
     """The reference is another candidate, ``number`` runs of it, each of which normally takes ``seconds``.
     ``changes``: by which factors, as logarithms, one repeat of it took longer or shorter than the one before;
-    it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show."""
+    it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show.
+    ``touch`` brings its arrays back into the caches."""
 
     def __init__(
-        self, run: Run, number: int, seconds: float, changes: deque[float], options: Options
+        self,
+        run: Run,
+        number: int,
+        seconds: float,
+        changes: deque[float],
+        options: Options,
+        touch: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(partial(self._control, run, number), seconds * number)
+        self._touch = touch
         self.noise = float(np.median(changes)) * SPREAD
         self._changes, self._options = changes, options
         self._runs: list[float] = []  # what the candidate and the reference took since `fresh`
@@ -155,6 +163,7 @@ class ControlClock(Clock):
         return self.noise / len(times) ** 0.5 < FINAL_PRECISION
 
     def _control(self, run: Run, number: int) -> float:
+        self._touch()
         self._bring_back(run)
         return run(number)
 

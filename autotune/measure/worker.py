@@ -198,7 +198,7 @@ class _Loaded:
             return placement.pointers
         pointers = type(placement.pointers)(*placement.pointers)
         for i, pack in self.packing.items():
-            nbytes = self._nbytes(i)
+            nbytes = self.packed_bytes(i)
             if keep is None:
                 to = self._bench.arena.packed[i].open(nbytes, placement.name)
             else:
@@ -215,11 +215,12 @@ class _Loaded:
         if arena.scratch.overrun(self.kernel.scratch_bytes, placement.name):
             return f"writes past the end of its {self.kernel.scratch_bytes} bytes of scratch"
         for i in self.packing:
-            if arena.packed[i].overrun(self._nbytes(i), placement.name):
-                return f"packing writes past the end of the {self._nbytes(i)} bytes of {arena.params[i].name}"
+            nbytes = self.packed_bytes(i)
+            if arena.packed[i].overrun(nbytes, placement.name):
+                return f"packing writes past the end of the {nbytes} bytes of {arena.params[i].name}"
         return ""
 
-    def _nbytes(self, i: int) -> int:
+    def packed_bytes(self, i: int) -> int:
         dtype, shape = parse_signature(self.packing[i].signature)[0][1]
         return prod(shape) * np.dtype(dtype).itemsize
 
@@ -247,6 +248,9 @@ class _Control:
         self._loaded = _Loaded(bench, data)
         self._keep: list[np.ndarray] = []  # what is packed
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
+        packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
+        sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
+        self._lines = [first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
         self._changes = protocol.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> protocol.Clock:
@@ -257,8 +261,14 @@ class _Control:
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
         options = self._bench.options
         return protocol.ControlClock(
-            run, protocol.repeats_of(seconds, options), seconds, self._changes, options
+            run, protocol.repeats_of(seconds, options), seconds, self._changes, options, self._touch
         )
+
+    def _touch(self) -> None:
+        """Read a byte of every line of its arrays: what a candidate streams, or copies for itself, takes them
+        out of the caches."""
+        for lines in self._lines:
+            lines.max(initial=0)
 
 
 def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> protocol.Run:
@@ -271,6 +281,11 @@ def _timed(bench: Bench, loaded: LoadedObject, pointers: Pointers, scratch: int)
     # With no scratch the kernel gets null, as from its ordinary caller.
     memory = scratch if loaded.scratch_bytes else None
     return lambda n: bench.native.time(loaded.address, pointers, memory, threads, n, clock) * 1e-9
+
+
+def first_of_lines(address: int, nbytes: int) -> np.ndarray:
+    """The first byte of every line of memory."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))[::LINE]
 
 
 def _wrong(reason: str, error: float, start: float) -> Measurement:
