@@ -15,6 +15,7 @@ import base64
 import binascii
 import importlib
 import importlib.util
+import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -202,8 +203,18 @@ class XGBModel:
 
 
 def encode(bag: Iterable[Any]) -> list[str]:
-    """Boosters as text: UBJ, deflated, in base64."""
-    return [base64.b64encode(zlib.compress(bytes(m.save_raw("ubj")), 9)).decode("ascii") for m in bag]
+    """Boosters as text: UBJ, deflated, in base64; without the numbers that only training asks for."""
+    xgb = importlib.import_module("xgboost")
+    out = []
+    for m in bag:
+        document = json.loads(m.save_raw("json"))
+        for tree in document["learner"]["gradient_booster"]["model"]["trees"]:
+            for name in ("base_weights", "loss_changes", "sum_hessian"):
+                tree[name] = [0.0] * len(tree[name])
+        lean = xgb.Booster({"nthread": 1})
+        lean.load_model(bytearray(json.dumps(document), "utf-8"))
+        out.append(base64.b64encode(zlib.compress(bytes(lean.save_raw("ubj")), 9)).decode("ascii"))
+    return out
 
 
 def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:

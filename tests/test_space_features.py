@@ -162,6 +162,47 @@ def test_rows_a_power_of_two_apart_share_few_cache_sets(n: int, k: int, ways: fl
 
 
 @pytest.mark.parametrize(
+    ("k", "n", "read", "write"),
+    [
+        (24, 40, 32, 32),  # rows of 96 and of 160 bytes
+        (1024, 40, 4096, 32),
+        (24, 1 << 16, 16 << 10, 16 << 10),  # of b, and more than is told apart
+    ],
+)
+def test_alignment_of_rows_is_a_power_of_two(k: int, n: int, read: int, write: int) -> None:
+    q = measured(Schedule(ops.workload("matmul", {"m": 3, "n": n, "k": k}).dag))
+    assert (q["read_alignment"], q["write_alignment"]) == (read, write)
+    flat = measured(Schedule(ops.workload("add", {"n": 4096}).dag))
+    assert flat["read_alignment"] == flat["write_alignment"] == 0  # one row
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 6), (2, 3), (6, 1)])
+def test_tiles_of_planes_read_a_strip_of_each_row(rows: int, columns: int) -> None:
+    """A pixel's channels lie side by side, and so do the pixels of a row; rows are pages apart."""
+    shape = {"b": 1, "h": 96, "w": 96, "ci": 128, "co": 64, "kh": 1, "kw": 1}
+    s = Schedule(ops.workload("conv2d", shape).dag)
+    b, x, y, c, *red = s.loops("y")
+    x0, x1 = s.split(x, (None, rows))
+    y0, y1 = s.split(y, (None, columns))
+    c0, c1 = s.split(c, (None, 16))
+    s.reorder(b, x0, y0, c0, *red, x1, y1, c1)
+    s.unroll(x1)
+    s.unroll(y1)
+    s.vectorize(c1)
+    q = measured(s)
+    pixels, weights = 96 * 96 * 128, 128 * 64  # of which a strip is 16
+    assert q["strips"] == pytest.approx((rows * pixels + 128 * weights) / (pixels + weights))
+    assert q["paged_rows"] == rows
+
+
+def test_whether_rows_are_pipelined_is_told() -> None:
+    s = Schedule(ops.workload("matmul", {"m": 3, "n": 8, "k": 5}).dag)
+    assert measured(s)["pipelined"] == 0
+    s.annotate(s.loops("c")[0], "software_pipeline", 1)
+    assert measured(s)["pipelined"] == 1
+
+
+@pytest.mark.parametrize(
     ("rows", "lanes", "run"),
     [
         (8, 16, 4096),  # eight rows at a time, each to its end

@@ -57,8 +57,10 @@ class AccessFacts:
     run: Expr
     longer: Expr
     visits: Expr
+    reach: Expr  # elements that lie side by side among ``inner``
     walk: tuple[tuple[Expr, Expr], ...]
     again: Expr  # how often the loops outside of a full reduction come back to the same elements
+    row: Expr  # bytes from a row of the buffer to the next; 0 where it has one row
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class BlockFacts:
     streams: Expr  # 1: results go around the caches; 2: by tiles that begin with a line
     ahead: Expr  # more than 0: what it reads was asked for before,
     meanwhile: bool  # and while other blocks were computed
+    pipelined: Expr  # more than 0: around it, an iteration's last blocks run beside the next one's first
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; none without loops around the register tile
     levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
@@ -223,8 +226,10 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 _run(held, buf.shape, 1),
                 _run(onward, buf.shape, 1 + write),
                 product(onward) * product([x.extent for x in near if not _moves(x, at)]),
+                _run(_box(at, buf.shape, tile + deep), buf.shape, 2),
                 tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
                 product([x.extent for k, x in enumerate(outer) if k not in moves]),
+                buf.shape[-1] * ITEMSIZE[buf.dtype] if len(buf.shape) > 1 else Const(0),
             )
         )
     used.update((buf.name, loops) for buf, _, _ in places)
@@ -246,6 +251,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         *_ahead(loops),
+        next((as_expr(n) for x in loops for key, n in x.annotations if key == "software_pipeline"), Const(0)),
         tuple(facts),
         _nested(tuple(places), _spans(rest), _spans(tile)),
         _levels(tuple(places), _spans(rest), _spans(tile)),

@@ -34,6 +34,7 @@ KEPT = 0.4  # cycles of a step for each register of what is used again and waits
 SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
 RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
 PAGE = 4 << 10  # bytes, after which prefetching begins anew
+ALIGNED = 16 << 10  # bytes; what is further apart by a power of two meets where these do
 FOLLOWED = 12  # runs read in turns that prefetching can follow at a time, if nothing is read twice,
 FOLLOWED_APART = 32  # or each by instructions of its own
 HOLDS = 0.9  # of a cache, before what is used again must be fetched again
@@ -103,11 +104,16 @@ FEATURES_PER_BLOCK = (
     "from_l3",
     "from_memory",
     "ahead",
+    "pipelined",
     "memory_runs",
+    "strips",
+    "paged_rows",
     "l1_touched",
     "l2_touched",
     "l1_run",
     "l2_run",
+    "read_alignment",
+    "write_alignment",
     "selects",
     "compute_cycles",
     "memory_cycles",
@@ -210,6 +216,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     inner_bytes = memory = fetched = np.zeros_like(lanes)
     beyond, times = _again(b, env, m)
     asked = runs = np.zeros(())  # bytes that are read from memory, and in how many runs
+    far = strips = np.zeros(())  # bytes that are read from beyond the second cache; how many strips at a time
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         memory = memory + number(a.whole, env) * a.item
@@ -221,6 +228,8 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         if not a.write:
             asked = asked + here[-1]
             runs = runs + here[-1] / a.item / _run_length(a, env)
+            far = far + here[1]
+            strips = strips + here[1] * np.maximum(number(a.inner, env) / number(a.reach, env), 1.0)
     moved = [beyond[0] - beyond[1], beyond[1] - beyond[2], beyond[2]]
     asked, runs = asked * times, runs * times
     l2_traffic = inner_bytes * outer
@@ -277,8 +286,13 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "from_l3": moved[1],
         "from_memory": moved[2],
         "ahead": ahead,
+        "pipelined": number(b.pipelined, env),
         "memory_runs": runs,
+        "strips": strips / np.maximum(far, 1.0),
+        "paged_rows": _paged_rows(b, env),
         **_levels(b, env, m),
+        "read_alignment": _alignment(b, False, env),
+        "write_alignment": _alignment(b, True, env),
         "selects": instances * b.selects,
         "compute_cycles": compute,
         "memory_cycles": memory_cycles,
@@ -404,6 +418,30 @@ def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[
             lost = np.clip(along, 0.0, MISSES) * later + np.clip(across, 0.0, MISSES) * near
             missing = missing + MISSING[level] * lines * lost
     return worst[0], worst[1], missing
+
+
+def _alignment(b: BlockFacts, write: bool, env: Columns) -> Number:
+    """The largest power of two that divides the bytes from row to row of what is read, or written, up to
+    `ALIGNED`: such rows meet in sets of caches, in banks of memory, and in the low bits of an address by
+    which a load is told from earlier stores."""
+    out: Number = np.zeros(())
+    for a in b.accesses:
+        if a.write == write:
+            out = np.maximum(out, np.minimum(_unit(number(a.row, env)), ALIGNED))
+    return out.astype(np.float64)
+
+
+def _paged_rows(b: BlockFacts, env: Columns) -> Number:
+    """Rows of a register tile that lie in pages of their own: prefetching follows each by itself, and what
+    is stored is fetched along all of them at once."""
+    most: Number = np.ones(())
+    for a in b.accesses:
+        rows: Number = np.ones(())
+        for extent, step in a.rows:
+            apart = np.abs(number(step, env)) * a.item >= PAGE
+            rows = rows * np.where(apart, number(extent, env), 1.0)
+        most = np.maximum(most, rows)
+    return most
 
 
 def _beside(step: Expr, most: int) -> bool:
