@@ -53,9 +53,9 @@ class Prior:
         check_features(features, self.feature_names)
 
     def predict(self, features: Features) -> Scores:
-        """Throughput over the best of the task, with caution: the geometric mean of what the boosters and the
-        analytic estimate say, by weight. Boosters order candidates better, but what they rank first of
-        thousands is often where they are most mistaken, and the estimate seldom makes the same mistake."""
+        """What candidates are worth, with caution: the geometric mean of what the boosters and the analytic
+        estimate say, by weight. Boosters order candidates better, but what they rank first of thousands is
+        often where they are most mistaken, and the estimate seldom makes the same mistake."""
         return self._mean(features, self._bag, 0)
 
     def draft(self, features: Features) -> Scores:
@@ -72,7 +72,8 @@ class Prior:
         return scores
 
     def learned(self, features: Features) -> Scores:
-        """Throughput over the best of the task as the boosters alone expect it."""
+        """What the boosters alone expect: throughput over the best of the task; for AVX-512 its mean with the
+        share of random candidates that are slower."""
         return self._expected(self._inputs(features), self._bag, 0)
 
     @cached_property
