@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import measure_fakes as fakes
 import numpy as np
@@ -183,6 +184,37 @@ def test_a_control_is_no_slower_after_what_empties_caches() -> None:
         assert protocol.screen(kernel, clock, 2e-3, None, OPTIONS).time_s == pytest.approx(2e-3)
     clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), OPTIONS, lambda: None)
     assert protocol.screen(streams, clock, 2e-3, None, OPTIONS).rate == pytest.approx(1 / 1.1)
+
+
+def test_where_caches_do_not_hold_both_each_runs_once_before_it_is_timed() -> None:
+    """The first run after the other takes half as long again, that of the first repeat too."""
+    last = [""]
+
+    def kernel(name: str, seconds: float) -> protocol.Run:
+        def run(number: int) -> float:
+            first, last[0] = last[0] != name, name
+            return seconds * (number + 0.5 * first)
+
+        return run
+
+    control = kernel("control", 2e-3)
+    clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), OPTIONS, None)
+    timing = protocol.screen(kernel("other", 3e-3), clock, 4.5e-3, None, OPTIONS)
+    assert timing.times_s == pytest.approx([3e-3] * len(timing.times_s))
+    assert timing.rate == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("l3_bytes", "touches"), [(1 << 20, True), (1 << 10, False)])
+def test_a_control_is_touched_where_the_last_cache_holds_all(l3_bytes: int, touches: bool) -> None:
+    dag, host = fakes.addition((8, 41)), targets.detect(1)
+    target = replace(host, limits=tuple(sorted({**dict(host.limits), "l3_bytes": l3_bytes}.items())))
+    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [np.ones((8, 41), "float32")] * 2)
+    cpu = targets.measured_by(host)
+    checker = Checker.of(dag, [np.full((8, 41), 2, "float32")])
+    bench = worker.Bench(target, arena, checker, Native(cpu), Reference(cpu), OPTIONS)
+    clock = worker._Control(bench, fakes.build(dag, fakes.trace("right"), host)).clock(1e-3, 0)
+    assert isinstance(clock, protocol.ControlClock) and (clock._touch is not None) == touches
+    arena.close()
 
 
 def test_a_control_reads_all_of_its_arrays_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,8 @@ class ControlClock(Clock):
     """The reference is another candidate, ``number`` runs of it, each of which normally takes ``seconds``.
     ``changes``: by which factors, as logarithms, one repeat of it took longer or shorter than the one before;
     it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show.
-    ``touch`` brings its arrays back into the caches."""
+    ``touch`` brings its arrays back into the caches; None where there is too much for that, or memory in use
+    beside them: then it and what it is compared with run once before each repeat."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class ControlClock(Clock):
         seconds: float,
         changes: deque[float],
         options: Options,
-        touch: Callable[[], None] = lambda: None,
+        touch: Callable[[], None] | None = lambda: None,
     ) -> None:
         super().__init__(partial(self._control, run, number), seconds * number)
         self._touch = touch
@@ -125,7 +126,7 @@ class ControlClock(Clock):
 
     def repeat(self, run: Run, number: int) -> float:
         before = self._last
-        if self._references:  # else nothing has run since
+        if self._references or self._touch is None:  # else nothing has run since
             self._bring_back(run)
         seconds = run(number) / number
         self._last = self._reference()
@@ -163,15 +164,14 @@ class ControlClock(Clock):
         return self.noise / len(times) ** 0.5 < FINAL_PRECISION
 
     def _control(self, run: Run, number: int) -> float:
-        if self._options.from_memory:  # no cache would hold what is read again
-            self._bring_back(run)
-        else:
+        self._bring_back(run)
+        if self._touch is not None:
             self._touch()
         return run(number)
 
     def _bring_back(self, run: Run) -> None:
-        """What waits for memory does so longer after the other than after itself."""
-        if self._options.from_memory:
+        """What waits for memory, or the last cache, does so longer after the other than after itself."""
+        if self._options.from_memory or self._touch is None:
             warm(run, self._options)
 
 

@@ -34,6 +34,7 @@ from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
 Beside = Callable[[int], protocol.Clock]  # the clock for something of so many bytes of scratch
+KEPT_SHARE = 0.25  # of the last cache, which others use too, that keeps arrays while something else runs
 COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow
 
 
@@ -250,6 +251,7 @@ class _Control:
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
         sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
+        self._nbytes = sum(sizes)
         self._lines = [first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
         self._changes = protocol.no_changes()
 
@@ -260,8 +262,10 @@ class _Control:
         scratch = self._bench.arena.scratch.open(room, "begin")
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
         options = self._bench.options
+        held = self._nbytes + room <= KEPT_SHARE * self._bench.target.limit("l3_bytes", 8 << 20)
         return protocol.ControlClock(
-            run, protocol.repeats_of(seconds, options), seconds, self._changes, options, self._touch
+            *(run, protocol.repeats_of(seconds, options), seconds, self._changes, options),
+            self._touch if held else None,
         )
 
     def _touch(self) -> None:
