@@ -14,6 +14,7 @@ from schedules.ops import compulsory_bytes
 
 SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
+KEPT_SHARE = 0.25  # of the last cache, which others use too
 BALANCE = 8  # FLOPs that a core does while a byte comes from beyond its caches, about, on any CPU of today
 
 
@@ -23,6 +24,12 @@ def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
     moved = compulsory_bytes(dag)
     beyond = moved > target.limit("l2_bytes", 512 << 10) * target.threads
     return target.kind == "cpu" and beyond and count_flops(dag) < BALANCE * moved
+
+
+def outgrows_caches(nbytes: int, target: Target) -> bool:
+    """Whether arrays of so many bytes, and scratch of their size, are out of the caches once something else
+    has run."""
+    return 2 * nbytes > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
 
 
 def limit_of(

@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
-from autotune.limits import waits_for_memory
+from autotune.limits import outgrows_caches, waits_for_memory
 from autotune.measure.protocol import WARM_RUNS, WARM_S
 from autotune.metrics import PREDICTED
 from autotune.search import policies
@@ -94,7 +94,8 @@ class Session:
         self.here: set[str] = set()  # digests of the traces that this run found ok
         self.finals: set[str] = set()  # uids of this run's finals
         self._batch_size = FIRST_BATCH
-        self._warm = waits_for_memory(workload.dag, target)
+        large = outgrows_caches(sum(t.nbytes for t in workload.dag.params), target)
+        self._warm_runs = WARM_RUNS if waits_for_memory(workload.dag, target) else int(large)
         self._expectation = Expectation()
         self._peak: Callable[[], float] | None = None
         self._stack = contextlib.ExitStack()
@@ -265,7 +266,7 @@ class Session:
 
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well."""
-        return _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm)
+        return _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with so many of this one to come; 0 when all are done."""
@@ -287,7 +288,7 @@ class Session:
             chosen = records[:k]
             missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
-            if _finals_s(slowest, len(chosen), rounds, repeats, self._warm) + missing * each <= left:
+            if _finals_s(slowest, len(chosen), rounds, repeats, self._warm_runs) + missing * each <= left:
                 return chosen, rounds, repeats
         return None
 
@@ -400,13 +401,12 @@ class _Timer:
         self._spent[self._phase] += time.monotonic() - self._begin
 
 
-def _finals_s(time_s: float, k: int, rounds: int, repeats: int, warm: bool = False) -> float:
+def _finals_s(time_s: float, k: int, rounds: int, repeats: int, warm_runs: int = 0) -> float:
     """Seconds that finalists take at most: on an unsteady machine twice the rounds, of a warm-up and
-    repeats, which last a millisecond at least, with a reference between, which is as long. ``warm``: each
-    follows runs that bring its arrays back."""
+    repeats, which last a millisecond at least, with a reference between, which is as long. Each follows
+    ``warm_runs`` that bring its arrays back."""
     each = max(time_s, 1e-3) + max(time_s, 1.5e-3)
-    if warm:
-        each += 2 * min(WARM_RUNS * time_s, WARM_S + time_s)
+    each += 2 * min(warm_runs * time_s, WARM_S + time_s)
     return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * each
 
 

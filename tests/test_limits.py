@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.devices import cpu, special
-from autotune.limits import limit_of, waits_for_memory
+from autotune.limits import limit_of, outgrows_caches, waits_for_memory
 from autotune.targets import detect
 from autotune.workloads import as_workload
 from schedules import ops, te
@@ -113,3 +113,10 @@ def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> 
     assert waits_for_memory(dag, Target("cpu", "x", limits=(("l2_bytes", 1 << 20),))) is waits
     assert not waits_for_memory(dag, Target("cpu", "x", limits=(("l2_bytes", 1 << 30),)))
     assert not waits_for_memory(dag, Target("cuda", "sm_90", limits=(("l2_bytes", 1 << 20),)))
+
+
+def test_arrays_and_scratch_of_their_size_outgrow_a_part_of_the_last_cache() -> None:
+    target = targets.parse("x86-64-v3", 1)
+    l3 = target.limit("l3_bytes", 8 << 20)
+    assert not outgrows_caches(l3 // 8, target)
+    assert outgrows_caches(l3 // 8 + 1, target)

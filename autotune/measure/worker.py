@@ -24,6 +24,7 @@ from autotune.codegen.entry import parse_signature
 from autotune.codegen.gridcode import is_grid_code
 from autotune.devices.cpu import Reference
 from autotune.errors import CompileError
+from autotune.limits import outgrows_caches
 from autotune.measure import protocol, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
@@ -34,7 +35,6 @@ from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
 Beside = Callable[[int], protocol.Clock]  # the clock for something of so many bytes of scratch
-KEPT_SHARE = 0.25  # of the last cache, which others use too, that keeps arrays while something else runs
 COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow
 
 
@@ -262,10 +262,9 @@ class _Control:
         scratch = self._bench.arena.scratch.open(room, "begin")
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
         options = self._bench.options
-        held = self._nbytes + room <= KEPT_SHARE * self._bench.target.limit("l3_bytes", 8 << 20)
+        touch = None if outgrows_caches(self._nbytes, self._bench.target) else self._touch
         return protocol.ControlClock(
-            *(run, protocol.repeats_of(seconds, options), seconds, self._changes, options),
-            self._touch if held else None,
+            run, protocol.repeats_of(seconds, options), seconds, self._changes, options, touch
         )
 
     def _touch(self) -> None:
