@@ -116,7 +116,7 @@ def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> 
 
 
 def test_arrays_and_scratch_of_their_size_outgrow_a_part_of_the_last_cache() -> None:
-    target = targets.parse("x86-64-v3", 1)
+    target = detect(1)
     l3 = target.limit("l3_bytes", 8 << 20)
     assert not outgrows_caches(l3 // 8, target)
     assert outgrows_caches(l3 // 8 + 1, target)
