@@ -14,7 +14,7 @@ from schedules.ops import compulsory_bytes
 
 SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
-KEPT_SHARE = 0.25  # of the last cache, which others use too
+KEPT_SHARE = 0.5  # of the last cache, which others use too
 BALANCE = 8  # FLOPs that a core does while a byte comes from beyond its caches, about, on any CPU of today
 
 

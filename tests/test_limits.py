@@ -118,5 +118,5 @@ def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> 
 def test_arrays_and_scratch_of_their_size_outgrow_a_part_of_the_last_cache() -> None:
     target = detect(1)
     l3 = target.limit("l3_bytes", 8 << 20)
-    assert not outgrows_caches(l3 // 8, target)
-    assert outgrows_caches(l3 // 8 + 1, target)
+    assert not outgrows_caches(l3 // 4, target)
+    assert outgrows_caches(l3 // 4 + 1, target)
