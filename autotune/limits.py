@@ -29,7 +29,7 @@ def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
 def outgrows_caches(nbytes: int, target: Target) -> bool:
     """Whether arrays of so many bytes, and scratch of their size, are out of the caches once something else
     has run."""
-    return 2 * nbytes > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
+    return target.kind == "cpu" and 2 * nbytes > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
 
 
 def limit_of(

@@ -29,6 +29,7 @@ from autotune.tuning import Best, Progress, TuneOptions, TuneResult
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, TraceError, Workload
+from schedules.ops import compulsory_bytes
 from schedules.space.base import Candidate, Space
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Session:
         self.here: set[str] = set()  # digests of the traces that this run found ok
         self.finals: set[str] = set()  # uids of this run's finals
         self._batch_size = FIRST_BATCH
-        large = outgrows_caches(sum(t.nbytes for t in workload.dag.params), target)
+        large = outgrows_caches(compulsory_bytes(workload.dag), target)
         self._warm_runs = WARM_RUNS if waits_for_memory(workload.dag, target) else int(large)
         self._expectation = Expectation()
         self._peak: Callable[[], float] | None = None

@@ -26,7 +26,7 @@ from autotune.resume import DECISIONS
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload
-from schedules.space import derive
+from schedules.space import DerivedSpace, derive
 
 DIGITS = 4  # of a time; it repeats to a percent
 
@@ -50,6 +50,16 @@ class Measured:
     workload: Workload
     target: Target
     sketches: tuple[Sketch, ...]
+
+
+def still_offered(task: Measured, space: DerivedSpace) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of each sketch that the space still has: its place in the task and in the space, and which of its
+    candidates are valid there, [n]."""
+    number = {name: k for k, name in enumerate(space.sketches)}
+    for i, s in enumerate(task.sketches):
+        k = number.get(s.name)
+        if k is not None and tuple(space.holes(k)) == s.holes:
+            yield i, k, space.valid(k, s.rows)
 
 
 def of_log(log: Log) -> Iterator[Measured]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from measured import Measured, Sketch, read, write
+from measured import Measured, Sketch, read, still_offered, write
 from suite import commit
 from train_cost_model import HELD_OUT
 
@@ -35,13 +35,10 @@ def again(task: Measured, times: int) -> Measured:
     """The task timed anew, its drawn candidates so many times; what fails now, or is in no space any more,
     stays."""
     space = derive(task.workload.dag, task.target)
-    number = {name: i for i, name in enumerate(space.sketches)}
     due = []  # (sketch of the file, row, trace, drawn)
-    for s, sketch in enumerate(task.sketches):
-        k = number.get(sketch.name)
-        if k is None or tuple(space.holes(k)) != sketch.holes:
-            continue
-        for i in np.flatnonzero((sketch.time_s < LONG_S) & space.valid(k, sketch.rows)):
+    for s, k, valid in still_offered(task, space):
+        sketch = task.sketches[s]
+        for i in np.flatnonzero(valid & (sketch.time_s < LONG_S)):
             due.append((s, int(i), space.trace(k, sketch.rows[i]), bool(sketch.drawn[i])))
     found: dict[tuple[int, int], list[float]] = {}
     for seed in range(times):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import Measured
+from measured import Measured, still_offered
 from measured import read as read_measured
 
 from autotune.replay import Table, play
@@ -97,13 +97,10 @@ def extract(measured: Path, out: Path) -> None:
 def of_task(measured: Measured) -> TaskData | None:
     """None where fewer than `LEAST` of the candidates are left."""
     space = derive(measured.workload.dag, measured.target)
-    number = {name: i for i, name in enumerate(space.sketches)}
     kept = []
-    for sketch in measured.sketches:
-        s = number.get(sketch.name)
-        if s is not None and tuple(space.holes(s)) == sketch.holes:
-            valid = space.valid(s, sketch.rows)
-            kept.append((s, sketch.rows[valid], sketch.time_s[valid], sketch.drawn[valid]))
+    for i, s, valid in still_offered(measured, space):
+        sketch = measured.sketches[i]
+        kept.append((s, sketch.rows[valid], sketch.time_s[valid], sketch.drawn[valid]))
     if sum(len(rows) for _, rows, _, _ in kept) < LEAST:
         return None
     width = max(rows.shape[1] for _, rows, _, _ in kept)

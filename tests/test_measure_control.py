@@ -16,7 +16,7 @@ from autotune.measure.arena import Arena, Param
 from autotune.measure.check import Checker
 from autotune.measure.native import Native
 from autotune.workloads import as_workload
-from schedules.model import Trace
+from schedules.model import Target, Trace
 from schedules.space import derive
 
 OPTIONS = Options()
@@ -204,35 +204,37 @@ def test_where_caches_do_not_hold_both_each_runs_once_before_it_is_timed() -> No
     assert timing.rate == pytest.approx(1)
 
 
+def bench(target: Target) -> tuple[worker.Bench, bytes]:
+    """What a worker measures an addition of 1312 bytes an array with, and a right kernel for it."""
+    dag, host = fakes.addition((8, 41)), targets.detect(1)
+    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [np.ones((8, 41), "float32")] * 2)
+    cpu, checker = targets.measured_by(host), Checker.of(dag, [np.full((8, 41), 2, "float32")])
+    made = worker.Bench(target, arena, checker, Native(cpu), Reference(cpu), OPTIONS)
+    return made, fakes.build(dag, fakes.trace("right"), host)
+
+
 @pytest.mark.parametrize(("l3_bytes", "touches"), [(1 << 20, True), (1 << 10, False)])
 def test_a_control_is_touched_where_the_last_cache_holds_all(l3_bytes: int, touches: bool) -> None:
-    dag, host = fakes.addition((8, 41)), targets.detect(1)
+    host = targets.detect(1)
     target = replace(host, limits=tuple(sorted({**dict(host.limits), "l3_bytes": l3_bytes}.items())))
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [np.ones((8, 41), "float32")] * 2)
-    cpu = targets.measured_by(host)
-    checker = Checker.of(dag, [np.full((8, 41), 2, "float32")])
-    bench = worker.Bench(target, arena, checker, Native(cpu), Reference(cpu), OPTIONS)
-    clock = worker._Control(bench, fakes.build(dag, fakes.trace("right"), host)).clock(1e-3, 0)
+    made, kernel = bench(target)
+    clock = worker._Control(made, kernel).clock(1e-3, 0)
     assert isinstance(clock, protocol.ControlClock) and (clock._touch is not None) == touches
-    arena.close()
+    made.arena.close()
 
 
 def test_a_control_reads_all_of_its_arrays_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    dag, target = fakes.addition((8, 41)), targets.detect(1)
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [np.ones((8, 41), "float32")] * 2)
-    cpu = targets.measured_by(target)
-    checker = Checker.of(dag, [np.full((8, 41), 2, "float32")])
-    bench = worker.Bench(target, arena, checker, Native(cpu), Reference(cpu), OPTIONS)
-    control = worker._Control(bench, fakes.build(dag, fakes.trace("right"), target))
-    assert [x.ctypes.data for x in control._lines] == list(arena.timing.pointers)
+    made, kernel = bench(targets.detect(1))
+    control = worker._Control(made, kernel)
+    assert [x.ctypes.data for x in control._lines] == list(made.arena.timing.pointers)
     assert [(len(x), x.strides) for x in control._lines] == [(21, (64,))] * 3  # 1312 bytes of each array
     order: list[str] = []
     monkeypatch.setattr(worker._Control, "_touch", lambda self: order.append("touch"))
     clock = control.clock(1e-3, 0)
-    bench.native.time = lambda *args: order.append("run") or 1e6
+    made.native.time = lambda *args: order.append("run") or 1e6
     clock.repeat(lambda n: order.append("candidate") or 1e-3, 1)
     assert order == ["candidate", "touch", "run"]
-    arena.close()
+    made.arena.close()
 
 
 def test_a_control_packs_constants_for_itself() -> None:

@@ -105,8 +105,8 @@ class ControlClock(Clock):
     """The reference is another candidate, ``number`` runs of it, each of which normally takes ``seconds``.
     ``changes``: by which factors, as logarithms, one repeat of it took longer or shorter than the one before;
     it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show.
-    ``touch`` brings its arrays back into the caches; None where there is too much for that, or memory in use
-    beside them: then it and what it is compared with run once before each repeat."""
+    ``touch`` brings its arrays back into the caches; None where these are too large for that: then it and
+    what it is compared with run once before each repeat."""
 
     def __init__(
         self,
@@ -164,15 +164,17 @@ class ControlClock(Clock):
         return self.noise / len(times) ** 0.5 < FINAL_PRECISION
 
     def _control(self, run: Run, number: int) -> float:
-        self._bring_back(run)
-        if self._touch is not None:
+        if not self._bring_back(run) and self._touch is not None:
             self._touch()
         return run(number)
 
-    def _bring_back(self, run: Run) -> None:
-        """What waits for memory, or the last cache, does so longer after the other than after itself."""
-        if self._options.from_memory or self._touch is None:
+    def _bring_back(self, run: Run) -> bool:
+        """What waits for memory, or the last cache, does so longer after the other than after itself; whether
+        this does, and has been run for it."""
+        waits = self._options.from_memory or self._touch is None
+        if waits:
             warm(run, self._options)
+        return bool(waits)
 
 
 def no_changes() -> deque[float]:

@@ -252,7 +252,7 @@ class _Control:
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
         sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
         self._nbytes = sum(sizes)
-        self._lines = [first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
+        self._lines = [_first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
         self._changes = protocol.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> protocol.Clock:
@@ -286,7 +286,7 @@ def _timed(bench: Bench, loaded: LoadedObject, pointers: Pointers, scratch: int)
     return lambda n: bench.native.time(loaded.address, pointers, memory, threads, n, clock) * 1e-9
 
 
-def first_of_lines(address: int, nbytes: int) -> np.ndarray:
+def _first_of_lines(address: int, nbytes: int) -> np.ndarray:
     """The first byte of every line of memory."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))[::LINE]
 

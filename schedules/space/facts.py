@@ -251,7 +251,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         *_ahead(loops),
-        next((as_expr(n) for x in loops for key, n in x.annotations if key == "software_pipeline"), Const(0)),
+        _hint(loops, "software_pipeline")[0],
         tuple(facts),
         _nested(tuple(places), _spans(rest), _spans(tile)),
         _levels(tuple(places), _spans(rest), _spans(tile)),
@@ -261,11 +261,13 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
 def _ahead(loops: list[Loop]) -> tuple[Expr, bool]:
     """How many iterations ahead of a loop a block's arguments are asked for, and whether other blocks run in
     that loop too."""
-    for x in loops:
-        for key, n in x.annotations:
-            if key == "prefetch":
-                return as_expr(n), len(list(blocks(x.body))) > 1
-    return Const(0), False
+    ahead, loop = _hint(loops, "prefetch")
+    return ahead, loop is not None and len(list(blocks(loop.body))) > 1
+
+
+def _hint(loops: list[Loop], key: str) -> tuple[Expr, Loop | None]:
+    """The value of a hint, and the outermost loop that has it; 0 where none has."""
+    return next(((as_expr(n), x) for x in loops for k, n in x.annotations if k == key), (Const(0), None))
 
 
 def _spans(loops: list[Loop]) -> tuple[Span, ...]:
