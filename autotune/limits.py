@@ -15,6 +15,7 @@ from schedules.ops import compulsory_bytes
 SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
 KEPT_SHARE = 0.5  # of the last cache, which others use too
+WARM_RUNS = 3  # until times settle (ADR 21)
 BALANCE = 8  # FLOPs that a core does while a byte comes from beyond its caches, about, on any CPU of today
 
 
@@ -26,10 +27,16 @@ def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
     return target.kind == "cpu" and beyond and count_flops(dag) < BALANCE * moved
 
 
-def outgrows_caches(nbytes: int, target: Target) -> bool:
-    """Whether arrays of so many bytes, and scratch of their size, are out of the caches once something else
-    has run."""
-    return target.kind == "cpu" and 2 * nbytes > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
+def outgrows_caches(dag: ComputeDAG, target: Target) -> bool:
+    """Whether the arrays, and scratch of their size, are out of the caches once something else has run."""
+    beyond = 2 * compulsory_bytes(dag) > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
+    return target.kind == "cpu" and beyond
+
+
+def warm_runs(dag: ComputeDAG, target: Target) -> int:
+    """Runs after which a kernel's arrays are where they are when it is called again and again, if others ran
+    before; 0 where reading them does."""
+    return WARM_RUNS if waits_for_memory(dag, target) else int(outgrows_caches(dag, target))
 
 
 def limit_of(

@@ -17,8 +17,8 @@ import numpy as np
 
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
-from autotune.limits import outgrows_caches, waits_for_memory
-from autotune.measure.protocol import WARM_RUNS, WARM_S
+from autotune.limits import warm_runs
+from autotune.measure.protocol import WARM_S
 from autotune.metrics import PREDICTED
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
@@ -29,7 +29,6 @@ from autotune.tuning import Best, Progress, TuneOptions, TuneResult
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, TraceError, Workload
-from schedules.ops import compulsory_bytes
 from schedules.space.base import Candidate, Space
 
 if TYPE_CHECKING:
@@ -95,8 +94,7 @@ class Session:
         self.here: set[str] = set()  # digests of the traces that this run found ok
         self.finals: set[str] = set()  # uids of this run's finals
         self._batch_size = FIRST_BATCH
-        large = outgrows_caches(compulsory_bytes(workload.dag), target)
-        self._warm_runs = WARM_RUNS if waits_for_memory(workload.dag, target) else int(large)
+        self._warm_runs = warm_runs(workload.dag, target)
         self._expectation = Expectation()
         self._peak: Callable[[], float] | None = None
         self._stack = contextlib.ExitStack()

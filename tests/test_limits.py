@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.devices import cpu, special
-from autotune.limits import limit_of, outgrows_caches, waits_for_memory
+from autotune.limits import WARM_RUNS, limit_of, outgrows_caches, waits_for_memory, warm_runs
 from autotune.targets import detect
 from autotune.workloads import as_workload
 from schedules import ops, te
@@ -115,8 +115,17 @@ def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> 
     assert not waits_for_memory(dag, Target("cuda", "sm_90", limits=(("l2_bytes", 1 << 20),)))
 
 
-def test_arrays_and_scratch_of_their_size_outgrow_a_part_of_the_last_cache() -> None:
-    target = detect(1)
-    l3 = target.limit("l3_bytes", 8 << 20)
-    assert not outgrows_caches(l3 // 4, target)
-    assert outgrows_caches(l3 // 4 + 1, target)
+@pytest.mark.parametrize(
+    ("op", "params", "l3_bytes", "runs"),
+    [
+        ("matmul", {"m": 512, "n": 512, "k": 512}, 12 << 20, 0),  # 3 MB: reading them is enough
+        ("matmul", {"m": 512, "n": 512, "k": 512}, (12 << 20) - 4, 1),
+        ("layer_norm", {"m": 4096, "n": 1024}, 1 << 30, WARM_RUNS),
+    ],
+)
+def test_runs_that_bring_arrays_back(op: str, params: dict[str, Any], l3_bytes: int, runs: int) -> None:
+    """None where a quarter of the last cache holds them."""
+    dag, limits = ops.workload(op, params).dag, (("l2_bytes", 1 << 20), ("l3_bytes", l3_bytes))
+    assert warm_runs(dag, Target("cpu", "x", limits=limits)) == runs
+    assert outgrows_caches(dag, Target("cpu", "x", limits=limits)) is (runs == 1)
+    assert not warm_runs(dag, Target("cuda", "sm_90", limits=limits))

@@ -107,7 +107,7 @@ def cold(runs: int, seconds: float) -> Callable[[int], float]:
 
 def test_what_waits_for_memory_is_warm_before_it_is_timed() -> None:
     clock, best_s = protocol.Clock(lambda: 1.0, 1.0), 1.1e-3
-    waits = Options(from_memory=True)
+    waits = Options(from_memory=True, warm_runs=3)
     timing = protocol.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, waits)
     assert timing.times_s == pytest.approx([1.2e-3] * 3)
     assert protocol.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, OPTIONS).time_s > 3e-3
@@ -123,7 +123,7 @@ def test_warming_ends_where_no_cache_holds_what_passes(seconds: float, runs: int
         made.append(number)
         return seconds * number
 
-    protocol.warm(run, Options(from_memory=True))
+    protocol.warm(run, Options(warm_runs=3))
     assert made == [1] * runs
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from autotune.codegen.gridcode import is_grid_code
-from autotune.limits import waits_for_memory
+from autotune.limits import waits_for_memory, warm_runs
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -73,6 +73,8 @@ class Measurer:
         self.options = options or Options()
         if self.options.from_memory is None:
             self.options = replace(self.options, from_memory=waits_for_memory(dag, target))
+        if self.options.warm_runs is None:
+            self.options = replace(self.options, warm_runs=warm_runs(dag, target))
         spare = usable_cpus() - target.threads
         self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
         # One more than CPUs are left over: builders give way, and the worker's CPU is idle half of the time.

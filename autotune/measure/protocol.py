@@ -46,7 +46,7 @@ MOST_REPEATS, MAX_PRECISE_S = 5, 0.03  # up to so many, and so much timing
 SPREAD = 1.48 / 2**0.5  # standard deviation of one over the median distance of two, of a normal distribution
 UNKNOWN_NOISE = 0.05
 SLOWEST = 0.65  # rate of a control: where one of its threads stands still, it says nothing of others
-WARM_RUNS, WARM_S = 3, 0.01  # bring arrays back into the caches; what takes longer to pass is in none
+WARM_S = 0.01  # of bringing arrays back into the caches; what takes longer to pass is in none
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class ControlClock(Clock):
     """The reference is another candidate, ``number`` runs of it, each of which normally takes ``seconds``.
     ``changes``: by which factors, as logarithms, one repeat of it took longer or shorter than the one before;
     it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show.
-    ``touch`` brings its arrays back into the caches; None where these are too large for that: then it and
-    what it is compared with run once before each repeat."""
+    ``touch`` brings its arrays back into the caches; where that is not enough, it and what it is compared
+    with make ``options.warm_runs`` before each repeat instead."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ControlClock(Clock):
         seconds: float,
         changes: deque[float],
         options: Options,
-        touch: Callable[[], None] | None = lambda: None,
+        touch: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(partial(self._control, run, number), seconds * number)
         self._touch = touch
@@ -126,8 +126,8 @@ class ControlClock(Clock):
 
     def repeat(self, run: Run, number: int) -> float:
         before = self._last
-        if self._references or self._touch is None:  # else nothing has run since
-            self._bring_back(run)
+        if self._references:  # else it has run last
+            warm(run, self._options)
         seconds = run(number) / number
         self._last = self._reference()
         if self._references:
@@ -164,17 +164,11 @@ class ControlClock(Clock):
         return self.noise / len(times) ** 0.5 < FINAL_PRECISION
 
     def _control(self, run: Run, number: int) -> float:
-        if not self._bring_back(run) and self._touch is not None:
+        if self._options.warm_runs:
+            warm(run, self._options)
+        else:
             self._touch()
         return run(number)
-
-    def _bring_back(self, run: Run) -> bool:
-        """What waits for memory, or the last cache, does so longer after the other than after itself; whether
-        this does, and has been run for it."""
-        waits = self._options.from_memory or self._touch is None
-        if waits:
-            warm(run, self._options)
-        return bool(waits)
 
 
 def no_changes() -> deque[float]:
@@ -196,10 +190,10 @@ def estimate(run: Run, first_s: float, options: Options) -> float:
     return seconds
 
 
-def warm(run: Run, options: Options) -> None:
+def warm(run: Run, options: Options, least: int = 0) -> None:
     """Run a candidate until its arrays are where they are when it is called again and again."""
     spent = 0.0
-    for _ in range(WARM_RUNS if options.from_memory else 1):
+    for _ in range(max(least, options.warm_runs or 0)):
         spent += run(1)
         if spent > WARM_S:
             break
@@ -207,8 +201,7 @@ def warm(run: Run, options: Options) -> None:
 
 def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options: Options) -> Timing:
     """Time one candidate. ``first_s``: seconds of a run that was already made, to size the repeats by."""
-    if options.from_memory:
-        warm(run, options)
+    warm(run, options)
     seconds = estimate(run, first_s, options)
     number = repeats_of(seconds, options)
     # Short kernels need more repeats, as each is short, and long ones take few.
@@ -236,7 +229,7 @@ def final(
         if number >= rounds and all(clock.steady(t) for t in times):
             break
         for i in order if number % 2 == 0 else reversed(order):  # no one always follows the same neighbour
-            warm(runs[i], options)  # the caches hold the neighbour's data
+            warm(runs[i], options, least=1)  # the caches hold the neighbour's data
             clock.fresh()
             times[i].extend(clock.repeat(runs[i], repeats_of(seconds[i], options)) for _ in range(repeats))
     return [tuple(t) for t in times]

@@ -72,8 +72,8 @@ class Options:
     worker may map on top of what it starts with. ``builders``: processes that build, default: one more
     than the CPUs left over, or all of them where building and running must take turns. ``overlap``: build
     while a candidate runs; default: only if a CPU is left over. ``from_memory``: times are mostly those of
-    memory, so the loop does not normalise them, and caches are warmed first; default: what
-    `limits.waits_for_memory` says.
+    memory, so the loop does not normalise them; default: what `limits.waits_for_memory` says. ``warm_runs``
+    precede a repeat after something else has run; default: what `limits.warm_runs` says.
     """
 
     timeout_s: float = 10.0
@@ -86,3 +86,4 @@ class Options:
     builders: int | None = None
     overlap: bool | None = None
     from_memory: bool | None = None
+    warm_runs: int | None = None

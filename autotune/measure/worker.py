@@ -24,7 +24,6 @@ from autotune.codegen.entry import parse_signature
 from autotune.codegen.gridcode import is_grid_code
 from autotune.devices.cpu import Reference
 from autotune.errors import CompileError
-from autotune.limits import outgrows_caches
 from autotune.measure import protocol, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
@@ -251,7 +250,6 @@ class _Control:
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
         sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
-        self._nbytes = sum(sizes)
         self._lines = [_first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
         self._changes = protocol.no_changes()
 
@@ -262,10 +260,8 @@ class _Control:
         scratch = self._bench.arena.scratch.open(room, "begin")
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
         options = self._bench.options
-        touch = None if outgrows_caches(self._nbytes, self._bench.target) else self._touch
-        return protocol.ControlClock(
-            run, protocol.repeats_of(seconds, options), seconds, self._changes, options, touch
-        )
+        number = protocol.repeats_of(seconds, options)
+        return protocol.ControlClock(run, number, seconds, self._changes, options, self._touch)
 
     def _touch(self) -> None:
         """Read a byte of every line of its arrays: what a candidate streams, or copies for itself, takes them
