@@ -1,6 +1,6 @@
 """Measured candidates of many tasks in one small file: what the shipped cost model is trained on.
 
-    python benchmarks/measured.py data.db benchmarks/data/cpu-vector64.jsonl.xz
+    python benchmarks/measured.py data.db benchmarks/data/cpu-znver4.jsonl.xz
 
 A tuning log keeps every trial; this keeps of each candidate its decisions, the median of its timings and
 whether it was drawn at random, small enough to be committed, so that the model can be made again. Lines of

@@ -1,6 +1,6 @@
 """Time kept candidates again: because their code or how they are timed has changed, or so that they say more.
 
-    python benchmarks/remeasure.py benchmarks/data/cpu-vector64.jsonl.xz again.jsonl.xz --drawn 3
+    python benchmarks/remeasure.py benchmarks/data/cpu-znver4.jsonl.xz again.jsonl.xz --drawn 3
 
 Candidates of each task are timed in another order each time and by new processes, and have the median of
 these timings: those that were drawn at random in held-out tasks ``--drawn`` times, all others once. None is

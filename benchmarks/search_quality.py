@@ -1,6 +1,6 @@
 """How near the best known a search comes, on the machine: with no trial, after 16, after 64.
 
-    python benchmarks/search_quality.py ops.toml:quick --known data/cpu-vector64.jsonl.xz \
+    python benchmarks/search_quality.py ops.toml:quick --known data/cpu-znver4.jsonl.xz \
         --data data.npz --out FILE
 
 ``known``: measured candidates of each task (`measured.py`); every run made here counts too. ``data``:

@@ -1,12 +1,13 @@
 """Train the shipped cost model and judge it, on the data of `dataset.py` that `measured.py` keeps.
 
-    python benchmarks/train_cost_model.py extract benchmarks/data/cpu-vector64.jsonl.xz data.npz
+    python benchmarks/train_cost_model.py extract benchmarks/data/cpu-znver*.jsonl.xz --out data.npz
     python benchmarks/train_cost_model.py train data.npz --out cost_model/data/cpu-vector64.json
-    python benchmarks/train_cost_model.py judge data.npz --out benchmarks/results/cost-model-znver3.json
+    python benchmarks/train_cost_model.py judge data.npz --out benchmarks/results/cost-model-znver5.json
 
-``judge`` asks no model about a task that it has seen (``by_task``: 8 folds of tasks), and none about an
-operator that it has seen (``by_operator``). Judged are ranking (pairs of the random candidates that differ by
-2 % or more) and searches, replayed on the measured tables with the models that have not seen the operator.
+``judge`` judges what ``--cpu`` measured (default: this one), and asks no model about a task that it has seen
+on any CPU (``by_task``: 8 folds of tasks), and none about an operator that it has seen (``by_operator``).
+Judged are ranking (pairs of the random candidates that differ by 2 % or more) and searches, replayed on the
+measured tables with the models that have not seen the operator.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import numpy as np
 from measured import Measured, still_offered
 from measured import read as read_measured
 
+from autotune import targets
 from autotune.replay import Table, play
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.random import RandomSearch
 from autotune.search.table import Sheet, TableSpace
-from autotune.targets import machine
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel
 from cost_model.features import inputs, usual
@@ -60,10 +61,11 @@ AFTER = (1, 4, 8, 16, 32, 64)
 @dataclass(frozen=True)
 class TaskData:
     """Candidates of a task: features, seconds (NaN: failed), whether drawn at random, sketch and decisions;
-    ``reference``: features of a random sample of its space."""
+    ``cpu``: the one that measured them; ``reference``: features of a random sample of its space."""
 
     op: str
     params: dict[str, Any]
+    cpu: str
     names: tuple[str, ...]
     features: np.ndarray
     time_s: np.ndarray
@@ -74,17 +76,27 @@ class TaskData:
     reference: np.ndarray
 
     @property
+    def name(self) -> str:
+        """The same on every CPU."""
+        return f"{self.op} {self.params}"
+
+    @property
     def throughput(self) -> np.ndarray:
         return np.where(np.isfinite(self.time_s), 1.0 / self.time_s, 0.0)
 
 
-def extract(measured: Path, out: Path) -> None:
+def extract(measured: Sequence[Path], out: Path) -> None:
     """Features of measured candidates by this version's formulas, of those that its spaces still have."""
-    facts, found = read_measured(measured)
-    facts |= {"data": measured.name, "cpus": sorted({m.target.arch for m in found})}
+    facts, found = [], []
+    for path in measured:
+        said, candidates = read_measured(path)
+        facts.append(said | {"data": path.name, "cpus": sorted({m.target.arch for m in candidates})})
+        found += candidates
     with ProcessPoolExecutor() as pool:
         tasks = [t for t in pool.map(of_task, found, chunksize=4) if t is not None]
-    heads = [{"op": t.op, "params": t.params, "names": t.names, "holes": t.holes} for t in tasks]
+    heads = [
+        {"op": t.op, "params": t.params, "cpu": t.cpu, "names": t.names, "holes": t.holes} for t in tasks
+    ]
     arrays = {
         f"{i}.{k}": getattr(t, k)
         for i, t in enumerate(tasks)
@@ -110,6 +122,7 @@ def of_task(measured: Measured) -> TaskData | None:
     return TaskData(
         measured.workload.op,
         dict(measured.workload.params),
+        measured.target.arch,
         space.feature_names,
         np.concatenate([space.features(s, x) for s, x, _, _ in kept]),
         np.concatenate([time_s for _, _, time_s, _ in kept]),
@@ -130,6 +143,7 @@ def read(path: Path) -> list[TaskData]:
             TaskData(
                 h["op"],
                 h["params"],
+                h["cpu"],
                 tuple(h["names"]),
                 *(file[f"{i}.{k}"] for k in ("features", "time_s", "drawn", "sketch", "rows")),
                 h["holes"],
@@ -139,10 +153,10 @@ def read(path: Path) -> list[TaskData]:
         ]
 
 
-def facts_of(path: Path) -> dict[str, Any]:
-    """Where the candidates are from: the file, the commit that measured them, the CPUs."""
+def facts_of(path: Path) -> list[dict[str, Any]]:
+    """Where the candidates are from: of each file its name, the commit that measured them, the CPUs."""
     with np.load(path) as file:
-        found: dict[str, Any] = json.loads(str(file["facts"]))
+        found: list[dict[str, Any]] = json.loads(str(file["facts"]))
     return found
 
 
@@ -247,29 +261,36 @@ def within(t: TaskData, doc: dict[str, Any]) -> dict[str, dict[str, float]]:
     return out
 
 
-def judge(tasks: list[TaskData], seeds: int, trials: int) -> dict[str, Any]:
-    mixed = np.random.default_rng(0).permutation(len(tasks))
-    fold = {int(i): k % FOLDS for k, i in enumerate(mixed)}
-    judged = [i for i, t in enumerate(tasks) if t.drawn.sum() >= HELD_OUT]
+def folds(tasks: Sequence[TaskData]) -> list[int]:
+    """Which of `FOLDS` parts each is of; a task is in one, whichever CPUs have measured it."""
+    names = list(dict.fromkeys(t.name for t in tasks))
+    mixed = np.random.default_rng(0).permutation(len(names))
+    of_name = {names[i]: k % FOLDS for k, i in enumerate(mixed)}
+    return [of_name[t.name] for t in tasks]
+
+
+def judge(tasks: list[TaskData], cpu: str, seeds: int, trials: int) -> dict[str, Any]:
+    fold = folds(tasks)
+    judged = [i for i, t in enumerate(tasks) if t.cpu == cpu and t.drawn.sum() >= HELD_OUT]
     unseen: dict[int, dict[str, Any]] = {}
     for k in range(FOLDS):
         if asked := [i for i in judged if fold[i] == k]:
-            doc = document(train([t for i, t in enumerate(tasks) if fold[i] != k]), tasks[0].names)
+            doc = document(train([t for t, f in zip(tasks, fold, strict=True) if f != k]), tasks[0].names)
             unseen |= dict.fromkeys(asked, doc)
     rows = []
     for op in sorted({tasks[i].op for i in judged}):
         doc = document(train([t for t in tasks if t.op != op]), tasks[0].names)
         for i in (i for i in judged if tasks[i].op == op):
             t, begin = tasks[i], time.perf_counter()
-            names, features, reference = columns(t)
-            near = pretrained.Prior(names, reference, unseen[i])
-            prior = pretrained.Prior(names, reference, doc)
+            seen, features, reference = columns(t)
+            near = pretrained.Prior(seen, reference, unseen[i])
+            prior = pretrained.Prior(seen, reference, doc)
             ranked = {
                 "by_task": ranking(near.learned(features), t),
                 "by_task, with the estimate": ranking(near.predict(features), t),
                 "by_operator": ranking(prior.learned(features), t),
                 "by_operator, with the estimate": ranking(prior.predict(features), t),
-                "analytic": ranking(AnalyticModel(names).predict(features), t),
+                "analytic": ranking(AnalyticModel(seen).predict(features), t),
                 "random": ranking(np.random.default_rng(0).random(len(features)), t),
             }
             row = {
@@ -285,7 +306,7 @@ def judge(tasks: list[TaskData], seeds: int, trials: int) -> dict[str, Any]:
             rows.append(row)
             means = {k: [round(x, 3) for x in v["mean"]] for k, v in row.get("search", {}).items()}
             took = time.perf_counter() - begin
-            print(f"{t.op} {t.params}: {ranked['by_task']} {means} in {took:.0f} s", flush=True)
+            print(f"{t.name}: {ranked['by_task']} {means} in {took:.0f} s", flush=True)
     return {"tasks": rows, "summary": summary(rows)}
 
 
@@ -340,28 +361,29 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("command", choices=("extract", "train", "judge"))
-    parser.add_argument("data", type=Path)
-    parser.add_argument("to", type=Path, nargs="?", help="of extract: the file to write")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("data", type=Path, nargs="+", help="of extract: one file or more")
+    parser.add_argument("--cpu", default=targets.parse("cpu", 1).arch, help="whose candidates are judged")
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--trials", type=int, default=64)
     options = parser.parse_args()
     if options.command == "extract":
-        extract(options.data, options.to)
+        extract(options.data, options.out)
         return
-    tasks = read(options.data)
+    (data,) = options.data
+    tasks = read(data)
     if options.command == "train":
         provenance = {
             "made_by": "benchmarks/train_cost_model.py train",
-            "measured": facts_of(options.data),
+            "measured": facts_of(data),
             "candidates": sum(len(t.time_s) for t in tasks),
-            "tasks": [f"{t.op} {t.params}" for t in tasks],
+            "tasks": list(dict.fromkeys(t.name for t in tasks)),
         }
         pretrained.write(options.out, tasks[0].names, train(tasks), provenance)
         print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     else:
-        found = judge(tasks, options.seeds, options.trials)
-        found |= {"cpu": machine()["cpu"], "seeds": options.seeds}
+        found = judge(tasks, options.cpu, options.seeds, options.trials)
+        found |= {"cpu": options.cpu, "data": facts_of(data), "seeds": options.seeds}
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps(found["summary"], indent=1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,7 @@ def test_each_candidate_is_kept_once_with_its_median(tmp_path: Path) -> None:
     data = train_cost_model.of_task(task)
     assert data is not None and data.op == "matmul" and data.names == FEATURE_NAMES
     assert data.features.shape == (50, len(FEATURE_NAMES)) and len(data.rows) == 50
+    assert data.cpu == target().arch and data.name == f"matmul {dict(MATMUL.params)}"
     first = task.sketches[0]
     s = space.sketches.index(first.name)
     np.testing.assert_array_equal(data.features[: len(first.rows)], space.features(s, first.rows))
@@ -82,3 +84,16 @@ def test_candidates_that_a_space_no_longer_has_are_left_out() -> None:
     data = train_cost_model.of_task(measured.Measured(MATMUL, target(), (good, *others)))
     assert data is not None and len(data.rows) == space.valid(0, rows).sum()
     assert train_cost_model.of_task(measured.Measured(MATMUL, target(), others)) is None
+
+
+def test_a_task_that_two_cpus_have_measured_is_in_one_fold() -> None:
+    """Else it would be judged by a model that has seen it."""
+    space = derive(MATMUL.dag, target())
+    rows = space.sample(0, 400, np.random.default_rng(0))
+    ok, drawn = np.full(len(rows), 1e-3), np.ones(len(rows), dtype=bool)
+    sketch = measured.Sketch(space.sketches[0], tuple(space.holes(0)), rows, ok, drawn)
+    data = train_cost_model.of_task(measured.Measured(MATMUL, target(), (sketch,)))
+    assert data is not None
+    tasks = [replace(data, cpu=cpu, params={"m": m}) for cpu in ("znver4", "znver5") for m in range(40)]
+    found = train_cost_model.folds(tasks)
+    assert found[:40] == found[40:] and set(found) == set(range(train_cost_model.FOLDS))
