@@ -156,9 +156,14 @@ class Session:
             found = min(self._peak() for _ in range(PEAK_SAMPLES))
             self.peak_s = found if self.peak_s is None else min(self.peak_s, found)
 
-    def search(self, measurer: Measuring, until: Callable[[], float]) -> str | None:
+    @property
+    def converged(self) -> bool:
+        """Whether nothing more is to be expected of further trials, if their number was left open."""
+        return self.options.trials is None and self._expectation.met
+
+    def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
         """Rounds of trials until ``until()``. Says what ended the search for good: "trials", "exhausted",
-        "converged", or None."""
+        "converged" unless it is to ``keep_on`` then, or None."""
         while self.stopped is None and time.monotonic() < until():
             n = self._batch()
             if n < 1:
@@ -171,7 +176,7 @@ class Session:
                 self.stopped = "exhausted"
                 break
             self._round(measurer, asked, until)
-            if self.options.trials is None and self._expectation.met:
+            if self.converged and not keep_on:
                 self.stopped = "converged"
         return self.stopped
 

@@ -150,7 +150,7 @@ class _Suite:
         while time.monotonic() < self._search_until():
             number = self.scheduler.next()
             if number is None:
-                ends = {s.stopped for s in self.sessions.values() if s.stopped}
+                ends = {_end_of(s) for s in self.sessions.values()}
                 return next((e for e in ("converged", "trials", "exhausted") if e in ends), "exhausted")
             begin = time.monotonic()
             try:
@@ -166,6 +166,8 @@ class _Suite:
             self.scheduler.add(number, took, known, None if session is None else session.peak_s)
             if session is not None and session.stopped is not None:
                 self.scheduler.end(number)
+            elif session is not None:
+                self.scheduler.settle(number, session.converged)
         return "budget"
 
     def _turn(self, number: int) -> None:
@@ -188,7 +190,7 @@ class _Suite:
         else:
             measuring = self._open.get(number, task.workload)
         end = time.monotonic() + self.turn_s
-        session.search(measuring, lambda: min(end, self._search_until()))
+        session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
 
     def finalists(self) -> None:
         """Those of each task against each other, while there is time; tasks that weigh most first."""
@@ -226,7 +228,7 @@ class _Suite:
             else:
                 if stopped == "interrupted":
                     session.stopped = "interrupted"
-                one = session.result("failed" if n in self.errors else session.stopped or stopped)
+                one = session.result("failed" if n in self.errors else _end_of(session) or stopped)
                 session.__exit__(None, None, None)
             results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n)))
         times = [(r.task.weight, r.result.best.time_s) for r in results if r.result.best is not None]
@@ -317,6 +319,11 @@ class _OpenMeasurers:
     def close(self) -> None:
         for number in list(self._open):
             self.drop(number)
+
+
+def _end_of(session: Session) -> str | None:
+    """What ended its search; None for the budget of all."""
+    return session.stopped or ("converged" if session.converged else None)
 
 
 def _similar(workload: Workload) -> str | None:

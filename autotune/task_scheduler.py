@@ -34,6 +34,7 @@ class _State:
     spent_s: list[float] = field(default_factory=lambda: [0.0])  # after each turn
     best_s: list[float | None] = field(default_factory=lambda: [None])
     ended: bool = False
+    settled: bool = False
 
 
 class GradientScheduler:
@@ -44,9 +45,9 @@ class GradientScheduler:
         self._states = [_State() for _ in tasks]
 
     def next(self) -> int | None:
-        """The task whose turn it is; None when all have ended."""
+        """The task whose turn it is; None when all have ended, or all that have not are settled."""
         open_ = [i for i, s in enumerate(self._states) if not s.ended]
-        if not open_:
+        if all(self._states[i].settled for i in open_):
             return None
         new = [i for i in open_ if len(self._states[i].best_s) == 1]
         if new:
@@ -69,8 +70,13 @@ class GradientScheduler:
             old = self._tasks[task]
             self._tasks[task] = ScheduledTask(old.weight, old.flops, old.similar, limit_s)
 
+    def settle(self, task: int, settled: bool = True) -> None:
+        """Little more is to be expected of a task. It keeps its turns while others go on: the little that a
+        heavy one may gain can be more than what a light one will."""
+        self._states[task].settled = settled
+
     def end(self, task: int) -> None:
-        """Nothing more is to be expected of a task."""
+        """A task can have no more turns."""
         self._states[task].ended = True
 
     def weighted_s(self) -> float | None:

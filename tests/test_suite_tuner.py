@@ -11,6 +11,7 @@ import pytest
 from log_cases import TARGETS
 
 from autotune.measure.results import Control, Measurement, Nominal
+from autotune.session import Session
 from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from autotune.tuning import TuneOptions
 from kernels_db import Log
@@ -137,6 +138,22 @@ def test_the_budget_is_shared_and_kept(log: Log) -> None:
     result = run(log, trials=None, budget_s=4.0)
     assert time.monotonic() - begin < 6.0
     assert result.stopped in ("budget", "converged") and result.measured > 0
+
+
+def test_a_converged_task_has_further_turns_until_all_are_converged(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heavy = TASKS[-1].workload.digest
+    monkeypatch.setattr("autotune.suite_tuner.SHORTEST_S", 0.2)
+    monkeypatch.setattr(Session, "converged", property(lambda self: self.workload.digest == heavy))
+    result = run(log, trials=None, budget_s=2.5)
+    assert result.stopped == "budget"
+    assert result.tasks[-1].result.stopped == "converged" and result.tasks[0].result.stopped == "budget"
+    assert result.tasks[-1].seconds > 0.5, "more than a first turn"
+    monkeypatch.setattr(Session, "converged", property(lambda self: True))
+    again = run(log, trials=None, budget_s=9.0)
+    assert again.stopped == "converged" and again.elapsed_s < 6
+    assert all(t.result.measured > 0 for t in again.tasks)
 
 
 def test_a_task_that_cannot_be_tuned_costs_the_others_nothing(

@@ -113,6 +113,19 @@ def test_a_task_at_the_limit_gets_little_and_an_ended_one_nothing() -> None:
     assert scheduler.next() is None
 
 
+def test_a_settled_task_has_turns_by_its_gain_until_all_are_settled() -> None:
+    scheduler = GradientScheduler([ScheduledTask(5.0, 1e9), ScheduledTask(1.0, 1e9)])
+    for number in (0, 1):
+        scheduler.add(number, TURN_S, 1.00e-3, limit_s=0.2e-3)
+    scheduler.settle(0)
+    turns = turns_of(scheduler, 12)
+    assert turns[0] == 0 and 7 <= turns.count(0) <= 10  # by the root of its weight about, at last
+    scheduler.settle(1)
+    assert scheduler.next() is None
+    scheduler.settle(1, False)  # it has gained since
+    assert scheduler.next() is not None
+
+
 def test_a_time_that_seems_beyond_the_limit_does_not_starve_a_task() -> None:
     # the best of many noisy times is a lucky one, and the limit is measured too
     scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
