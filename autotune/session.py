@@ -7,9 +7,11 @@ has to stop is said from outside, in `time.monotonic` time.
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,7 +42,10 @@ SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
 FINALISTS = 8
-PASSES = 3  # over finalists, until the best of the log is one of them
+PASSES = 6  # over finalists, until the best of the log has been timed in...
+PLACES = 3  # ...so many places of memory
+PLACES_SHARE = 0.2  # of the time so far, that all but the first may take
+MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
@@ -56,6 +61,9 @@ class Measuring(Protocol):
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Interleaved measurements, one a trace."""
+
+    def move(self) -> None:
+        """Have all arrays in other pages of memory from now on."""
 
 
 class Session:
@@ -92,7 +100,7 @@ class Session:
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # of the last round
         self.here: set[str] = set()  # digests of the traces that this run found ok
-        self.finals: set[str] = set()  # uids of this run's finals
+        self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
         self._batch_size = FIRST_BATCH
         self._warm_runs = warm_runs(workload.dag, target)
         self._expectation = Expectation()
@@ -241,25 +249,42 @@ class Session:
 
     def finalists(self, measurer: Measuring) -> None:
         """Time the best of the log again in turns, until the best is one of these: of thousands of
-        trials the luckiest leads, and its time is too good."""
-        for _ in range(PASSES):
+        trials the luckiest leads, and its time is too good. Then again in other places of memory, while there
+        is time: which pages arrays are in decides up to some percent, for each candidate in its own way."""
+        begin = time.monotonic()
+        places = PLACES if self.target.kind == "cpu" else 1
+        for number in range(PASSES):
             top = [r for r in self.log.top_k(self.workload, self.target, FINALISTS) if trace_of(r)]
-            if not top or top[0].uid in self.finals or (not self.measured and top[0].kind == "final"):
+            if not top or (not number and not self.measured and top[0].kind == "final"):
+                return
+            timed = len(self.finals[top[0].trace_digest])
+            spent, room = time.monotonic() - begin, PLACES_SHARE * (begin - self.started)
+            if timed >= places or (timed and spent * (number + 1) / number > room):
                 return
             fastest = top[0].time_s or 0.0
-            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or r.uid in self.finals]
-            plan = self._plan(near)
+            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
+            plan = self._plan(near, MOVE_S if number else 0.0)
             if plan is None:
                 return
             chosen, rounds, repeats = plan
             self.report("finalists")
+            if number and places > 1:
+                measurer.move()
             traces = [r.trace for r in chosen]
             for r, trace, m in zip(chosen, traces, measurer.finalists(traces, rounds, repeats)):
                 if m.status != "error":  # nothing was found out
-                    kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
-                    final = new_record(self.run, r.trial, r.sketch, trace, m, kept, "final")
-                    self.finals.add(self._log(final).uid)
+                    self._log_final(r, trace, m)
             self.report("finalists")
+
+    def _log_final(self, r: Record, trace: Trace, m: Measurement) -> None:
+        """Of all its passes in this run: the median, of all their times."""
+        passes = self.finals[trace.digest]
+        passes.append(m)
+        if m.ok and len(passes) > 1:
+            times = tuple(t for p in passes for t in p.times_s)
+            m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
+        kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
+        self._log(new_record(self.run, r.trial, r.sketch, trace, m, kept, "final"))
 
     # -- how much ----------------------------------------------------------------------------
 
@@ -270,7 +295,8 @@ class Session:
 
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well."""
-        return _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
+        one = _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
+        return PLACES * (one + MOVE_S) - MOVE_S if self.target.kind == "cpu" else one
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with so many of this one to come; 0 when all are done."""
@@ -284,9 +310,9 @@ class Session:
             batch = min(batch, self.options.trials - self.measured - under_way)
         return batch
 
-    def _plan(self, records: list[Record]) -> tuple[list[Record], int, int] | None:
-        """Which finalists, rounds and repeats fit into what is left of the budget."""
-        left = self.until - MARGIN_S - time.monotonic()
+    def _plan(self, records: list[Record], begin_s: float) -> tuple[list[Record], int, int] | None:
+        """Which finalists, rounds and repeats fit into what is left of the budget, but for ``begin_s``."""
+        left = self.until - MARGIN_S - begin_s - time.monotonic()
         each = 1.0 if self.each_s is None else self.each_s
         for k, rounds, repeats in ((FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)):
             chosen = records[:k]

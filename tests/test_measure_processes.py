@@ -155,3 +155,15 @@ def test_a_worker_writes_to_huge_pages_as_numpy_does() -> None:
 def _kb(region: str, what: str) -> int:
     found = re.search(rf"^{what}: *([0-9]+) kB", region, re.M)
     return int(found[1]) if found else 0
+
+
+def test_after_a_move_new_processes_time_what_was_built_before() -> None:
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME) as m:
+        (before,) = m.measure([fakes.trace("right")])
+        zygote, object_, nominal = m._zygote._process, m.object(fakes.trace("right")), m.nominal
+        m.move()
+        m._builders = []  # nothing is built again
+        (after,) = m.finalists([fakes.trace("right")])
+        assert before.ok and after.ok and zygote is not None and zygote.poll() is not None
+        assert m._zygote._process is not zygote and m.object(fakes.trace("right")) == object_
+        assert m.nominal == nominal, "times before and after are to compare"

@@ -34,7 +34,7 @@ class Made:
         self.scale = workload.dag.params[0].shape[0] * 1e-6
         self.sleep_s, self.stop_after = sleep_s, stop_after
         self.measured: list[str] = []
-        self.finals = 0
+        self.finals = self.moves = 0
 
     def time_s(self, trace: Trace) -> float:
         return self.scale * (1 + int(trace.digest[:4], 16) / 65536)
@@ -51,6 +51,9 @@ class Made:
             self.measured.append(trace.digest)
             t = self.time_s(trace)
             yield Measurement("ok", "", (t, t), t, 0.0, 1.0, 0.001, 0.001, 0.001)
+
+    def move(self) -> None:
+        self.moves += 1
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         self.finals += 1

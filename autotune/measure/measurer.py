@@ -115,6 +115,13 @@ class Measurer:
             slot.drop()
         self._zygote.close()
 
+    def move(self) -> None:
+        """Have all arrays in other pages of memory from now on, those of new processes; what was compiled is
+        kept."""
+        for slot in (self._runner, *self._builders):
+            slot.drop()
+        self._zygote.end()
+
     def measure(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
     ) -> Iterator[Measurement]:

@@ -176,8 +176,12 @@ class Zygote:
             return Death(signal=os.WTERMSIG(status), fault=read_fault(record), stderr=stderr)
         return Death(exit=os.WEXITSTATUS(status), stderr=stderr)
 
+    def end(self) -> None:
+        """End the zygote and with it every child; a new one begins when it is needed."""
+        self._stop()
+
     def close(self) -> None:
-        """End the zygote and with it every child."""
+        """End the zygote for good."""
         self._stop()
         if self._data >= 0:
             os.close(self._data)
