@@ -42,6 +42,7 @@ SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
 FINALISTS = 8
+FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES = 3  # ...so many places of memory
 PLACES_SHARE = 0.2  # of the time so far, that all but the first may take
@@ -248,37 +249,42 @@ class Session:
             self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
 
     def finalists(self, measurer: Measuring) -> None:
-        """Time the best of the log again in turns, until the best is one of these: of thousands of
-        trials the luckiest leads, and its time is too good. Then again in other places of memory, while there
-        is time: which pages arrays are in decides up to some percent, for each candidate in its own way."""
+        """Time the best of the log again in turns, until the best is one of these: of thousands of trials the
+        luckiest lead, and their times are too good, so that many are timed roughly first. Then in other
+        places of memory too, while there is time: which pages arrays are in decides up to some percent, for
+        each candidate in its own way."""
         begin = time.monotonic()
         places = PLACES if self.target.kind == "cpu" else 1
+        done = 0  # passes that were not rough
         for number in range(PASSES):
-            top = [r for r in self.log.top_k(self.workload, self.target, FINALISTS) if trace_of(r)]
+            rough = not number and self.measured + self.resumed >= LUCKY
+            top = self.log.top_k(self.workload, self.target, FIELD if rough else FINALISTS)
+            top = [r for r in top if trace_of(r)]
             if not top or (not number and not self.measured and top[0].kind == "final"):
                 return
             timed = len(self.finals[top[0].trace_digest])
             spent, room = time.monotonic() - begin, PLACES_SHARE * (begin - self.started)
-            if timed >= places or (timed and spent * (number + 1) / number > room):
+            if timed >= places or (timed and spent * (done + 1) / done > room):
                 return
             fastest = top[0].time_s or 0.0
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
-            plan = self._plan(near, MOVE_S if number else 0.0)
+            moving = done > 0 and places > 1
+            plan = self._plan(near, MOVE_S if moving else 0.0)
             if plan is None:
                 return
             chosen, rounds, repeats = plan
             self.report("finalists")
-            if number and places > 1:
+            if moving:
                 measurer.move()
             traces = [r.trace for r in chosen]
             for r, trace, m in zip(chosen, traces, measurer.finalists(traces, rounds, repeats)):
                 if m.status != "error":  # nothing was found out
-                    self._log_final(r, trace, m)
+                    self._log_final(r, trace, m, [] if rough else self.finals[trace.digest])
+            done += not rough
             self.report("finalists")
 
-    def _log_final(self, r: Record, trace: Trace, m: Measurement) -> None:
-        """Of all its passes in this run: the median, of all their times."""
-        passes = self.finals[trace.digest]
+    def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
+        """Of it and earlier ``passes``, to which it is added, the median, with the times of all."""
         passes.append(m)
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
@@ -296,6 +302,8 @@ class Session:
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well."""
         one = _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
+        if self.measured + self.resumed >= LUCKY:
+            one += _finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) / PLACES
         return PLACES * (one + MOVE_S) - MOVE_S if self.target.kind == "cpu" else one
 
     def _batch(self, under_way: int = 0) -> int:
@@ -314,7 +322,10 @@ class Session:
         """Which finalists, rounds and repeats fit into what is left of the budget, but for ``begin_s``."""
         left = self.until - MARGIN_S - begin_s - time.monotonic()
         each = 1.0 if self.each_s is None else self.each_s
-        for k, rounds, repeats in ((FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)):
+        plans = [(FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)]
+        if len(records) > FINALISTS:
+            plans = [(FIELD, 1, 3), (FIELD // 2, 1, 3), *plans]
+        for k, rounds, repeats in plans:
             chosen = records[:k]
             missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)

@@ -209,9 +209,11 @@ def test_another_task_is_not_resumed(log: Log) -> None:
     assert other.resumed == 0 and other.measured == 16
 
 
-def test_finalists_correct_the_luck_of_screening(log: Log) -> None:
+@pytest.mark.parametrize(("trials", "first"), [(64, session.FINALISTS), (session.LUCKY, session.FIELD)])
+def test_finalists_correct_the_luck_of_screening(log: Log, trials: int, first: int) -> None:
     measurer = FakeMeasurer(FormulaSpace(), noise=0.05)
-    result = run(log, measurer, trials=64)
+    result = run(log, measurer, trials=trials)
+    assert len(measurer.finals[0]) == first
     assert result.best is not None
     record = log.get(result.best.record_id)
     assert record is not None and record.kind == "final"
