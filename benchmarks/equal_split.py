@@ -3,17 +3,20 @@
     python benchmarks/equal_split.py --budget 600 --out benchmarks/results/equal-split.json
 
 The tasks and how often each runs are those of `network.toml`. Each way begins with an empty log: one gives
-every task its twentieth, the other is ``tune --suite``. Then the kernels of both are timed in turns; each
-round gives a ratio of sums of weight x time, and the median of the rounds counts.
+every task its twentieth, the other is ``tune --suite``. Then the kernels of both are timed in turns, in
+several processes, for which pages a kernel's arrays are in decides up to some percent; each round gives a
+ratio of sums of weight x time, and the median of the rounds counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +32,21 @@ from autotune.targets import machine  # noqa: E402
 from autotune.workloads import param_text  # noqa: E402
 
 
+def timed(suite: str, logs: list[Path], threads: int, rounds: int) -> list[list[list[float]]]:
+    """Seconds of each task's best kernel of each log, [rounds, tasks, logs]."""
+    tasks = [t.workload for t in suites.read(suite)]
+    kernels = [[load_workload(w, threads=threads, db=db) for db in logs] for w in tasks]
+    return [[[k.time(repeat=3) for k in row] for row in kernels] for _ in range(rounds)]
+
+
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--suite", default=str(ROOT / "benchmarks" / "network.toml"))
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of each way")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6, help="in each process")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     tasks = suites.read(args.suite)
@@ -48,10 +59,11 @@ def main() -> None:
             split["equal"].append(one.tasks[0])
         together = at.tune_suite(args.suite, budget_s=args.budget, db=shared, **common)
         split["shared"] = list(together.tasks)
-        kernels = [
-            [load_workload(t.workload, threads=args.threads, db=db) for db in (equal, shared)] for t in tasks
-        ]
-        rounds = [[[k.time(repeat=3) for k in pair] for pair in kernels] for _ in range(args.rounds)]
+        rounds = []
+        for _ in range(args.processes):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                asked = process.submit(timed, args.suite, [equal, shared], args.threads, args.rounds)
+                rounds += asked.result()
     ratios = [
         sum(t.weight * a for t, (a, _) in zip(tasks, times, strict=True))
         / sum(t.weight * b for t, (_, b) in zip(tasks, times, strict=True))
@@ -74,6 +86,10 @@ def main() -> None:
         "machine": machine(),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
+        "by_process": [
+            statistics.median(ratios[i : i + args.rounds]) for i in range(0, len(ratios), args.rounds)
+        ],
+        "seconds": {how: sum(one.seconds for one in each) for how, each in split.items()},
         "tasks": rows,
     }
     if args.out:
@@ -85,7 +101,8 @@ def main() -> None:
         )
     print(
         f"weighted latency of the equal split over that of the shared budget: {found['ratio']:.3f} "
-        f"(rounds {min(ratios):.3f} to {max(ratios):.3f})"
+        f"(processes {', '.join(f'{x:.3f}' for x in found['by_process'])}; "
+        f"rounds {min(ratios):.3f} to {max(ratios):.3f})"
     )
 
 
