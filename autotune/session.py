@@ -300,11 +300,13 @@ class Session:
         return self.spent["measure"] / self.measured if self.measured else None
 
     def finals_s(self) -> float:
-        """Seconds that the finalists need to be timed well."""
+        """Seconds that the finalists need to be timed well; places after the first mostly take half of what
+        one may."""
         one = _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
-        if self.measured + self.resumed >= LUCKY:
-            one += _finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) / PLACES
-        return PLACES * (one + MOVE_S) - MOVE_S if self.target.kind == "cpu" else one
+        others = PLACES - 1 if self.target.kind == "cpu" else 0
+        lucky = self.measured + self.resumed >= LUCKY
+        field = _finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if lucky else 0.0
+        return one + field / 2 + others * (one / 2 + MOVE_S)
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with so many of this one to come; 0 when all are done."""
