@@ -163,3 +163,18 @@ def test_oclgrind_finds_any_missing_barrier(op: str) -> None:
     for n in range(count):
         said = under_oclgrind(f"t.without_a_barrier({op!r}, {n})", sound=False)
         assert "data race at local memory" in said, f"barrier {n} can be left out"
+
+
+def test_a_device_that_refuses_every_program_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PoCL of LLVM 14 offers a Zen 5, whose name its compiler does not know."""
+    cl = pytest.importorskip("pyopencl")
+
+    class Refused:
+        def __init__(self, context: object, source: str) -> None:
+            pass
+
+        def build(self) -> None:
+            raise cl.Error("BUILD_PROGRAM_FAILURE")
+
+    monkeypatch.setattr(cl, "Program", Refused)
+    assert opencl.context.__wrapped__() is None

@@ -17,8 +17,8 @@ from autotune.errors import CompileError
 
 @cache
 def context() -> Any:
-    """A context of the first device, GPUs before others, or None where there is no device. A context does
-    not survive a fork: each process asks for its own."""
+    """A context of the first device whose compiler works, GPUs before others, or None where there is none. A
+    context does not survive a fork: each process asks for its own."""
     if find_spec("pyopencl") is None:
         return None
     import pyopencl as cl
@@ -28,7 +28,17 @@ def context() -> Any:
     except cl.Error:  # no platform
         return None
     devices.sort(key=lambda d: not d.type & cl.device_type.GPU)
-    return cl.Context(devices[:1]) if devices else None
+    contexts = (cl.Context([d]) for d in devices)
+    return next((c for c in contexts if _compiles(cl, c)), None)
+
+
+def _compiles(cl: Any, context: Any) -> bool:
+    """PoCL offers a CPU that is newer than its LLVM, and then refuses every program."""
+    try:
+        cl.Program(context, "__kernel void nothing() {}").build()
+    except cl.Error:
+        return False
+    return True
 
 
 class OpenclProgram:
