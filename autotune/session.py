@@ -45,7 +45,7 @@ FINALISTS = 8
 FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES = 3  # ...so many places of memory
-PLACES_SHARE = 0.2  # of the time so far, that all but the first may take
+PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
 MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
@@ -263,7 +263,7 @@ class Session:
             if not top or (not number and not self.measured and top[0].kind == "final"):
                 return
             timed = len(self.finals[top[0].trace_digest])
-            spent, room = time.monotonic() - begin, PLACES_SHARE * (begin - self.started)
+            spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - self.started), PLACES_S)
             if timed >= places or (timed and spent * (done + 1) / done > room):
                 return
             fastest = top[0].time_s or 0.0

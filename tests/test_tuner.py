@@ -253,7 +253,7 @@ def test_finalists_are_chosen_by_several_places_of_memory(log: Log, monkeypatch:
 def test_a_short_search_has_its_finalists_in_one_place(log: Log) -> None:
     class Slow(FakeMeasurer):
         def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-            time.sleep(0.5)
+            time.sleep(0.6 * session.PLACES_S)
             return super().finalists(traces, rounds, repeats)
 
     measurer = Slow(FormulaSpace())
