@@ -257,9 +257,8 @@ class Session:
         places = PLACES if self.target.kind == "cpu" else 1
         done = 0  # passes that were not rough
         for number in range(PASSES):
-            rough = not number and self.measured + self.resumed >= LUCKY
-            top = self.log.top_k(self.workload, self.target, FIELD if rough else FINALISTS)
-            top = [r for r in top if trace_of(r)]
+            most = FINALISTS if number else self._field
+            top = [r for r in self.log.top_k(self.workload, self.target, most) if trace_of(r)]
             if not top or (not number and not self.measured and top[0].kind == "final"):
                 return
             timed = len(self.finals[top[0].trace_digest])
@@ -273,6 +272,7 @@ class Session:
             if plan is None:
                 return
             chosen, rounds, repeats = plan
+            rough = len(chosen) > FINALISTS
             self.report("finalists")
             if moving:
                 measurer.move()
@@ -304,9 +304,14 @@ class Session:
         one may."""
         one = _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
         others = PLACES - 1 if self.target.kind == "cpu" else 0
-        lucky = self.measured + self.resumed >= LUCKY
-        field = _finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if lucky else 0.0
-        return one + field / 2 + others * (one / 2 + MOVE_S)
+        many = self._field > FINALISTS
+        rough = _finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
+        return one + rough / 2 + others * (one / 2 + MOVE_S)
+
+    @property
+    def _field(self) -> int:
+        """How many of the fastest are timed at first: the more trials, the luckier those that lead."""
+        return FIELD if self.measured + self.resumed >= LUCKY else FINALISTS
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with so many of this one to come; 0 when all are done."""

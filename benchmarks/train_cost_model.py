@@ -282,15 +282,15 @@ def judge(tasks: list[TaskData], cpu: str, seeds: int, trials: int) -> dict[str,
         doc = document(train([t for t in tasks if t.op != op]), tasks[0].names)
         for i in (i for i in judged if tasks[i].op == op):
             t, begin = tasks[i], time.perf_counter()
-            seen, features, reference = columns(t)
-            near = pretrained.Prior(seen, reference, unseen[i])
-            prior = pretrained.Prior(seen, reference, doc)
+            names, features, reference = columns(t)
+            near = pretrained.Prior(names, reference, unseen[i])
+            prior = pretrained.Prior(names, reference, doc)
             ranked = {
                 "by_task": ranking(near.learned(features), t),
                 "by_task, with the estimate": ranking(near.predict(features), t),
                 "by_operator": ranking(prior.learned(features), t),
                 "by_operator, with the estimate": ranking(prior.predict(features), t),
-                "analytic": ranking(AnalyticModel(seen).predict(features), t),
+                "analytic": ranking(AnalyticModel(names).predict(features), t),
                 "random": ranking(np.random.default_rng(0).random(len(features)), t),
             }
             row = {

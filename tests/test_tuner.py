@@ -250,6 +250,15 @@ def test_finalists_are_chosen_by_several_places_of_memory(log: Log, monkeypatch:
     assert lucky.time_s == pytest.approx(1.3 * measurer.true_s(lucky.trace))
 
 
+def test_a_field_of_few_is_timed_well_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "NEAR", 1.0)
+    monkeypatch.setattr(session, "PLACES_SHARE", 1e6)
+    measurer = FakeMeasurer(FormulaSpace())
+    run(log, measurer, trials=session.LUCKY)
+    assert {len(digests) for digests in measurer.finals} == {1}
+    assert len(measurer.finals) == session.PLACES == measurer.moves + 1
+
+
 def test_a_short_search_has_its_finalists_in_one_place(log: Log) -> None:
     class Slow(FakeMeasurer):
         def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:

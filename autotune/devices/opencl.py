@@ -35,10 +35,17 @@ def context() -> Any:
 def _compiles(cl: Any, context: Any) -> bool:
     """PoCL offers a CPU that is newer than its LLVM, and then refuses every program."""
     try:
-        cl.Program(context, "__kernel void nothing() {}").build()
+        _built(cl, context, "__kernel void nothing() {}")
     except cl.Error:
         return False
     return True
+
+
+def _built(cl: Any, context: Any, source: str) -> Any:
+    """A program, without the compiler's remarks. Raises ``cl.Error``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        return cl.Program(context, source).build()
 
 
 class OpenclProgram:
@@ -48,9 +55,7 @@ class OpenclProgram:
         cl = device.cl
         self._cl, self._device = cl, device
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", cl.CompilerWarning)
-                built = cl.Program(context(), code.source).build()
+            built = _built(cl, context(), code.source)
         except cl.Error as err:
             raise CompileError(f"OpenCL refused the generated code: {str(err)[:600]}") from None
         self._launches = []

@@ -111,8 +111,7 @@ class Measurer:
 
     def close(self) -> None:
         """End every process. The measurer must not be used afterwards; closing again does nothing."""
-        for slot in (self._runner, *self._builders):
-            slot.drop()
+        self.move()
         self._zygote.close()
 
     def move(self) -> None:

@@ -128,10 +128,10 @@ class Zygote:
                 raise MeasureError(f"measuring could not start: {answer['error']}")
         except wire.Closed as err:
             text = _tail(stderr)
-            self._stop()
+            self.end()
             raise MeasureError(f"measuring could not start: {text or err}") from None
         except BaseException:
-            self._stop()
+            self.end()
             raise
         finally:
             theirs.close()
@@ -153,7 +153,7 @@ class Zygote:
                 ours.close()
                 for f in files:
                     os.close(f)
-                self._stop()  # it was killed from outside, and its children with it: begin again
+                self.end()  # it was killed from outside, and its children with it: begin again
                 if attempt == 2:
                     raise MeasureError(
                         "the measuring process keeps dying; is the machine out of memory?"
@@ -167,7 +167,7 @@ class Zygote:
         try:
             status = self._ask({"do": "reap", "pid": child.pid, "kill": kill})["status"]
         except (wire.Closed, KeyError):
-            self._stop()
+            self.end()
             status = int(signal.SIGKILL)
         record = os.pread(child.record, RECORD_BYTES, 0)
         stderr = _tail(child.stderr)
@@ -176,13 +176,9 @@ class Zygote:
             return Death(signal=os.WTERMSIG(status), fault=read_fault(record), stderr=stderr)
         return Death(exit=os.WEXITSTATUS(status), stderr=stderr)
 
-    def end(self) -> None:
-        """End the zygote and with it every child; a new one begins when it is needed."""
-        self._stop()
-
     def close(self) -> None:
         """End the zygote for good."""
-        self._stop()
+        self.end()
         if self._data >= 0:
             os.close(self._data)
             self._data = -1
@@ -193,7 +189,8 @@ class Zygote:
         wire.send(self._control, header, fds=fds)
         return wire.receive(self._control)[0]
 
-    def _stop(self) -> None:
+    def end(self) -> None:
+        """End the zygote and with it every child; a new one begins when it is needed."""
         if self._control is not None:
             self._control.close()
             self._control = None
