@@ -2,7 +2,8 @@
 
     python benchmarks/equal_split.py --budget 600 --out benchmarks/results/equal-split.json
 
-The tasks and how often each runs are those of `network.toml`. Each way begins with an empty log: one gives
+The tasks and how often each runs are those of `--suite`: the much alike convolutions of `network.toml`, or
+the mixed ones of `two_networks.toml`. Each way begins with an empty log: one gives
 every task its twentieth, the other is ``tune --suite``. Then the kernels of both are timed in turns, in
 several processes, for which pages a kernel's arrays are in decides up to some percent; each round gives a
 ratio of sums of weight x time, and the median of the rounds counts.
@@ -71,7 +72,9 @@ def main() -> None:
     ]
     rows = [
         {
-            "task": " ".join(f"{k}={param_text(v)}" for k, v in task.workload.params),
+            "task": " ".join(
+                [task.workload.op, *(f"{k}={param_text(v)}" for k, v in task.workload.params)]
+            ),
             "weight": task.weight,
             "equal_s": statistics.median(r[n][0] for r in rounds),
             "shared_s": statistics.median(r[n][1] for r in rounds),
@@ -81,7 +84,8 @@ def main() -> None:
         for n, task in enumerate(tasks)
     ]
     found = {
-        "command": f"equal_split.py --budget {args.budget:g} --threads {args.threads}",
+        "command": f"equal_split.py --suite {Path(args.suite).name} --budget {args.budget:g}"
+        f" --threads {args.threads}",
         "commit": commit(),
         "machine": machine(),
         "ratio": statistics.median(ratios),

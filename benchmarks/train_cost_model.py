@@ -370,7 +370,9 @@ def main() -> None:
     if options.command == "extract":
         extract(options.data, options.out)
         return
-    (data,) = options.data
+    if len(options.data) > 1:
+        parser.error(f"{options.command} takes one file: extract makes it of several")
+    data = options.data[0]
     tasks = read(data)
     if options.command == "train":
         provenance = {

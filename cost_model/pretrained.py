@@ -1,9 +1,9 @@
 """The shipped models: trained on measured candidates of many operators, good before the first trial.
 
-There is one for each width of vectors, because CPUs of one width agree with each other on what is fast more
-than with others. The files in ``data`` were made by ``benchmarks/train_cost_model.py``; their ``provenance``
-says from which tasks. Columns are found by name, so that a model serves later versions of the features too:
-one that is gone is a missing value to its trees, a new one is unknown to them.
+There is one for each width of vectors, and one for Intel's servers, because such CPUs agree with each other
+on what is fast more than with others. The files in ``data`` were made by ``benchmarks/train_cost_model.py``;
+their ``provenance`` says from which tasks. Columns are found by name, so that a model serves later versions
+of the features too: one that is gone is a missing value to its trees, a new one is unknown to them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from cost_model.analytic import ESTIMATE
 from cost_model.base import CostModelError, Features, Scores, check_features, write_document
 from cost_model.features import DERIVED, inputs, usual
 from cost_model.xgb import DRAFT_TREES, decode, encode
+from schedules.microarchitecture import is_intel_server
 from schedules.model import Target
 
-FILES = {32: "cpu-vector32.json", 64: "cpu-vector64.json"}  # by bytes of a vector
+WIDTHS = (32, 64)  # bytes of a vector
 USUAL = 32  # of them, where a target does not say
 LEAST = 0.01  # that is expected of anything
 ESTIMATES = 2.0  # that the analytic estimate counts as, beside the boosters as one
@@ -118,15 +119,17 @@ def knows(names: Sequence[str], document: Mapping[str, Any]) -> bool:
 
 
 def shipped(target: Target | None = None) -> dict[str, Any]:
-    """The model for CPUs with vectors of this target's width, or the nearest; ``{}`` where the package has
-    none."""
+    """The model for CPUs like this target: with vectors of its width, or the nearest, and if these are wide,
+    servers of Intel's or others; ``{}`` where the package has none."""
     wanted = target.limit("vector_bytes", USUAL) if target is not None else USUAL
-    return _read(min(FILES, key=lambda width: abs(math.log2(width / wanted))))
+    width = min(WIDTHS, key=lambda width: abs(math.log2(width / wanted)))
+    server = target is not None and width == max(WIDTHS) and is_intel_server(target)
+    return _read("cpu-intel-server.json" if server else f"cpu-vector{width}.json")
 
 
 @cache
-def _read(width: int) -> dict[str, Any]:
-    with as_file(files("cost_model") / "data" / FILES[width]) as path:
+def _read(name: str) -> dict[str, Any]:
+    with as_file(files("cost_model") / "data" / name) as path:
         if not path.exists():
             return {}
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -15,12 +15,12 @@ from schedules import interp, ops, te
 from schedules.expr import Const, Var
 from schedules.ir import Loop, LoweredFunc, Prefetch, Seq, Store, walk
 from schedules.lower import lower
+from schedules.microarchitecture import RATES
 from schedules.passes.simplify import substitute
 from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
 from schedules.space.features import GIGAHERTZ
-from schedules.space.quantities import RATES
 
 
 def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:

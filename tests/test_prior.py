@@ -42,22 +42,29 @@ def made_up(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(np.float64)
 
 
-def cpu(vector_bytes: int) -> Target:
-    return Target("cpu", "any", limits=(("vector_bytes", vector_bytes),))
+def cpu(vector_bytes: int, arch: str = "any", features: tuple[str, ...] = ()) -> Target:
+    return Target("cpu", arch, "", features, limits=(("vector_bytes", vector_bytes),))
 
 
 # -- the file ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", pretrained.FILES)
-def test_the_shipped_files_are_small_know_these_features_and_say_where_they_come_from(width: int) -> None:
-    path = files("cost_model") / "data" / pretrained.FILES[width]
+SHIPPED = {
+    "cpu-vector32.json": cpu(32),
+    "cpu-vector64.json": cpu(64),
+    "cpu-intel-server.json": cpu(64, "emeraldrapids", ("amx-tile", "avx512f")),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_files_are_small_know_these_features_and_say_where_they_come_from(name: str) -> None:
+    path = files("cost_model") / "data" / name
     assert 0 < len(path.read_bytes()) < 2_000_000
     document = json.loads(path.read_text(encoding="utf-8"))
     assert len(document["provenance"]["tasks"]) >= 20 and document["provenance"]["candidates"] > 10_000
     known = [n for n in document["feature_names"] if n in FEATURE_NAMES]
     assert len(known) > 0.8 * len(FEATURE_NAMES)
-    assert pretrained.shipped(cpu(width)) == document
+    assert pretrained.shipped(SHIPPED[name]) == document
     assert pretrained.knows(FEATURE_NAMES, document) and not pretrained.knows(NAMES, document)
 
 
@@ -66,6 +73,16 @@ def test_a_cpu_has_the_model_of_the_nearest_width() -> None:
     assert narrow != wide
     assert pretrained.shipped(cpu(16)) is narrow and pretrained.shipped(cpu(128)) is wide
     assert pretrained.shipped() is narrow
+
+
+def test_servers_of_intel_have_a_model_of_their_own_for_wide_vectors() -> None:
+    narrow, wide = (pretrained.shipped(cpu(width)) for width in (32, 64))
+    server = pretrained.shipped(cpu(64, "icelake-server"))
+    assert server not in (narrow, wide)
+    # a virtual machine may say that it is another CPU, but not hide AMX
+    assert pretrained.shipped(cpu(64, "rocketlake", ("amx-tile",))) is server
+    assert pretrained.shipped(cpu(64, "rocketlake")) is wide
+    assert pretrained.shipped(cpu(32, "icelake-server")) is narrow
 
 
 def test_columns_are_found_by_name() -> None:

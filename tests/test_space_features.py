@@ -339,6 +339,31 @@ def test_so_many_rows_are_followed_and_no_more() -> None:
     assert _turned(64)["memory_runs"] == pytest.approx(4096 * 4096 / 16 / 2, rel=0.01)
 
 
+def test_a_virtual_machine_does_not_have_its_hosts_third_cache_to_itself() -> None:
+    """It may name all of it, 480 MB, as that of two cores: 64 MB are streamed there too."""
+    limits = dict(target(vector_bytes=64).limits)
+    w = ops.workload("permute", {"shape": (4096, 4096), "axes": (1, 0)})
+    chosen = {}
+    for l3 in (16 << 20, 240 << 20):
+        here = replace(target(), limits=tuple(sorted({**limits, "l3_bytes": l3}.items())))
+        space = derive(w.dag, here)
+        rows = space.sample(0, 200, np.random.default_rng(0))
+        est = space.features(0, rows)[:, FEATURE_NAMES.index("est_time_s")]
+        chosen[l3] = rows[est.argmin()].tolist()
+        assert rows[est.argmin(), space.holes(0).index("y.stream")] == 2
+    assert chosen[16 << 20] == chosen[240 << 20]
+
+
+def test_memory_answers_slower_over_a_mesh() -> None:
+    host = replace(target(), arch="znver4", features=())
+    nest = Schedule(ops.workload("add", {"n": 1 << 24}).dag).nest
+    one, *servers = (
+        measure(analyse(nest)[0], Columns(), Machine.of(t))["memory_cycles"]
+        for t in (host, replace(host, arch="icelake-server"), replace(host, features=("amx-tile",)))
+    )
+    assert servers[0] == servers[1] > 1.2 * one
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 

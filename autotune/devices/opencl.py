@@ -19,7 +19,8 @@ from autotune.errors import CompileError
 def context() -> Any:
     """A context of the first device whose compiler works, GPUs before others, or None where there is none. A
     context does not survive a fork: each process asks for its own."""
-    if find_spec("pyopencl") is None:
+    spec = find_spec("pyopencl")
+    if spec is None or spec.origin is None:  # PoCL's wheel leaves a folder of that name, without pyopencl
         return None
     import pyopencl as cl
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
+from schedules import microarchitecture
 from schedules.expr import Const, Expr
 from schedules.model import LINE, Target
 from schedules.space.facts import AccessFacts, BlockFacts
@@ -21,12 +22,11 @@ ADD_CYCLES = 4.5  # until a sum can be added to
 WINDOW = 270.0  # operations that are under way at a time
 TILES = 8.0  # of which so many at most
 UNITS = 2.0  # that multiply and add, each a vector in every cycle
-WIDTH = {"znver1": 16.0, "znver4": 32.0}  # bytes of a unit, where a vector passes through one in parts
 LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
 SETS = (4 << 10, 64 << 10)  # bytes after which the sets of the first and second cache repeat
 MISSING = (1.0, 3.0)  # cycles for a line that such a set could not keep
 MISSES = 6.0  # of these at a time, at most
-RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
+MOST_L3 = 48 << 20  # bytes of it that count for a core: a virtual machine may name all that its host has
 STREAMS = 8  # lines that may be streamed to at a time
 PAIR = 128.0  # bytes side by side that memory is written as fast as more
 SELECT_CYCLES = 1.5
@@ -50,7 +50,7 @@ def number(e: Expr, env: Columns) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates of a target that the estimates need, in cycles of one core: from `Target.limits`."""
+    """Sizes and rates of a target that the estimates need, in bytes and cycles of one core."""
 
     vector: float
     registers: float
@@ -59,6 +59,7 @@ class Machine:
     l3: float
     threads: float
     passes: float = 1.0  # of a vector through a unit or a port
+    rates: tuple[float, ...] = microarchitecture.RATES
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -68,9 +69,10 @@ class Machine:
             float(target.limit("vector_registers", 16)),
             float(target.limit("l1_bytes", 32 << 10)),
             float(target.limit("l2_bytes", 512 << 10)),
-            float(target.limit("l3_bytes", 8 << 20)),
+            float(min(target.limit("l3_bytes", 8 << 20), MOST_L3)),
             float(target.threads),
-            max(vector / WIDTH.get(target.arch, vector), 1.0),
+            max(vector / microarchitecture.unit_width(target, vector), 1.0),
+            microarchitecture.rates(target),
         )
 
 
@@ -247,11 +249,11 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
-    memory_cycles = sum(level / rate for level, rate in zip(moved, RATES, strict=True))
+    memory_cycles = sum(level / rate for level, rate in zip(moved, m.rates, strict=True))
     ahead = number(b.ahead, env)
     hidden = HIDDEN * (ahead > 0)
     waits = RUN_CYCLES * (runs + asked / PAGE)
-    memory_cycles = memory_cycles + (1.0 - hidden) * waits - b.meanwhile * hidden * asked / RATES[-1]
+    memory_cycles = memory_cycles + (1.0 - hidden) * waits - b.meanwhile * hidden * asked / m.rates[-1]
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
     cycles = (np.maximum(compute, memory_cycles) + exposed + steps * missing) * share
@@ -347,7 +349,7 @@ def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Numbe
     are used again; and how many times over memory is read for that. A cache holds what the largest inner part
     of the loops touches that fits; of the next larger one nothing is left (the reuse distance of Wolf & Lam,
     1991, by whole loops)."""
-    again: list[Number] = [np.zeros(())] * len(RATES)
+    again: list[Number] = [np.zeros(())] * len(m.rates)
     once: Number = np.ones(())
     sizes = [HOLDS * size for size in (m.l1, m.l2, m.l3)]
     for k, part in enumerate(b.nested if len(b.nested) > 1 else ()):
