@@ -3,19 +3,24 @@
 The objective is Σ weight · best time. The gain that the next second of a task brings is estimated from what
 its last seconds brought, from the hope that a task tuned for t seconds will come nearer to the machine's
 limit by 1/t of what is left a second, and from how fast similar tasks became; the task with the largest gain
-is next. Ansor counts rounds of trials; here the budget is wall-clock time, and trials of one task may take a
+is next. Most tasks end above the limit, wherever it is, so that hope fades while nothing is found: Ansor's
+would serve the task with the most above it for ever. Ansor counts rounds of trials; here the budget is wall-clock time, and trials of one task may take a
 hundred times those of another, so everything is per second. No clock, no machine: what happened is told.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+
+from autotune.search.expectation import GAIN
 
 ALPHA = 0.2  # weight of what the last turns brought
 BETA = 2.0  # times the time that the best of the similar tasks' speed would give, within reach
 WINDOW = 3  # turns that are looked back at
 UNSURE = 0.1  # of a time: a lucky one may seem to be at the limit, and its task would never have a turn again
+FADING = 2.0  # power of the share of its time after which a task last gained, by which hope fades
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class ScheduledTask:
 class _State:
     spent_s: list[float] = field(default_factory=lambda: [0.0])  # after each turn
     best_s: list[float | None] = field(default_factory=lambda: [None])
+    gained_s: float = 0.0  # what had been spent when it last became faster...
+    gained_to_s: float = math.inf  # ...than any of its times before, and how fast
     ended: bool = False
     settled: bool = False
 
@@ -66,6 +73,8 @@ class GradientScheduler:
         state = self._states[task]
         state.spent_s.append(state.spent_s[-1] + max(seconds, 1e-9))
         state.best_s.append(best_s)
+        if best_s is not None and best_s * (1 + GAIN) < state.gained_to_s:
+            state.gained_s, state.gained_to_s = state.spent_s[-1], best_s
         if limit_s is not None:
             old = self._tasks[task]
             self._tasks[task] = ScheduledTask(old.weight, old.flops, old.similar, limit_s)
@@ -99,7 +108,7 @@ class GradientScheduler:
         old = next((b for b in state.best_s[before:] if b is not None), best)
         backward = max(0.0, old - best) / (spent - state.spent_s[before])
         left = best if about.limit_s is None else max(best - about.limit_s, UNSURE * best)
-        hoped = left / spent
+        hoped = left / spent * (state.gained_s / spent) ** FADING
         reach = self._within_reach(task)
         if reach is not None:
             hoped = max(hoped, (best - reach) / turn)

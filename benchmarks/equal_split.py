@@ -12,6 +12,7 @@ ratio of sums of weight x time, and the median of the rounds counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import statistics
@@ -46,13 +47,16 @@ def main() -> None:
     parser.add_argument("--suite", default=str(ROOT / "benchmarks" / "network.toml"))
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of each way")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=6, help="in each process")
+    parser.add_argument("--logs", type=Path, help="a folder for the two logs, to keep them")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     tasks = suites.read(args.suite)
-    with tempfile.TemporaryDirectory() as tmp:
-        equal, shared = Path(tmp) / "equal.db", Path(tmp) / "shared.db"
+    with contextlib.ExitStack() as stack:
+        logs = args.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        logs.mkdir(exist_ok=True)
+        equal, shared = logs / "equal.db", logs / "shared.db"
         common: dict[str, Any] = {"threads": args.threads}
         split: dict[str, list[Any]] = {"equal": [], "shared": []}
         for task in tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -41,14 +42,15 @@ def weighted(tasks: list[Simulated]) -> float:
     return sum(t.weight * t.best() for t in tasks)
 
 
-def schedule(tasks: list[Simulated], budget: float, limits: bool = False) -> list[int]:
+def schedule(tasks: list[Simulated], budget: float, limits: Sequence[float] | None = None) -> list[int]:
+    """The tasks of the turns; ``limits``: what a machine seems to need for each, of its least time."""
     scheduler = GradientScheduler([ScheduledTask(t.weight, t.flops, i % 4) for i, t in enumerate(tasks)])
     turns = []
     for _ in range(int(budget / TURN_S)):
         number = scheduler.next()
         assert number is not None
         best = tasks[number].spend(TURN_S)
-        scheduler.add(number, TURN_S, best, tasks[number].floor if limits else None)
+        scheduler.add(number, TURN_S, best, limits and limits[number] * tasks[number].floor)
         turns.append(number)
     return turns
 
@@ -69,13 +71,43 @@ def test_weighted_latency_beats_an_equal_split(limits: bool) -> None:
     excess = []
     for seed in range(20):
         ours, equal = suite(seed), suite(seed)
-        schedule(ours, 600.0, limits)
+        schedule(ours, 600.0, [1.0] * 20 if limits else None)
         for t in equal:
             t.spend(600.0 / len(equal))
         least = sum(t.weight * t.floor for t in ours)
         assert weighted(ours) < weighted(equal) * 1.001
         excess.append((weighted(ours) - least) / (weighted(equal) - least))
     assert np.exp(np.mean(np.log(excess))) < 0.75  # of what an equal split leaves above the limit
+
+
+def test_what_is_left_above_a_limit_that_none_reaches_draws_no_turns_for_ever() -> None:
+    """Tasks that are done after some turns, half of them far above what the machine seems to need."""
+    ours_s = equal_s = 0.0
+    for seed in range(20):
+        ours, equal = suite(seed), suite(seed)
+        for t in (*ours, *equal):
+            t.tau /= 5
+        schedule(ours, 1500.0, np.random.default_rng(seed).uniform(0.5, 1.0, 20).tolist())
+        for t in equal:
+            t.spend(1500.0 / len(equal))
+        least = sum(t.weight * t.floor for t in ours)
+        ours_s, equal_s = ours_s + weighted(ours) / least - 1, equal_s + weighted(equal) / least - 1
+    assert ours_s < 0.2 * equal_s
+
+
+def test_hope_fades_where_nothing_is_found() -> None:
+    scheduler = GradientScheduler([ScheduledTask(1.0, 1e9), ScheduledTask(1.0, 1e9)])
+    times = [1e-3, 1e-3]
+    for number in (0, 1):
+        scheduler.add(number, TURN_S, times[number], limit_s=(0.5e-3, 0.9e-3)[number])
+    turns = []
+    for _ in range(12):
+        number = scheduler.next()
+        assert number is not None
+        times[number] *= (1.0, 0.99)[number]
+        scheduler.add(number, TURN_S, times[number])
+        turns.append(number)
+    assert turns[0] == 0 and turns.count(1) >= 8
 
 
 def test_every_task_gets_a_first_turn_and_the_heaviest_goes_first() -> None:
@@ -119,7 +151,7 @@ def test_a_settled_task_has_turns_by_its_gain_until_all_are_settled() -> None:
         scheduler.add(number, TURN_S, 1.00e-3, limit_s=0.2e-3)
     scheduler.settle(0)
     turns = turns_of(scheduler, 12)
-    assert turns[0] == 0 and 7 <= turns.count(0) <= 10  # by the root of its weight about, at last
+    assert turns[0] == 0 and 7 <= turns.count(0) <= 10  # by the third root of its weight about, at last
     scheduler.settle(1)
     assert scheduler.next() is None
     scheduler.settle(1, False)  # it has gained since
@@ -132,14 +164,14 @@ def test_a_time_that_seems_beyond_the_limit_does_not_starve_a_task() -> None:
     scheduler.add(0, TURN_S, 1.00e-3, limit_s=1.05e-3)
     scheduler.add(1, TURN_S, 1.00e-3, limit_s=0.2e-3)
     turns = turns_of(scheduler, 30)
-    assert turns[:7] == [1] * 7 and turns.count(0) >= 3
+    assert turns[0] == 1 and 3 <= turns.count(0) < turns.count(1)
 
 
 def test_tasks_near_their_limits_share_turns_by_what_is_left_of_their_weighted_times() -> None:
     scheduler = GradientScheduler([ScheduledTask(3.0, 1e9), ScheduledTask(1.0, 1e9)])
     for number in (0, 1):
         scheduler.add(number, TURN_S, 1.00e-3, limit_s=0.95e-3)
-    assert 2 <= turns_of(scheduler, 12).count(1) <= 4
+    assert 3 <= turns_of(scheduler, 12).count(1) <= 5
 
 
 def test_similar_tasks_say_what_is_within_reach() -> None:
