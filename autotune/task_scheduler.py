@@ -3,9 +3,10 @@
 The objective is Σ weight · best time. The gain that the next second of a task brings is estimated from what
 its last seconds brought, from the hope that a task tuned for t seconds will come nearer to the machine's
 limit by 1/t of what is left a second, and from how fast similar tasks became; the task with the largest gain
-is next. Most tasks end above the limit, wherever it is, so that hope fades while nothing is found: Ansor's
-would serve the task with the most above it for ever. Ansor counts rounds of trials; here the budget is wall-clock time, and trials of one task may take a
-hundred times those of another, so everything is per second. No clock, no machine: what happened is told.
+is next. Most tasks end above the limit, wherever that is, so hope fades while nothing is found: else the task
+with the most above it is served for ever. Ansor counts rounds of trials; here the budget is wall-clock time,
+and trials of one task may take a hundred times those of another, so everything is per second. No clock, no
+machine: what happened is told.
 """
 
 from __future__ import annotations
