@@ -4,10 +4,11 @@
     python benchmarks/train_cost_model.py train data.npz --out cost_model/data/cpu-vector64.json
     python benchmarks/train_cost_model.py judge data.npz --out benchmarks/results/cost-model-znver5.json
 
-``judge`` judges what ``--cpu`` measured (default: this one), and asks no model about a task that it has seen
-on any CPU (``by_task``: 8 folds of tasks), and none about an operator that it has seen (``by_operator``).
-Judged are ranking (pairs of the random candidates that differ by 2 % or more) and searches, replayed on the
-measured tables with the models that have not seen the operator.
+So are made the models of the Zens (``cpu-vector64``) and, of ``cpu-graniterapids``, that of Intel's servers
+(``cpu-intel-server``). ``judge`` judges what ``--cpu`` measured (default: this one), and asks no model about
+a task that it has seen on any CPU (``by_task``: 8 folds of tasks), and none about an operator that it has
+seen (``by_operator``). Judged are ranking (pairs of the random candidates that differ by 2 % or more) and
+searches, replayed on the measured tables with the models that have not seen the operator.
 """
 
 from __future__ import annotations
