@@ -193,6 +193,7 @@ def test_the_command_compares_the_stored_kernel(tmp_path: Path) -> None:
         assert r["share_of_peak"] > 0 and r["threads"] == 1
     text = run(*words, "--against", "numpy")
     assert text.status == 0 and "times as fast as" in text.out and "GFLOP/s" in text.out
+    assert "ratios are medians over the rounds" in text.out  # which need not be quotients of the times above
 
 
 @pytest.mark.parametrize(("factor", "status"), [(0.5, 1), (2.0, 0)])

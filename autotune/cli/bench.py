@@ -29,7 +29,7 @@ def bench(
     layout: opt.LayoutOption = None,
     constant_weights: opt.ConstantsOption = False,
     target: opt.TargetOption = "cpu",
-    threads: opt.ThreadsOption = None,
+    threads: opt.TunedThreadsOption = None,
     against: Annotated[
         str,
         typer.Option(
@@ -231,6 +231,9 @@ def _print(workload: Workload, rows: list[dict[str, Any]], ratio: dict[str, floa
             for r in rows
         ],
     )
+    if ratio:  # which need not be the quotient of the times above
+        said = "All take turns. Times are medians; shares and ratios are medians over the rounds."
+        out.print(said, style="dim")
     for name, factor in ratio.items():
         if factor > 1:
             out.print(f"The tuned kernel is {factor:.2f} times as fast as {name}.", style="green")

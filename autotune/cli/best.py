@@ -18,7 +18,7 @@ def best(
     layout: opt.LayoutOption = None,
     constant_weights: opt.ConstantsOption = False,
     target: opt.TargetOption = "cpu",
-    threads: opt.ThreadsOption = None,
+    threads: opt.TunedThreadsOption = None,
     db: opt.DbOption = None,
     nearest: Annotated[
         bool, typer.Option("--nearest", help="Where there is none, try the most similar machine's here.")

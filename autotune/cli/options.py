@@ -70,6 +70,12 @@ ThreadsOption = Annotated[
         "--threads", metavar="N", min=1, help="Threads of the kernel. [default: the CPUs usable here]"
     ),
 ]
+TunedThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, help="Threads that it was tuned for. [default: what is fastest here]"
+    ),
+]
 DbOption = Annotated[
     str | None,
     typer.Option(
