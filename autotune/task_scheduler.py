@@ -11,11 +11,10 @@ machine: what happened is told.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from autotune.search.expectation import GAIN
+from autotune.search.expectation import Expectation
 
 ALPHA = 0.2  # weight of what the last turns brought
 BETA = 2.0  # times the time that the best of the similar tasks' speed would give, within reach
@@ -39,8 +38,7 @@ class ScheduledTask:
 class _State:
     spent_s: list[float] = field(default_factory=lambda: [0.0])  # after each turn
     best_s: list[float | None] = field(default_factory=lambda: [None])
-    gained_s: float = 0.0  # what had been spent when it last became faster...
-    gained_to_s: float = math.inf  # ...than any of its times before, and how fast
+    gains: Expectation = field(default_factory=Expectation)  # by seconds
     ended: bool = False
     settled: bool = False
 
@@ -72,10 +70,10 @@ class GradientScheduler:
     def add(self, task: int, seconds: float, best_s: float | None, limit_s: float | None = None) -> None:
         """A turn of ``seconds`` ended with this best time (None: nothing ran yet)."""
         state = self._states[task]
-        state.spent_s.append(state.spent_s[-1] + max(seconds, 1e-9))
+        seconds = max(seconds, 1e-9)
+        state.spent_s.append(state.spent_s[-1] + seconds)
         state.best_s.append(best_s)
-        if best_s is not None and best_s * (1 + GAIN) < state.gained_to_s:
-            state.gained_s, state.gained_to_s = state.spent_s[-1], best_s
+        state.gains.add(1.0 / best_s if best_s else 0.0, seconds)
         if limit_s is not None:
             old = self._tasks[task]
             self._tasks[task] = ScheduledTask(old.weight, old.flops, old.similar, limit_s)
@@ -109,7 +107,7 @@ class GradientScheduler:
         old = next((b for b in state.best_s[before:] if b is not None), best)
         backward = max(0.0, old - best) / (spent - state.spent_s[before])
         left = best if about.limit_s is None else max(best - about.limit_s, UNSURE * best)
-        hoped = left / spent * (state.gained_s / spent) ** FADING
+        hoped = left / spent * state.gains.gained_share**FADING
         reach = self._within_reach(task)
         if reach is not None:
             hoped = max(hoped, (best - reach) / turn)

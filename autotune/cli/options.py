@@ -64,17 +64,15 @@ ModelOption = Annotated[str, typer.Option("--model", help=f"Cost model: {', '.jo
 TargetOption = Annotated[
     str, typer.Option("--target", metavar="TARGET", help="What to compile for: cpu is the detected host.")
 ]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", metavar="N", min=1, help="Threads of the kernel. [default: the CPUs usable here]"
-    ),
-]
+
+
+def _threads(meaning: str) -> Any:
+    return typer.Option("--threads", metavar="N", min=1, help=meaning)
+
+
+ThreadsOption = Annotated[int | None, _threads("Threads of the kernel. [default: the CPUs usable here]")]
 TunedThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", metavar="N", min=1, help="Threads that it was tuned for. [default: what is fastest here]"
-    ),
+    int | None, _threads("Threads that it was tuned for. [default: what is fastest here]")
 ]
 DbOption = Annotated[
     str | None,

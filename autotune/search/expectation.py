@@ -14,28 +14,33 @@ GAIN = 0.005  # of throughput, that counts as one
 
 class Expectation:
     """Watches the throughput of trials, 0 for a failure. ``gain``: the part of it by which one must be better
-    than the best, to count as a gain."""
+    than the best, to count as a gain. What is spent may be counted in seconds as well as in trials."""
 
     def __init__(self, gain: float = GAIN) -> None:
         self._gain = gain
-        self._trials, self._gained = 0, 0  # so far, and when the best last rose by a gain
+        self._spent, self._gained = 0.0, 0.0  # so far, and when the best last rose by a gain
         self._mark = 0.0
 
     def begin(self, best: float) -> None:
         """What was known before the first trial."""
         self._mark = best
 
-    def add(self, throughput: float) -> None:
-        self._trials += 1
+    def add(self, throughput: float, spent: float = 1.0) -> None:
+        self._spent += spent
         if throughput > self._mark * (1 + self._gain):
-            self._mark, self._gained = throughput, self._trials
+            self._mark, self._gained = throughput, self._spent
 
     @property
-    def stalled(self) -> int:
-        """Trials since the last gain."""
-        return self._trials - self._gained
+    def stalled(self) -> float:
+        """What was spent since the last gain."""
+        return self._spent - self._gained
+
+    @property
+    def gained_share(self) -> float:
+        """The share of what was spent after which the last gain came; 0 while nothing was gained."""
+        return self._gained / self._spent if self._spent else 0.0
 
     @property
     def met(self) -> bool:
         """Whether there is nothing more to expect; never while nothing ran."""
-        return self._mark > 0 and self.stalled >= max(LEAST, SHARE * self._trials)
+        return self._mark > 0 and self.stalled >= max(LEAST, SHARE * self._spent)
