@@ -86,7 +86,15 @@ class Comparison:
 
     def ratio(self, name: str, peer: str) -> float:
         """How many times as fast as ``peer``: the median over rounds of its time over ours."""
-        return median(p / t for t, p in zip(self.times_s[name], self.times_s[peer], strict=True))
+        return median(self._ratios(name, peer))
+
+    def quartiles(self, name: str, peer: str) -> tuple[float, float]:
+        """Between which half of the rounds' ratios lie."""
+        first, third = np.quantile(self._ratios(name, peer), (0.25, 0.75))
+        return float(first), float(third)
+
+    def _ratios(self, name: str, peer: str) -> list[float]:
+        return [p / t for t, p in zip(self.times_s[name], self.times_s[peer], strict=True)]
 
 
 def compare(

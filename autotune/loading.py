@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autotune import targets
 from autotune.errors import CompileError, KernelNotFound
 from autotune.settings import database
-from autotune.workloads import Program, as_workload, dtype_of, param_text, shown_params
+from autotune.workloads import Program, as_workload, dtype_of, otherwise_constant, param_text, shown_params
 from kernels_db import lookup
 from kernels_db.place import locate
 from kernels_db.records import Hit
@@ -193,8 +193,7 @@ def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None
 def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     """What was looked for, where, what is there instead, and the command that would help."""
     place = str(locate(where))
-    others: list[Target] = []
-    lookup.best(where, workload.digest, lambda t: bool(others.append(t)))  # type: ignore[func-returns-value]
+    others = _targets(workload, where)
     wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
     lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
     if others:
@@ -205,8 +204,22 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
             lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
         if any(t.kind == "cpu" and targets.runnable(t) for t in others):
             lines.append("try that of the most similar machine: --nearest, or nearest=True")
+    twin = otherwise_constant(workload)
+    if twin is not None and _targets(twin, where):
+        lines.append(
+            "stored there with its weights known ahead: --constant-weights, or constant_weights=True"
+            if twin.dag.constants
+            else "stored there with its weights as arguments: without --constant-weights"
+        )
     lines.append(f"tune it first: {tune_command(workload, place, threads)}")
     return "\n".join(lines)
+
+
+def _targets(workload: Workload, where: str) -> list[Target]:
+    """Every target that the log has a kernel of a workload for."""
+    found: list[Target] = []
+    lookup.best(where, workload.digest, lambda t: bool(found.append(t)))  # type: ignore[func-returns-value]
+    return found
 
 
 def describe(workload: Workload) -> str:

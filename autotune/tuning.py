@@ -69,7 +69,7 @@ class Best:
     time_s: float
     gflops: float
     share_of_peak: float | None
-    trace: Trace
+    trace: Trace = field(repr=False)
     record_id: str
 
     @classmethod
@@ -97,8 +97,8 @@ class TuneResult:
     (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
     slower than it could beside them."""
 
-    workload: Workload
-    target: Target
+    workload: Workload = field(repr=False)
+    target: Target = field(repr=False)
     best: Best | None
     measured: int
     failed: Mapping[str, int]

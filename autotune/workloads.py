@@ -53,6 +53,18 @@ def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
     return replace(workload, dag=replace(workload.dag, constants=constants))
 
 
+def otherwise_constant(workload: Workload) -> Workload | None:
+    """The library operator with its weights known ahead where they are not, and the other way round; None
+    where there is no such thing."""
+    from schedules import ops
+
+    if workload.op not in ops.REGISTRY or not ops.REGISTRY[workload.op].weights:
+        return None
+    if workload.dag.constants:
+        return replace(workload, dag=replace(workload.dag, constants=()))
+    return with_constants(workload, True)
+
+
 def _as_workload(
     program: Program, params: Mapping[str, Any], dtype: str, layout: str | None
 ) -> Workload:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from schedules import affine
 from schedules import expr as E
+from schedules.affine import Ranges
 from schedules.dag import operand
-from schedules.expr import Expr
+from schedules.expr import Compare, Const, Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -24,7 +26,8 @@ from schedules.nest import bound
 
 
 def show(program: Nest | LoweredFunc) -> str:
-    """The program, one loop a line, the way TVM and Exo print theirs."""
+    """The program, one loop a line, the way TVM and Exo print theirs. A block that loops of known extents
+    carry past the end of its domain, a tail, shows the condition under which it runs."""
     lines: list[str] = []
     if isinstance(program, Nest):
         args = ", ".join(_buffer(program.buffer(n)) for n in program.params)
@@ -34,7 +37,7 @@ def show(program: Nest | LoweredFunc) -> str:
                 lines.append(f"    {_buffer(b)}  # intermediate, {b.scope}")
     else:
         lines.append(f"def {program.name}({', '.join(map(_buffer, program.params))}):")
-    _stmt(program.body, 1, lines)
+    _stmt(program.body, 1, lines, {})
     return "\n".join(lines)
 
 
@@ -45,23 +48,24 @@ def _buffer(b: Buffer) -> str:
 _WORD = {"serial": "for", "parallel": "parallel", "vectorize": "vectorize", "unroll": "unroll"}
 
 
-def _stmt(s: Stmt, depth: int, out: list[str]) -> None:
+def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
     pad = "    " * depth
     match s:
         case Loop():
             word = _WORD.get(s.kind, f"bind[{s.kind}]")
             marks = "".join(f"  # {k}={v}" for k, v in s.annotations)
             out.append(f"{pad}{word} {s.var} in range({E.show(s.extent)}):{marks}")
-            _stmt(s.body, depth + 1, out)
+            known = {s.var: (0, int(s.extent.value) - 1)} if isinstance(s.extent, Const) else {}
+            _stmt(s.body, depth + 1, out, {**ranges, **known})
         case Seq(stmts=xs):
             for x in xs:
-                _stmt(x, depth, out)
+                _stmt(x, depth, out, ranges)
         case Guard():
             out.append(f"{pad}if {E.show(s.cond)}:")
-            _stmt(s.body, depth + 1, out)
+            _stmt(s.body, depth + 1, out, ranges)
         case Alloc():
             out.append(f"{pad}alloc {_buffer(s.buffer)}  # {s.buffer.scope}")
-            _stmt(s.body, depth, out)
+            _stmt(s.body, depth, out, ranges)
         case Store():
             out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
         case Prefetch():
@@ -72,24 +76,36 @@ def _stmt(s: Stmt, depth: int, out: list[str]) -> None:
             value = f"{E.show(s.value)} for {s.var} in range({s.extent})"
             out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= all threads: {value}")
         case Block():
-            _block(s, pad, out)
+            _block(s, pad, out, ranges)
 
 
 def _place(buffer: str, indices: tuple[Expr, ...]) -> str:
     return f"{buffer}[{', '.join(map(E.show, indices))}]"
 
 
-def _block(b: Block, pad: str, out: list[str]) -> None:
+def _tails(b: Block, ranges: Ranges) -> list[Expr]:
+    """What must hold of the bindings where they are known to leave the block's domain."""
+    domain = [
+        c
+        for it, e in zip(b.iters, b.binds, strict=True)
+        if affine.bounds(e, ranges) is not None
+        for c in (Compare("<=", Const(0), e), Compare("<", e, it.extent))
+    ]
+    return [c for c in domain if affine.decide(c, ranges) is not True]
+
+
+def _block(b: Block, pad: str, out: list[str], ranges: Ranges) -> None:
     for it, e in zip(b.iters, b.binds, strict=True):
         if not isinstance(e, E.Var) or not e.name.endswith(it.var):
             kind = "" if it.kind == "spatial" else "  # reduce"
             out.append(f"{pad}{b.name}.{it.var} = {E.show(e)}{kind}")
-    where = "".join(f" if {E.show(bound(b, w))}" for w in b.where)
+    runs = [*_tails(b, ranges), *(bound(b, w) for w in b.where)]
+    where = f"if {' and '.join(map(E.show, runs))}: " if runs else ""
     for n, w in enumerate(b.writes):
         place = _place(w.buffer, tuple(bound(b, i) for i in w.indices))
         value = bound(b, b.values[n])
         if b.reducer is None:
-            out.append(f"{pad}{place} = {E.show(value)}{where}  # block {b.name}")
+            out.append(f"{pad}{where}{place} = {E.show(value)}  # block {b.name}")
             continue
         if b.reducer.name in ("sum", "prod") and len(b.writes) == 1:
             op = "+" if b.reducer.name == "sum" else "*"
@@ -101,6 +117,6 @@ def _block(b: Block, pad: str, out: list[str]) -> None:
             )
             text = f"{place} = {E.show(b.reducer.apply(acc, new)[n])}"
         init = f"  (starts at {E.show(b.reducer.identity[n])})" if b.init else ""
-        out.append(f"{pad}{text}{where}  # block {b.name}, {b.reducer.name}{init}")
+        out.append(f"{pad}{where}{text}  # block {b.name}, {b.reducer.name}{init}")
 
 

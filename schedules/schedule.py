@@ -102,7 +102,7 @@ class Schedule:
     def __str__(self) -> str:
         return printer.show(self.nest)
 
-    # one line a primitive: the documentation is the primitive's own
+    # one line a primitive: the documentation is the primitive's own (below)
     def split(self, loop: str, factors: Sequence[Factor | None], tail: str = "guard") -> list[str]:
         return self.apply(Split(loop, tuple(factors), tail))
 
@@ -165,6 +165,10 @@ class Schedule:
 
     def decompose_reduction(self, block: str, loop: str) -> str:
         return self.apply(DecomposeReduction(block, loop))
+
+
+for _name, _primitive in PRIMITIVES.items():
+    getattr(Schedule, _name).__doc__ = _primitive.__doc__
 
 
 def fill(step: Step, decisions: Mapping[str, int]) -> Step:

@@ -210,6 +210,30 @@ def test_must_beat_decides_the_status(
     assert ran.status == status and "2.00 times as fast as" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("peer_s", "said"),
+    [
+        ((2.0, 2.1, 2.2, 2.0, 2.1), None),
+        ((1.4, 2.0, 2.5, 4.0, 15.6), "the middle half of the ratios to numpy goes from 2.00 to 4.00"),
+    ],
+)
+def test_rounds_that_differ_are_said_to(
+    peer_s: tuple[float, ...], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.bench import Comparison
+
+    db = tmp_path / "t.db"
+    fill(db, [("add", {"n": 64}, 1e-4)])
+    fixed = Comparison({"autotune": [1.0] * 5, "numpy": peer_s}, [0.5] * 5)
+    monkeypatch.setattr("autotune.bench.compare", lambda *a, **k: fixed)
+    command = ("bench", "add", "--shape", "n=64", "--threads", "1", "--db", db)
+    text = run(*command).out
+    assert "5 rounds" in text
+    assert "Rounds differ" not in text if said is None else said in text
+    middle = sorted(peer_s)[1::2]
+    assert run(*command, "--json").json["quartiles"] == {"numpy": pytest.approx(middle)}
+
+
 SUITE = """
 [[group]]
 suite = "one"

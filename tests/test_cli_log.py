@@ -12,7 +12,10 @@ import pytest
 from cli_runner import run
 from log_filler import fill, host
 
+from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
+from kernels_db.records import NewRecord
+from schedules.model import Trace
 
 MATMUL = ("matmul", {"m": 8, "n": 8, "k": 8}, 1e-4)
 SOFTMAX = ("softmax", {"m": 4, "n": 8}, 2e-6)
@@ -49,6 +52,16 @@ def test_a_zero_byte_file_is_a_new_log(tmp_path: Path) -> None:
     ran = run("log", "stats", "--db", tmp_path / "empty.db", "--json")
     assert ran.status == 0 and ran.json["records"] == 0
     assert run("log", "list", "--db", tmp_path / "empty.db").out == "the log has no records\n"
+
+
+def test_weights_known_ahead_are_said_to_be(db: Path) -> None:
+    goal, ahead = host(), with_constants(as_workload(MATMUL[0], MATMUL[1]), True)
+    with Log(db) as log:
+        run_of = log.start_run(ahead, goal, {"cpu": "a test"}, seed=0)
+        log.add(NewRecord(run_of.uid, 0, "s", Trace(), "ok", times_s=(1e-5,) * 3))
+    assert "m=8 n=8 k=8 constant b" in run("log", "list", "--db", db).out
+    tasks = run("log", "list", "--db", db, "--json").json["tasks"]
+    assert sorted(t["constants"] for t in tasks) == [[], [], ["b"]]
 
 
 def test_list(db: Path) -> None:

@@ -25,7 +25,7 @@ from schedules.constants import split_constants
 from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
 from schedules.interp import run
-from schedules.model import Trace, Workload
+from schedules.model import LINE, Trace, Workload
 from schedules.schedule import Schedule
 from schedules.space import derive
 
@@ -102,6 +102,7 @@ def test_weights_that_change_are_packed_again() -> None:
     kernel = kernel_of(w, helpers.host(), trace)
     a, b = helpers.inputs(w.dag)
     packed = kernel.pack_weights(b)
+    assert packed.ctypes.data % LINE == 0  # else vectors of AVX-512 lie in two lines each
     b += 1
     np.testing.assert_array_equal(kernel(a, packed), a @ (b - 1))
     np.testing.assert_array_equal(kernel(a, kernel.pack_weights(b)), a @ b)

@@ -11,6 +11,7 @@ from log_filler import Entry, fill, host
 
 import autotune as at
 from autotune import kernels, targets
+from autotune.workloads import with_constants
 from kernels_db import NewRecord
 from schedules import ops
 from schedules.model import Step, Target
@@ -167,6 +168,19 @@ def test_not_found_names_everything_and_the_command(tmp_path: Path) -> None:
     a = te.placeholder((3,), "float32", name="A")
     with pytest.raises(at.KernelNotFound, match=r"expression of B\[3\] float32"):
         at.load([a, te.compute((3,), lambda i: a[i] + 1.0, name="B")], db=tmp_path / "t.db")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_other_kind_of_weights_is_pointed_at(tmp_path: Path, ahead: bool) -> None:
+    db = tmp_path / "t.db"
+    stored = with_constants(ops.workload("matmul", SHAPE), not ahead)
+    with at.Log(db) as log:
+        run = log.start_run(stored, host(), {"cpu": "here"}, seed=0).uid
+        log.add(NewRecord(run, 0, "x", at.Trace(), "ok", times_s=[1e-3]))
+    said = "as arguments: without --constant-weights" if ahead else "known ahead: --constant-weights"
+    with pytest.raises(at.KernelNotFound, match=f"stored there with its weights {said}"):
+        at.load("matmul", **SHAPE, constant_weights=ahead, db=db)
+    assert at.best("matmul", **SHAPE, constant_weights=not ahead, db=db).time_s == 1e-3
 
 
 def test_fallback_gives_an_untuned_kernel_and_says_so(tmp_path: Path) -> None:

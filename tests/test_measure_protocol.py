@@ -190,6 +190,13 @@ def test_the_peaks_of_this_machine() -> None:
     assert cpu.roofline_seconds(target, 2e9, 1, 1) == pytest.approx(2e9 / cpu.peak_flops(target))
 
 
+def test_the_loop_of_a_tile_computes_one() -> None:
+    loop = cpu.TileLoop(targets.detect(1))
+    assert loop.flops == 2 * cpu.STEPS * loop._arrays[-1].size
+    assert loop.seconds(2) > 0  # products of ones, added to ones
+    assert np.array_equal(loop._arrays[-1], np.full_like(loop._arrays[-1], 1 + 2 * cpu.STEPS))
+
+
 def test_the_bandwidth_loops_compute_what_they_say() -> None:
     target = targets.detect(1)
     n = 4 * 8 * cpu.vector_lanes(target, "float32")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from schedules.model import Workload
 
 TUNED = "autotune"
+UNSTEADY = 1.5  # how far apart the quartiles of a ratio may be before a reader is warned
 SETTLE_S = 0.15  # after threaded peers: OpenBLAS spins for a tenth of a second (see autotune.bench.compare)
 
 
@@ -84,9 +85,9 @@ def bench(
         assert op is not None
         done = one(opt.workload_of(op, shape, dtype, layout, constant_weights))
         if json:
-            print_json({"rows": done.rows, "ratio": done.ratio, "rounds": done.rounds})
+            print_json({"rows": done.rows, **done.ratios(), "rounds": done.rounds})
         else:
-            _print(done.workload, done.rows, done.ratio)
+            _print(done)
         met = must_beat is None or done.ratio[must_beat] > 1
     if not met:
         raise typer.Exit(1)
@@ -94,12 +95,17 @@ def bench(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of every implementation, and how many times as fast as each peer the tuned kernel is."""
+    """Rows of every implementation, and how many times as fast as each peer the tuned kernel is: the median
+    of the rounds, and their quartiles."""
 
     workload: Workload
     rows: list[dict[str, Any]]
     ratio: dict[str, float]
+    quartiles: dict[str, tuple[float, float]]
     rounds: int
+
+    def ratios(self) -> dict[str, Any]:
+        return {"ratio": self.ratio, "quartiles": self.quartiles}
 
 
 def _compare(
@@ -155,7 +161,8 @@ def _compare(
         for c in contenders
     ]
     ratio = {c.name: result.ratio(TUNED, c.name) for c in contenders[1:]}
-    return Comparison(workload, rows, ratio, len(result.times_s[TUNED]))
+    quartiles = {c.name: result.quartiles(TUNED, c.name) for c in contenders[1:]}
+    return Comparison(workload, rows, ratio, quartiles, len(result.times_s[TUNED]))
 
 
 def _bench_suite(
@@ -179,9 +186,9 @@ def _bench_suite(
         except KernelNotFound:
             missing.append(describe(task.workload))
             continue
-        done.append({"suite": task.suite, "group": task.group, "rows": c.rows, "ratio": c.ratio})
+        done.append({"suite": task.suite, "group": task.group, "rows": c.rows, **c.ratios()})
         if not json:
-            _print(c.workload, c.rows, c.ratio)
+            _print(c)
     peers = dict.fromkeys(p for each in done for p in each["ratio"])
     means = {
         p: mean_over_groups(((e["suite"], e["group"]), e["ratio"][p]) for e in done if p in e["ratio"])
@@ -214,10 +221,10 @@ def _caller(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     return lambda: kernel(*given, out=out)
 
 
-def _print(workload: Workload, rows: list[dict[str, Any]], ratio: dict[str, float]) -> None:
-    flops, moved_bytes = workload.flops, opt.compulsory_bytes(workload)
+def _print(done: Comparison) -> None:
+    flops, moved_bytes = done.workload.flops, opt.compulsory_bytes(done.workload)
     out = console()
-    out.print(task_text(workload, rows[0]["threads"]), style="bold")
+    out.print(task_text(done.workload, done.rows[0]["threads"]), style="bold")
     table(
         out,
         ("", ">time", ">rate", ">of peak"),
@@ -228,14 +235,20 @@ def _print(workload: Workload, rows: list[dict[str, Any]], ratio: dict[str, floa
                 rate(flops, moved_bytes, r["time_s"]),
                 percent(r["share_of_peak"]),
             )
-            for r in rows
+            for r in done.rows
         ],
     )
-    if ratio:  # which need not be the quotient of the times above
-        said = "All take turns. Times are medians; shares and ratios are medians over the rounds."
-        out.print(said, style="dim")
-    for name, factor in ratio.items():
+    if done.ratio:  # which need not be the quotient of the times above
+        said = f"All took turns, {done.rounds} rounds"
+        out.print(f"{said}. Times are medians; shares and ratios are medians over the rounds.", style="dim")
+    for name, factor in done.ratio.items():
         if factor > 1:
             out.print(f"The tuned kernel is {factor:.2f} times as fast as {name}.", style="green")
         else:
             out.print(f"{name} is {1 / factor:.2f} times as fast as the tuned kernel.", style="yellow")
+    unsteady = {n: (a, b) for n, (a, b) in done.quartiles.items() if b > UNSTEADY * a}
+    if unsteady:
+        worst = max(unsteady, key=lambda n: unsteady[n][1] / unsteady[n][0])
+        first, third = unsteady[worst]
+        said = f"Rounds differ: the middle half of the ratios to {worst} goes from {first:.2f} to {third:.2f}"
+        out.print(f"{said}. Let other work here end, or measure longer (--duration).", style="yellow")

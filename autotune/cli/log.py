@@ -78,7 +78,7 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         [
             (
                 t["op"],
-                t["shape"] or t["workload"][:12],
+                _shape(t),
                 t["dtype"],
                 t["target"]["arch"],
                 str(t["target"]["threads"]),
@@ -90,6 +90,12 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
             for t in tasks
         ],
     )
+
+
+def _shape(task: dict[str, Any]) -> str:
+    """The shape and which inputs are known ahead; of a user's own expression a part of its digest."""
+    ahead = f"constant {', '.join(task['constants'])}" if task["constants"] else ""
+    return " ".join(filter(None, (task["shape"] or task["workload"][:12], ahead)))
 
 
 def _where_from(task: dict[str, Any]) -> str:
@@ -126,6 +132,7 @@ def _task(
         "op": workload.op,
         "params": dict(workload.params),
         "shape": " ".join(f"{k}={param_text(v)}" for k, v in shown_params(workload).items()),
+        "constants": list(workload.dag.constants),
         "dtype": workload.dag.params[0].dtype,
         "target": opt.target_summary(target),
         "records": sum(by_status.values()),

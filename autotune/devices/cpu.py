@@ -22,6 +22,7 @@ from schedules.model import Target
 
 CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
 STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
+ROWS, VECTORS, SPAN = 4, 3, 16  # of the tile: 12 accumulators too; steps until it reads the same again
 SPELLS, PAUSE_S = 4, 0.03  # when the reference loop's nominal speed is sampled
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays that each reads
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
@@ -71,9 +72,32 @@ class MemoryLoop:
         return self._moved / _together(self._jobs)
 
 
+class TileLoop:
+    """The inner loop of a register tile: `ROWS` × `VECTORS` accumulators, each of `STEPS` steps a run loads
+    a vector of each column and broadcasts an element of each row, from the first cache."""
+
+    def __init__(self, target: Target) -> None:
+        lanes = vector_lanes(target, "float32")
+        self.flops = 2 * ROWS * VECTORS * STEPS * lanes
+        params = (("A", (SPAN * ROWS,)), ("B", (SPAN * VECTORS * lanes,)), ("C", (ROWS * VECTORS * lanes,)))
+        shapes = [(name, shape, "float32") for name, shape in params]
+        self._object = load_loop(_tile_text(lanes), shapes, replace(target, threads=1))
+        self._arrays = [_aligned(shape[0]) for _, shape in params]
+        self._pointers = [a.ctypes.data for a in self._arrays]
+
+    def seconds(self, runs: int, cpu_clock: bool = False) -> float:
+        """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
+        return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
+
+
 class Reference:
     """A fixed loop of about 0.3 ms. Its duration beside a timing, over ``nominal_s``, says how much slower
     than nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
+
+    It is the loop of a register tile, not one of FMAs alone: an Intel server issues those 1.25 times as fast,
+    at a clock that it loses beside a product for milliseconds (0.84 of the speed right after one), so that
+    products seemed faster than they are, the more so the more they load. This loop has the same speed after
+    a product, after FMAs and after a rest.
 
     ``nominal_s`` is given where several processes must agree on it; else it is the 10th percentile of
     40 runs, with pauses between: were all of them in one slow moment, every time of a tuning would be too
@@ -81,7 +105,7 @@ class Reference:
     """
 
     def __init__(self, target: Target, nominal_s: float | None = None, runs: int | None = None) -> None:
-        self._loop = FmaLoop(target)
+        self._loop = TileLoop(target)
         self.cpu_clock = target.threads == 1
         self._loop.seconds(100)
         self.runs = runs or max(1, round(0.3e-3 / (min(self._loop.seconds(20) for _ in range(5)) / 20)))
@@ -228,6 +252,62 @@ done:
 """
 
 
+def _tile_text(lanes: int) -> str:
+    """``c[r][v] += a[k % SPAN][r] * b[k % SPAN][v]``, all of c in registers."""
+    vec, tile = f"<{lanes} x float>", [(r, v) for r in range(ROWS) for v in range(VECTORS)]
+    init, phis, body, stores = [], [], [], []
+    for n, (r, v) in enumerate(tile):
+        init.append(f"  %p{n} = getelementptr {vec}, ptr %C, i64 {n}")
+        init.append(f"  %i{n} = load {vec}, ptr %p{n}, align 4")
+        phis.append(f"  %c{n} = phi {vec} [ %i{n}, %entry ], [ %n{n}, %loop ]")
+        operands = f"{vec} %a{r}, {vec} %b{v}, {vec} %c{n}"
+        stores.append(f"  store {vec} %n{n}, ptr %p{n}, align 4")
+        body.append(f"  %n{n} = call {vec} @llvm.fma.v{lanes}f32({operands})")
+    loads = [f"  %s = and i64 %k, {SPAN - 1}"]
+    for v in range(VECTORS):
+        loads.append(f"  %bp{v} = getelementptr [{VECTORS} x {vec}], ptr %B, i64 %s, i64 {v}")
+        loads.append(f"  %b{v} = load {vec}, ptr %bp{v}, align 4")
+    for r in range(ROWS):
+        loads.append(f"  %ap{r} = getelementptr [{ROWS} x float], ptr %A, i64 %s, i64 {r}")
+        loads.append(f"  %as{r} = load float, ptr %ap{r}, align 4")
+        loads.append(f"  %ai{r} = insertelement {vec} poison, float %as{r}, i64 0")
+        loads.append(f"  %a{r} = shufflevector {vec} %ai{r}, {vec} poison, <{lanes} x i32> zeroinitializer")
+    return f"""
+declare {vec} @llvm.fma.v{lanes}f32({vec}, {vec}, {vec})
+define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
+entry:
+{_arguments("ABC")}
+{_lines(init)}
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %k1, %loop ]
+{_lines(phis)}
+{_lines(loads)}
+{_lines(body)}
+  %k1 = add i64 %k, 1
+  %more = icmp ult i64 %k1, {STEPS}
+  br i1 %more, label %loop, label %done
+done:
+{_lines(stores)}
+  ret void
+}}
+"""
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "\n".join(lines)
+
+
+def _arguments(names: str) -> str:
+    """The kernel's arrays, by name."""
+    return _lines(
+        [
+            f"  %{x}at = getelementptr ptr, ptr %args, i64 {i}\n  %{x} = load ptr, ptr %{x}at"
+            for i, x in enumerate(names)
+        ]
+    )
+
+
 def _stream_text(mode: str, n: int, lanes: int) -> str:
     """A loop of eight vectors a turn over ``n`` floats."""
     how = f"align {4 * lanes}, !nontemporal !0" if mode == "stream" else "align 4"
@@ -253,28 +333,23 @@ def _stream_text(mode: str, n: int, lanes: int) -> str:
         for u in range(8):
             after.append(f"  %Cp{u} = getelementptr {vec}, ptr %C, i64 {u}")
             after.append(f"  store {vec} %n{u}, ptr %Cp{u}, align 4")
-    names = MODES[mode] + "C"
-    loads = "\n".join(
-        f"  %{x}at = getelementptr ptr, ptr %args, i64 {i}\n  %{x} = load ptr, ptr %{x}at"
-        for i, x in enumerate(names)
-    )
     return f"""
 declare {vec} @llvm.fma.v{lanes}f32({vec}, {vec}, {vec})
 @at_scale = global {vec} <{", ".join("float 3.0" for _ in range(lanes))}>
 define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
 entry:
-{loads}
+{_arguments(MODES[mode] + "C")}
   %s = load volatile {vec}, ptr @at_scale
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-{chr(10).join(phis)}
-{chr(10).join(lines)}
+{_lines(phis)}
+{_lines(lines)}
   %next = add i64 %i, {step}
   %more = icmp ult i64 %next, {n}
   br i1 %more, label %loop, label %done
 done:
-{chr(10).join(after)}
+{_lines(after)}
   fence seq_cst
   ret void
 }}
