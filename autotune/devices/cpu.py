@@ -94,10 +94,9 @@ class Reference:
     """A fixed loop of about 0.3 ms. Its duration beside a timing, over ``nominal_s``, says how much slower
     than nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
 
-    It is the loop of a register tile, not one of FMAs alone: an Intel server issues those 1.25 times as fast,
-    at a clock that it loses beside a product for milliseconds (0.84 of the speed right after one), so that
-    products seemed faster than they are, the more so the more they load. This loop has the same speed after
-    a product, after FMAs and after a rest.
+    It is the loop of a register tile, not one of FMAs alone (ADR 30): for 1 to 3 ms after a product these had
+    0.84 of their speed on an Intel server, so that products seemed faster than they are, the more so the more
+    they load. This loop has the same speed after a product, after FMAs and after a rest.
 
     ``nominal_s`` is given where several processes must agree on it; else it is the 10th percentile of
     40 runs, with pauses between: were all of them in one slow moment, every time of a tuning would be too

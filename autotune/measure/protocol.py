@@ -11,7 +11,7 @@ the other thread of a core takes caches and half of the reorder buffer, which sl
 (by half) and the loop hardly (by 5 %). Over 737 samples of 512^3 the logarithm of a time spread by 0.152, by
 the loop 0.162, by another kernel 0.106; what remains has no memory, so repeats average it out (ADR 22).
 
-What waits for memory is timed as it is, or beside a control: the loop runs in registers, and its speed had no
+What waits for memory is timed as it is, or beside a control: the loop stays in the core, and its speed had no
 part in that of a layer_norm whose arrays lay in the third cache (correlation 0.05; times spread by 8 %,
 normalised by 14 %). It is run a few times first: the checks before have evicted its arrays, and it took 2.8,
 2.7 and 1.6 ms before the 1.2 that its next calls took, while one with streaming stores took 2.4, 2.3 and then
