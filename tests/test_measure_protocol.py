@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 
 import measure_fakes as fakes
@@ -187,6 +188,8 @@ def test_the_peaks_of_this_machine() -> None:
     with pytest.raises(ValueError, match="float32 or float64"):
         cpu.peak_flops(target, "int32")
     assert cpu.level_bytes(target, 1) < cpu.level_bytes(target, 1 << 40) == 1 << 28
+    host = replace(target, limits=(("l1_bytes", 1 << 15), ("l2_bytes", 1 << 20), ("l3_bytes", 480 << 20)))
+    assert [cpu.level_bytes(host, n) for n in (1 << 15, 1 << 19, 16 << 20)] == [1 << 14, 1 << 19, 16 << 20]
     assert cpu.roofline_seconds(target, 2e9, 1, 1) == pytest.approx(2e9 / cpu.peak_flops(target))
 
 

@@ -163,12 +163,14 @@ def roofline_seconds(
 
 
 def level_bytes(target: Target, working_set: int) -> int:
-    """A working set well inside the memory level that holds this one: half of L1, L2 or L3, or 256 MiB."""
-    for level in ("l1_bytes", "l2_bytes", "l3_bytes"):
+    """A working set in the memory level that holds this one: half of the first cache or of the second, this
+    one itself in the third, whose speed is not the same everywhere (a virtual machine may name all of its
+    host's), or 256 MiB."""
+    for level in ("l1_bytes", "l2_bytes"):
         size = target.limit(level) * target.threads
         if working_set <= size:
             return size // 2
-    return 1 << 28
+    return working_set if working_set <= target.limit("l3_bytes") * target.threads else 1 << 28
 
 
 def _together(jobs: Sequence[Callable[[], float]]) -> float:
