@@ -205,13 +205,16 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
         if any(t.kind == "cpu" and targets.runnable(t) for t in others):
             lines.append("try that of the most similar machine: --nearest, or nearest=True")
     twin = otherwise_constant(workload)
-    if twin is not None and _targets(twin, where):
+    if twin is not None and not _targets(twin, where):
+        twin = None
+    if twin is not None:
         lines.append(
             "stored there with its weights known ahead: --constant-weights, or constant_weights=True"
             if twin.dag.constants
             else "stored there with its weights as arguments: without --constant-weights"
         )
-    lines.append(f"tune it first: {tune_command(workload, place, threads)}")
+    what = "tune it first" if twin is None else "or tune this one"
+    lines.append(f"{what}: {tune_command(workload, place, threads)}")
     return "\n".join(lines)
 
 

@@ -109,6 +109,19 @@ class TuneResult:
     spent_s: Mapping[str, float] = field(default_factory=dict)
     throttled: Mapping[str, int] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """One line: the task, the best, how many trials and how long."""
+        from autotune.loading import describe
+
+        best = "no valid kernel found"
+        if self.best is not None:
+            share = self.best.share_of_peak
+            best = f"{self.best.time_s:.3g} s, {self.best.gflops:.1f} GFLOP/s"
+            best += "" if share is None else f", {share:.1%} of peak"
+        threads = f"{self.target.threads} thread{'s' if self.target.threads != 1 else ''}"
+        spent = f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
+        return f"{describe(self.workload)}, {threads}: {best}; {spent}"
+
     @property
     def trials(self) -> Trials:
         return Trials(self.measured, self.failed, self.resumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -110,6 +111,8 @@ def test_trials_are_logged_as_they_happen_and_the_best_is_returned(log: Log) -> 
     assert result.best.gflops == pytest.approx(WORKLOAD.flops / fastest / 1e9)
     assert result.best.share_of_peak == pytest.approx(PEAK_S / fastest)
     assert len(repr(result)) < 1000  # a reader of a prompt wants no trace
+    said = r".+, \d threads?: \S+ s, .+ GFLOP/s, .+% of peak; 40 trials, .+ s \(trials\)"
+    assert re.fullmatch(said, str(result))
     for p, n in zip(seen, logged, strict=True):
         assert p.measured == n  # what was reported is on file
     assert {p.phase for p in seen} == {"preparing", "searching", "measuring", "finalists"}

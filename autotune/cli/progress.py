@@ -25,9 +25,10 @@ def describe(progress: Progress, flops: int, moved_bytes: int) -> str:
     limit = "" if progress.trials is None else f"/{progress.trials}"
     failed = counts(progress.failed)
     left = max(0.0, progress.budget_s - progress.elapsed_s)
+    once = "" if progress.phase == "finalists" or progress.best_time_s is None else ", timed once"
     parts = [
         progress.phase,
-        f"best {best}{share}",
+        f"best {best}{share}{once}",
         f"{progress.measured}{limit} trials" + (f" + {progress.resumed} resumed" if progress.resumed else ""),
         *([f"failed: {failed}"] if failed else []),
         *([] if progress.pairwise is None else [f"model orders {percent(progress.pairwise)} of pairs"]),
