@@ -16,6 +16,7 @@ from statistics import median
 
 import numpy as np
 
+from autotune.limits import WARM_RUNS, WARM_S
 from autotune.measure.check import Checker
 from schedules.dtypes import HALF
 from schedules.errors import AutotuneError
@@ -23,7 +24,6 @@ from schedules.model import Workload
 
 SAMPLE_S = 0.02  # how long one sample of one implementation should take at least
 MIN_ROUNDS = 5
-WARM_CALLS, WARM_S = 3, 0.01  # before each sample: at most so many calls, none after so much time
 
 
 class DisagreementError(AutotuneError):
@@ -134,7 +134,7 @@ def _warm(c: Contender, clock: Callable[[], float]) -> None:
     where another, with one of its own, does not: 1x4096x4096 on an Intel server had 0.87 of numpy's speed
     after ONNX Runtime, 1.17 where numpy came after it. A third cache is filled by more than one call."""
     begin = clock()
-    for _ in range(WARM_CALLS):
+    for _ in range(WARM_RUNS):
         c.call()
         if clock() - begin > WARM_S:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
 KEPT_SHARE = 0.5  # of the last cache, which others use too
 WARM_RUNS = 3  # until times settle (ADR 21)
+WARM_S = 0.01  # after which no more are made: what takes longer to pass is in no cache
 BALANCE = 8  # FLOPs that a core does while a byte comes from beyond its caches, about, on any CPU of today
 
 
@@ -65,7 +67,11 @@ def limit_of(
     def fixed_s() -> float:
         if loop is None:
             return max(special_s, moved / cpu.bandwidth(target, mode, working_set))
-        loop.bytes_a_second()  # brings back what others evicted meanwhile, as a kernel's first call does
+        begin = time.perf_counter()
+        for _ in range(WARM_RUNS):  # brings back what others evicted meanwhile, as the kernels' own calls do
+            loop.bytes_a_second()
+            if time.perf_counter() - begin > WARM_S:
+                break
         return max(special_s, moved / loop.bytes_a_second())
 
     if not workload.flops or dtype not in ("float32", "float64"):
