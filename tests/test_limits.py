@@ -84,7 +84,7 @@ def test_the_bandwidth_is_of_what_the_operator_does(
         asked.add(mode)
         return rates[mode]
 
-    slower = iter((9, 8, 9, 1, 7, 5, 4, 2))  # a round's first three, whose arrays may be in no cache, say nothing
+    slower = iter((9, 8, 9, 1, 7, 5, 4, 2))  # arrays are in no cache in a round's first three
     monkeypatch.setattr(cpu, "MemoryLoop", Loop)
     monkeypatch.setattr(cpu, "bandwidth", bandwidth)
     workload = ops.workload(op, params)
