@@ -39,6 +39,14 @@ def test_one_broken_check_does_not_hide_the_others(monkeypatch: pytest.MonkeyPat
     assert checks["cpu"]["status"] == "ok"
 
 
+def test_what_is_absent_is_not_called_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [doctor.Finding("a", "ok", "here"), doctor.Finding("b", "ok", "not installed", "pip install b")]
+    monkeypatch.setattr(doctor, "examine", lambda *_: found)
+    lines = run("doctor", "--db", tmp_path / "t.db").out.splitlines()
+    assert lines[:2] == ["ok    a  here", "-     b  not installed"]
+    assert lines[2].strip() == "-> pip install b"
+
+
 def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -32,7 +32,8 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         width = max(len(f.name) for f in findings)
         for f in findings:
             colour = _COLOURS[f.status]
-            out.print(f"[{colour}]{f.status:4}[/{colour}]  {f.name:{width}}  ", end="")
+            word = "-" if f.status == "ok" and f.remedy else f.status  # there is none, and none is needed
+            out.print(f"[{colour}]{word:4}[/{colour}]  {f.name:{width}}  ", end="")
             out.print(f.detail, markup=False)
             if f.remedy:
                 out.print(f"{'':6}{'':{width}}  -> {f.remedy}", markup=False)
