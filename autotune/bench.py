@@ -16,7 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from autotune.limits import WARM_RUNS, WARM_S
+from autotune.limits import warm
 from autotune.measure.check import Checker
 from schedules.dtypes import HALF
 from schedules.errors import AutotuneError
@@ -108,9 +108,11 @@ def compare(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Rounds for about ``seconds``, at least `MIN_ROUNDS`. ``limit`` measures, in seconds a call, what
-    the machine allows at best. Before each sample are calls that aren't timed, see `_warm`. ``settle_s``: a
-    pause before these: thread pools of OpenMP and OpenBLAS spin for up to a tenth of a second after their
-    last work and would slow the next contender."""
+    the machine allows at best. Before each sample are calls that aren't timed: contenders that read
+    the same array would else find it in the caches where another, with one of its own, does not (1x4096x4096
+    on an Intel server had 0.87 of numpy's speed after ONNX Runtime, 1.17 where numpy came after it).
+    ``settle_s``: a pause before these: thread pools of OpenMP and OpenBLAS spin for up to a tenth of a second
+    after their last work and would slow the next contender."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
@@ -124,20 +126,9 @@ def compare(
             turn = r % len(contenders)
             for c in (*contenders[turn:], *contenders[:turn]):
                 time.sleep(settle_s)
-                _warm(c, clock)
+                warm(c.call, clock)
                 times[c.name].append(sample(c, numbers[c.name], clock))
     return Comparison(times, limits)
-
-
-def _warm(c: Contender, clock: Callable[[], float]) -> None:
-    """Bring its arrays back into the caches. Contenders that read the same array would else find it there
-    where another, with one of its own, does not: 1x4096x4096 on an Intel server had 0.87 of numpy's speed
-    after ONNX Runtime, 1.17 where numpy came after it. A third cache is filled by more than one call."""
-    begin = clock()
-    for _ in range(WARM_RUNS):
-        c.call()
-        if clock() - begin > WARM_S:
-            return
 
 
 def _calibrate(c: Contender, clock: Callable[[], float]) -> int:

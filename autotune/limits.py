@@ -41,6 +41,16 @@ def warm_runs(dag: ComputeDAG, target: Target) -> int:
     return WARM_RUNS if waits_for_memory(dag, target) else int(outgrows_caches(dag, target))
 
 
+def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> None:
+    """Make calls that bring back into the caches what others evicted meanwhile: a third cache is filled by
+    more than one."""
+    begin = clock()
+    for _ in range(WARM_RUNS):
+        call()
+        if clock() - begin > WARM_S:
+            return
+
+
 def limit_of(
     workload: Workload, target: Target, *, memory_afresh: bool = False
 ) -> Callable[[], float] | None:
@@ -67,11 +77,7 @@ def limit_of(
     def fixed_s() -> float:
         if loop is None:
             return max(special_s, moved / cpu.bandwidth(target, mode, working_set))
-        begin = time.perf_counter()
-        for _ in range(WARM_RUNS):  # brings back what others evicted meanwhile, as the kernels' own calls do
-            loop.bytes_a_second()
-            if time.perf_counter() - begin > WARM_S:
-                break
+        warm(loop.bytes_a_second)  # as the kernels are that are held to it
         return max(special_s, moved / loop.bytes_a_second())
 
     if not workload.flops or dtype not in ("float32", "float64"):

@@ -205,15 +205,12 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
         if any(t.kind == "cpu" and targets.runnable(t) for t in others):
             lines.append("try that of the most similar machine: --nearest, or nearest=True")
     twin = otherwise_constant(workload)
-    if twin is not None and not _targets(twin, where):
-        twin = None
-    if twin is not None:
-        lines.append(
-            "stored there with its weights known ahead: --constant-weights, or constant_weights=True"
-            if twin.dag.constants
-            else "stored there with its weights as arguments: without --constant-weights"
-        )
-    what = "tune it first" if twin is None else "or tune this one"
+    what = "tune it first"
+    if twin is not None and _targets(twin, where):
+        ahead = "known ahead: --constant-weights, or constant_weights=True"
+        kind = ahead if twin.dag.constants else "as arguments: without --constant-weights"
+        lines.append(f"stored there with its weights {kind}")
+        what = "or tune this one"
     lines.append(f"{what}: {tune_command(workload, place, threads)}")
     return "\n".join(lines)
 
@@ -225,8 +222,10 @@ def _targets(workload: Workload, where: str) -> list[Target]:
     return found
 
 
-def describe(workload: Workload) -> str:
-    """``matmul m=512 n=512 k=512 float32``, or the outputs of a user's own expression."""
+def describe(workload: Workload, threads: int | None = None) -> str:
+    """``matmul m=512 n=512 k=512 float32, 2 threads``, or the outputs of a user's own expression."""
+    if threads is not None:
+        return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
     constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
     if workload.op == "custom":
         made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune import aligned
 from autotune.codegen.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import wrap
 from schedules.ir import Buffer
-from schedules.model import LINE, Target, Trace, Workload
+from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
     from autotune.codegen.compile import LoadedObject
@@ -146,7 +147,7 @@ class Kernel:
         if i not in self._packing:
             return weight
         raw, pack = self._packing[i]
-        packed = _at_a_line(np.zeros(shape_of(self._ins[i]), self._ins[i].dtype))
+        packed = aligned.zeros(shape_of(self._ins[i]), self._ins[i].dtype)
         source = _view(weight, raw, False)
         pack.run([source.ctypes.data, packed.ctypes.data])
         return packed
@@ -157,9 +158,7 @@ class Kernel:
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
         rng = np.random.default_rng(0)
-        arrays = inputs or tuple(_random(rng, b) for b in self._ins)
-        if not inputs:  # what would be packed lies as `pack_weights` gives it
-            arrays = tuple(_at_a_line(x) if i in self._packing else x for i, x in enumerate(arrays))
+        arrays = inputs or tuple(self._random(rng, i) for i in range(len(self._ins)))
         outs = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs)
         pointers, _keep = self._pointers(arrays, outs)
         runs = 1
@@ -167,6 +166,15 @@ class Kernel:
             once = max(self._loaded.bench(pointers, runs) / runs, 1)
             runs = max(round(_ROUND_NS / once), 1)
         return float(np.median([self._loaded.bench(pointers, runs) / runs for _ in range(repeat)])) * 1e-9
+
+    def _random(self, rng: np.random.Generator, i: int) -> np.ndarray:
+        """An input at random. What would be packed lies as `pack_weights` gives it."""
+        values = _random(rng, self._ins[i])
+        if i not in self._packing:
+            return values
+        packed = aligned.zeros(values.shape, values.dtype.str)
+        packed[...] = values
+        return packed
 
     def source(self) -> str:
         """The LLVM IR text that this kernel was compiled from. Raises ValueError where it is unknown."""
@@ -219,16 +227,6 @@ class Kernel:
                         f"{_name(params[other], other >= len(self._ins))}; give it memory of its own"
                     )
         return pointers, views
-
-
-def _at_a_line(a: np.ndarray) -> np.ndarray:
-    """A copy that begins where a line of the caches does, as packed weights did when the kernel was timed: 16
-    bytes after one, where numpy puts large arrays, every vector of 64 bytes lies in two."""
-    raw = np.empty(a.nbytes + LINE, np.uint8)
-    first = -raw.ctypes.data % LINE
-    copy = raw[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
-    copy[...] = a
-    return copy
 
 
 def _refuse(*arrays: object) -> int:

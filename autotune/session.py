@@ -19,8 +19,7 @@ import numpy as np
 
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
-from autotune.limits import warm_runs
-from autotune.measure.protocol import WARM_S
+from autotune.limits import WARM_S, warm_runs
 from autotune.metrics import PREDICTED
 from autotune.search import policies
 from autotune.search.ahead import AskAhead

@@ -118,9 +118,8 @@ class TuneResult:
             share = self.best.share_of_peak
             best = f"{self.best.time_s:.3g} s, {self.best.gflops:.1f} GFLOP/s"
             best += "" if share is None else f", {share:.1%} of peak"
-        threads = f"{self.target.threads} thread{'s' if self.target.threads != 1 else ''}"
         spent = f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
-        return f"{describe(self.workload)}, {threads}: {best}; {spent}"
+        return f"{describe(self.workload, self.target.threads)}: {best}; {spent}"
 
     @property
     def trials(self) -> Trials:

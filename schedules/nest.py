@@ -8,7 +8,7 @@ from dataclasses import replace
 from schedules import expr as E
 from schedules.dag import ComputeDAG, Stage
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Load, Var
+from schedules.expr import Compare, Const, Expr, Load, Var
 from schedules.ir import (
     Access,
     Block,
@@ -124,6 +124,11 @@ def reads(b: Block) -> tuple[Load, ...]:
 def bound(b: Block, e: Expr) -> Expr:
     """An expression of a block's iterations in terms of the loops around it."""
     return E.substitute(e, dict(zip((i.var for i in b.iters), b.binds, strict=True)))
+
+
+def domain(it: Iter, e: Expr) -> list[Expr]:
+    """The conditions under which a binding lies in the domain of its iteration variable."""
+    return [Compare("<=", Const(0), e), Compare("<", e, it.extent)]
 
 
 def accesses(b: Block, buffer: str) -> list[tuple[Expr, ...]]:

@@ -6,7 +6,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.affine import Ranges
 from schedules.dag import operand
-from schedules.expr import Compare, Const, Expr
+from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -22,7 +22,8 @@ from schedules.ir import (
     Stmt,
     Store,
 )
-from schedules.nest import bound
+from schedules.nest import bound, domain
+from schedules.primitives.base import extent_of
 
 
 def show(program: Nest | LoweredFunc) -> str:
@@ -55,8 +56,8 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             word = _WORD.get(s.kind, f"bind[{s.kind}]")
             marks = "".join(f"  # {k}={v}" for k, v in s.annotations)
             out.append(f"{pad}{word} {s.var} in range({E.show(s.extent)}):{marks}")
-            known = {s.var: (0, int(s.extent.value) - 1)} if isinstance(s.extent, Const) else {}
-            _stmt(s.body, depth + 1, out, {**ranges, **known})
+            n = extent_of(s)
+            _stmt(s.body, depth + 1, out, ranges if n is None else {**ranges, s.var: (0, n - 1)})
         case Seq(stmts=xs):
             for x in xs:
                 _stmt(x, depth, out, ranges)
@@ -85,13 +86,13 @@ def _place(buffer: str, indices: tuple[Expr, ...]) -> str:
 
 def _tails(b: Block, ranges: Ranges) -> list[Expr]:
     """What must hold of the bindings where they are known to leave the block's domain."""
-    domain = [
+    inside = [
         c
         for it, e in zip(b.iters, b.binds, strict=True)
         if affine.bounds(e, ranges) is not None
-        for c in (Compare("<=", Const(0), e), Compare("<", e, it.extent))
+        for c in domain(it, e)
     ]
-    return [c for c in domain if affine.decide(c, ranges) is not True]
+    return [c for c in inside if affine.decide(c, ranges) is not True]
 
 
 def _block(b: Block, pad: str, out: list[str], ranges: Ranges) -> None:

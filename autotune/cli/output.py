@@ -84,9 +84,7 @@ def task_text(workload: Workload, threads: int | None = None) -> str:
     """``matmul m=512 n=512 k=512 float32, 2 threads``."""
     from autotune.loading import describe
 
-    if threads is None:
-        return describe(workload)
-    return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
+    return describe(workload, threads)
 
 
 def _writable(v: Any) -> Any:

@@ -25,7 +25,8 @@ def describe(progress: Progress, flops: int, moved_bytes: int) -> str:
     limit = "" if progress.trials is None else f"/{progress.trials}"
     failed = counts(progress.failed)
     left = max(0.0, progress.budget_s - progress.elapsed_s)
-    once = "" if progress.phase == "finalists" or progress.best_time_s is None else ", timed once"
+    new = not progress.resumed and progress.phase != "finalists"  # else finalists may have timed it
+    once = ", timed once" if new and progress.best_time_s is not None else ""
     parts = [
         progress.phase,
         f"best {best}{share}{once}",

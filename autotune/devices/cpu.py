@@ -14,6 +14,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from autotune import aligned
 from autotune.codegen import entry
 from autotune.codegen.compile import LoadedObject, compile_module, load_object
 from schedules.expr import Const
@@ -28,7 +29,18 @@ MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays t
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
-class FmaLoop:
+class _Loop:
+    """A loop in the core: its object and the pointers of its arrays."""
+
+    _object: LoadedObject
+    _pointers: Sequence[int]
+
+    def seconds(self, runs: int, cpu_clock: bool = False) -> float:
+        """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
+        return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
+
+
+class FmaLoop(_Loop):
     """The FMA loop of the widest vector unit: `CHAINS` × `STEPS` fused multiply-adds a run."""
 
     def __init__(self, target: Target, dtype: str = "float32") -> None:
@@ -40,10 +52,6 @@ class FmaLoop:
         self._object = load_loop(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
         self._out = np.zeros(CHAINS * lanes, dtype)
         self._pointers = (self._out.ctypes.data,)
-
-    def seconds(self, runs: int, cpu_clock: bool = False) -> float:
-        """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
-        return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
 
 
 class MemoryLoop:
@@ -72,7 +80,7 @@ class MemoryLoop:
         return self._moved / _together(self._jobs)
 
 
-class TileLoop:
+class TileLoop(_Loop):
     """The inner loop of a register tile: `ROWS` × `VECTORS` accumulators, each of `STEPS` steps a run loads
     a vector of each column and broadcasts an element of each row, from the first cache."""
 
@@ -84,10 +92,6 @@ class TileLoop:
         self._object = load_loop(_tile_text(lanes), shapes, replace(target, threads=1))
         self._arrays = [_aligned(shape[0]) for _, shape in params]
         self._pointers = [a.ctypes.data for a in self._arrays]
-
-    def seconds(self, runs: int, cpu_clock: bool = False) -> float:
-        """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
-        return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
 
 
 class Reference:
@@ -199,9 +203,9 @@ def vector_lanes(target: Target, dtype: str) -> int:
 
 
 def _aligned(n: int) -> np.ndarray:
-    raw = np.ones(n + 16, "float32")  # zeros that nobody wrote would all be one page, in the first cache
-    at = (-raw.ctypes.data % 64) // 4
-    return raw[at : at + n]
+    ones = aligned.zeros((n,), "float32")
+    ones[:] = 1  # zeros that nobody wrote would all be one page, in the first cache
+    return ones
 
 
 def load_loop(

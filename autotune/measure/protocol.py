@@ -34,6 +34,7 @@ from functools import partial
 
 import numpy as np
 
+from autotune.limits import WARM_S
 from autotune.measure.results import Options
 
 Run = Callable[[int], float]  # seconds that so many runs take together
@@ -46,7 +47,6 @@ MOST_REPEATS, MAX_PRECISE_S = 5, 0.03  # up to so many, and so much timing
 SPREAD = 1.48 / 2**0.5  # standard deviation of one over the median distance of two, of a normal distribution
 UNKNOWN_NOISE = 0.05
 SLOWEST = 0.65  # rate of a control: where one of its threads stands still, it says nothing of others
-WARM_S = 0.01  # of bringing arrays back into the caches; what takes longer to pass is in none
 
 
 @dataclass(frozen=True)

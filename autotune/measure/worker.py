@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune import bundle
+from autotune import aligned, bundle
 from autotune.codegen.compile import LoadedObject
 from autotune.codegen.entry import parse_signature
 from autotune.codegen.gridcode import is_grid_code
@@ -202,8 +202,8 @@ class _Loaded:
             if keep is None:
                 to = self._bench.arena.packed[i].open(nbytes, placement.name)
             else:
-                keep.append(np.empty(nbytes + LINE, np.uint8))
-                to = -(-keep[-1].ctypes.data // LINE) * LINE
+                keep.append(aligned.zeros((nbytes,), "uint8"))
+                to = keep[-1].ctypes.data
             both = (ctypes.c_void_p * 2)(placement.pointers[i], to)
             _runner(self._bench, pack, both, placement.name)(1)
             pointers[i] = to

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from schedules import expr as E
-from schedules.expr import Compare, Const, Expr, Load
+from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Buffer, Guard, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.nest import bound
+from schedules.nest import bound, domain
 
 
 def expand_blocks(nest: Nest) -> Stmt:
@@ -24,11 +24,10 @@ def _expand(b: Block, dtypes: dict[str, str]) -> Stmt:
     reduce: list[Expr] = []
     start: list[Expr] = []
     for it, e in zip(b.iters, b.binds, strict=True):
-        domain = [Compare("<=", Const(0), e), Compare("<", e, it.extent)]
         if it.kind == "spatial":
-            spatial += domain
+            spatial += domain(it, e)
         else:
-            reduce += domain
+            reduce += domain(it, e)
             start.append(E.compare("==", e, 0))
     reduce += [bound(b, w) for w in b.where]
     places = [Access(w.buffer, tuple(bound(b, i) for i in w.indices)) for w in b.writes]
