@@ -21,10 +21,12 @@ from schedules.expr import Const
 from schedules.ir import Buffer
 from schedules.model import Target
 
+LOOP_S = 0.3e-3  # that a run of the reference loop takes, about
 CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
 STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
 ROWS, VECTORS, SPAN = 4, 3, 16  # of the tile: 12 accumulators too; steps until it reads the same again
-SPELLS, PAUSE_S = 4, 0.03  # when the reference loop's nominal speed is sampled
+SPELLS, PAUSE_S = 5, 0.03  # when the reference loop's nominal speed is sampled,
+HEAT_S = 0.015  # after so much of it: a core may clock higher until then
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays that each reads
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
@@ -102,16 +104,17 @@ class Reference:
     0.84 of their speed on an Intel server, so that products seemed faster than they are, the more so the more
     they load. This loop has the same speed after a product, after FMAs and after a rest.
 
-    ``nominal_s`` is given where several processes must agree on it; else it is the 10th percentile of
-    40 runs, with pauses between: were all of them in one slow moment, every time of a tuning would be too
-    long beside those of others.
+    ``nominal_s`` is given where several processes must agree on it; else it is the median of a few spells,
+    the 10th percentile of each, with pauses between: were all of them in one slow moment, or in one when
+    nobody else uses the machine and it clocks higher, every time of a tuning would be too long beside those
+    of others, or too short.
     """
 
     def __init__(self, target: Target, nominal_s: float | None = None, runs: int | None = None) -> None:
         self._loop = TileLoop(target)
         self.cpu_clock = target.threads == 1
         self._loop.seconds(100)
-        self.runs = runs or max(1, round(0.3e-3 / (min(self._loop.seconds(20) for _ in range(5)) / 20)))
+        self.runs = runs or max(1, round(LOOP_S / (min(self._loop.seconds(20) for _ in range(5)) / 20)))
         self.nominal_s = nominal_s or self._nominal()
 
     def seconds(self) -> float:
@@ -119,12 +122,13 @@ class Reference:
         return self._loop.seconds(self.runs, self.cpu_clock)
 
     def _nominal(self) -> float:
-        samples: list[float] = []
+        spells: list[float] = []
         for spell in range(SPELLS):
             if spell:
                 time.sleep(PAUSE_S)
-            samples += (self.seconds() for _ in range(40 // SPELLS))
-        return float(np.percentile(samples, 10))
+            self._loop.seconds(round(self.runs * HEAT_S / LOOP_S))
+            spells.append(float(np.percentile([self.seconds() for _ in range(8)], 10)))
+        return float(np.median(spells))
 
 
 def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.codegen.gridcode import is_grid_code
 from autotune.limits import waits_for_memory, warm_runs
+from autotune.measure.control import ControlKeeper
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -27,10 +28,6 @@ AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
 FINAL_TIMEOUT_S = 120.0
-CHOICE = 8  # good candidates before one of them becomes the control,
-RENEWAL = 0.8  # which one that takes this much of its time replaces
-SPELLS, PAUSE_S = 4, 0.03  # in which its time is measured
-LONGEST_CONTROL_S = 0.03  # what takes longer has most of a machine's spells in each of its runs
 
 
 class Measurer:
@@ -83,6 +80,7 @@ class Measurer:
         )
         self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options, nominal)
         self._runner = Runner(self._zygote, control)
+        self._keeper = ControlKeeper(self._runner, self._in_turns)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._objects: dict[str, tuple[float, bytes]] = {}
 
@@ -103,7 +101,7 @@ class Measurer:
     def control(self) -> Control | None:
         """The candidate beside which others are timed; None before there is a choice, for devices, and for
         what takes long."""
-        return self._runner.control
+        return self._keeper.control
 
     def start(self) -> None:
         """Start the processes now rather than with the first candidate. Raises `MeasureError`."""
@@ -166,6 +164,10 @@ class Measurer:
     def _final(self, objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
         if not objects:
             return []
+        self._keeper.settle()
+        return self._in_turns(objects, rounds, repeats)
+
+    def _in_turns(self, objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
         start = time.monotonic()
         self._runner.remeasure(objects, rounds, repeats, FINAL_TIMEOUT_S)
         child = self._runner.child
@@ -180,7 +182,7 @@ class Measurer:
             if len(objects) == 1:
                 return [running_died(answer, self._zygote.spans)]
             # One of them dies now and then: each alone, so that it costs itself only.
-            return [m for x in objects for m in self._final([x], rounds, repeats)]
+            return [m for x in objects for m in self._in_turns([x], rounds, repeats)]
         took = (time.monotonic() - start) / len(objects)
         told = answer[0]
         return [
@@ -193,27 +195,10 @@ class Measurer:
         if len(self._objects) > KEEP_OBJECTS:
             del self._objects[max(self._objects, key=lambda k: self._objects[k][0])]
         if not is_grid_code(obj):
-            self._choose_control()
-
-    def _choose_control(self) -> None:
-        """The best so far becomes the control, where there is some choice and it is much faster than the last
-        one; its time is measured well before."""
-        best = min(self._objects, key=lambda k: self._objects[k][0])
-        time_s, obj = self._objects[best]
-        old = self.control
-        due = len(self._objects) >= CHOICE if old is None else time_s < RENEWAL * old.seconds
-        if not due or time_s > LONGEST_CONTROL_S:
-            return
-        times: list[float] = []
-        for _ in range(SPELLS):
-            [found] = self._final([obj], 1, 5)
-            if not found.ok:
-                return
-            times += found.times_s
-            time.sleep(PAUSE_S)
-        normal = float(np.percentile(times, 10 if old is None else 50))
-        self._objects[best] = normal, obj
-        self._runner.control = Control(obj, normal)
+            normal = self._keeper.choose(self._objects)
+            if normal is not None:
+                best = min(self._objects, key=lambda k: self._objects[k][0])
+                self._objects[best] = normal, self._objects[best][1]
 
 
 class _Batch:
@@ -287,6 +272,7 @@ class _Batch:
                 more = self.next < len(self.traces)
         if not runner.busy and self.built and not over and (owner._overlap or not self.building):
             job = min(self.built)
+            owner._keeper.settle()
             runner.submit(job, self.built[job][0], self.best_s, owner.options)
 
     def _built(self, slot: Builder, job: int | None) -> None:
@@ -306,6 +292,7 @@ class _Batch:
         result = replace(self.owner._runner.result(), build_s=build_s)
         self.done[job] = result
         if result.ok and result.time_s is not None:
+            self.owner._keeper.heard(result.reference_rate)
             self.owner._keep(self.traces[job], result.time_s, obj)
             self.best_s = result.time_s if self.best_s is None else min(self.best_s, result.time_s)
 

@@ -219,14 +219,11 @@ class Slot(Generic[Job]):
 
     def start(self, job: Job, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
         """Give the child a request; ``timeout_s`` begins now. Raises `MeasureError`."""
-        if self.child is not None and self.child.requests >= RECYCLE:
-            self.drop()
         for _ in range(2):
-            if self.child is None:
-                self.child = self.zygote.fork(self.role)
-            self.child.requests += 1
+            child = self.ready()
+            child.requests += 1
             try:
-                wire.send(self.child.sock, header, payload)
+                wire.send(child.sock, header, payload)
                 break
             except wire.Closed:  # it died between two jobs, from what an earlier one left behind
                 self.drop()
@@ -235,6 +232,15 @@ class Slot(Generic[Job]):
         self.job = job
         self._started = time.monotonic()
         self.deadline = self._started + timeout_s
+
+    def ready(self) -> Child:
+        """The child that takes the next request, a new one where there is none or it has had enough. Raises
+        `MeasureError`."""
+        if self.child is not None and self.child.requests >= RECYCLE:
+            self.drop()
+        if self.child is None:
+            self.child = self.zygote.fork(self.role)
+        return self.child
 
     def finish(self) -> tuple[dict[str, Any], bytes] | Death:
         """The answer, once the socket is readable; or how the child died."""

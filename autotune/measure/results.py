@@ -26,11 +26,12 @@ class Nominal(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A checked candidate beside which the others are timed, and the ``seconds`` that a run of it normally
-    takes."""
+    """A checked candidate beside which the others are timed, the ``seconds`` that a run of it normally takes,
+    and others with theirs, which tell whether it still does."""
 
     object: bytes
     seconds: float
+    witnesses: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Runner(Slot[int]):
 
     def _request(self, job: int, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
         """With the control before the payload: the process may be a new one."""
-        obj, seconds = self.control or (b"", 0.0)
+        obj, seconds = self.control[:2] if self.control else (b"", 0.0)
         self.start(job, {**header, "control": [len(obj), seconds]}, obj + payload, timeout_s)
 
 

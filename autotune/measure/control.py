@@ -1,0 +1,128 @@
+"""The control of a measurer: the candidate beside which others are timed (ADR 22), chosen among the first,
+and what it takes where it now runs.
+
+A time is a quotient with the control's, times what that normally takes: the median of what it took so far, as
+moments in which others use the machine, or nobody does, last from milliseconds to seconds.
+
+How fast a kernel is depends on the pages of memory that its process has, by some percent, now and then by a
+half or more. A control that is slower in a new process makes records of all that is timed there. So a few
+other candidates are its witnesses: a process in which they seem to have changed each in its own way is left,
+and where all have changed alike, it is the control that has, and its time is corrected (ADR 31).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+
+from autotune.measure.process import Child
+from autotune.measure.results import Control, Measurement
+from autotune.measure.runner import Runner
+
+CHOICE = 8  # good candidates before one of them becomes the control,
+RENEWAL = 0.8  # which one that takes this much of its time replaces
+LONGEST_CONTROL_S = 0.03  # what takes longer has most of a machine's spells in each of its runs
+SPELLS, PAUSE_S = 5, 0.03  # in which its time is measured,
+HEAT_S, REPEATS = 0.015, 5  # by so many repeats, after so many seconds of it
+WITNESSES, NEAR = 3, 1.5  # so many at most, that take up to so many times as long
+COMPARING_S = 0.2  # what they may be timed for, about
+MOVED = 0.05  # a change of the control that counts, as a logarithm,
+APART = 0.15  # of witnesses, from one another
+REMEMBERED = 2000  # times that the control took,
+INHERITED = 50  # which the time of one that another measurer chose counts as
+ATTEMPTS = 4  # to find a good process, and correct it: of a rate that is bounded one shows a part
+
+InTurns = Callable[[list[bytes], int, int], list[Measurement]]  # of objects, by rounds and repeats
+
+
+class ControlKeeper:
+    """Chooses and renews the control of a runner, keeps its time, and corrects it in each new process.
+    ``in_turns`` times objects beside the control that the runner has."""
+
+    def __init__(self, runner: Runner, in_turns: InTurns) -> None:
+        self.control = runner.control
+        self._runner = runner
+        self._in_turns = in_turns
+        self._settled: Child | None = None
+        self._change = 0.0  # of the control in this process, as a logarithm
+        inherited = [] if self.control is None else [self.control.seconds] * INHERITED
+        self._took = deque(inherited, maxlen=REMEMBERED)
+
+    def choose(self, objects: Mapping[str, tuple[float, bytes]]) -> float | None:
+        """The best of these objects (with their seconds) becomes the control, where there is some choice and
+        it is much faster than the last one; its time is measured well before. That time, if so."""
+        time_s, obj = min(objects.values(), key=lambda x: x[0])
+        old = self.control
+        due = len(objects) >= CHOICE if old is None else time_s < RENEWAL * old.seconds
+        if not due or time_s > LONGEST_CONTROL_S:
+            return None
+        spells = self._spells(time_s, obj)
+        if not spells:
+            return None
+        normal = median(spells)
+        self._runner.control = Control(obj, normal)
+        near = sorted(x for x in objects.values() if x[1] != obj and x[0] <= NEAR * time_s)[:WITNESSES]
+        self.control = Control(obj, normal, tuple(self._timed([x for _, x in near])))
+        self._took = deque(spells, maxlen=REMEMBERED)
+        self._settled = self._runner.child
+        self._corrected(0.0)
+        return normal
+
+    def heard(self, rate: float | None) -> None:
+        """Of a candidate that was timed beside the control: from its rate follows what the control took."""
+        control = self.control
+        if control is None or not rate:
+            return
+        self._took.append(control.seconds / rate)
+        seconds = median(self._took)
+        scale = seconds / control.seconds
+        self.control = Control(control.object, seconds, tuple((x, scale * s) for x, s in control.witnesses))
+        self._corrected(self._change)
+
+    def settle(self) -> None:
+        """Compare the control with its witnesses, if the runner's process is another than last time."""
+        control = self.control
+        if control is None or not control.witnesses or self._runner.ready() is self._settled:
+            return
+        self._corrected(0.0)
+        for _ in range(ATTEMPTS):
+            found = dict(self._timed([x for x, _ in control.witnesses]))
+            changes = [math.log(known / found[x]) for x, known in control.witnesses if x in found]
+            if changes and max(changes) - min(changes) > APART:
+                self._runner.drop()
+            elif changes and abs(median(changes)) > MOVED:
+                self._corrected(self._change + median(changes))
+            else:
+                break
+        self._settled = self._runner.ready()
+
+    def _corrected(self, change: float) -> None:
+        """The runner's control, if it is slower in this process by so much."""
+        self._change = change
+        if self.control is not None:
+            self._runner.control = self.control._replace(seconds=self.control.seconds * math.exp(change))
+
+    def _spells(self, time_s: float, obj: bytes) -> list[float]:
+        """What it takes in each of a few spells, which begin with some milliseconds that do not count, as the
+        core may clock higher then. Nothing if it fails."""
+        heat = math.ceil(HEAT_S / max(time_s, 1e-3))
+        spells: list[float] = []
+        for spell in range(SPELLS):
+            time.sleep(PAUSE_S * (spell > 0))
+            [found] = self._in_turns([obj], 1, heat + REPEATS)
+            if not found.ok:
+                return []
+            spells.append(median(found.times_s[-REPEATS:]))
+        return spells
+
+    def _timed(self, objects: list[bytes]) -> list[tuple[bytes, float]]:
+        """Those that could be timed, with their seconds."""
+        if not objects or self._runner.control is None:
+            return []
+        turn = 4 * len(objects) * max(self._runner.control.seconds, 1e-3)  # of two rounds, beside the control
+        repeats = max(1, min(REPEATS, round(COMPARING_S / turn)))
+        found = zip(objects, self._in_turns(objects, 2, repeats), strict=True)
+        return [(x, m.time_s) for x, m in found if m.ok and m.time_s]
