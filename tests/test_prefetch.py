@@ -21,6 +21,8 @@ from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
 from schedules.space.features import GIGAHERTZ
+from schedules.space.holes import Choice
+from schedules.space.rules.prefetching import FAR
 
 
 def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:
@@ -221,18 +223,23 @@ def test_a_transposition_is_the_same_whatever_it_asks_for(m: int, n: int) -> Non
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_transpositions_may_ask_for_the_next_block_of_a_column(threads: int) -> None:
+@pytest.mark.parametrize("distance", [1, FAR])
+def test_transpositions_may_ask_for_the_next_block_of_a_column_or_a_later_one(
+    distance: int, threads: int
+) -> None:
     def space(n: int) -> DerivedSpace:
         dag = ops.workload("permute", {"shape": (n, n), "axes": (1, 0)}).dag
         return derive(dag, target(vector_bytes=64, threads=threads))
 
     large = space(4096)
     row = large.sample(0, 1, np.random.default_rng(0))[0]
-    row[list(large.holes(0)).index("y.ahead")] = 1
+    (asked,) = (h for h in large.sketch(0).holes if h.name == "y.ahead")
+    assert isinstance(asked, Choice) and asked.options == (0, 1, FAR)
+    row[list(large.holes(0)).index("y.ahead")] = distance
     nest = Schedule.replay(large.dag, large.trace(0, row), large.target).nest
     loops = [x for x in walk(nest.body) if isinstance(x, Loop)]
     assert [x.kind for x in loops[:2]] == ["parallel" if threads > 1 else "serial", "serial"]
-    assert ("prefetch", 1) in loops[1].annotations
+    assert ("prefetch", distance) in loops[1].annotations
     assert "y.ahead" not in space(64).holes(0)
 
 
