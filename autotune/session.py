@@ -20,6 +20,7 @@ import numpy as np
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
 from autotune.limits import WARM_S, warm_runs
+from autotune.measure.control import LEAST_RUNS
 from autotune.metrics import PREDICTED
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
@@ -45,7 +46,7 @@ FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES = 3  # ...so many places of memory
 PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
-MOVE_S = 0.5  # until processes run whose arrays are in another place
+MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
@@ -267,7 +268,7 @@ class Session:
             fastest = top[0].time_s or 0.0
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
             moving = done > 0 and places > 1
-            plan = self._plan(near, MOVE_S if moving else 0.0)
+            plan = self._plan(near, MOVE_S + LEAST_RUNS * fastest if moving else 0.0)
             if plan is None:
                 return
             chosen, rounds, repeats = plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import measure_fakes as fakes
@@ -141,6 +141,14 @@ def test_witnesses_that_die_are_not_heard(chosen: tuple[Machine, ControlKeeper])
     machine.child = Place({b"control": 1.2}, dies=frozenset([b"a", b"b", b"c"]))
     kept.settle()
     assert machine.control == kept.control
+
+
+def test_what_no_cache_holds_has_a_control_without_witnesses() -> None:
+    dag, target = fakes.addition((64, 64)), targets.detect(1)
+    traces = [fakes.trace("steady", n) for n in range(40, 40 + control.CHOICE)]
+    with Measurer(dag, target, build=fakes.NAME, options=replace(PATIENT, warm_runs=1)) as m:
+        list(m.measure(traces))
+        assert m.control is not None and not m.control.witnesses
 
 
 def test_a_control_without_witnesses_is_believed() -> None:

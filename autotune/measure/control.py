@@ -28,7 +28,8 @@ LONGEST_CONTROL_S = 0.03  # what takes longer has most of a machine's spells in 
 SPELLS, PAUSE_S = 5, 0.03  # in which its time is measured,
 HEAT_S, REPEATS = 0.015, 5  # by so many repeats, after so many seconds of it
 WITNESSES, NEAR = 3, 1.5  # so many at most, that take up to so many times as long
-COMPARING_S = 0.2  # what they may be timed for, about
+ROUNDS, COMPARING_S = 2, 0.2  # of timing them, or twice as many; seconds that these may take, about
+LEAST_RUNS = 2 * ROUNDS * WITNESSES * 3  # that comparing takes, however long these are
 MOVED = 0.05  # a change of the control that counts, as a logarithm,
 APART = 0.15  # of witnesses, from one another
 REMEMBERED = 2000  # times that the control took,
@@ -40,12 +41,14 @@ InTurns = Callable[[list[bytes], int, int], list[Measurement]]  # of objects, by
 
 class ControlKeeper:
     """Chooses and renews the control of a runner, keeps its time, and corrects it in each new process.
-    ``in_turns`` times objects beside the control that the runner has."""
+    ``in_turns`` times objects beside the control that the runner has. ``witnesses``: how many it has; none
+    for what no cache holds, where pages matter little and comparing takes long."""
 
-    def __init__(self, runner: Runner, in_turns: InTurns) -> None:
+    def __init__(self, runner: Runner, in_turns: InTurns, witnesses: int = WITNESSES) -> None:
         self.control = runner.control
         self._runner = runner
         self._in_turns = in_turns
+        self._witnesses = witnesses
         self._settled: Child | None = None
         self._change = 0.0  # of the control in this process, as a logarithm
         inherited = [] if self.control is None else [self.control.seconds] * INHERITED
@@ -64,8 +67,8 @@ class ControlKeeper:
             return None
         normal = median(spells)
         self._runner.control = Control(obj, normal)
-        near = sorted(x for x in objects.values() if x[1] != obj and x[0] <= NEAR * time_s)[:WITNESSES]
-        self.control = Control(obj, normal, tuple(self._timed([x for _, x in near])))
+        near = sorted(x for x in objects.values() if x[1] != obj and x[0] <= NEAR * time_s)
+        self.control = Control(obj, normal, tuple(self._timed([x for _, x in near[: self._witnesses]])))
         self._took = deque(spells, maxlen=REMEMBERED)
         self._settled = self._runner.child
         self._corrected(0.0)
@@ -122,7 +125,8 @@ class ControlKeeper:
         """Those that could be timed, with their seconds."""
         if not objects or self._runner.control is None:
             return []
-        turn = 4 * len(objects) * max(self._runner.control.seconds, 1e-3)  # of two rounds, beside the control
-        repeats = max(1, min(REPEATS, round(COMPARING_S / turn)))
-        found = zip(objects, self._in_turns(objects, 2, repeats), strict=True)
+        turns = 2 * ROUNDS * len(objects)  # each of a run more than repeats, beside as many of the control
+        runs = COMPARING_S / (turns * max(self._runner.control.seconds, 1e-3))
+        repeats = max(1, min(REPEATS, round((runs - 1) / 2)))
+        found = zip(objects, self._in_turns(objects, ROUNDS, repeats), strict=True)
         return [(x, m.time_s) for x, m in found if m.ok and m.time_s]

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.codegen.gridcode import is_grid_code
 from autotune.limits import waits_for_memory, warm_runs
-from autotune.measure.control import ControlKeeper
+from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -80,7 +80,7 @@ class Measurer:
         )
         self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options, nominal)
         self._runner = Runner(self._zygote, control)
-        self._keeper = ControlKeeper(self._runner, self._in_turns)
+        self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._objects: dict[str, tuple[float, bytes]] = {}
 
