@@ -20,7 +20,7 @@ import numpy as np
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
 from autotune.limits import WARM_S, warm_runs
-from autotune.measure.control import LEAST_RUNS
+from autotune.measure.control import comparing_s
 from autotune.metrics import PREDICTED
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
@@ -268,7 +268,7 @@ class Session:
             fastest = top[0].time_s or 0.0
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
             moving = done > 0 and places > 1
-            plan = self._plan(near, MOVE_S + LEAST_RUNS * fastest if moving else 0.0)
+            plan = self._plan(near, MOVE_S + comparing_s(fastest, self._warm_runs) if moving else 0.0)
             if plan is None:
                 return
             chosen, rounds, repeats = plan

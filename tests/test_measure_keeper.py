@@ -68,7 +68,7 @@ def keeper(machine: Machine) -> ControlKeeper:
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> tuple[Machine, ControlKeeper]:
     monkeypatch.setattr(control, "CHOICE", 2)
-    monkeypatch.setattr(control, "PAUSE_S", 0.0)
+    monkeypatch.setattr(cpu, "PAUSE_S", 0.0)
     machine = Machine()
     kept = keeper(machine)
     assert kept.choose({x.decode(): (s, x) for x, s in SECONDS.items()}) == SECONDS[b"control"]
@@ -151,6 +151,12 @@ def test_what_no_cache_holds_has_a_control_without_witnesses() -> None:
         assert m.control is not None and not m.control.witnesses
 
 
+def test_room_for_comparing_is_left_only_where_there_is_a_control_with_witnesses() -> None:
+    assert control.comparing_s(0.01, 0) == pytest.approx(0.36)
+    assert control.comparing_s(0.01, 1) == 0.0
+    assert control.comparing_s(1.01 * control.LONGEST_CONTROL_S, 0) == 0.0
+
+
 def test_a_control_without_witnesses_is_believed() -> None:
     machine = Machine(Control(b"control", 1e-3))
     machine.child = Place({b"control": 1.2})
@@ -163,7 +169,7 @@ def test_what_it_normally_takes_is_the_median_of_spells_without_their_beginnings
 ) -> None:
     """A core that was idle clocks higher for some milliseconds; one spell is of a quiet moment, one of a busy
     one."""
-    monkeypatch.setattr(control, "PAUSE_S", 0.0)
+    monkeypatch.setattr(cpu, "PAUSE_S", 0.0)
     spells = iter([1.0, 0.8, 1.01, 1.7, 1.02])
 
     def in_turns(objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
@@ -171,7 +177,7 @@ def test_what_it_normally_takes_is_the_median_of_spells_without_their_beginnings
         slower = next(spells)
         times, spent = [], 0.0
         for _ in range(repeats):
-            times.append(1e-3 * slower * (1.0 if spent > 0.99 * control.HEAT_S else 0.9))
+            times.append(1e-3 * slower * (1.0 if spent > 0.99 * cpu.HEAT_S else 0.9))
             spent += 1e-3
         return [Measurement("ok", times_s=tuple(times), time_s=min(times))]
 
@@ -184,7 +190,7 @@ def test_what_it_normally_takes_is_the_median_of_what_it_took(chosen: tuple[Mach
     machine, kept = chosen
     machine.child = Place({b"control": 1.2})
     kept.settle()
-    for _ in range(control.SPELLS - 1):
+    for _ in range(cpu.SPELLS - 1):
         kept.heard(0.8)
     assert kept.control is not None and kept.control.seconds == 1e-3
     kept.heard(None)

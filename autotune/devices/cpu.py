@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -25,7 +25,7 @@ LOOP_S = 0.3e-3  # that a run of the reference loop takes, about
 CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
 STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
 ROWS, VECTORS, SPAN = 4, 3, 16  # of the tile: 12 accumulators too; steps until it reads the same again
-SPELLS, PAUSE_S = 5, 0.03  # when the reference loop's nominal speed is sampled,
+SPELLS, PAUSE_S = 5, 0.03  # in which it is measured what something normally takes,
 HEAT_S = 0.015  # after so much of it: a core may clock higher until then
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays that each reads
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
@@ -122,13 +122,18 @@ class Reference:
         return self._loop.seconds(self.runs, self.cpu_clock)
 
     def _nominal(self) -> float:
-        spells: list[float] = []
-        for spell in range(SPELLS):
-            if spell:
-                time.sleep(PAUSE_S)
+        found: list[float] = []
+        for _ in spells():
             self._loop.seconds(round(self.runs * HEAT_S / LOOP_S))
-            spells.append(float(np.percentile([self.seconds() for _ in range(8)], 10)))
-        return float(np.median(spells))
+            found.append(float(np.percentile([self.seconds() for _ in range(8)], 10)))
+        return float(np.median(found))
+
+
+def spells() -> Iterator[None]:
+    """`SPELLS` turns with pauses between: a machine's moments last some milliseconds or more."""
+    for number in range(SPELLS):
+        time.sleep(PAUSE_S * (number > 0))
+        yield
 
 
 def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:

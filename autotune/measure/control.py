@@ -13,11 +13,11 @@ and where all have changed alike, it is the control that has, and its time is co
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
 
+from autotune.devices.cpu import HEAT_S, spells
 from autotune.measure.process import Child
 from autotune.measure.results import Control, Measurement
 from autotune.measure.runner import Runner
@@ -25,11 +25,9 @@ from autotune.measure.runner import Runner
 CHOICE = 8  # good candidates before one of them becomes the control,
 RENEWAL = 0.8  # which one that takes this much of its time replaces
 LONGEST_CONTROL_S = 0.03  # what takes longer has most of a machine's spells in each of its runs
-SPELLS, PAUSE_S = 5, 0.03  # in which its time is measured,
-HEAT_S, REPEATS = 0.015, 5  # by so many repeats, after so many seconds of it
+REPEATS = 5  # in each of the spells in which its time is measured
 WITNESSES, NEAR = 3, 1.5  # so many at most, that take up to so many times as long
 ROUNDS, COMPARING_S = 2, 0.2  # of timing them, or twice as many; seconds that these may take, about
-LEAST_RUNS = 2 * ROUNDS * WITNESSES * 3  # that comparing takes, however long these are
 MOVED = 0.05  # a change of the control that counts, as a logarithm,
 APART = 0.15  # of witnesses, from one another
 REMEMBERED = 2000  # times that the control took,
@@ -37,6 +35,13 @@ INHERITED = 50  # which the time of one that another measurer chose counts as
 ATTEMPTS = 4  # to find a good process, and correct it: of a rate that is bounded one shows a part
 
 InTurns = Callable[[list[bytes], int, int], list[Measurement]]  # of objects, by rounds and repeats
+
+
+def comparing_s(time_s: float, warm_runs: int) -> float:
+    """Seconds that comparing takes in a new process at least, where candidates take so long; 0 where there is
+    no control, or none with witnesses."""
+    compared = not warm_runs and time_s <= LONGEST_CONTROL_S
+    return 2 * ROUNDS * WITNESSES * 3 * time_s if compared else 0.0
 
 
 class ControlKeeper:
@@ -62,14 +67,14 @@ class ControlKeeper:
         due = len(objects) >= CHOICE if old is None else time_s < RENEWAL * old.seconds
         if not due or time_s > LONGEST_CONTROL_S:
             return None
-        spells = self._spells(time_s, obj)
-        if not spells:
+        times = self._spells(time_s, obj)
+        if not times:
             return None
-        normal = median(spells)
+        normal = median(times)
         self._runner.control = Control(obj, normal)
         near = sorted(x for x in objects.values() if x[1] != obj and x[0] <= NEAR * time_s)
         self.control = Control(obj, normal, tuple(self._timed([x for _, x in near[: self._witnesses]])))
-        self._took = deque(spells, maxlen=REMEMBERED)
+        self._took = deque(times, maxlen=REMEMBERED)
         self._settled = self._runner.child
         self._corrected(0.0)
         return normal
@@ -112,14 +117,13 @@ class ControlKeeper:
         """What it takes in each of a few spells, which begin with some milliseconds that do not count, as the
         core may clock higher then. Nothing if it fails."""
         heat = math.ceil(HEAT_S / max(time_s, 1e-3))
-        spells: list[float] = []
-        for spell in range(SPELLS):
-            time.sleep(PAUSE_S * (spell > 0))
+        times: list[float] = []
+        for _ in spells():
             [found] = self._in_turns([obj], 1, heat + REPEATS)
             if not found.ok:
                 return []
-            spells.append(median(found.times_s[-REPEATS:]))
-        return spells
+            times.append(median(found.times_s[-REPEATS:]))
+        return times
 
     def _timed(self, objects: list[bytes]) -> list[tuple[bytes, float]]:
         """Those that could be timed, with their seconds."""
