@@ -16,4 +16,4 @@ class CompileError(AutotuneError):
 
 
 class KernelNotFound(AutotuneError, LookupError):
-    """Nothing is stored for a workload on this machine."""
+    """Nothing is stored for a workload on this machine, or what it is pinned to was found wrong since."""

@@ -15,12 +15,15 @@ CANDIDATES = 32  # records to look at until one is legal
 
 
 def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
-    """What is pinned, else the best record whose schedule is legal; ``best`` is None where there is none.
-    Raises `LogError`."""
+    """What is pinned, else the best record whose schedule is legal; ``best`` is None where there is none, or
+    what is pinned was found wrong since. Raises `LogError`."""
     started = time.monotonic()
     known = sum(log.by_status(workload, target).values())
     pinned = log.pinned(workload, target)
-    records = log.top_k(workload, target, CANDIDATES) if pinned is None else [pinned]
+    if pinned is None:
+        records = log.top_k(workload, target, CANDIDATES)
+    else:
+        records = [] if log.doubts(pinned) else [pinned]
     best = next((b for r in records if (b := _best(workload, target, r)) is not None), None)
     took = time.monotonic() - started
     return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")

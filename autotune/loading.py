@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from autotune.runtime import Kernel
 
 OTHERS = 32  # records to look at when the best cannot be used
-UNUSABLE = (TraceError, ScheduleError, CompileError)  # of a record: written elsewhere, or by another version
-Unusable = TraceError | ScheduleError | CompileError
+# Of a record: written elsewhere, or by another version, or pinned and found wrong since.
+UNUSABLE = (TraceError, ScheduleError, CompileError, KernelNotFound)
+Unusable = TraceError | ScheduleError | CompileError | KernelNotFound
+DOUBTED = (
+    "it was found to be wrong or to fail after it was pinned; autotune log verify checks it again, "
+    "autotune log pin takes what is best now"
+)
 Made = TypeVar("Made")
 
 
@@ -51,12 +56,13 @@ def load(
     were tuned for this machine are taken. With ``nearest=True``, where there is none, that of the most
     similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
     the two is given, with a warning that says which. ``fallback=True`` gives the default schedule, with a
-    warning, when nothing is stored. A record whose schedule is not legal, or that this version cannot read,
-    is left out with a warning. ``constant_weights`` as it was tuned: the kernel then takes what its
-    `Kernel.pack_weights` returns.
+    warning, when nothing is stored. A record whose schedule is not legal, that this version cannot read, or
+    that is pinned and was found wrong since, is left out with a warning. ``constant_weights`` as it was
+    tuned: the kernel then takes what its `Kernel.pack_weights` returns.
 
     Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read; and
-    where all records are left out, the error of the first: `ScheduleError`, `TraceError` or `CompileError`.
+    where all records are left out, the error of the first: `ScheduleError`, `TraceError`, `CompileError` or
+    `KernelNotFound`.
     """
     workload = as_workload(program, params, dtype, layout, constant_weights)
     return load_workload(
@@ -179,6 +185,8 @@ def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None
     unusable: list[Unusable] = []
     for hit in hits:
         try:
+            if hit.doubted:
+                raise KernelNotFound(DOUBTED)
             made = use(hit)
         except UNUSABLE as err:
             which = f"{'pinned ' if hit.pinned else ''}record {hit.record.uid}"

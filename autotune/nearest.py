@@ -63,7 +63,7 @@ def nearest(
     lookup.best(where, workload.digest, fits)
     for target in sorted(found.values(), key=lambda t: distance(wanted, t))[:MOST]:
         hit = lookup.best(where, workload.digest, _is(target))
-        if hit is None:
+        if hit is None or hit.doubted:
             continue
         try:
             kernel = kernel_of(workload, target, hit.record.trace, hit.record)

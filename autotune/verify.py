@@ -21,8 +21,8 @@ PATIENCE_S = 60.0  # limits of measuring are those of a tune of this budget
 @dataclass(frozen=True)
 class Verdict:
     """``status``: "ok", "slower", "wrong" (another result, or memory not its own), "failed" (not legal, not
-    compiled, no answer) or "skipped" (too large to be checked here). ``time_s``: measured now, None where it
-    was not."""
+    compiled, no answer) or "skipped" (too large to be checked here, or measuring failed). ``time_s``:
+    measured now, None where it was not."""
 
     record: Record
     workload: Workload
@@ -77,6 +77,8 @@ def _task(workload: Workload, target: Target, records: list[Record], slower: flo
             status, reason = "failed", m.reason or m.status
             if m.status in ("wrong_result", "out_of_bounds"):
                 status = "wrong"
+            elif m.status == "error":  # of measuring: nothing was found out
+                status = "skipped"
             elif m.time_s is not None and record.time_s is not None:
                 ratio = m.time_s / record.time_s
                 status, reason = "ok", ""

@@ -108,6 +108,8 @@ def _sqlite(connect: Callable[[], sqlite3.Connection], pool: type[Pool] = QueueP
 
     @event.listens_for(engine, "begin")
     def begin(con: Connection) -> None:
+        if con.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            return
         # A write transaction takes the lock at once and waits for it; one that began as a read would
         # fail at its first write if another process had written in between.
         access = con.get_execution_options().get("access", "read")

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from kernels_db.errors import LogError
 from kernels_db.place import Place, Reader, locate
-from kernels_db.ranking import ORDER, REPRESENTS
+from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
 from schedules.errors import AutotuneError
 from schedules.model import Target
@@ -30,7 +30,7 @@ BEST = f"""
     WHERE record.workload = ? AND record.target = ? AND {REPRESENTS}
     ORDER BY {ORDER} LIMIT ?"""
 PINNED = f"""
-    SELECT {COLUMNS} FROM pin JOIN record ON record.uid = pin.record
+    SELECT {COLUMNS}, {DOUBTED} AS doubted FROM pin JOIN record ON record.uid = pin.record
     WHERE pin.workload = ? AND pin.target = ? AND record.status = 'ok'"""
 ORIGIN = """
     SELECT record.imported, machine.digest, machine.json FROM record
@@ -65,7 +65,7 @@ def top(
     timeout_s: float = 30.0,
 ) -> list[Hit]:
     """The ``k`` best records as `best` finds them, best first, one a trace. Where any of the targets has a
-    pin, only what is pinned."""
+    pin, only what is pinned, ``doubted`` or not."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
@@ -78,7 +78,8 @@ def top(
             if threads not in (None, target.threads) or not accept(target):
                 continue
             task = (workload_digest, target.digest)
-            pins += [Hit(stored_record(place, r), target, pinned=True) for r in reader.rows(PINNED, task)]
+            for r in reader.rows(PINNED, task):
+                pins.append(Hit(stored_record(place, r), target, pinned=True, doubted=bool(r["doubted"])))
             if not pins:
                 hits += [Hit(stored_record(place, r), target) for r in reader.rows(BEST, (*task, k))]
         chosen = sorted(pins or hits, key=rank)[:k]

@@ -1,7 +1,7 @@
 """Forget what will not be needed again: all but the best records of every task.
 
-Kept besides: what is pinned, and what found a trace wrong, so that merging a log that still believes in
-the trace does not bring it back.
+Kept besides: what is pinned, and what found a trace wrong, or was found so by verifying, so that merging a
+log that still believes in it does not bring it back.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ def _prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: boo
         kept,
         RecordRow.status.not_in(("wrong_result", "out_of_bounds")),
         RecordRow.uid.not_in(select(PinRow.record)),
+        RecordRow.uid.not_in(
+            select(VerificationRow.record).where(VerificationRow.status.in_(("wrong", "failed")))
+        ),
     ]
     total = session.scalar(select(func.count()).select_from(RecordRow)) or 0
     removed = session.scalar(select(func.count()).select_from(RecordRow).where(*gone)) or 0

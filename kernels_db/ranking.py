@@ -19,6 +19,15 @@ from __future__ import annotations
 
 _SAME = "o.workload = record.workload AND o.target = record.target AND o.trace_digest = record.trace_digest"
 
+# The second half of the rule, which holds for what is pinned too.
+DOUBTED = f"""(
+    EXISTS (
+        SELECT 1 FROM record AS o WHERE {_SAME} AND o.status IN ('wrong_result', 'out_of_bounds')
+        AND (o.created, o.uid) > (record.created, record.uid))
+    OR EXISTS (
+        SELECT 1 FROM verification AS v WHERE v.record = record.uid AND v.status IN ('wrong', 'failed'))
+)"""
+
 # A condition on a row of the table `record`; it is walked in order of time along the index
 # ix_record_best and stops at the first hit, so that a lookup does not read the whole log.
 REPRESENTS = f"""(
@@ -31,11 +40,7 @@ REPRESENTS = f"""(
             SELECT 1 FROM record AS o WHERE {_SAME} AND (o.kind = 'final' OR (o.status = 'ok'
             AND (o.time_s, o.created, o.uid) < (record.time_s, record.created, record.uid)))))
     )
-    AND NOT EXISTS (
-        SELECT 1 FROM record AS o WHERE {_SAME} AND o.status IN ('wrong_result', 'out_of_bounds')
-        AND (o.created, o.uid) > (record.created, record.uid))
-    AND NOT EXISTS (
-        SELECT 1 FROM verification AS v WHERE v.record = record.uid AND v.status IN ('wrong', 'failed'))
+    AND NOT {DOUBTED}
 )"""
 
 ORDER = "record.time_s, record.created, record.uid"

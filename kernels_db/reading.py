@@ -15,7 +15,7 @@ from kernels_db.errors import LogError
 from kernels_db.lookup import stored_record, stored_target
 from kernels_db.pins import Pin
 from kernels_db.place import Place, locate
-from kernels_db.ranking import ORDER, REPRESENTS
+from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import Hit, Machine, Origin, Record, Run, host_digest
 from kernels_db.schema import MachineRow, PinRow, RecordRow, RunRow, TargetRow, VerificationRow, WorkloadRow
 from schedules.model import Target, Workload
@@ -84,6 +84,12 @@ class LogReader:
         query = select(RecordRow).join(VerificationRow, VerificationRow.record == RecordRow.uid).where(bad)
         with self._read() as session:
             return self._records(session, query.where(*task).order_by(RecordRow.uid))
+
+    def doubts(self, record: Record) -> bool:
+        """Whether it was found wrong or failing since: then it is not ranked, and not to be used."""
+        with self._read() as session:
+            query = select(RecordRow.uid).where(RecordRow.uid == record.uid, text(DOUBTED))
+            return session.scalar(query) is not None
 
     def seen(self, workload: WorkloadLike, target: TargetLike) -> list[Record]:
         """Every record of a task, failures too, oldest first (by created, then uid)."""

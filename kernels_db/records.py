@@ -222,11 +222,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class Hit:
-    """What `lookup.best` and `Log.best_for` found: a record and the target it was tuned for."""
+    """What `lookup.best` and `Log.best_for` found: a record and the target it was tuned for. ``doubted``: it
+    is pinned, and was found wrong or failing since (`kernels_db.ranking`)."""
 
     record: Record
     target: Target
     pinned: bool = False
+    doubted: bool = False
     origin: Origin | None = None
 
     @property

@@ -146,6 +146,36 @@ def test_pruning_keeps_the_best_the_pinned_and_what_is_wrong(database: str) -> N
         assert log.prune(1, apply=True).removed == 0 and copy_of(77).digest not in log.workloads()
 
 
+def test_pruning_keeps_what_verifying_found_wrong(database: str, tmp_path: Path) -> None:
+    """Else merging a log that still believes in it would bring it back."""
+    with Log(database) as log:
+        made = fill(log, 4)
+        log.export(tmp_path / "before.jsonl")
+        wrong = log.best(W, TARGETS[0])
+        assert wrong is not None and not log.doubts(wrong)
+        log.pin()
+        log.verified(wrong, MACHINE, "wrong")
+        assert log.doubts(wrong) and log.pinned(W, TARGETS[0]) == wrong
+        hit = lookup.best(database, W.digest, anywhere)
+        assert hit is not None and (hit.record, hit.pinned, hit.doubted) == (wrong, True, True)
+        log.unpin()
+        log.prune(1, apply=True)
+        assert log.merge(tmp_path / "before.jsonl").new > 0
+        best = log.best(W, TARGETS[0])
+        assert best is not None and best.trace_digest != wrong.trace_digest and best in made
+        assert lookup.best(database, W.digest, anywhere).record == best  # type: ignore[union-attr]
+
+
+def test_pruning_gives_space_back(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    with Log(db) as log:
+        fill(log, 2000)
+    before = db.stat().st_size
+    with Log(db) as log:
+        assert log.prune(1, apply=True).removed > 1000
+    assert db.stat().st_size < before / 4
+
+
 def test_a_record_from_elsewhere_is_marked_until_verified_here(database: str, tmp_path: Path) -> None:
     here = {"cpu": "ours", "cpus": 2, "architecture": "x86_64", "system": "Linux", "kernel": "6.1"}
     updated = {**here, "kernel": "6.2", "numpy": "9"}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cli_runner import run
 from log_cases import copy_of
 from log_filler import host
 
 import autotune as at
+from autotune.measure import Measurer
+from autotune.measure.results import Measurement
 from autotune.verify import verify
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
@@ -92,6 +95,42 @@ def test_what_fails_is_taken_no_longer_until_it_holds(tmp_path: Path) -> None:
     assert at.best("matmul", **MATMUL, threads=1, db=db).trace_json == Trace().to_json()  # without a warning
     again = run("log", "verify", "--db", db, "--json").json  # it is tried again, with what is best now
     assert (again["checked"], again["failed"], again["ok"]) == (2, 1, 1)
+
+
+def test_what_measuring_could_not_find_out_is_held_against_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "tuning.db"
+    store(db, Trace(), 1.0, host())
+    lost = Measurement("error", "building needs more memory than it may have")
+    monkeypatch.setattr(Measurer, "measure", lambda self, traces: [lost for _ in traces])
+    ran = run("log", "verify", "--db", db, "--json")
+    assert (ran.status, ran.json["checked"], ran.json["skipped"]) == (0, 0, 1)
+    assert ran.json["records"][0]["reason"] == lost.reason
+    assert at.best("matmul", **MATMUL, threads=1, db=db).origin.verified == {}  # type: ignore[union-attr]
+
+
+def test_what_is_pinned_and_found_wrong_is_taken_no_longer(tmp_path: Path) -> None:
+    db = tmp_path / "tuning.db"
+    bad = at.Trace((Step("unroll", (("loop", "nowhere"),)),))
+    store(db, bad, 1e-9, host())
+    with Log(db) as log:
+        log.pin()
+    store(db, Trace(), 1.0, host())
+    assert run("log", "verify", "--db", db).status == 1
+    with Log(db) as log:  # as a kernel would be whose schedule is legal
+        (uid,) = (p.record for p in log.pins())
+    for use in (at.load, at.best):
+        with pytest.raises(at.KernelNotFound, match=f"pinned record {uid} cannot be used: it was found"):
+            use("matmul", **MATMUL, threads=1, db=db)
+    with pytest.raises(at.KernelNotFound):
+        at.load("matmul", **MATMUL, threads=1, db=db, nearest=True)
+    with pytest.warns(UserWarning, match="autotune log pin takes what is best now"):
+        assert at.load("matmul", **MATMUL, threads=1, db=db, fallback=True).record is None
+    words = ("tune", "matmul", "--shape", "m=8,n=8,k=8", "--threads", 1, "--db", db, "--frozen")
+    assert run(*words).status == 1
+    assert run("log", "pin", "--db", db).status == 0
+    assert at.load("matmul", **MATMUL, threads=1, db=db).record.uid != uid
 
 
 def test_a_log_that_cannot_be_written_is_verified_too(tmp_path: Path) -> None:
