@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
@@ -35,6 +36,39 @@ Config = Mapping[str, Any]
 
 class ReplayError(AutotuneError):
     """A file that holds no table, or a table that cannot be searched."""
+
+
+class KernelTunerCache(BaseModel):
+    """What is used of a cache file: an entry has the value of each key, and ``time`` in ms or what failed."""
+
+    tune_params_keys: list[str]
+    cache: dict[str, dict[str, Any]]
+    kernel_name: str | None = None
+    device_name: str | None = None
+
+
+class T4Measurement(BaseModel):
+    """One number of a result."""
+
+    name: str | None = None
+    value: Any = None
+    unit: str | None = None
+
+
+class T4Result(BaseModel):
+    """One configuration; the first of ``objectives`` is what was tuned for."""
+
+    configuration: dict[str, Any] = {}
+    invalidity: str = "correct"
+    objectives: list[str] | None = None
+    measurements: list[T4Measurement] | None = None
+
+
+class T4Document(BaseModel):
+    """What is used of T4 results."""
+
+    results: list[T4Result]
+    metadata: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -88,14 +122,20 @@ def read(path: Path) -> Table:
         raise ReplayError(f"{path} is neither a log, nor an export, nor a table of Kernel Tuner or T4")
     try:
         document = json.loads(text)
+    except RecursionError:
+        raise ReplayError(f"{path} is nested too deeply") from None
     except ValueError:
         document = _unclosed(text)
     if document is None:
         return _of_export(path)
-    if "cache" in document and "tune_params_keys" in document:
-        return _of_kernel_tuner(document, path)
-    if "results" in document:
-        return _of_t4(document, path)
+    try:
+        if "cache" in document and "tune_params_keys" in document:
+            return _of_kernel_tuner(KernelTunerCache.model_validate(document), path)
+        if "results" in document:
+            return _of_t4(T4Document.model_validate(document), path)
+    except ValidationError as err:
+        why = err.errors()[0]
+        raise ReplayError(f"{path}: {'.'.join(map(str, why['loc']))}: {why['msg']}") from None
     raise ReplayError(f"{path}: a JSON document, but no table of Kernel Tuner (cache) or T4 (results)")
 
 
@@ -122,31 +162,34 @@ def _unclosed(text: str) -> dict[str, Any] | None:
     return found
 
 
-def _of_kernel_tuner(document: Mapping[str, Any], path: Path) -> Table:
-    keys = [str(k) for k in document["tune_params_keys"]]
-    entries = []
-    for entry in document["cache"].values():
-        t = entry.get("time")
-        good = isinstance(t, (int, float)) and not isinstance(t, bool) and math.isfinite(t) and t > 0
-        entries.append(({k: entry.get(k) for k in keys}, float(t) * 1e-3 if good else math.nan))
-    name = f"{document.get('kernel_name', path.stem)} on {document.get('device_name', 'an unknown device')}"
+def _of_kernel_tuner(document: KernelTunerCache, path: Path) -> Table:
+    keys = document.tune_params_keys
+    entries = [
+        ({k: entry.get(k) for k in keys}, _seconds(entry.get("time"), UNITS["ms"]))
+        for entry in document.cache.values()
+    ]
+    name = f"{document.kernel_name or path.stem} on {document.device_name or 'an unknown device'}"
     return _table(name, keys, entries, path)
 
 
-def _of_t4(document: Mapping[str, Any], path: Path) -> Table:
+def _of_t4(document: T4Document, path: Path) -> Table:
     entries: list[tuple[Config, float]] = []
-    keys: list[str] = []
-    for r in document["results"]:
-        configuration = r.get("configuration", {})
-        keys = keys or [str(k) for k in configuration]
+    for r in document.results:
         t = math.nan
-        if r.get("invalidity", "correct") == "correct":
-            wanted = (r.get("objectives") or ["time"])[0]
-            for m in r.get("measurements", ()):
-                if m.get("name") == wanted and isinstance(m.get("value"), (int, float)):
-                    t = float(m["value"]) * UNITS.get(str(m.get("unit", "ms")), 1e-3)
-        entries.append((configuration, t))
-    return _table(str(document.get("metadata", {}).get("kernel", path.stem)), keys, entries, path)
+        if r.invalidity == "correct":
+            wanted = (r.objectives or ["time"])[0]
+            for m in r.measurements or ():
+                if m.name == wanted:
+                    t = _seconds(m.value, UNITS.get(m.unit or "", UNITS["ms"]))
+        entries.append((r.configuration, t))
+    keys = next((list(r.configuration) for r in document.results if r.configuration), [])
+    return _table(str(document.metadata.get("kernel", path.stem)), keys, entries, path)
+
+
+def _seconds(value: Any, unit: float) -> float:
+    """A time in a unit; NaN for anything else, such as the name of what went wrong."""
+    number = _number(value)
+    return number * unit if number is not None and not isinstance(value, bool) and number > 0 else math.nan
 
 
 def _table(name: str, keys: Sequence[str], entries: Sequence[tuple[Config, float]], path: Path) -> Table:
@@ -178,9 +221,17 @@ def _order(v: float | str) -> tuple[bool, float | str]:
 
 
 def _plain(v: Any) -> float | str:
-    if isinstance(v, (bool, int, float)) and math.isfinite(v):
-        return float(v)
-    return str(v)
+    number = _number(v)
+    return str(v) if number is None else number
+
+
+def _number(v: Any) -> float | None:
+    """A finite number of JSON; its integers may be larger than any float."""
+    try:
+        number = float(v) if isinstance(v, (bool, int, float)) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _columns(v: float | str, place: Mapping[float | str, int]) -> tuple[float, float, float, float]:
@@ -208,15 +259,15 @@ def _of_log(log: Log) -> Table:
     from autotune.resume import DECISIONS
     from schedules.space import derive
 
-    tasks = [(w, t, log.seen(w, t)) for w, t in log.tasks()]
+    tasks = log.tasks()
     if not tasks:
         raise ReplayError(f"{log.path} has no records")
-    workload_digest, target_digest, records = max(tasks, key=lambda x: len(x[2]))
-    workload, target = log.workload(workload_digest), log.target(target_digest)
+    largest = max(tasks, key=lambda task: sum(log.by_status(*task).values()))
+    workload, target = log.workload(largest[0]), log.target(largest[1])
     space = derive(workload.dag, target)
     number = {name: i for i, name in enumerate(space.sketches)}
     best: dict[tuple[str, tuple[int, ...]], float] = {}
-    for r in records:
+    for r in log.records(workload=workload, target=target):
         row = r.environment.get(DECISIONS)
         if r.sketch not in number or not isinstance(row, list) or not all(type(x) is int for x in row):
             continue

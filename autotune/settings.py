@@ -54,7 +54,7 @@ class Settings:
             raise SettingsError("AUTOTUNE_CACHE_DIR is empty; unset it or name a directory")
         return Settings(
             db=default_db() if db is None else db,
-            cache_dir=default_cache_dir() if cache is None else Path(cache).expanduser(),
+            cache_dir=default_cache_dir() if cache is None else _home(cache),
             log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
         )
 
@@ -100,7 +100,15 @@ def database(db: str | os.PathLike[str] | None) -> str:
 
 
 def _expanded(db: str) -> str:
-    return db if "://" in db else str(Path(db).expanduser())
+    return db if "://" in db else str(_home(db))
+
+
+def _home(path: str) -> Path:
+    """A path with its ``~`` expanded."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise SettingsError(f"{path}: that user has no home directory here; give the path in full") from None
 
 
 # What makes an OpenMP runtime bind the thread that loads it to one CPU. xgboost brings such a runtime, and

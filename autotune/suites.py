@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from autotune.workloads import with_constants
 from schedules import ops
@@ -44,6 +44,13 @@ class Group(BaseModel):
     dtype: str = "float32"
     weights: list[float] = []
     quick: list[int] = []
+
+    @field_validator("fields")
+    @classmethod
+    def _differ(cls, fields: list[str]) -> list[str]:
+        if len(set(fields)) < len(fields):
+            raise ValueError("a name occurs twice")
+        return fields
 
 
 class Suite(BaseModel):

@@ -66,8 +66,7 @@ def detect(threads: int | None = None) -> Target:
 
     usable = usable_cpus()
     threads = usable if threads is None else threads
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise TargetError(f"threads={threads!r} is not a positive integer; give 1 to {usable}")
+    _check_threads(threads)
     if threads > usable:
         raise TargetError(
             f"threads={threads} is more than the {usable} CPUs this process may use; give 1 to {usable}"
@@ -84,6 +83,13 @@ def detect(threads: int | None = None) -> Target:
     )
 
 
+def _check_threads(threads: object) -> None:
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise TargetError(
+            f"threads={threads!r} is not a positive integer; give 1 to {usable_cpus()} for this machine"
+        )
+
+
 def detect_device(kind: str) -> Target:
     """The first device of this host of a kind, "cuda" or "opencl". Raises `TargetError` if there is none."""
     from autotune.devices import select
@@ -98,9 +104,12 @@ def parse(target: str | Target | None, threads: int | None = None) -> Target:
     """A target from what a user gives: None or "cpu" (this host), "cuda" or "opencl" (its first device), a
     name of ``configs/targets``, a JSON file's path, or a `Target`.
 
-    Raises `TargetError` for anything else.
+    Raises `TargetError` for anything else, and for ``threads`` that are not a positive integer.
     """
+    if threads is not None:
+        _check_threads(threads)
     if isinstance(target, Target):
+        _check_threads(target.threads)
         return target if threads is None else replace(target, threads=threads)
     if target is None or target == "cpu":
         return detect(threads)

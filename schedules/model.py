@@ -107,6 +107,8 @@ class Target:
         """Inverse of `json`. Raises ValueError on malformed text."""
         v = _object(text, "target")
         try:
+            if int(v["threads"]) < 1:
+                raise ValueError(f"malformed target: threads is {v['threads']!r}, not a positive integer")
             limits = {str(k): int(x) for k, x in v["limits"].items()}
             return Target(
                 str(v["kind"]),
@@ -116,7 +118,7 @@ class Target:
                 int(v["threads"]),
                 tuple(sorted(limits.items())),
             )
-        except (KeyError, TypeError, AttributeError) as err:
+        except (KeyError, TypeError, AttributeError, OverflowError) as err:
             raise ValueError(f"malformed target: {err!r}") from None
 
 

@@ -320,6 +320,7 @@ def test_a_suite_is_picked_by_name(name: str, sizes: list[int], tmp_path: Path) 
         (SUITE.replace("[65]", "[65, 1]"), "row 1 has 2 numbers for 1 fields"),
         (SUITE.replace("quick = [1]", "quick = [7]"), "no row 7"),
         (SUITE.replace('"add"', '"addd"'), "did you mean 'add'"),
+        (SUITE.replace('"w", "ci"', '"h", "ci"'), "group.1.fields: Value error, a name occurs twice"),
     ],
 )
 def test_a_bad_suite_gets_a_clear_error(text: str | None, message: str, tmp_path: Path) -> None:
@@ -335,3 +336,10 @@ def test_an_operator_or_a_suite_not_both() -> None:
     for words in (("bench", "--threads", "1"), ("bench", "add", "--suite", "x.toml")):
         ran = run(*words)
         assert ran.status == 2 and "either an operator" in ran.err
+
+
+@pytest.mark.parametrize("command", ["tune", "bench"])
+@pytest.mark.parametrize("option", [("--shape", "n=8"), ("--dtype", "float32"), ("--layout", "NHWC")])
+def test_what_the_file_of_a_suite_says_is_not_said_beside_it(command: str, option: tuple[str, ...]) -> None:
+    ran = run(command, "--suite", "x.toml", *option)
+    assert ran.status == 2 and f"{option[0]} does not go with --suite" in ran.err

@@ -12,9 +12,12 @@ import pytest
 from cli_runner import run
 from log_filler import fill, host
 
+from autotune.cli.suite import _print as print_suite
+from autotune.suite_tuner import SuiteResult
 from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
 from kernels_db.records import NewRecord
+from schedules import ops
 from schedules.model import Trace
 
 MATMUL = ("matmul", {"m": 8, "n": 8, "k": 8}, 1e-4)
@@ -234,6 +237,23 @@ def test_a_place_is_named_without_its_password(tmp_path: Path) -> None:
     for words in (("log", "stats"), ("best", "add", "--shape", "n=8"), ("doctor",)):
         ran = run(*words, "--db", url)
         assert "s3cret" not in ran.out + ran.err and ran.status != 0
+
+
+def test_a_tuned_suite_says_its_log_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
+    print_suite(SuiteResult((), None, 0, 1.0, 1.0, 0, "budget"), "postgresql+psycopg://me:s3cret@host/db")
+    assert "host/db" in (said := capsys.readouterr().out) and "s3cret" not in said
+
+
+def test_brackets_of_a_log_are_no_markup(tmp_path: Path) -> None:
+    """What another log calls its machine, say, is printed as it is."""
+    db = tmp_path / "t.db"
+    workload = ops.workload("matmul", MATMUL[1])
+    with Log(db) as log:
+        made = log.start_run(workload, host(), {"cpu": "[/x] [red]5[/red]"}, seed=0)
+        log.add(NewRecord(made.uid, 0, "x", Trace(), "ok", times_s=(1.0,)))
+    assert "[/x] [red]5[/red]" in run("log", "list", "--db", db).out
+    best = run("best", "matmul", "--shape", "m=8,n=8,k=8", "--threads", 1, "--db", db)
+    assert "[/x] [red]5[/red]" in best.out
 
 
 def test_an_interrupted_import_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,16 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
         run("doctor")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
+@pytest.mark.parametrize("words", [("ops",), ("ops", "--json"), ("--version",)])
+def test_output_that_cannot_be_written_is_an_error_in_words(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "autotune", *words]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert ran.stderr == "autotune: the output cannot be written: No space left on device\n"
+
+
 def test_ops_lists_the_library_and_describes_one() -> None:
     listed = run("ops")
     assert listed.status == 0 and "conv2d" in listed.out and "softmax" in listed.out

@@ -153,6 +153,13 @@ def test_our_own_log_and_its_export(tmp_path: Path) -> None:
         ('{"results": []}', "has no configurations"),
         ('{"cache": {}, "tune_params_keys": ["x"]}', "has no configurations"),
         ('{"cache": {"1": {"x": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["x"]}', "none of its 1"),
+        ('{"cache": [], "tune_params_keys": []}', "cache: Input should be a valid dictionary"),
+        ('{"cache": {"1": 5}, "tune_params_keys": ["x"]}', r"cache\.1: Input should be a valid dict"),
+        ('{"results": 5}', "results: Input should be a valid list"),
+        ('{"results": [1]}', r"results\.0: Input should be a valid dictionary"),
+        ('{"results": [{"configuration": {"x": 1}}], "metadata": []}', "metadata: Input should be"),
+        ('{"results": [{"configuration": {"x": 1%s}}]}' % ("0" * 400), "none of its 1"),
+        ('{"results": %s' % ("[" * 100_000), "is nested too deeply"),
         ('{"line": "of something"}\n{"else": 1}', "neither a tuning log"),
     ],
 )

@@ -66,6 +66,15 @@ def test_home_is_expanded_and_an_empty_name_refused(monkeypatch: pytest.MonkeyPa
         database("")
 
 
+def test_a_home_that_is_not_there_is_named() -> None:
+    for use in (
+        lambda: settings.database("~nobody-of-this-name/x.db"),
+        lambda: Settings.from_environment({"AUTOTUNE_CACHE_DIR": "~nobody-of-this-name"}),
+    ):
+        with pytest.raises(SettingsError, match="~nobody-of-this-name.*no home directory"):
+            use()
+
+
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 def test_named_targets_can_be_read_and_list_their_features(name: str) -> None:
     target = Target.from_json(config_file("targets", f"{name}.json").read_text(encoding="utf-8"))

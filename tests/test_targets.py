@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import autotune as at
 from autotune import targets
 from schedules.model import Target
 
@@ -27,6 +29,24 @@ def test_threads_are_part_of_the_identity_and_checked() -> None:
     for bad in (0, -1, 10_000, True, 1.5):
         with pytest.raises(targets.TargetError, match="threads"):
             targets.detect(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threads", [0, -1, True, 2.5, "2"])
+@pytest.mark.parametrize("target", ["cpu", "x86-64-v3", Target("cpu", "znver3")])
+def test_threads_that_cannot_be_are_refused_for_any_target(target: str | Target, threads: Any) -> None:
+    with pytest.raises(at.TargetError, match="is not a positive integer"):
+        targets.parse(target, threads)
+    if isinstance(target, Target):
+        with pytest.raises(at.TargetError, match="is not a positive integer"):
+            targets.parse(replace(target, threads=threads))
+
+
+@pytest.mark.parametrize("threads", ["0", "1e400", "-3", "null"])
+def test_a_target_file_with_impossible_threads_is_refused(threads: str, tmp_path: Path) -> None:
+    text = Target("cpu", "znver3").json.replace('"threads":1', f'"threads":{threads}')
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(at.TargetError, match="malformed target"):
+        targets.parse(str(tmp_path / "t.json"))
 
 
 def test_a_missing_extension_or_family_is_not_runnable() -> None:

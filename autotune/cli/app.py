@@ -5,6 +5,7 @@ Exit status: 0 done; 1 it ran but the goal was not met; 2 wrong usage or input; 
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from schedules.errors import AutotuneError
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)  # what a full disk says, without a name, of stdout
+
+
 class Group(TyperGroup):
     """Maps a user's mistake to a message and exit status 2; anything unexpected keeps its traceback."""
 
@@ -38,6 +42,7 @@ class Group(TyperGroup):
         arguments = list(sys.argv[1:] if args is None else args)
         try:
             status = super().main(arguments, "autotune", complete_var, False, **extra)
+            sys.stdout.flush()  # what cannot be written is found out here
         except _USAGE_ERROR as err:
             status = _complain(err.format_message(), arguments, usage=True)  # type: ignore[attr-defined]
         except KernelNotFound as err:
@@ -48,9 +53,13 @@ class Group(TyperGroup):
             _silence_stdout()
             status = 1
         except OSError as err:
-            if err.filename is None:
+            if err.filename is not None:
+                status = _complain(f"{err.filename}: {err.strerror or err}", arguments)
+            elif err.errno in _UNWRITABLE:
+                _silence_stdout()
+                status = _complain(f"the output cannot be written: {err.strerror}", ())
+            else:
                 raise
-            status = _complain(f"{err.filename}: {err.strerror or err}", arguments)
         except (typer.Abort, KeyboardInterrupt):
             status = 130
         if not standalone_mode:

@@ -21,6 +21,7 @@ SETTLE_S = 0.15  # after threaded peers: OpenBLAS spins for a tenth of a second 
 
 
 def bench(
+    ctx: typer.Context,
     op: Annotated[
         str | None, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
     ] = None,
@@ -71,8 +72,7 @@ def bench(
         raise typer.BadParameter(
             f"--must-beat {must_beat!r} is not one of the peers of --against {against!r}"
         )
-    if (op is None) == (suite is None):
-        raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
+    opt.operator_or_suite(ctx, op, suite)
     where = opt.db_of(db)
 
     def one(workload: Workload) -> Comparison:

@@ -84,9 +84,9 @@ def best(
         out.print("  pinned: autotune log pin --remove takes what is best now")
     if origin is not None and origin["elsewhere"]:
         where_from = f"from elsewhere ({origin['cpu'] or 'a machine without a name'})"
-        out.print(f"  {where_from}, not verified here: autotune log verify", markup=False)
+        out.print(f"  {where_from}, not verified here: autotune log verify")
     for note in notes:
-        out.print(f"  {note}", markup=False)
+        out.print(f"  {note}")
     if trace:
         print()
         for step in record.trace.steps:

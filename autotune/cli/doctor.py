@@ -34,9 +34,9 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
             colour = _COLOURS[f.status]
             word = "-" if f.status == "ok" and f.remedy else f.status  # there is none, and none is needed
             out.print(f"[{colour}]{word:4}[/{colour}]  {f.name:{width}}  ", end="")
-            out.print(f.detail, markup=False)
+            out.print(f.detail)
             if f.remedy:
-                out.print(f"{'':6}{'':{width}}  -> {f.remedy}", markup=False)
+                out.print(f"{'':6}{'':{width}}  -> {f.remedy}")
         out.print(
             "everything that tuning needs works"
             if not failed

@@ -44,7 +44,7 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         print_json(found)
         return
     out = console()
-    out.print(where, markup=False)
+    out.print(where)
     for name in ("workloads", "targets", "machines", "runs", "records"):
         out.print(f"  {name:9} {found[name]}")
     if found["by_status"]:
@@ -187,7 +187,7 @@ def verify(
                 now = seconds(v.time_s) if v.time_s is not None else "-"
                 was = seconds(v.record.time_s) if v.record.time_s is not None else "-"
                 text = f"{v.status:7} {rows[-1]['task']}: {now}, stored {was}"
-                console().print(f"{text}; {v.reason}" if v.reason else text, markup=False)
+                console().print(f"{text}; {v.reason}" if v.reason else text)
     checked = found.total() - found["skipped"]
     if json:
         statuses = ("ok", "slower", "wrong", "failed", "skipped")
@@ -237,7 +237,7 @@ def pin(
     if json:
         print_json({"removed" if remove else "pinned": n, "file": None if file is None else str(file)})
     else:
-        console().print(f"{n} {said}" + ("" if file is None else f", written to {file}"), markup=False)
+        console().print(f"{n} {said}" + ("" if file is None else f", written to {file}"))
 
 
 def _named(log: Log, pin: Pin) -> str:

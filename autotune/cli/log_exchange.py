@@ -49,7 +49,7 @@ def export(
         print_json({"path": str(file), "records": n})
     else:
         # What goes down a pipe is the log alone.
-        console(stderr=not file.is_file()).print(f"{n} records written to {file}", markup=False)
+        console(stderr=not file.is_file()).print(f"{n} records written to {file}")
 
 
 def import_(
@@ -109,7 +109,7 @@ def _merge(sources: list[str], db: str, json: bool) -> None:
         out = console()
         out.print(f"{new} new records, {known} known already, {refused.total()} lines refused")
         for reason, n in refused.most_common():
-            out.print(f"  {n:6}  {reason}", markup=False)
+            out.print(f"  {n:6}  {reason}")
     if refused:
         raise typer.Exit(1)
 

@@ -38,7 +38,7 @@ def ops(
 
 def _print(d: dict[str, Any]) -> None:
     out = console()
-    out.print(f"{d['name']}  {d['doc']}", markup=False)
+    out.print(f"{d['name']}  {d['doc']}")
     rows = [
         (p["name"], "required" if p["required"] else str(p["default"]), p["kind"], p["doc"])
         for p in d["params"]

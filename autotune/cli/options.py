@@ -88,6 +88,19 @@ JsonOption = Annotated[
 ]
 
 
+def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *others: str) -> None:
+    """Raises `typer.BadParameter` unless there is one of the two, and a suite goes without what its file
+    says, and without these ``others``."""
+    if (op is None) == (suite is None):
+        raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
+    if suite is None:
+        return
+    for name in ("shape", "dtype", "layout", *others):
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise typer.BadParameter(f"--{name} does not go with --suite, whose file says what to take")
+
+
 def workload_of(
     op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
 ) -> Workload:

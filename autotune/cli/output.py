@@ -31,9 +31,12 @@ def error_document(message: str, status: int) -> str:
 
 
 def console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr; lines of a pipe are not wrapped at the width of a terminal."""
-    found = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+    """A console on stdout or stderr; lines of a pipe are not wrapped at the width of a terminal. What it
+    prints may come from a log or a file, so that brackets are no markup."""
+    found = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    if found.is_terminal:
+        return found
+    return Console(stderr=stderr, highlight=False, markup=False, width=PLAIN_WIDTH)
 
 
 def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -90,6 +90,6 @@ def _line(quiet: bool, clock: Callable[[], float]) -> Iterator[Callable[[Callabl
         nonlocal last
         if clock() - last >= PLAIN_PERIOD_S:
             last = clock()
-            err.print(text(), markup=False)
+            err.print(text())
 
     yield plain

@@ -50,7 +50,7 @@ def replay(
         )
         return
     out = console()
-    out.print(recorded.name, style="bold", markup=False)
+    out.print(recorded.name, style="bold")
     out.print(f"  {recorded.space.configurations} configurations, {len(times)} ran, best {seconds(optimum)}")
     rows = []
     for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, trials) if k <= trials}):

@@ -67,6 +67,7 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
 
 def _print(result: SuiteResult, where: str) -> None:
     from autotune.cli.tune import ENDINGS
+    from kernels_db.place import locate  # a URL is shown without its password
 
     out = console()
     table(
@@ -79,7 +80,7 @@ def _print(result: SuiteResult, where: str) -> None:
     if result.weighted_s is not None:
         out.print(f"  weighted latency {seconds(result.weighted_s)}")
     out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
-    out.print(f"  log      {where}", markup=False)
+    out.print(f"  log      {locate(where)}")
 
 
 def _row(t: TaskResult) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def tune(
+    ctx: typer.Context,
     op: Annotated[
         str | None, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
     ] = None,
@@ -63,11 +64,7 @@ def tune(
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
-    if (op is None) == (suite is None):
-        raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
-    if suite is not None and (shape or layout is not None or frozen):
-        given = "--shape" if shape else "--layout" if layout is not None else "--frozen"
-        raise typer.BadParameter(f"{given} does not go with --suite, whose file says what to tune")
+    opt.operator_or_suite(ctx, op, suite, "frozen")
     if suite is None:
         assert op is not None
         workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
@@ -164,4 +161,4 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         why = counts(result.throttled)
         out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
     out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
-    out.print(f"  log      {locate(where)}", markup=False)
+    out.print(f"  log      {locate(where)}")
