@@ -113,7 +113,8 @@ class Kernel:
             status = self._fast(*inputs, result)
         else:
             result = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs) if out is None else out
-            status = self._fast(*inputs, *result) if type(result) is tuple else 1
+            right = type(result) is tuple and len(result) == len(self._outs)
+            status = self._fast(*inputs, *result) if right else 1  # which only counts all arrays together
         if status == 0:
             return result
         if status == 1:

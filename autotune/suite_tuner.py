@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from autotune import preparation, targets
@@ -19,6 +20,7 @@ from autotune.measure import Measurer
 from autotune.session import RESERVE_SHARE, Measuring, Session, best_of
 from autotune.task_scheduler import GradientScheduler, ScheduledTask
 from autotune.tuning import Progress, TuneOptions, TuneResult
+from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 
@@ -108,7 +110,7 @@ def tune_suite(
         suite = _Suite(tasks, target, log, options, progress, interrupts, started, measurers)
         try:
             with contextlib.ExitStack() as inside:
-                inside.callback(suite.close)
+                inside.push(suite.leave)
                 if options.needs_xgboost:
                     inside.enter_context(preparation.xgboost_on_its_way())
                 stopped = suite.search()
@@ -155,6 +157,8 @@ class _Suite:
             begin = time.monotonic()
             try:
                 self._turn(number)
+            except LogError:  # the other tasks would lose their trials as well
+                raise
             except AutotuneError as err:
                 self.errors[number] = str(err)
                 self.scheduler.end(number)
@@ -207,13 +211,24 @@ class _Suite:
             if left <= 0:
                 return
             begin = now
-            with contextlib.suppress(AutotuneError):  # its trials are in the log
+            try:
                 session.finalists(self._open.get(number, session.workload))
+            except LogError:
+                raise
+            except AutotuneError:  # its trials are in the log
+                pass
             self.seconds[number] += time.monotonic() - begin
 
-    def close(self) -> None:
-        """End processes, and the runs in the log."""
+    def leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End processes; and the runs in the log, where an error keeps `result` from doing so."""
         self._open.close()
+        if kind is None or issubclass(kind, KeyboardInterrupt):
+            return
+        for session in self.sessions.values():
+            with contextlib.suppress(LogError):  # it may be what ended all
+                session.__exit__(kind, error, trace)
 
     def result(self, stopped: str) -> SuiteResult:
         results = []

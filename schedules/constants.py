@@ -16,7 +16,8 @@ from schedules.nest import reads
 def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[str, Nest]]:
     """The nest that is left, and by name of the constant the nest that packs it: parameters
     ``(constant, packed)``. The packed buffer stands in the constant's place among the parameters of what is
-    left. A constant that is read as it is, or of which more than one array is made, stays as it is."""
+    left. A constant that is read as it is, or of which more than one array is made, stays as it is; so does
+    one that is packed into its own shape, as nobody could tell the two apart."""
     packing: dict[str, Nest] = {}
     for name in constants:
         parts = _split(nest, name)
@@ -39,6 +40,8 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
     if len(wanted) != 1 or wanted == {constant} or wanted & {b for s in rest for b in _writes(s)}:
         return None
     (packed,) = wanted
+    if nest.buffer(packed).shape == nest.buffer(constant).shape:
+        return None
     before = tuple(b for b in nest.buffers if b.name in known)
     after = tuple(b for b in nest.buffers if b.name == packed or b.name not in known)
     swapped = tuple(packed if n == constant else n for n in nest.params)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -143,6 +145,20 @@ def test_parallel_kernels_share_one_pool():
         run(loaded, out)
         np.testing.assert_array_equal(out, np.arange(64))
     assert compiler.pool() is compiler.pool()
+
+
+def test_threads_that_ask_at_once_get_one():
+    made = []
+
+    @compiler._once
+    def slowly():
+        time.sleep(0.05)
+        made.append(object())
+        return made[-1]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: slowly(), range(8)))
+    assert len(made) == 1 and all(x is made[0] for x in found)
 
 
 def test_parallel_kernels_run_after_a_fork():

@@ -173,6 +173,18 @@ def test_what_one_constant_is_made_of_with_another_input_stays() -> None:
     assert packing == {} and nest == Schedule(dag).nest
 
 
+def test_what_is_packed_into_its_own_shape_is_packed_in_the_kernel() -> None:
+    """Of two arrays of one shape nobody could tell which is packed."""
+    w = constant("matmul", {"m": 4, "n": 16, "k": 16})
+    s = Schedule(w.dag)
+    copy = s.cache_read("c", "b", "global")
+    s.reorder_storage(copy, [1, 0])
+    a, b = helpers.inputs(w.dag)
+    kernel = kernel_of(w, helpers.host(), s.trace)
+    assert kernel.pack_weights(b) is b
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+
+
 @pytest.mark.parametrize("parts", [{}, {1: b"pack"}, {0: b"", 2: b"two"}])
 def test_bundles_come_apart_as_they_were_put_together(parts: dict[int, bytes]) -> None:
     assert bundle.split(bundle.join(b"\x7fELF kernel", parts)) == (b"\x7fELF kernel", parts)

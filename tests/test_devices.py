@@ -6,12 +6,14 @@ process of its own.
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import gpu_fakes as fakes
 import measure_fakes
@@ -162,6 +164,30 @@ def test_a_worker_of_cuda_gives_back_what_candidates_took(
     assert calls["unload"] == calls["load"] >= 5  # more where one was slow and is measured again
     assert calls["free"] == calls["allocate"] - 1 == 3 * calls["load"]  # what flushes the cache stays
     assert calls["flush"] == calls["record"] / 2 > 0  # before every run that is timed
+
+
+def test_an_object_that_goes_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cxx()
+    device = EmulatedDevice()
+    c = case("softmax")
+    loaded = DeviceObject(
+        fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device).to_bytes(), device
+    )
+    allocate, room = device.allocate, iter([True, False])
+    monkeypatch.setattr(device, "allocate", lambda n: allocate(n) if next(room, True) else no_room())
+    with pytest.raises(DeviceError, match="no room"):
+        _ = loaded.memory  # the first array has been given some
+    outputs = c.poisoned()
+    loaded.run([a.ctypes.data for a in (*c.inputs, *outputs)])
+    c.check(outputs, "after there was room")
+    assert len(device._held) == len(loaded.memory)
+    del loaded
+    gc.collect()
+    assert not device._held
+
+
+def no_room() -> NoReturn:
+    raise DeviceError("no room")
 
 
 def test_finalists_are_timed_on_their_inputs_and_keep_their_facts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,12 @@ def test_several_outputs():
     for wrong in (outs[0], list(outs), outs[:1]):
         with pytest.raises(ArgumentError, match=r"tuple of 2 arrays \(p, q\)"):
             k(a, out=wrong)
+    extra = np.zeros(6, np.float32)
+    with pytest.raises(ArgumentError, match="takes 1 inputs"):  # as many arrays as are right, in all
+        k(a, extra, out=outs[1:])
+    with pytest.raises(ArgumentError, match="takes 1 inputs"):
+        k(out=(a, *outs))
+    np.testing.assert_array_equal(extra, 0)
     both = np.zeros(12, np.float64)
     with pytest.raises(ArgumentError, match="'q' shares memory with output 'p'"):
         k(a, out=(both[:3].view(np.float32), both[2:8]))

@@ -14,7 +14,7 @@ from autotune.measure.results import Control, Measurement, Nominal
 from autotune.session import Session
 from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from autotune.tuning import TuneOptions
-from kernels_db import Log
+from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Trace, Workload
@@ -175,6 +175,34 @@ def test_a_task_that_cannot_be_tuned_costs_the_others_nothing(
     assert errors == [None, "a made-up failure", None]
     assert [t.result.measured for t in result.tasks] == [12, 0, 12]
     assert result.weighted_s is None and result.tasks[1].result.stopped == "failed"
+
+
+def test_a_log_that_cannot_be_written_ends_all(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks would lose their trials too: it is no failure of one task."""
+    add, added = log.add, []
+
+    def full(record: NewRecord) -> Record:
+        if len(added) == 20:
+            raise LogError("a made-up full disk")
+        added.append(record)
+        return add(record)
+
+    monkeypatch.setattr(log, "add", full)
+    with pytest.raises(LogError, match="a made-up full disk"):
+        run(log)
+    assert len(added) == 20 and {r.state for r in log.runs()} == {"failed"}
+
+
+def test_the_runs_of_a_suite_end_with_whatever_ends_it(log: Log) -> None:
+    def make(workload: Workload) -> Made:
+        if workload is TASKS[1].workload:
+            raise RuntimeError("a made-up fault of ours")
+        return Made(workload)
+
+    options = TuneOptions(budget_s=30.0, trials=8, search="random", model="analytic")
+    with pytest.raises(RuntimeError, match="a made-up fault of ours"):
+        tune_suite(TASKS, TARGET, log, options, measurers=make)
+    assert {r.state for r in log.runs()} == {"failed"}
 
 
 def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen import entry as abi
 from autotune.errors import CompileError
@@ -31,6 +31,23 @@ _SWITCH = threading.Lock()
 _LEFT_OUT = ("disable-lsr", "disable-post-ra")
 _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
 _TAILS = "@llvm.vector.reduce.and."  # what a guard on lanes asks before it stores a whole vector
+Made = TypeVar("Made")
+
+
+def _once(make: Callable[[], Made]) -> Callable[[], Made]:
+    """As `functools.cache`, which lets two threads that ask at once make two."""
+    made: list[Made] = []
+    lock = threading.RLock()
+
+    @wraps(make)
+    def ask() -> Made:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return ask
 
 
 @cache
@@ -262,7 +279,7 @@ class _Support:
         return self._make(ctypes.addressof(self._method), owner, None)
 
 
-@cache
+@_once
 def _support() -> _Support:
     return _Support()
 
@@ -309,7 +326,7 @@ def _python_table() -> dict[str, int] | None:
     return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in ITEMSIZE}
 
 
-@cache
+@_once
 def _jit() -> tuple[llvm.LLJIT, itertools.count[int], threading.Lock]:
     """The process's linker, a source of library names, and a lock for both."""
     # JITLink places all sections of an object together, which the small code model needs.
@@ -339,7 +356,7 @@ def link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[d
     return {name: tracker[name] for name in exports}, tracker
 
 
-@cache
+@_once
 def pool() -> dict[str, int]:
     """Addresses of the symbols of the worker pool (`threads.py`): one pool in a process, loaded with
     the first kernel that needs it, and started afresh in a child after a fork."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,22 @@ class DeviceObject:
         self.signature = f"{' '.join(inputs)} -> {' '.join(outputs)}".strip()
         self.program = self.device.load(code)
         self._one_at_a_time = threading.Lock()
+        self._memory: list[Memory] = []
+        # Not the program: what was launched on arrays of the device may still be under way.
+        weakref.finalize(self, _give_back, self.device, self._memory).atexit = False
 
-    @cached_property
+    @property
     def memory(self) -> list[Memory]:
-        """Memory of the device for all arrays, made when arrays of the host are first given."""
-        return [self.device.allocate(a.nbytes) for a in (*self.code.params, *self.code.scratch)]
+        """Memory of the device for all arrays, made when arrays of the host are first given. It is given back
+        when this object is closed, or goes."""
+        every = (*self.code.params, *self.code.scratch)
+        for a in every[len(self._memory) :]:
+            self._memory.append(self.device.allocate(a.nbytes))
+        return self._memory
 
     def close(self) -> None:
         """Give the memory of the device back. Nothing may run any more."""
-        for x in self.__dict__.pop("memory", ()):
-            self.device.free(x)
+        _give_back(self.device, self._memory)
         self.program.close()
 
     def facts(self) -> dict[str, Any]:
@@ -91,6 +97,11 @@ class DeviceObject:
             for memory, x in zip(self.memory[inputs : len(arrays)], arrays[inputs:], strict=True):
                 self.device.download(x, memory)
         return answer
+
+
+def _give_back(device: Device, memory: list[Memory]) -> None:
+    while memory:
+        device.free(memory.pop())
 
 
 def _text(a: Array) -> str:
