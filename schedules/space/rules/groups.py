@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedules.ir import Block
 from schedules.nest import loops_of, reads, writers
+from schedules.space.rules.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.elementwise import schedule_elementwise
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.patterns import is_map, is_row_reduction, reads_identity, sole_reader
@@ -37,7 +38,7 @@ def _apply_one(d: Draft, name: str) -> None:
     if b.reducer is not None:
         if is_row_reduction(b) or len(b.writes) > 1 or name in d.roots:  # parts of a row too
             schedule_rows(d, name)
-        else:
+        elif not _by_dot_products(d, b):
             schedule_tiled(d, name, d.s.cache_write(name, "local"))
         return
     tiled, rows = reductions_behind(d, b)
@@ -50,9 +51,21 @@ def _apply_one(d: Draft, name: str) -> None:
         else:
             schedule_row_blocks(d, name, in_parts=by == "parts")
     elif tiled is not None and loops_of(d.s.nest, name):
-        schedule_tiled(d, tiled.name, name)
+        if _by_dot_products(d, tiled):
+            schedule_elementwise(d, name)
+        else:
+            schedule_tiled(d, tiled.name, name)
     else:
         schedule_elementwise(d, name)
+
+
+def _by_dot_products(d: Draft, b: Block) -> bool:
+    """Schedule a product as dot products, where that may pay, and is chosen."""
+    axes = dot_product_axes(d, b)
+    if not axes or not d.choose(f"{b.name}.by", ("", "dots")):
+        return False
+    schedule_dot_products(d, b.name, axes)
+    return True
 
 
 def reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:

@@ -40,6 +40,9 @@ REDUCTION_BLOCKS = (8, 16, 32, 64, 128, 192, 256, 384, 512)
 SHORT_VECTORS = 4  # vectors along a contiguous axis, below which other axes may fill registers better,
 MANY_STEPS = 32  # if the reduction is so long that lanes written one by one cost little
 REUSED = 256  # elements along the vector axis, for which a copy of the other operand's rows costs little
+FEWEST = 4  # lanes, for what takes the place of an operand that would have to be turned over
+SQUARES = 48  # results in a row are turned over in squares of up to 16; tiles of each of these divide it:
+ROWS_OF_SQUARES = (4, 6, 8, 12, 16)
 STEPS = (1, 2, 4, 8)  # of the innermost reduction loop, written out: fewer instructions that only count
 
 
@@ -55,6 +58,7 @@ class Tiling:
     n: dict[str, int]
     tile: dict[str, int | Hole]
     tail: str  # of the vector axis
+    along: str = ""  # the axis along which results lie in memory, where they are turned over in squares
 
 
 def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
@@ -66,9 +70,12 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     names = dict(zip(axes, spatial(p), strict=True))  # consumer axis -> producer axis
     v = _lane_axis(d, p, c, names)
     steady = {x.buffer for x in operands(p) if _moves_evenly(x, names[v])}
-    packed = packed_read(d, p, names[v])
-    mode = d.choose(f"{producer}.pack", _pack_options(d, packed, names[v])) if packed is not None else "none"
     w = d.lanes_of(d.dtype(p))
+    contiguous = vector_axis(c) or v
+    along = contiguous if contiguous != v and n[contiguous] >= SHORT_VECTORS * w else ""
+    packed = packed_read(d, p, names[v])
+    ways = ("root",) if along else _pack_options(d, packed, names[v])
+    mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
     lanes = lane_widths(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
     pack_name, panel = "", 0
@@ -76,11 +83,17 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         assert packed is not None
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
     rows_on = _row_axes(p, names, axes, v, n)
-    tile = {x: d.choice(f"{producer}.{x}", _row_counts(p, names[x], n[x])) for x in rows_on} | {v: vec}
+    tile = {
+        x: d.choice(f"{producer}.{x}", _row_counts(p, names[x], n[x])) for x in rows_on if x != along
+    } | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
-    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail)
+    if along:
+        tile[along] = d.choice(f"{producer}.{along}", ROWS_OF_SQUARES)
+    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail, along)
     place = ""  # of a copy that is not made beforehand
-    if _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks":
+    if along or (
+        _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"
+    ):
         outer, place = _block_for_caches(d, plan)
     else:
         outer = _tile_for_registers(d, plan)
@@ -95,13 +108,16 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
 
 
 def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
-    """The axis of ``c`` that fills vectors: the one along which its result is contiguous, or, where that one
-    is short, another one along which an operand can be packed, or a padded copy be stored; results then go to
-    memory lane by lane."""
+    """The axis of ``c`` that fills vectors: the one along which its result is contiguous; or one along which
+    less has to be packed; or, where the first is short, another one along which an operand can be packed, or
+    a padded copy be stored: results then go to memory lane by lane."""
     v = vector_axis(c)
     assert v is not None
     n, w = extents(c), d.lanes_of(d.dtype(p))
-    if n[v] >= SHORT_VECTORS * w or reduction_length(p) < MANY_STEPS:
+    if n[v] >= SHORT_VECTORS * w:
+        few = _fewer_to_pack(d, p, c, names, v)
+        return (d.choose(f"{p.name}.lanes", ("", few)) if few else "") or v
+    if reduction_length(p) < MANY_STEPS:
         return v
     long = [a for a in spatial(c) if a != v and n[a] >= 2 * w]
     packed = [
@@ -114,6 +130,21 @@ def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
         x, along = turned[lanes]
         d.s.reorder_storage(x.buffer, [*(k for k in range(len(x.indices)) if k != along), along])
     return lanes
+
+
+def _fewer_to_pack(d: Draft, p: Block, c: Block, names: dict[str, str], v: str) -> str:
+    """Where the operand along ``v`` has to be turned over to be packed, in every call, as that of A times the
+    transpose of B: the axis of the other one, if that is smaller. Then what is larger is read as it lies, and
+    results are turned over instead. Else an empty name."""
+    n, rows = extents(c), _row_axes(p, names, spatial(c), "", extents(c))
+    read = packed_read(d, p, names[v])
+    if read is None or names[v] in unit_stride_vars(read) or read.buffer in d.s.dag.constants:
+        return ""
+    others = [a for a in rows if a != v and FEWEST <= n[a] <= n[v] // 2]
+    if v not in rows or len(others) != 1 or n[v] < SQUARES or reduction_length(p) < BLOCK_REDUCTION:
+        return ""
+    other = packed_read(d, p, names[others[0]])
+    return "" if other is None or depends(other, names[v]) else others[0]
 
 
 def _turned_copy(d: Draft, p: Block, a: str, v: str) -> tuple[Load, int] | None:
@@ -187,14 +218,16 @@ def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
     that the caches hold: a panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
     Returns the outer loops, and the loop over the parts."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
+    w = d.lanes_of(d.dtype(d.block(t.producer)))
     outer, middle, inner = [], [], []
     for axis, loop in loops:
         if axis not in t.tile:
             outer.append(loop)
             continue
-        block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), t.tile[axis])
+        unit = SQUARES if axis == t.along else t.tile[axis]
+        block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), unit)
         o, x = d.s.split(loop, (None, block), t.tail if axis == t.v else "shift")
-        m, i = d.s.split(x, (None, t.tile[axis]))
+        m, i = d.s.split(x, (None, w if t.along and axis in (t.v, t.along) else t.tile[axis]))
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
@@ -271,11 +304,12 @@ def reduction_steps(d: Draft, producer: str, loop: str, unit: int = 0) -> list[s
 
 def _arrange(d: Draft, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]) -> None:
     """Order and annotate the loops of the consumer; lanes are innermost."""
-    inner = sorted(inner, key=lambda x: x[1] == t.v)
+    lanes = t.along or t.v
+    inner = sorted(inner, key=lambda x: x[1] == lanes)
     if len(outer) + len(middle) + len(inner) > 1:
         d.s.reorder(*outer, *middle, *(i for i, _ in inner))
     for i, axis in inner:
-        if axis == t.v:
+        if axis == lanes:
             d.s.vectorize(i)
         elif axis in t.tile:
             d.s.unroll(i)

@@ -1,0 +1,78 @@
+"""Products of few rows with a matrix that lies along the reduction, as A times the transpose of B: dot
+products, in vectors along the reduction, of a few rows of both operands at a time.
+
+Nothing is packed, which for few rows takes longer than multiplying them; the larger operand is read once, as
+it lies.
+"""
+
+from __future__ import annotations
+
+import math
+
+from schedules.ir import Block
+from schedules.nest import vars_bound
+from schedules.space.rules.patterns import (
+    depends,
+    extents,
+    operands,
+    reduction_length,
+    spatial,
+    unit_stride_vars,
+)
+from schedules.space.sketching import Draft
+
+FEW = 8  # uses of an element of the larger operand
+LONG = 256  # steps of a reduction, beside which adding up the lanes at its end costs little
+ROWS = (1, 2, 3, 4, 6, 8)  # in a tile
+
+
+def dot_product_axes(d: Draft, b: Block) -> list[str]:
+    """The spatial axes of such a product, first those along which the larger operand moves; else none. What
+    is known ahead is better packed."""
+    n, own, axes = extents(b), operands(b), spatial(b)
+    reduce = [i.var for i in b.iters if i.kind == "reduce"]
+    if len(own) < 2 or len(b.writes) > 1 or not all(reduce[-1] in unit_stride_vars(x) for x in own):
+        return []
+    larger = max(own, key=lambda x: math.prod(n[a] for a in axes if depends(x, a)))
+    still = [a for a in axes if not depends(larger, a)]
+    few = 1 < math.prod(n[a] for a in still) <= FEW and reduction_length(b) >= LONG
+    moving = [a for a in axes if a not in still]
+    return [*moving, *still] if few and moving and larger.buffer not in d.s.dag.constants else []
+
+
+def schedule_dot_products(d: Draft, name: str, axes: list[str]) -> None:
+    """Partial results in the lanes of a vector (rfactor) for each point of a tile, added up at its end.
+    ``axes`` as `dot_product_axes` gives them."""
+    n = extents(d.block(name))
+    _, step = d.s.split(d.loops(name)[-1].var, (None, d.lanes_of(d.dtype(d.block(name)))))
+    partial = d.s.rfactor(name, step)
+    d.done.add(name)
+    *points, lane = (x.var for x in d.loops(name))
+    loop = dict(zip(spatial(d.block(name)), points, strict=True))
+    outer, inner = [], []
+    for a in axes:
+        o, i = d.s.split(loop[a], (None, d.choice(f"{name}.{a}", [k for k in ROWS if n[a] % k == 0])))
+        outer.append(o)
+        inner.append(i)
+    d.s.reorder(*outer, *inner, lane)
+    d.s.compute_at(partial, outer[-1])
+    d.s.decompose_reduction(name, lane)
+    for i in inner:
+        d.s.unroll(i)
+    d.s.vectorize(lane)
+    _schedule_partial(d, partial)
+    if d.threads > 1:
+        d.s.parallel(outer[0])
+
+
+def _schedule_partial(d: Draft, partial: str) -> None:
+    """The reduction outside a tile of vectors, which is written out."""
+    own = [x.var for x in d.own_loops(partial)]
+    reduce = [x for x in own if x in vars_bound(d.block(partial), "reduce")]
+    *points, lanes = (x for x in own if x not in reduce)
+    d.s.reorder(*reduce, *points, lanes)
+    for x in points:
+        d.s.unroll(x)
+    d.s.vectorize(lanes)
+    d.s.partition(reduce[-1])
+    d.s.decompose_reduction(partial, reduce[0])

@@ -1,0 +1,123 @@
+"""A few rows times the transpose of a larger matrix, as in a linear layer: sketches that do not pack it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import check_compiled, check_interpreted
+from space_cases import target, values
+
+from schedules import ops, te
+from schedules.dag import ComputeDAG
+from schedules.schedule import Schedule
+from schedules.space import derive
+from schedules.space.rules import dot_products, tiling
+
+LINEAR = {"transpose_b": 1}
+DOTS, LANES = "c.by=dots", "c.lanes=x0"
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules at reductions of tests."""
+    monkeypatch.setattr(dot_products, "LONG", 16)
+    monkeypatch.setattr(tiling, "BLOCK_REDUCTION", 16)
+
+
+def sketches(op: str, constants: tuple[str, ...] = (), **params: Any) -> set[str]:
+    dag = ops.workload(op, params).dag
+    dag = ComputeDAG(dag.inputs, dag.stages, dag.outputs, constants) if constants else dag
+    return set(derive(dag, target(vector_bytes=64)).sketches)
+
+
+@pytest.mark.parametrize(
+    ("m", "offered"), [(1, set()), (2, {DOTS}), (3, {DOTS}), (4, {DOTS, LANES}), (8, {DOTS, LANES}),
+                       (9, {LANES}), (128, {LANES}), (1500, {LANES}), (1501, set())],
+)  # fmt: skip
+def test_offered_where_rows_are_few(m: int, offered: set[str]) -> None:
+    found = sketches("matmul", m=m, n=3000, k=700, **LINEAR)
+    assert found & {DOTS, LANES} == offered
+    assert m == 1 or any("pack" in name for name in found)
+
+
+def test_not_offered_where_there_is_nothing_to_gain() -> None:
+    here = {DOTS, LANES}
+    assert not here & sketches("matmul", m=4, n=3000, k=700), "rows of the matrix are vectors of the result"
+    assert not here & sketches("matmul", m=4, n=3000, k=255, **LINEAR), "a short reduction"
+    assert not here & sketches("matmul", m=4, n=40, k=700, **LINEAR) - {DOTS}, "few columns"
+    assert not here & sketches("matmul", ("b",), m=4, n=3000, k=700, **LINEAR), "packed once"
+    assert DOTS not in sketches("matmul", m=4, n=3000, k=700, transpose_a=1, **LINEAR), "no rows"
+
+
+def linear(m: int, n: int, k: int) -> ComputeDAG:
+    """A layer of users' own: with a bias and an activation, of three dimensions."""
+    x, w = te.placeholder((1, m, k), name="x"), te.placeholder((n, k), name="w")
+    bias, r = te.placeholder((n,), name="bias"), te.reduce_axis(k, "r")
+    c = te.compute((1, m, n), lambda b, i, j: te.sum(x[b, i, r] * w[j, r], axis=r), "c")
+    y = te.compute((1, m, n), lambda b, i, j: te.maximum(c[b, i, j] + bias[j], 0.0), "y")
+    return te.dag([x, w, bias, y])
+
+
+def library(op: str, **fixed: Any) -> Callable[[int, int, int], ComputeDAG]:
+    return lambda m, n, k: ops.workload(op, {"m": m, "n": n, "k": k, **fixed}).dag
+
+
+LAYERS: dict[str, Callable[[int, int, int], ComputeDAG]] = {
+    "matmul": library("matmul", **LINEAR),
+    "both transposed": library("matmul", transpose_a=1, **LINEAR),
+    "with an epilogue": library("matmul_bias_relu", **LINEAR),
+    "a batch": library("batch_matmul", b=2, **LINEAR),
+    "of doubles": lambda m, n, k: ops.workload("matmul", {"m": m, "n": n, "k": k, **LINEAR}, "float64").dag,
+    "of integers": lambda m, n, k: ops.workload("matmul", {"m": m, "n": n, "k": k, **LINEAR}, "int32").dag,
+    "of halves": lambda m, n, k: ops.workload("matmul", {"m": m, "n": n, "k": k, **LINEAR}, "float16").dag,
+    "users' own": linear,
+}
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_candidates_are_right(layer: str, threads: int, vector_bytes: int, short: None) -> None:
+    """At shapes that nothing divides, and that everything does."""
+    rng = np.random.default_rng(threads + vector_bytes)
+    seen = set()
+    shapes = ((5, 50, 67), (4, 96, 32), (17, 130, 24), (2, 101, 19), (7, 53, 41), (33, 99, 40))
+    for m, n, k in shapes[: None if layer == "matmul" else 3]:
+        dag = LAYERS[layer](m, n, k)
+        data = values(dag, rng)
+        want = _reference(dag, data)
+        space = derive(dag, target(threads, vector_bytes))
+        for s, name in enumerate(space.sketches):
+            if "dots" not in name and "lanes" not in name:
+                continue
+            seen.add("dots" if "dots" in name else "lanes")
+            rows = space.sample(s, 32, rng)
+            for row in rows[space.valid(s, rows)][:2]:
+                check_compiled(dag, space.trace(s, row), space.target, data, want)
+    assert seen == ({"lanes"} if layer == "both transposed" else {"dots", "lanes"})
+
+
+@pytest.mark.parametrize("layer", ["matmul", "with an epilogue"])
+def test_the_interpreter_agrees(layer: str, short: None) -> None:
+    dag = LAYERS[layer](5, 49, 17)
+    data = values(dag, np.random.default_rng(5))
+    want = _reference(dag, data)
+    space = derive(dag, target(2))
+    for s, name in enumerate(space.sketches):
+        if "dots" in name or "lanes" in name:
+            rows = space.sample(s, 32, np.random.default_rng(s))
+            trace = space.trace(s, rows[space.valid(s, rows)][0])
+            check_interpreted(Schedule.replay(dag, trace, space.target).nest, dag, data, want)
+
+
+def _reference(dag: ComputeDAG, data: list[np.ndarray]) -> list[np.ndarray]:
+    """The product by numpy, whichever layer it is."""
+    a, b, *bias = (x.astype(np.float64) for x in data)
+    if a.shape[-1] != b.shape[-1]:
+        a = a.swapaxes(-1, -2)
+    c = a @ b.swapaxes(-1, -2)
+    out = dag.tensors[dag.outputs[0]]
+    return [(np.maximum(c + bias[0], 0.0) if bias else c).astype(out.dtype)]
