@@ -59,8 +59,8 @@ def measurer(
     control: Control | None = None,
 ) -> Measurer:
     """A measurer whose limits suit the budget; the reference is the library's where there is one."""
-    inputs = random_inputs(workload.dag)
-    reference = ops.reference(workload, inputs) if workload.op in ops.REGISTRY else None
+    inputs = random_inputs(workload.dag) if workload.op in ops.REGISTRY else None
+    reference = None if inputs is None else ops.reference(workload, inputs)
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
     limits = Options(
         timeout_s=max(min(10.0, max(1.0, budget_s / 5)), runs_s),

@@ -152,6 +152,18 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     return outs
 
 
+def _cast(x: Array, dtype: str) -> Array:
+    """As kernels do: what no integer of the dtype is near is cut off at its ends, and NaN is 0."""
+    if x.dtype.kind != "f" or not dtype.startswith("int"):
+        return x.astype(dtype)
+    info = np.iinfo(dtype)
+    with np.errstate(invalid="ignore"):
+        out = x.astype(dtype)
+    end = -float(info.min)  # a power of two; the largest integer may be no float
+    out = np.where(x >= end, info.max, np.where(x < -end, info.min, out))
+    return np.where(np.isnan(x), 0, out).astype(dtype)
+
+
 def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """Blocks (a half-open range for each axis) of at most ``limit`` points that cover the domain
     in row-major order: an axis is only cut when all axes outside it are down to one point."""
@@ -203,7 +215,7 @@ class _Scope:
             case Call(fn=fn, arg=a):
                 return _CALL[fn](self.value(a, mask))
             case Cast(dtype=d, a=a):
-                return self._widen(np.asarray(self.value(a, mask)).astype(np.int64 if d == INDEX else d))
+                return self._widen(_cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
             case Select(cond=c, a=a, b=b):
                 cond = self.value(c, mask)
                 return np.where(cond, self.value(a, mask & cond), self.value(b, mask & ~cond))

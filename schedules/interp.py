@@ -124,6 +124,12 @@ def rounding(dtype: str) -> Callable[[Any], Any]:
     return float if E.is_float(dtype) else int
 
 
+def saturating(dtype: str) -> Callable[[float], int]:
+    """A float as an integer of the dtype, cut off at its ends; NaN is 0 (as LLVM's fptosi.sat)."""
+    most = (1 << (int(dtype[3:]) - 1)) - 1
+    return lambda v: 0 if v != v else most if v > most else -most - 1 if v < -most - 1 else int(v)
+
+
 def _half(v: Any) -> float:
     with np.errstate(over="ignore"):  # beyond 65504 it is infinity
         return float(np.float16(v))
@@ -170,7 +176,9 @@ class Compiler:
                 k, x, y = self.expr(c), self.expr(a), self.expr(b)
                 return lambda env: x(env) if k(env) else y(env)
             case Cast(dtype=d, a=a):
-                x, r = self.expr(a), rounding(d)
+                x = self.expr(a)
+                whole = d in ("int32", "int64") and E.is_float(E.dtype_of(a))
+                r = saturating(d) if whole else rounding(d)
                 return lambda env: r(x(env))
             case Load(buffer=b, indices=ix):
                 return self.load(b, ix)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers import check_compiled, execute, expected, host, inputs, same
+from helpers import check_compiled, check_interpreted, execute, expected, host, inputs, same
 from programs import conv2d, make, matmul, max_pool, permute
 
 from autotune.building import build_object, emit_module
@@ -345,3 +345,39 @@ def test_a_vector_or_a_constant_is_loaded_without_a_branch(dtype: str, other: fl
     data = inputs(dag)
     check_compiled(dag, s.trace, host(), data, expected(dag, data))
     assert "ptr @constant." in emit_module(dag, s.trace, host()).text
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+@pytest.mark.parametrize("lanes", [None, 4])
+def test_casts_are_cut_off_at_the_ends_of_integers(dtype: str, source: str, lanes: int | None) -> None:
+    """By kernels, the interpreter and the reference alike: else no such operator could be tuned."""
+    values = [1.9, -1.9, 2e9, -2e9, 2.0**31, -(2.0**31), 3e9, -3e9, 2.0**63, -(2.0**63), 1e25, -1e25]
+    data = [np.array([*values, np.inf, -np.inf, np.nan, 0.0], source)]
+    a = te.placeholder((16,), source, name="A")
+    dag = te.dag([a, te.compute((16,), lambda i: te.cast(a[i], dtype), "C")])
+    s = Schedule(dag)
+    if lanes:
+        s.vectorize(s.split("C_i", (None, lanes))[1])
+    info = np.iinfo(dtype)
+    exact = [0 if x != x else min(max(x, info.min), info.max) for x in data[0].tolist()]
+    want = [np.array([int(x) for x in exact], dtype)]
+    same(evaluate(dag, data), want, "the reference")
+    check_interpreted(s.nest, dag, data, want)
+    check_compiled(dag, s.trace, host(), data, want)
+
+
+def test_copies_of_an_unrolled_loop_do_not_use_up_the_stack() -> None:
+    """Each has rows of its own; what is too much together goes to scratch memory."""
+    n = 700
+    a = te.placeholder((n, 4000), name="A")
+    x = te.compute((n, 4000), lambda i, j: a[i, j] + 1.0, "X")
+    dag = te.dag([a, te.compute((n, 4000), lambda i, j: x[i, j] - x[i, 3999 - j], "Y")])
+    s = Schedule(dag)
+    s.compute_at("X", "Y_i")
+    s.unroll(s.split("Y_i", (2, None))[1])
+    for name in ("X", "Y"):
+        s.vectorize(s.split(s.loops(name)[-1], (None, 16))[1])
+    text = emit_module(dag, s.trace, host()).text
+    stack = [int(x) for x in re.findall(r"alloca \[(\d+) x float\]", text)]
+    assert 4 * sum(stack) <= llvm.MOST_STACK_BYTES and "getelementptr i8, ptr %scratch" in text

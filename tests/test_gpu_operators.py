@@ -255,3 +255,15 @@ LARGE = {**BIG, "batch_matmul": {"b": 2, "m": 64, "n": 64, "k": 2048}}
 @pytest.mark.parametrize("op", SMALL)
 def test_twenty_schedules_compile_for_two_architectures(op: str, dtype: str) -> None:
     _compile(op, LARGE[op], EACH, ("sm_80", "sm_90"), dtype)
+
+
+def test_numbers_that_are_computed_from_indices_may_be_large() -> None:
+    need_cxx()
+    a = te.placeholder((24,), "int64", name="a")
+    b = te.compute((24,), lambda i: a[i] + te.cast(i * 300_000_000, "int64"), "b")
+    dag = te.dag([a, b])
+    x = np.arange(24, dtype=np.int64)
+    for name, trace in sampled(dag, 2):
+        p, y = program(dag, trace), np.zeros(24, np.int64)
+        assert emulator.run(emulator.build(p), p, [x, y], 0) is None, name
+        np.testing.assert_array_equal(y, x + np.arange(24) * 300_000_000)

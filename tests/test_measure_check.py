@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from autotune.measure.arena import GUARD, POISON, Arena, Param, locate
 from autotune.measure.check import Checker, reduction_length
+from autotune.measure.inputs import telling_inputs
 from schedules import te
+from schedules.dag import ComputeDAG
+from schedules.errors import WorkloadError
 
 
 def checker(ref: np.ndarray, k: int = 1) -> Checker:
@@ -64,6 +68,37 @@ def test_what_is_not_finite_must_match(value: float) -> None:
     assert "first at [1, 2]" in checker(out).check([ref], 0).reason
     if np.isinf(value):
         assert "first at [1, 2]" in checker(out).check([np.where(np.isinf(out), -out, out)], 0).reason
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_poison_is_no_right_answer_where_the_reference_is_nan(dtype: str) -> None:
+    ref = np.full((4, 8), np.nan, dtype)
+    kind, value = POISON[dtype]
+    for number in (0, 1, 2):
+        out = ref.copy()
+        assert checker(ref).check([out], number).reason == ""
+        out.view(kind)[2, 3] = value + number
+        assert checker(ref).check([out], number).reason == (
+            "C: 1 of 32 elements never written, first at [2, 3]"
+        )
+
+
+def test_inputs_are_drawn_that_tell_kernels_apart() -> None:
+    def made(f: Callable[[te.Expr], te.Expr]) -> ComputeDAG:
+        a, k = te.placeholder((6, 50), name="A"), te.reduce_axis(50, "k")
+        return te.dag([a, te.compute((6,), lambda i: te.sum(f(a[i, k]), axis=k), "C")])
+
+    for f, least in (
+        (lambda x: x * x, -9.0),
+        (lambda x: te.log(x), 0.0),
+        (lambda x: te.sqrt(te.log(x)), 1.0),
+    ):
+        inputs, outputs = telling_inputs(made(f))
+        assert np.isfinite(outputs[0]).all() and inputs[0].min() >= least
+        assert inputs[0].dtype == np.float32
+    assert telling_inputs(made(lambda x: x * x))[0][0].min() < 0
+    with pytest.raises(WorkloadError, match="an output of C is NaN everywhere.*no kernel of it could be"):
+        telling_inputs(made(lambda x: te.sqrt(-1.0 - x * x)))
 
 
 @pytest.mark.parametrize("dtype", sorted(POISON))

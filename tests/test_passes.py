@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import check_compiled, check_interpreted, host
 from programs import chain, conv2d, make, matmul, matmul_relu
 
 from schedules import expr as E
-from schedules import interp
+from schedules import interp, te
 from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr, Load, Logic, Var
@@ -150,6 +152,33 @@ def test_compact_shrinks_a_buffer_to_a_tile() -> None:
     s.reorder("C_i_0", "C_j_0", "C_i_1", "C_j_1", "C_k")
     s.reverse_compute_at("C_write", "C_j_0")
     assert "alloc C_local: float32[2, 4]  # local" in show(lower(s.nest))
+
+
+def test_compact_keeps_what_goes_on_from_iteration_to_iteration() -> None:
+    """Of a tuple reduction one output may be read by nobody; still every step goes on from the last one."""
+    first = te.reducer(
+        lambda i, v: (-1, te.min_value(v)),
+        lambda x, y: (te.select(x[1] >= y[1], x[0], y[0]), te.maximum(x[1], y[1])),
+        "first",
+    )
+    a, k = te.placeholder((5, 7), name="A"), te.reduce_axis(7, "k")
+    place, top = te.compute((5,), lambda i: first((te.cast(k, "int32"), a[i, k]), axis=k), ["place", "top"])
+    dag = te.dag([a, place])
+    data = [np.random.default_rng(3).permutation(35).reshape(5, 7).astype("float32")]
+    want = data[0].argmax(1).astype("int32")
+    orders: list[Callable[[Schedule], object]] = [
+        lambda s: None,
+        lambda s: s.reorder("place_k", "place_i"),
+        lambda s: s.reorder(s.split("place_k", (None, 3))[0], "place_i"),
+        lambda s: s.decompose_reduction("place", "place_k"),
+        lambda s: s.unroll("place_k"),
+    ]
+    for order in orders:
+        s = Schedule(dag)
+        order(s)
+        check_interpreted(s.nest, dag, data, [want])
+        check_compiled(dag, s.trace, host(), data, [want])
+        assert top.name not in dag.outputs
 
 
 def test_speculate_keeps_only_guards_of_outputs_and_reductions() -> None:

@@ -36,7 +36,8 @@ from schedules.ir import (
 from schedules.model import LINE, Target
 from schedules.passes.simplify import substitute
 
-STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers
+STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers,
+MOST_STACK_BYTES = 1 << 18  # as long as a function has no more of them, copies of unrolled loops included
 ALIGN = 64
 
 
@@ -149,6 +150,7 @@ class _Function:
         self.shared = shared
         self.in_parallel = in_parallel
         self.allocas: list[str] = []
+        self.stack_bytes = 0  # of buffers among these
         self.offset = 0
         self.captured = captured
         self.aligned: Value | None = None  # whether what is streamed begins where streaming stores can
@@ -344,7 +346,8 @@ class _Function:
             and self.shared.threads > 1
         )
         mark = self.offset
-        if size <= STACK_BYTES and not shared_by_threads:
+        if size <= STACK_BYTES and self.stack_bytes + size <= MOST_STACK_BYTES and not shared_by_threads:
+            self.stack_bytes += size
             ptr = self.s.fresh("local")
             self.allocas.append(f"  {ptr} = alloca [{count} x {LLVM_TYPE[b.dtype]}], align {ALIGN}")
         else:

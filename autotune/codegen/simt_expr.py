@@ -14,7 +14,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
-from schedules.ir import Buffer, const
+from schedules.ir import Buffer, Loop, const, walk
+from schedules.passes.simplify import expressions
 from schedules.simt import GridKernel
 
 MOST_INT = (1 << 31) - 1
@@ -42,7 +43,7 @@ class Expressions:
         self.names: dict[str, str] = {}
         self.lanes: Lanes | None = None
         large = any(math.prod(shape_of(b)) > MOST_INT for b in kernel.params)
-        self.index = dialect.types["int64"] if large else "int"
+        self.index = dialect.types["int64"] if large or _counts_far(kernel, self.ranges) else "int"
 
     def name(self, name: str) -> str:
         """The name as an identifier that no language has taken."""
@@ -145,6 +146,16 @@ class Expressions:
 def member(dtype: str, lane: int) -> str:
     """The name of a lane in a vector."""
     return f"s{lane}" if dtype == HALF else "xyzw"[lane]
+
+
+def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
+    """Whether some index leaves 32 bits: of no array, then, but as a number that is computed with."""
+    every = list(walk(kernel.body))
+    inside = {**ranges, **{x.var: (0, (const(x.extent) or 1) - 1) for x in every if isinstance(x, Loop)}}
+    nodes = (e for s in every for x in expressions(s) for e in E.walk(x))
+    indices = (e for e in nodes if isinstance(e, Binary) and E.dtype_of(e) == E.INDEX)
+    spans = (affine.bounds(e, inside) for e in indices)
+    return any(span is not None and max(-span[0], span[1]) > MOST_INT for span in spans)
 
 
 def shape_of(b: Buffer) -> tuple[int, ...]:

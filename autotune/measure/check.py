@@ -8,7 +8,8 @@ with ``eps`` of the dtype, ``K`` the reduction length (`reduction_length`) and t
 elements of the reference. For random data of zero mean, a sum of K terms in any order is off by about eps *
 sqrt(K) times its size; a term left out or counted twice is off by 1/sqrt(K) times its size, far above the
 bound for any K of practice. A fixed absolute tolerance would refuse long reductions and accept wrong short
-ones. NaN and infinity must stand where the reference has them.
+ones. NaN and infinity must stand where the reference has them, and the NaN with which outputs were filled
+nowhere.
 
 float16 is computed with as float32, so ``eps`` is float32's, and the rounding of both to float16 comes on
 top: at most its eps * |ref|, or one step between the numbers next to 0. Where values on the way are stored
@@ -112,7 +113,7 @@ class Checker:
             fits = error <= factor * rms if bound is None else bool((difference <= bound).all())
             if finite and fits:  # false for NaN
                 return Verdict("", error / rms if rms else error)
-            same = (out == ref) | (np.isnan(out) & np.isnan(ref))
+            same = (out == ref) | (np.isnan(out) & np.isnan(ref) & ~self._unwritten(out, number))
             bound = factor * (rms + np.abs(ref)) if bound is None else bound
             wrong = ~(same | (difference <= bound))
             wrong |= ~np.isfinite(ref) & ~same
@@ -121,11 +122,15 @@ class Checker:
             error = float(np.max(difference, where=np.isfinite(difference), initial=0.0))
         return Verdict("", error / rms if rms else error)
 
+    def _unwritten(self, out: np.ndarray, number: int) -> np.ndarray:
+        """Where the poison is, which is a NaN of its own."""
+        kind, value = POISON[str(out.dtype)]
+        return np.asarray(out.view(kind) == kind(value + number))
+
     def _explain(self, i: int, out: np.ndarray, wrong: np.ndarray, number: int) -> Verdict:
         ref, name = self.reference[i], self.names[i]
         rms = self._scale[i][1] or 1.0
-        kind, value = POISON[str(ref.dtype)]
-        unwritten = wrong & (out.view(kind) == kind(value + number))
+        unwritten = wrong & self._unwritten(out, number)
         if unwritten.any():
             where = _first(unwritten)
             text = f"{name}: {int(unwritten.sum())} of {ref.size} elements never written, first at {where}"

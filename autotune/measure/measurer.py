@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from select import select
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from autotune.codegen.gridcode import is_grid_code
 from autotune.limits import waits_for_memory, warm_runs
 from autotune.measure.control import WITNESSES, ControlKeeper
+from autotune.measure.inputs import random_inputs, telling_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
 from schedules.dag import ComputeDAG
-from schedules.dtypes import HALF
 from schedules.model import Target, Trace, Workload
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
@@ -34,7 +33,7 @@ class Measurer:
     """Builds, checks and times candidates of one workload on one CPU target.
 
     ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
-    arrays in the order of ``dag.inputs`` (default: `random_inputs`); ``reference``: the right outputs for
+    arrays in the order of ``dag.inputs`` (default: `telling_inputs`); ``reference``: the right outputs for
     them (default: `schedules.evaluate.evaluate`); ``nominal``: that of another measurer of the same target,
     with whose times these are to compare (default: as the machine runs at the start); ``control``: that of
     another measurer of the same workload (default: chosen among the first candidates). Use it as a context
@@ -57,8 +56,9 @@ class Measurer:
     ) -> None:
         workload = workload if isinstance(workload, Workload) else Workload(workload)
         dag = workload.dag
-        inputs = random_inputs(dag, seed) if inputs is None else list(inputs)
-        if reference is None:
+        if inputs is None:
+            inputs, reference = telling_inputs(dag, seed)
+        elif reference is None:
             from schedules.evaluate import evaluate
 
             reference = evaluate(dag, list(inputs))
@@ -295,22 +295,6 @@ class _Batch:
             self.owner._keeper.heard(result.reference_rate)
             self.owner._keep(self.traces[job], result.time_s, obj)
             self.best_s = result.time_s if self.best_s is None else min(self.best_s, result.time_s)
-
-
-def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
-    """Standard-normal floats, or integers from -8 to 7, for every input of a DAG."""
-    rng = np.random.default_rng(seed)
-    return [
-        rng.standard_normal(t.shape, _drawn(t.dtype)).astype(t.dtype, copy=False)
-        if t.dtype.startswith("float")
-        else rng.integers(-8, 8, t.shape, np.dtype(t.dtype))
-        for t in dag.inputs
-    ]
-
-
-def _drawn(dtype: str) -> np.dtype[Any]:
-    """What numpy draws floats of ``dtype`` as: there are no generators of float16."""
-    return np.dtype("float32" if dtype == HALF else dtype)
 
 
 __all__ = ["Measurement", "MeasureError", "Measurer", "Options", "random_inputs"]

@@ -19,11 +19,14 @@ def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
 
 
 def _place(s: Stmt, b: Buffer) -> Stmt:
-    """Descend while a single child holds every use; a loop of lanes or threads stays whole."""
+    """Descend while a single child holds every use; a loop of lanes or threads stays whole, and so does one
+    whose later iterations read what the first one begins with, as those of a reduction nobody reads do."""
     users = [k for k in kids(s) if any(uses(x, b.name) for x in walk(k))]
     own = any(x.buffer == b.name for e in expressions(s) for x in E.loads(e))
     if not users:
         return s
+    if isinstance(s, Loop) and _goes_on(s, b):
+        return _alloc(s, b)
     if len(users) == 1 and not own and not (isinstance(s, Loop) and s.kind == "vectorize"):
         child = users[0]
         if not isinstance(child, (Store, Guard)) and not (
@@ -34,6 +37,26 @@ def _place(s: Stmt, b: Buffer) -> Stmt:
     if isinstance(s, (Loop, Guard, Alloc)):
         return with_body(s, lambda k: _alloc(k, b))
     return _alloc(s, b)
+
+
+def _goes_on(loop: Loop, b: Buffer) -> bool:
+    """Whether iterations may read what an earlier one wrote: some writes are guarded by the loop, as those of
+    initial values, and some reads are not guarded in the same way."""
+    writes: list[frozenset[Expr]] = []
+    reads: list[frozenset[Expr]] = []
+
+    def go(s: Stmt, conds: frozenset[Expr]) -> None:
+        if isinstance(s, Guard) and not s.speculative and loop.var in E.variables(s.cond):
+            conds |= {s.cond}
+        if any(ld.buffer == b.name for ld in loads(s)):
+            reads.append(conds)
+        if isinstance(s, Store) and s.buffer == b.name:
+            writes.append(conds)
+        for k in kids(s):
+            go(k, conds)
+
+    go(loop.body, frozenset())
+    return any(not w <= r for w in writes for r in reads)
 
 
 def _alloc(s: Stmt, b: Buffer) -> Stmt:

@@ -11,7 +11,7 @@ from schedules.model import Target
 from schedules.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
 from schedules.primitives.base import Factor, Primitive
 
-HINTS = {
+HINTS = {  # what a hint is of, and what it says
     "chunk": "loop: iterations that a thread claims at once from a parallel loop",
     "prefetch": "loop: on a CPU, arguments are asked for that many iterations before they are read; on "
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
@@ -20,6 +20,15 @@ HINTS = {
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "
     "tiles to where the lines of memory begin",
+}
+# Traces come from strangers, and code is generated from what they say.
+VALUES = {
+    "chunk": range(1, 1 << 31),
+    "prefetch": range(1 << 16),
+    "prefetch_cache": range(3),
+    "software_pipeline": range(2),
+    "pad": range(1 << 10),
+    "nontemporal": range(3),
 }
 
 
@@ -37,6 +46,10 @@ class Annotate(Primitive):
         if self.key not in HINTS:
             raise ScheduleError(
                 f"annotate {self.where}: unknown hint {self.key!r}; known: {', '.join(HINTS)}"
+            )
+        if isinstance(self.value, int) and self.value not in (known := VALUES[self.key]):
+            raise ScheduleError(
+                f"annotate {self.where}: {self.key} is {known.start} to {known.stop - 1}, not {self.value}"
             )
         if self.where not in block_names(nest):
             find_loop(nest, self.where)
