@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, blocks, walk
+from schedules.ir import Block, Loop, Nest, blocks, const, walk
 from schedules.nest import accesses, bound, vars_bound
 from schedules.regions import span
 
@@ -100,6 +100,13 @@ def recovered(parts: list[Expr], inner: Mapping[str, Expr]) -> frozenset[str]:
             if _radix([(c, _count(a, inner)) for a, c in digits]):
                 atoms |= {a for a, _ in digits}
     return frozenset(v for v in inner if _covered(Var(v), atoms))
+
+
+def repeated(b: Block, loops: Sequence[Loop]) -> list[str]:
+    """Those of the loops that run the same instances of ``b`` again while all others around it stand still:
+    neither its element nor its step of a reduction tells their iterations apart. As far as integers tell."""
+    told = recovered(list(b.binds), {x.var: x.extent for x in loops})
+    return [x.var for x in loops if x.var not in told and const(x.extent) not in (None, 1)]
 
 
 def _radix(digits: list[tuple[Expr, Expr | None]]) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from schedules.deps import repeated
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Loop, Nest
+from schedules.ir import Loop, Nest, blocks, const
 from schedules.model import Target
-from schedules.nest import bind_loops, find_loop, replace_stmt
+from schedules.nest import bind_loops, find_loop, loops_of, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, require_new, require_serial
 
 
@@ -22,7 +23,8 @@ class Fuse(Primitive):
         for i_j in range(n * m):
           S(i_j // m, i_j % m)
 
-    Legal when each loop holds the next and nothing else. Cost: a division where an index needs
+    Legal when each loop holds the next and nothing else, and none that reduces a block is fused with one
+    that computes the same elements of it again. Cost: a division where an index needs
     the parts; none once the fused loop is split at ``m`` again or ``m`` is a constant.
     """
 
@@ -45,6 +47,22 @@ class Fuse(Primitive):
         for v in self.loops:
             require_serial(find_loop(nest, v), "fuse")
         require_new(nest, (self.result(),), "fuse")
+        self._check_reductions(nest)
+
+    def _check_reductions(self, nest: Nest) -> None:
+        """A loop over a reduction adds up each step once, or later primitives would add it up several times:
+        rfactor into partial results, vectorize in lanes, decompose_reduction after one start."""
+        for b in blocks(find_loop(nest, self.loops[-1]).body):
+            around = loops_of(nest, b.name)
+            own = around[[x.var for x in around].index(self.loops[0]) :]
+            red = {x.var for x in own if const(x.extent) not in (None, 1)} & vars_bound(b, "reduce")
+            reducing = [v for v in self.loops if v in red]
+            again = [v for v in repeated(b, own) if v in self.loops] if reducing else []
+            if again:
+                raise ScheduleError(
+                    f"fuse: {reducing[0]} reduces block {b.name}, and {again[0]} computes the same elements "
+                    "of it again; fuse only loops of the reduction"
+                )
 
     def apply(self, nest: Nest) -> Nest:
         chain = [find_loop(nest, v) for v in self.loops]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from schedules.deps import repeated
 from schedules.errors import ScheduleError
-from schedules.ir import Loop, Nest, Stmt
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, const
 from schedules.model import Target
-from schedules.nest import find_loop, loop_path, replace_stmt
+from schedules.nest import find_loop, loop_path, loops_of, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive
 
 
@@ -17,8 +18,10 @@ class Reorder(Primitive):
     """Put the named loops into the given order; loops not named keep their places.
 
     Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``.
-    Legal when the loops are nested in one another with nothing beside them; reductions are
-    associative and commutative, so that any order means the same. Cost: locality only.
+    Legal when the loops are nested in one another with nothing beside them. Reductions are associative and
+    commutative, so that any order means the same, where each still starts before it adds up: two loops
+    that both mix spatial and reduction axes keep their order, and a reduction loop stays inside one that
+    computes the same elements again. Cost: locality only.
     """
 
     name: ClassVar[str] = "reorder"
@@ -51,13 +54,46 @@ class Reorder(Primitive):
         for loop in self._chain(nest):
             if loop.kind == "vectorize":
                 raise ScheduleError(f"reorder: {loop.var} is vectorized; reorder before vectorize")
+        for b in blocks(self._chain(nest)[-1].body):
+            if b.init:
+                self._check_start(nest, b)
+
+    def _check_start(self, nest: Nest, b: Block) -> None:
+        """An element of ``b`` starts where all its reduction iterations are 0: that must stay its first
+        instance, and come again before it is added up again."""
+        chain = self._chain(nest)
+        was, now = [x.var for x in chain], self._ordered(chain)
+        around = loops_of(nest, b.name)
+        within = around[around.index(chain[-1]) + 1 :]
+        red, spa = vars_bound(b, "reduce"), vars_bound(b, "spatial")
+        for n, r in enumerate(now):
+            if r.var not in red or const(r.extent) in (None, 1):
+                continue
+            inner = [*now[n + 1 :], *within]
+            passed = {x.var for x in now[n + 1 :]} & set(was[: was.index(r.var)])
+            for v in sorted(passed):
+                if {v, r.var} <= red & spa:
+                    raise ScheduleError(
+                        f"reorder: {v} and {r.var} both mix spatial and reduction axes of block {b.name}, "
+                        f"which would start after it adds up; keep {v} outside, or reorder before fuse"
+                    )
+            twice = repeated(b, inner)
+            again = [v for v in was if v in passed & set(twice)]
+            if again:
+                raise ScheduleError(
+                    f"reorder: {again[0]} computes the same elements of block {b.name} again, and {r.var} "
+                    f"outside it would add them up each time; keep {r.var} inside {again[0]}"
+                )
+
+    def _ordered(self, chain: list[Loop]) -> list[Loop]:
+        """The loops of the chain in their new order."""
+        by_name = {x.var: x for x in chain}
+        order = iter(self.loops)
+        return [by_name[next(order)] if x.var in set(self.loops) else x for x in chain]
 
     def apply(self, nest: Nest) -> Nest:
         chain = self._chain(nest)
-        by_name = {x.var: x for x in chain}
-        order = iter(self.loops)
-        new = [by_name[next(order)] if x.var in set(self.loops) else x for x in chain]
         body = chain[-1].body
-        for x in reversed(new):
+        for x in reversed(self._ordered(chain)):
             body = replace(x, body=body)
         return replace_stmt(nest, chain[0], body)
