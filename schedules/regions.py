@@ -148,6 +148,17 @@ def union(a: Span, b: Span) -> Span | None:
     return b[0], E.maximum(a[1] + (-k), b[1])
 
 
+def covers(have: Span, need: Span) -> bool:
+    """Whether ``need`` lies within ``have``; extents with holes are taken to be enough."""
+    (at, n), (start, m) = have, need
+    terms, before = ({}, Const(0)) if at == start else affine.linear(start - at)
+    if at == start and (m == n or E.holes(n) | E.holes(m)):
+        return True
+    after = n - m - before
+    ends = [int(e.value) for e in (before, after) if isinstance(e, Const)]
+    return not terms and len(ends) == 2 and min(ends) >= 0
+
+
 def footprint(
     accesses: list[tuple[Expr, ...]], inner: Mapping[str, Expr], shape: tuple[Expr, ...], *, clip: bool
 ) -> list[Span]:

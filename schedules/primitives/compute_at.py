@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Var
+from schedules.expr import Expr, Var
 from schedules.ir import Access, Block, Loop, Nest, Stmt, blocks, walk
 from schedules.model import Target
 from schedules.nest import (
@@ -27,7 +27,7 @@ from schedules.nest import (
     writers,
 )
 from schedules.primitives.base import Primitive
-from schedules.regions import Span, dense, footprint
+from schedules.regions import covers, dense, footprint
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ComputeAt(Primitive):
             return False
         have = footprint(places, computing, shape, clip=False)  # no more than is computed
         need = footprint(accesses(reader, w.buffer), reading, shape, clip=True)
-        return all(_covers(a, b) for a, b in zip(have, need, strict=True))
+        return all(covers(a, b) for a, b in zip(have, need, strict=True))
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
@@ -128,18 +128,6 @@ class ComputeAt(Primitive):
         nest = replace_stmt(nest, subtree_of(nest, self.block), None)
         stmt = region_loops(nest, b, spans)
         return insert(nest, self.loop, stmt, before=first)
-
-
-def _covers(have: Span, need: Span) -> bool:
-    """Whether ``need`` lies within ``have``; extents with holes are taken to be enough."""
-    (at, n), (start, m) = have, need
-    if at != start:
-        return False
-    return (
-        m == n
-        or bool(E.holes(n) | E.holes(m))
-        or (isinstance(n, Const) and isinstance(m, Const) and m.value <= n.value)
-    )
 
 
 def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
@@ -23,9 +24,9 @@ from schedules.nest import (
     vars_bound,
     writers,
 )
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, extent_of
 from schedules.primitives.compute_at import check_available, region_loops, require_loops_allowed
-from schedules.regions import dense, footprint
+from schedules.regions import covers, dense, footprint
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class ReverseComputeAt(Primitive):
     ``reverse_compute_at(D, i)``: ``for i: (for j: C[i, j] = f(i, j)); for ax0: D[i, ax0] = C[i, ax0] + 1``.
 
     Legal when the consumer reads the producer at its own iteration variables, the produced values are final
-    there (no reduction of the producer runs outside ``loop``), and what else it reads is
-    there. Cost: none; the intermediate shrinks to a tile: a fused epilogue.
+    there (no reduction of the producer runs outside ``loop``), and what else it reads is there: complete
+    before, or computed by the same iteration of the loops around both. Cost: none; the intermediate
+    shrinks to a tile: a fused epilogue.
     """
 
     name: ClassVar[str] = "reverse_compute_at"
@@ -109,9 +111,9 @@ class ReverseComputeAt(Primitive):
             raise ScheduleError(f"reverse_compute_at {self.block}: it is inside {self.loop} already")
         require_loops_allowed(nest, self.loop, f"reverse_compute_at {self.block}")
         around = loop_vars(loop_path(nest, self.loop))
-        for q in blocks(loop.body):
+        for q in (w for x in reads(b) for w in writers(nest, x.buffer)):
             late = [v for v in around if v in vars_bound(q, "reduce")]
-            if late and any(x.buffer == w.buffer for x in reads(b) for w in q.writes):
+            if late:
                 raise ScheduleError(
                     f"reverse_compute_at {self.block}: {q.name} still reduces over {late[0]} there; "
                     f"choose a loop outside {late[0]}"
@@ -134,10 +136,40 @@ class ReverseComputeAt(Primitive):
                 raise ScheduleError(f"reverse_compute_at {self.block}: use it before decompose_reduction")
         self._spans(nest, b)
         check_available(nest, b, around, blocks(loop.body)[-1], "reverse_compute_at")
+        for buffer in dict.fromkeys(x.buffer for x in reads(b)):
+            for q in writers(nest, buffer):
+                self._check_computed(nest, b, q, buffer)
+
+    def _check_computed(self, nest: Nest, b: Block, q: Block, buffer: str) -> None:
+        """Of what ``q`` writes, ``b`` must read no more than one iteration of the loops around both has
+        computed: those before may have computed the rest, or those after will. What depends on holes is
+        checked once they are filled."""
+        path = [s for s in loop_path(nest, self.loop) if isinstance(s, Loop)]
+        shared = [s for s in path if any(q is x for x in blocks(s))]
+        if not shared or q is b:
+            return  # complete before
+        moved = region_loops(nest, b, self._spatial(nest, b))
+        reading = {s.var: s.extent for s in (*path[len(shared) :], *walk(moved)) if isinstance(s, Loop)}
+        computing = {s.var: s.extent for s in walk(shared[-1].body) if isinstance(s, Loop)}
+        shape = nest.buffer(buffer).shape
+        have = footprint(accesses(q, buffer), computing, shape, clip=False)  # no more than is computed
+        need = footprint(accesses(blocks(moved)[0], buffer), reading, shape, clip=True)
+        if any(E.holes(e) for s in (*have, *need) for e in s):
+            return
+        ranges = {s.var: (0, n - 1) for s in path if (n := extent_of(s)) is not None}
+        have, need = ([(affine.simplify(at, ranges), n) for at, n in spans] for spans in (have, need))
+        if not all(dense(ix, computing) for ix in accesses(q, buffer)) or not all(map(covers, have, need)):
+            raise ScheduleError(
+                f"reverse_compute_at {self.block}: it reads more of {buffer} than one iteration of "
+                f"{shared[-1].var} computes, in {q.name}; choose a loop further out"
+            )
+
+    def _spatial(self, nest: Nest, b: Block) -> list[tuple[Expr, Expr]]:
+        """The region of the spatial iterations alone."""
+        return [s for s, it in zip(self._spans(nest, b), b.iters, strict=True) if it.kind == "spatial"]
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
-        spans = self._spans(nest, b)
-        spatial = [s for s, it in zip(spans, b.iters, strict=True) if it.kind == "spatial"]
+        spatial = self._spatial(nest, b)
         nest = replace_stmt(nest, subtree_of(nest, self.block), None)
         return insert(nest, self.loop, region_loops(nest, b, spatial))
