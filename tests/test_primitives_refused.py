@@ -207,6 +207,15 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         r"block B_global is scheduled already; pack it first",
     ),
     (
+        matmul_relu,  # a row of the copy would be packed before the others are computed
+        after(
+            lambda s: s.cache_write("C", "local"),
+            lambda s: s.compute_at("C", "C_write_x0"),
+            lambda s: s.pack("C", [2, 0], [2, 1, 0]),
+        ),
+        r"pack C_write: its loops also hold C; move those out first",
+    ),
+    (
         matmul,
         after(
             lambda s: s.cache_read("C", "B"),

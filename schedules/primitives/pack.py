@@ -10,7 +10,16 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.model import Target
-from schedules.nest import loops_of, map_blocks, replace_stmt, set_buffer, subtree_of, wrap_loops, writers
+from schedules.nest import (
+    loops_of,
+    map_blocks,
+    only_block,
+    replace_stmt,
+    set_buffer,
+    subtree_of,
+    wrap_loops,
+    writers,
+)
 from schedules.primitives.base import Primitive, as_expr, require_new
 
 
@@ -23,8 +32,9 @@ class Pack(Primitive):
     the tile sizes in order; ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])``
     of B[k, n] gives ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
 
-    Legal for a buffer made by `CacheRead` whose copy still has its own plain loops. Cost: the copy gathers;
-    the consumer then reads with unit stride. Loops of the copy are called ``<block>_p0, ...``.
+    Legal for a buffer made by `CacheRead` whose copy still has its own plain loops, which hold nothing else.
+    Cost: the copy gathers; the consumer then reads with unit stride. Loops of the copy are called
+    ``<block>_p0, ...``.
     """
 
     name: ClassVar[str] = "pack"
@@ -60,6 +70,7 @@ class Pack(Primitive):
             f"{b.name}_{i.var}" for i in b.iters
         ]:
             raise ScheduleError(f"pack {self.buffer}: block {b.name} is scheduled already; pack it first")
+        only_block(loops_of(nest, b.name)[0], b.name, "pack")
         if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
             raise ScheduleError(
                 f"pack {self.buffer}: its dimensions were reordered; pack it instead, whose order does "
