@@ -102,3 +102,15 @@ def test_what_an_iteration_computes_is_read_there(case: int) -> None:
     s.reverse_compute_at("D", loop)
     data = inputs(s.dag)
     check_interpreted(s.nest, s.dag, data, expected(s.dag, data))
+
+
+def test_an_iteration_outside_the_producer_is_not_lost() -> None:
+    a = te.placeholder((4,), "float32", "A")
+    c = te.compute((4,), lambda i: a[i] * TWO, "C")
+    padded = te.compute((6,), lambda i: te.select(i < 4, c[i], te.const(0, "float32")), "D")
+    s = Schedule(te.dag([a, padded]))
+    with pytest.raises(ScheduleError, match="of its 6 iterations i, those from 4 on lie outside C "):
+        s.reverse_compute_at("D", "C_i")
+    s.compute_at("C", "D_i")
+    data = inputs(s.dag)
+    check_interpreted(s.nest, s.dag, data, expected(s.dag, data))

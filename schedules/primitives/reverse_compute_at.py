@@ -9,7 +9,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, blocks, walk
+from schedules.ir import Block, Loop, Nest, blocks, const, walk
 from schedules.model import Target
 from schedules.nest import (
     accesses,
@@ -135,10 +135,27 @@ class ReverseComputeAt(Primitive):
             if [x.name for x in writers(nest, w.buffer) if x is not b]:
                 raise ScheduleError(f"reverse_compute_at {self.block}: use it before decompose_reduction")
         self._spans(nest, b)
+        self._check_domain(nest, b)
         check_available(nest, b, around, blocks(loop.body)[-1], "reverse_compute_at")
         for buffer in dict.fromkeys(x.buffer for x in reads(b)):
             for q in writers(nest, buffer):
                 self._check_computed(nest, b, q, buffer)
+
+    def _check_domain(self, nest: Nest, b: Block) -> None:
+        """The loops run over what the producer computes: no iteration of ``b`` may lie outside that, as the
+        border of a padded copy does."""
+        p = self._producer(nest, b)
+        extents = {i.var: const(i.extent) for i in b.iters}
+        for x in reads(b):
+            if not any(x.buffer == w.buffer for w in p.writes):
+                continue
+            for ix, size in zip(x.indices, map(const, nest.buffer(x.buffer).shape), strict=True):
+                n = extents[ix.name] if isinstance(ix, Var) else None
+                if n is not None and size is not None and n > size:
+                    raise ScheduleError(
+                        f"reverse_compute_at {self.block}: of its {n} iterations {E.show(ix)}, those from "
+                        f"{size} on lie outside {x.buffer} and would not run; use compute_at {p.name} instead"
+                    )
 
     def _check_computed(self, nest: Nest, b: Block, q: Block, buffer: str) -> None:
         """Of what ``q`` writes, ``b`` must read no more than one iteration of the loops around both has
