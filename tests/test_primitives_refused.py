@@ -30,6 +30,15 @@ def two() -> ComputeDAG:
     return te.dag([x, te.compute((5,), lambda i: b[i] + b[i + 1], "C")])
 
 
+def scaled() -> ComputeDAG:
+    """A row's sum, read in each column by a stage that another one scales."""
+    x = te.placeholder((3, 5), "float32", "X")
+    k = te.reduce_axis(5, "k")
+    b = te.compute((3,), lambda i: te.sum(x[i, k], axis=k), "B")
+    c = te.compute((3, 4), lambda i, j: b[i] + x[i, j], "C")
+    return te.dag([x, te.compute((3, 4), lambda i, j: c[i, j] * te.const(2, "float32"), "D")])
+
+
 def after(*steps: Do) -> Do:
     """All but the last are legal and only prepare."""
 
@@ -388,6 +397,11 @@ RACES: list[tuple[Callable[[], ComputeDAG], Do]] = [
         two,
         after(lambda s: s.compute_at("B", "C_i"), lambda s: s.cache_write("C"), lambda s: s.parallel("B_r0")),
     ),
+    # each iteration's own sum is the sum of all once the stage that reads it there is gone
+    (
+        scaled,
+        after(lambda s: s.compute_at("B", "C_j"), lambda s: s.parallel("C_j"), lambda s: s.inline("C")),
+    ),
 ]
 INDEPENDENT: list[tuple[Callable[[], ComputeDAG], Do]] = [
     (matmul, lambda s: s.parallel(s.fuse("C_i", "C_j"))),
@@ -404,6 +418,7 @@ INDEPENDENT: list[tuple[Callable[[], ComputeDAG], Do]] = [
         ),
     ),
     (two, after(lambda s: s.compute_at("B", "C_i"), lambda s: s.parallel("C_i"))),
+    (scaled, after(lambda s: s.compute_at("B", "C_j"), lambda s: s.parallel("C_i"), lambda s: s.inline("C"))),
     (matmul, after(lambda s: s.rfactor("C", "C_k"), lambda s: s.parallel("C_k"))),
     (chain, after(lambda s: s.split("a_j", [None, 4], "shift"), lambda s: s.parallel("a_j_0"))),
     (matmul, after(lambda s: s.fuse("C_i", "C_j"), lambda s: s.split("C_i_C_j", [None, 3]),

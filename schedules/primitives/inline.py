@@ -6,15 +6,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
+from schedules.deps import check_races
 from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
-from schedules.ir import Block, Nest
+from schedules.ir import Block, Nest, blocks
 from schedules.model import Target
 from schedules.nest import (
     drop_unused_buffers,
     find_block,
+    find_loop,
+    loops_of,
     map_blocks,
     readers,
+    reads,
     replace_stmt,
     subtree_of,
     writers,
@@ -27,7 +31,8 @@ class Inline(Primitive):
     """Substitute a block's value into its readers and drop it (TVM: compute_inline).
 
     Before: ``B[i] = A[i] + 1; C[j] = B[j] * 2``. After: ``C[j] = (A[j] + 1) * 2``. Legal for a block
-    without a reduction whose output is not an argument of the kernel. Cost: computed again at
+    without a reduction whose output is not an argument of the kernel; what a parallel loop around it computes
+    for itself stays inside, unless its iterations write elements of their own. Cost: computed again at
     every read.
     """
 
@@ -56,6 +61,19 @@ class Inline(Primitive):
             )
         if not readers(nest, w.buffer):
             raise ScheduleError(f"inline {self.block}: nothing reads {w.buffer}")
+        self._check_private(nest, b)
+
+    def _check_private(self, nest: Nest, b: Block) -> None:
+        """What each iteration of a parallel loop computes for itself is shared once readers outside read it:
+        then the loop's iterations must not write the same elements."""
+        for loop in loops_of(nest, b.name):
+            if loop.kind in ("serial", "unroll", "vectorize"):
+                continue
+            inside = {x.name for x in blocks(loop.body)}
+            own = any(w.name in inside for x in reads(b) for w in writers(nest, x.buffer))
+            if own and any(u.name not in inside for u in readers(nest, b.writes[0].buffer)):
+                after = self.apply(nest)
+                check_races(after, find_loop(after, loop.var), f"inline {self.block}: {loop.kind}")
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
