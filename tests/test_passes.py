@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import check_compiled, check_interpreted, host
+from helpers import check_compiled, check_interpreted, expected, host, inputs
 from programs import chain, conv2d, make, matmul, matmul_relu
 
 from schedules import expr as E
@@ -143,6 +143,14 @@ def test_promote_sees_through_unrolled_steps_of_the_reduction() -> None:
     out = promote(Loop("j", Const(2), Loop("k", Const(8), step)), {"X": "float32"})
     assert "X_reg[r] = X_reg[r] + 1.0" in show(LoweredFunc("f", (X,), ("X",), out))
     assert k.name in {x.var for x in walk(out) if isinstance(x, Loop)} and u.name != k.name
+
+
+def test_promote_leaves_a_tile_whose_iterations_share_elements() -> None:
+    s = Schedule(matmul(m=3, n=4, k=5))
+    s.decompose_reduction("C", "C_j")
+    s.unroll(s.fuse("C_j", "C_k"))
+    data = inputs(s.dag)
+    check_interpreted(s.nest, s.dag, data, expected(s.dag, data))
 
 
 def test_compact_shrinks_a_buffer_to_a_tile() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schedules import expr as E
+from schedules.deps import recovered
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, seq, with_body
 
@@ -48,6 +49,8 @@ def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
         return None  # (used in the tile only: a local buffer that the code generator keeps in registers)
     if any(x.var not in used for x in tile) or any(outer.var in E.variables(x.extent) for x in tile):
         return None
+    if len(recovered(list(s.indices), {x.var: x.extent for x in tile})) < len(tile):
+        return None  # several iterations of the tile share an element
     extents = [const(x.extent) for x in tile]
     elements = 1
     for n in extents:
