@@ -19,7 +19,7 @@ from schedules.passes.speculate import speculate
 from schedules.passes.spread import spread
 from schedules.passes.trim import trim
 from schedules.passes.unswitch import unswitch
-from schedules.verify import verify
+from schedules.verify import verify, verify_names
 
 Pass = Callable[[Stmt], Stmt]
 
@@ -65,6 +65,7 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     """Lower a nest whose holes are all filled. What comes out is verified; where it is wrong, or a pass
     fails, all is done again with a look after each pass, so that the error names the first that erred.
     Raises VerifyError."""
+    verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
     try:
         s = expand_blocks(nest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from schedules import expr as E
@@ -29,11 +29,15 @@ from schedules.ir import (
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
-    stage ``C`` is ``C_i``."""
+    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name."""
+    made = [stage_block(s) for s in dag.stages]
+    plain = [[f"{b.name}_{i.var}" for i in b.iters] for b in made]
+    taken, seen = {n for names in plain for n in names}, set[str]()
     stmts: list[Stmt] = []
-    for s in dag.stages:
-        block = stage_block(s)
-        stmts.append(wrap_loops(block, [f"{s.name}_{i.var}" for i in block.iters]))
+    for block, names in zip(made, plain, strict=True):
+        own = [numbered(n, taken) if n in seen else n for n in names]
+        taken, seen = taken.union(own), seen.union(own)
+        stmts.append(wrap_loops(block, own))
     buffers = tuple(
         Buffer(t.name, tuple(Const(n) for n in t.shape), t.dtype) for t in dag.tensors.values()
     )
@@ -147,14 +151,31 @@ def vars_bound(b: Block, kind: str) -> frozenset[str]:
 
 def fresh(nest: Nest, name: str) -> str:
     """``name``, numbered if a buffer, block or loop has it already."""
+    return fresh_each(nest, [name])[0]
+
+
+def fresh_each(nest: Nest, names: Iterable[str]) -> list[str]:
+    """The names, each numbered if a buffer, block, loop or one before it has it already."""
     taken = {b.name for b in nest.buffers} | set(block_names(nest))
     taken |= {s.var for s in walk(nest.body) if isinstance(s, Loop)}
-    if name not in taken:
-        return name
-    n = 1
-    while f"{name}{n}" in taken:
-        n += 1
-    return f"{name}{n}"
+    return numbered_each(names, taken)
+
+
+def numbered(name: str, taken: Collection[str]) -> str:
+    """``name``, with a number if it is taken."""
+    out, n = name, 1
+    while out in taken:
+        out, n = f"{name}{n}", n + 1
+    return out
+
+
+def numbered_each(names: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """The names, each with a number if it is taken, or by one before it."""
+    known, out = set(taken), list[str]()
+    for name in names:
+        out.append(numbered(name, known))
+        known.add(out[-1])
+    return out
 
 
 # -- editing -----------------------------------------------------------------------------------

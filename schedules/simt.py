@@ -36,7 +36,7 @@ from schedules.passes.prefetch import prefetch
 from schedules.passes.privatize import privatize
 from schedules.passes.promote import promote
 from schedules.passes.simplify import loads, simplify
-from schedules.verify import verify
+from schedules.verify import verify, verify_names
 
 AXES = ("x", "y", "z")
 FOR_CPUS = ("reuse", "promote", "software_pipeline", "begin_with_lines", "fetch_ahead")  # or others here
@@ -73,6 +73,7 @@ class GridProgram:
 
 def lower_simt(nest: Nest) -> GridProgram:
     """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
+    verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
     s = expand_blocks(nest)
     for title, run in pipeline(nest):

@@ -1,15 +1,34 @@
-"""Well-formedness of lowered code, checked between passes."""
+"""Well-formedness of a nest before it is lowered, and of lowered code, checked between passes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from schedules import expr as E
 from schedules.errors import AutotuneError
-from schedules.ir import Alloc, Block, Buffer, Loop, Seq, Stmt, Store, kids, skew, walk
+from schedules.ir import Alloc, Block, Buffer, Loop, Nest, Seq, Stmt, Store, blocks, kids, skew, walk
 from schedules.passes.simplify import expressions
 
 
 class VerifyError(AutotuneError):
-    """A pass produced code that breaks an invariant of the IR: a bug of this project."""
+    """A pass produced code that breaks an invariant of the IR, or a primitive did: a bug of this project."""
+
+
+def verify_names(nest: Nest) -> None:
+    """Raise VerifyError unless every loop, every buffer and every iteration of a block has a name of its own:
+    passes look them up by name."""
+    _each_once("loops", (x.var for x in walk(nest.body) if isinstance(x, Loop)))
+    _each_once("buffers", (b.name for b in nest.buffers))
+    for b in blocks(nest.body):
+        _each_once(f"iterations of block {b.name}", (i.var for i in b.iters))
+
+
+def _each_once(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for n in names:
+        if n in seen:
+            raise VerifyError(f"before lowering: two {what} are named {n}")
+        seen.add(n)
 
 
 def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:

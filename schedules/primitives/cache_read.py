@@ -13,7 +13,7 @@ from schedules.nest import (
     add_buffer,
     block_names,
     find_block,
-    fresh,
+    fresh_each,
     insert,
     map_blocks,
     reads,
@@ -83,5 +83,5 @@ class CacheRead(Primitive):
             nest, lambda b: redirect(b, self.buffer, new, writing=False) if b.name == self.block else b
         )
         nest = add_buffer(nest, Buffer(new, src.shape, src.dtype, self.scope))
-        stmt = wrap_loops(copy, [fresh(nest, f"{new}_{i.var}") for i in iters])
+        stmt = wrap_loops(copy, fresh_each(nest, (f"{new}_{i.var}" for i in iters)))
         return insert(nest, None, stmt, before=find_block(nest, self.block))

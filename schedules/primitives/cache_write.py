@@ -13,7 +13,7 @@ from schedules.nest import (
     add_buffer,
     block_names,
     find_block,
-    fresh,
+    fresh_each,
     insert,
     map_blocks,
     readers,
@@ -87,7 +87,7 @@ class CacheWrite(Primitive):
         )
         nest = map_blocks(nest, lambda b: redirect(b, out.name, local) if b.name == self.block else b)
         nest = add_buffer(nest, Buffer(local, out.shape, out.dtype, self.scope))
-        stmt = wrap_loops(copy, [fresh(nest, f"{self.result()}_{i.var}") for i in iters])
+        stmt = wrap_loops(copy, fresh_each(nest, (f"{self.result()}_{i.var}" for i in iters)))
         users = readers(nest, out.name)
         return insert(nest, None, stmt, before=users[0] if users else None)
 

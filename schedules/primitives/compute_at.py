@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import ClassVar
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Expr, Var
+from schedules.expr import Const, Expr, Var
 from schedules.ir import Access, Block, Loop, Nest, Stmt, blocks, walk
 from schedules.model import Target
 from schedules.nest import (
@@ -15,7 +16,7 @@ from schedules.nest import (
     block_path,
     find_block,
     find_loop,
-    fresh,
+    fresh_each,
     insert,
     loop_path,
     loop_vars,
@@ -141,23 +142,13 @@ def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:
 
 def region_loops(nest: Nest, b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
     """``b`` in fresh loops over a region of its spatial iterations and all of its reductions."""
-    names: list[tuple[str, Expr]] = []
-    binds: list[Expr] = []
+    counts = {"spatial": count(), "reduce": count()}
+    titles = {"spatial": "ax", "reduce": "r"}
+    names = fresh_each(nest, (f"{b.name}_{titles[i.kind]}{next(counts[i.kind])}" for i in b.iters))
     spatial = iter(spans)
-    n_red = 0
-    for it in b.iters:
-        if it.kind == "spatial":
-            base, extent = next(spatial)
-            var = fresh(nest, f"{b.name}_ax{len(names) - n_red}")
-            binds.append(base + Var(var))
-            names.append((var, extent))
-        else:
-            var = fresh(nest, f"{b.name}_r{n_red}")
-            n_red += 1
-            binds.append(Var(var))
-            names.append((var, it.extent))
-    out: Stmt = replace(b, binds=tuple(binds))
-    for var, extent in reversed(names):
+    regions = [next(spatial) if i.kind == "spatial" else (Const(0), i.extent) for i in b.iters]
+    out: Stmt = replace(b, binds=tuple(at + Var(v) for (at, _), v in zip(regions, names, strict=True)))
+    for var, (_, extent) in zip(reversed(names), reversed(regions), strict=True):
         out = Loop(var, extent, out)
     return out
 

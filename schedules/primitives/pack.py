@@ -66,9 +66,7 @@ class Pack(Primitive):
                 f"{', '.join(b.name for b in nest.buffers)}"
             )
         b = self._copy(nest)
-        if subtree_of(nest, b.name) is b or [s.var for s in loops_of(nest, b.name)] != [
-            f"{b.name}_{i.var}" for i in b.iters
-        ]:
+        if subtree_of(nest, b.name) is b or tuple(Var(s.var) for s in loops_of(nest, b.name)) != b.binds:
             raise ScheduleError(f"pack {self.buffer}: block {b.name} is scheduled already; pack it first")
         only_block(loops_of(nest, b.name)[0], b.name, "pack")
         if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):

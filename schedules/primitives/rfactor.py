@@ -16,6 +16,7 @@ from schedules.nest import (
     find_block,
     find_loop,
     fresh,
+    fresh_each,
     loops_of,
     only_block,
     replace_stmt,
@@ -121,7 +122,8 @@ class Rfactor(Primitive):
         whole = subtree_of(nest, b.name)
         used = vars_bound(b, "spatial")
         walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]
-        names_of = {x.var: fresh(nest, f"{b.name}_ax{n}") for n, x in enumerate(walked)}
+        axes = fresh_each(nest, (f"{b.name}_ax{n}" for n in range(len(walked))))
+        names_of = dict(zip((x.var for x in walked), axes, strict=True))
         rename: dict[str, Expr] = {old_var: Var(new) for old_var, new in names_of.items()}
         rf_k = fresh_iter(b, "rf_k")
         final_iters = (*(i for i, _ in spatial), Iter(rf_k, rf_extent, "reduce"))
