@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from helpers import check_compiled, check_interpreted, host, inputs
+from helpers import check_compiled, check_interpreted, host, inputs, same
 
-from schedules import te
+from schedules import interp, te
 from schedules.dag import ComputeDAG
-from schedules.ir import Loop, Nest, Seq
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, Store, walk
 from schedules.lower import lower
 from schedules.nest import initial
+from schedules.passes.prefetch import prefetch
+from schedules.passes.software_pipeline import software_pipeline
+from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.simt import lower_simt
-from schedules.verify import VerifyError
+from schedules.verify import VerifyError, verify
 
 
 def check(s: Schedule) -> None:
@@ -66,3 +71,76 @@ def refused(nest: Nest, message: str) -> None:
     for f in (lower, lower_simt):
         with pytest.raises(VerifyError, match=message):
             f(nest)
+
+
+def test_accumulators_in_registers_are_no_tensor_of_that_name() -> None:
+    a, t = te.placeholder((16, 6), name="A"), te.placeholder((6,), name="C_reg")
+    k = te.reduce_axis(6, name="k")
+    c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * t[k], axis=k), name="C")
+    s = Schedule([a, t, c])
+    s.reorder("C_i", "C_k", "C_j")
+    s.decompose_reduction("C", "C_k")
+    s.vectorize("C_j")
+    assert "C_reg1" in show(lower(s.nest))
+    check(s)
+
+
+def test_temporaries_of_a_reduction_over_tuples_are_no_tensor_of_that_name() -> None:
+    a, t = te.placeholder((3, 5), name="A"), te.placeholder((3,), name="p_t0")
+    k = te.reduce_axis(5, name="k")
+    both = te.reducer((0, 0), lambda x, y: (x[0] + y[0], x[1] + y[1]), "both")
+    p = te.compute((3,), lambda i: both((a[i, k] + t[i], a[i, k] * t[i]), axis=k), name="p")
+    s = Schedule([a, t, *p])
+    assert "p_t01" in show(lower(s.nest))
+    check(s)
+
+
+@pytest.mark.parametrize("loop", ["C_k", "C_k_1"])
+def test_iterations_that_rfactor_adds_are_no_axis_of_that_name(loop: str) -> None:
+    a = te.placeholder((5, 6), name="A")
+    k = te.reduce_axis(6, name="k")
+    c = te.compute((5, 1), lambda r_C_k_0, r_1: te.sum(a[r_C_k_0, k] + r_times(r_1), axis=k), name="C")
+    s = Schedule([a, c])
+    if loop == "C_k_1":
+        s.split("C_k", [None, 4])
+    s.rfactor("C", loop)
+    check(s)
+
+
+def r_times(axis: Expr) -> Expr:
+    return te.cast(axis, "float32") * 3.0
+
+
+def test_a_part_of_a_turn_is_no_loop_of_that_name() -> None:
+    row = Var("t_of_turn") * 4
+    stage = Loop("t", Const(4), Store("b", (row + Var("t"),), Load("x", (row + Var("t"),), "float32")))
+    first = Load("b", (row + Var("u"),), "float32")
+    late = Loop("u", Const(2), Store("c", (Var("t_of_turn") * 2 + Var("u"),), first))
+    loop = Loop("t_of_turn", Const(3), Seq((stage, late)), annotations=(("software_pipeline", 1),))
+    piped = software_pipeline(loop, dict.fromkeys("xbc", "float32"))
+    assert any(isinstance(x, Loop) and x.var == "t_of_turn1" for x in walk(piped))
+    same_as(loop, piped, {"x": (12,), "b": (12,), "c": (6,)}, "bc")
+
+
+def test_registers_that_are_fetched_ahead_are_no_tensor_of_that_name() -> None:
+    at = (Var("k") * 4 + Var("t"),)
+    copy = Loop("t", Const(4), Store("S", (Var("t"),), Load("x", at, "float32")))
+    used = Load("S", (Var("t"),), "float32") * Load("S_next", (Var("t"),), "float32")
+    phases = Seq((copy, Loop("t", Const(4), Store("c", at, used))))
+    shared = Alloc(Buffer("S", (Const(4),), "float32", "shared"), phases)
+    loop = Loop("k", Const(3), shared, annotations=(("prefetch", 1),))
+    ahead = prefetch(loop)
+    assert any(isinstance(x, Alloc) and x.buffer.name == "S_next1" for x in walk(ahead))
+    same_as(loop, ahead, {"x": (12,), "S_next": (4,), "c": (12,)}, "c")
+
+
+def same_as(before: Stmt, after: Stmt, shapes: dict[str, tuple[int, ...]], outputs: str) -> None:
+    """Both statements leave the same in the outputs."""
+    params = tuple(Buffer(n, tuple(map(Const, shape)), "float32") for n, shape in shapes.items())
+    left = []
+    for s in (before, after):
+        arrays = {n: np.arange(1, 1 + np.prod(x), dtype=np.float32).reshape(x) for n, x in shapes.items()}
+        verify(s, params, "the change")
+        interp.run(LoweredFunc("kernel", params, tuple(outputs), s), arrays)
+        left.append([arrays[n] for n in outputs])
+    same(left[1], left[0], "after the change")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.ir import AllReduce, Guard, Stmt, Store, with_body
+from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
 from schedules.passes.simplify import loads
 
 Indices = tuple[Expr, ...]
@@ -20,6 +20,18 @@ def reads(s: Stmt, buffer: str) -> bool:
 def uses(s: Stmt, buffer: str) -> bool:
     """Whether the statement itself, not its children, loads from the buffer or stores to it."""
     return (isinstance(s, (Store, AllReduce)) and s.buffer == buffer) or reads(s, buffer)
+
+
+def buffers(s: Stmt) -> set[str]:
+    """Every buffer that the statement or one inside it loads from, stores to or allocates."""
+    out: set[str] = set()
+    for x in walk(s):
+        out.update(y.buffer for y in loads(x))
+        if isinstance(x, (Store, AllReduce)):
+            out.add(x.buffer)
+        elif isinstance(x, Alloc):
+            out.add(x.buffer.name)
+    return out
 
 
 def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedules import expr as E
 from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Buffer, Guard, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.nest import bound, domain
+from schedules.nest import bound, domain, numbered_each
 
 
 def expand_blocks(nest: Nest) -> Stmt:
@@ -52,7 +52,8 @@ def _stores(b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: di
     """All stores of one instance. Several of a reduction take effect together: through temporaries."""
     if len(places) == 1 or b.reducer is None:
         return seq(*(Store(p.buffer, p.indices, v) for p, v in zip(places, values, strict=True)))
-    temps = [Buffer(f"{b.name}_t{n}", (), dtypes[p.buffer], "local") for n, p in enumerate(places)]
+    names = numbered_each((f"{b.name}_t{n}" for n in range(len(places))), dtypes)
+    temps = [Buffer(n, (), dtypes[p.buffer], "local") for n, p in zip(names, places, strict=True)]
     stmts: list[Stmt] = [Store(t.name, (), v) for t, v in zip(temps, values, strict=True)]
     stmts += [
         Store(p.buffer, p.indices, Load(t.name, (), t.dtype))

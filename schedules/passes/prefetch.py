@@ -25,6 +25,8 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.nest import numbered_each
+from schedules.passes.accesses import buffers
 from schedules.passes.simplify import substitute
 
 
@@ -51,10 +53,9 @@ def prefetch(s: Stmt) -> Stmt:
     here: list[Stmt] = []
     ahead: list[Stmt] = []
     held = []
-    for x, (store, loops) in zip(stmts, copies, strict=False):
-        register = Buffer(
-            f"{store.buffer}_next", tuple(Const(n) for _, n in loops), _dtype(store, shared), "local"
-        )
+    named = numbered_each((f"{store.buffer}_next" for store, _ in copies), buffers(s))
+    for x, name, (store, loops) in zip(stmts, named, copies, strict=False):
+        register = Buffer(name, tuple(Const(n) for _, n in loops), _dtype(store, shared), "local")
         held.append(register)
         at: tuple[Expr, ...] = tuple(Var(v) for v, _ in loops)
         ahead.append(_with_store(x, Store(register.name, at, store.value)))

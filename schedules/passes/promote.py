@@ -14,6 +14,8 @@ from schedules import expr as E
 from schedules.deps import recovered
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, seq, with_body
+from schedules.nest import numbered
+from schedules.passes.accesses import buffers
 
 MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
 
@@ -21,14 +23,18 @@ MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
 def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
     """``s`` with every outermost serial or unrolled loop over a single accumulating store promoted, to a
     buffer whose dtype is given."""
+    return _go(s, dtypes, buffers(s))
+
+
+def _go(s: Stmt, dtypes: dict[str, str], taken: set[str]) -> Stmt:
     if isinstance(s, Loop) and s.kind in ("serial", "unroll"):
-        new = _promoted(s, dtypes)
+        new = _promoted(s, dtypes, taken)
         if new is not None:
             return new
-    return with_body(s, lambda k: promote(k, dtypes))
+    return with_body(s, lambda k: _go(k, dtypes, taken))
 
 
-def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
+def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | None:
     loops: list[Loop] = []
     s: Stmt = outer
     while isinstance(s, Loop):
@@ -59,7 +65,8 @@ def _promoted(outer: Loop, dtypes: dict[str, str]) -> Stmt | None:
         elements *= n
     if elements > MAX_ELEMENTS or any(x.var in used for x in chain):
         return None
-    reg = Buffer(f"{s.buffer}_reg", tuple(Const(n) for n in extents if n is not None), place.dtype, "local")
+    name = numbered(f"{s.buffer}_reg", taken)
+    reg = Buffer(name, tuple(Const(n) for n in extents if n is not None), place.dtype, "local")
     at: tuple[Expr, ...] = tuple(Var(x.var) for x in tile)
     here = Load(reg.name, at, reg.dtype)
     value = E.rewrite(s.value, lambda e: here if e == place else None)

@@ -43,6 +43,7 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.nest import numbered
 from schedules.passes.simplify import expressions, loads, substitute
 from schedules.regions import Span, span
 
@@ -136,9 +137,15 @@ def _turns(loop: Loop, turn: str, count: int, each: int) -> Loop:
     """The loop as ``count`` iterations of ``turn``, ``each`` of so many of its own."""
     if each == 1:
         return replace(loop, var=turn, body=substitute(loop.body, {loop.var: Var(turn)}))
-    part = f"{loop.var}_of_turn"
+    part = numbered(f"{loop.var}_of_turn", {turn, *_variables(loop)})
     body = substitute(loop.body, {loop.var: Var(turn) * each + Var(part)})
     return replace(loop, var=turn, extent=Const(count), body=Loop(part, Const(each), body, "unroll"))
+
+
+def _variables(s: Stmt) -> set[str]:
+    """Every variable of the statement, used or bound."""
+    used = (E.variables(e) for x in walk(s) for e in expressions(x))
+    return {x.var for x in walk(s) if isinstance(x, Loop)}.union(*used)
 
 
 Access = tuple[str, tuple[Expr, ...], bool]  # buffer, place, whether it is written

@@ -18,6 +18,8 @@ from schedules.nest import (
     fresh,
     fresh_each,
     loops_of,
+    numbered,
+    numbered_each,
     only_block,
     replace_stmt,
     subtree_of,
@@ -95,7 +97,9 @@ class Rfactor(Primitive):
         # old axes become expressions of those; their domain moves into `where`
         rest = [v for v in loops if v != self.loop and any(v in E.variables(e) for _, e in reduce)]
         rf = fresh_iter(b, "rf")  # a partial block may be factored again
-        env: dict[str, Expr] = {self.loop: Var(rf), **{v: Var(f"r_{v}") for v in rest}}
+        kept = {rf, *(i.var for i, _ in spatial)}
+        reduced = dict(zip(rest, numbered_each((f"r_{v}" for v in rest), kept), strict=True))
+        env: dict[str, Expr] = {self.loop: Var(rf), **{v: Var(n) for v, n in reduced.items()}}
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
@@ -103,7 +107,7 @@ class Rfactor(Primitive):
         iters = (
             *(i for i, _ in spatial),
             Iter(rf, rf_extent, "spatial"),
-            *(Iter(f"r_{v}", loops[v].extent, "reduce") for v in rest),
+            *(Iter(n, loops[v].extent, "reduce") for v, n in reduced.items()),
         )
         partial = replace(
             b,
@@ -115,9 +119,8 @@ class Rfactor(Primitive):
             where=tuple(w for w in where if w != E.TRUE),
         )
         if not rest:  # nothing left to reduce: each partial result is one value
-            partial = replace(
-                partial, iters=(*iters, Iter("r_1", E.Const(1), "reduce")), binds=(*partial.binds, E.Const(0))
-            )
+            once = Iter(numbered("r_1", kept), E.Const(1), "reduce")
+            partial = replace(partial, iters=(*iters, once), binds=(*partial.binds, E.Const(0)))
         # the final block walks the same spatial points: what the loops of the whole subtree cover
         whole = subtree_of(nest, b.name)
         used = vars_bound(b, "spatial")
@@ -153,7 +156,4 @@ class Rfactor(Primitive):
 
 def fresh_iter(b: Block, name: str) -> str:
     """``name``, numbered if an iteration of the block has it already."""
-    taken, out, n = {i.var for i in b.iters}, name, 1
-    while out in taken:
-        out, n = f"{name}{n}", n + 1
-    return out
+    return numbered(name, {i.var for i in b.iters})
