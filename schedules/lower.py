@@ -53,7 +53,7 @@ def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
         # what is not in registers by now is in memory
         ("spread", spread),
         # stages are what they will be
-        ("software_pipeline", lambda s: software_pipeline(s, dtypes)),
+        ("software_pipeline", software_pipeline),
         # tiles are what they will be
         ("begin_with_lines", lambda s: begin_with_lines(s, params, by_lines)),
         # where the code is that reads

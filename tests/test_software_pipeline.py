@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import check_compiled, check_interpreted, host, inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,7 +127,7 @@ def test_any_stages_give_the_same_results(
         interp.run(LoweredFunc("kernel", params, ("b", "c"), seq(filled, s)), arrays)
         return arrays
 
-    before, after = run(loop), run(software_pipeline(loop, {"x": "float32", "b": "float32", "c": "float32"}))
+    before, after = run(loop), run(software_pipeline(loop))
     for name in "bc":
         np.testing.assert_array_equal(after[name], before[name])
 
@@ -136,7 +137,26 @@ def test_unknown_numbers_of_rows_stay() -> None:
     again = replace(store, indices=(Var("i") * 8 + Var("u"),))
     stages = seq(Loop("t", Const(8), store), Loop("u", Const(8), again))
     loop = Loop("i", Var("n"), stages, annotations=(("software_pipeline", 1),))
-    assert isinstance(software_pipeline(loop, {"x": "float32", "b": "float32", "c": "float32"}), Loop)
+    assert isinstance(software_pipeline(loop), Loop)
+
+
+@pytest.mark.parametrize("made", ["registers", "temporaries"])
+def test_stages_may_write_what_earlier_passes_made(made: str) -> None:
+    """Accumulators in registers, and the temporaries of a reduction over tuples."""
+    a, b = te.placeholder((6, 5), "float32", name="A"), te.placeholder((5, 4), "float32", name="B")
+    k = te.reduce_axis(5, name="k")
+    both = te.reducer((0, 0), lambda x, y: (x[0] + y[0], x[1] + y[1]), "both")
+    if made == "registers":
+        c = (te.compute((6, 4), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C"),)
+    else:
+        c = te.compute((6, 4), lambda i, j: both((a[i, k] * b[k, j], b[k, j]), axis=k), name="C")
+    s = Schedule([a, b, *c])
+    s.decompose_reduction("C", "C_j")
+    s.annotate("C_i", "software_pipeline", 1)
+    data = inputs(s.dag)
+    want = te.evaluate(s.dag, data)
+    check_interpreted(s.nest, s.dag, data, want)
+    check_compiled(s.dag, s.trace, host(), data, want)
 
 
 def _space(op: str, m: int, n: int, threads: int = 1) -> DerivedSpace:

@@ -50,20 +50,18 @@ from schedules.regions import Span, span
 HINT = "software_pipeline"
 LAG = 1024  # bytes that the next row follows behind; by 256 loads still wait
 
-Dtypes = Mapping[str, str]  # of buffers, by name
 
-
-def software_pipeline(s: Stmt, dtypes: Dtypes) -> Stmt:
+def software_pipeline(s: Stmt) -> Stmt:
     """``s`` with every serial loop that has the hint pipelined, where what its stages touch allows it and the
     numbers of iterations are known; others stay as they are."""
-    s = with_body(s, lambda x: software_pipeline(x, dtypes))
+    s = with_body(s, lambda x: software_pipeline(x))
     if not isinstance(s, Loop) or s.kind != "serial" or (HINT, 1) not in s.annotations:
         return s
     s = replace(s, annotations=tuple(x for x in s.annotations if x[0] != HINT))
-    return _pipelined(s, dtypes) or s
+    return _pipelined(s) or s
 
 
-def _pipelined(loop: Loop, dtypes: Dtypes) -> Stmt | None:
+def _pipelined(loop: Loop) -> Stmt | None:
     count = const(loop.extent)
     made, body = allocations(loop.body)
     *stages, late = in_order(body)
@@ -80,7 +78,7 @@ def _pipelined(loop: Loop, dtypes: Dtypes) -> Stmt | None:
     partner, last = both
     following = {loop.var: Var(loop.var) + 1}
 
-    turns = _lagging(last, replace(partner, body=substitute(partner.body, following)), dtypes)
+    turns = _lagging(last, replace(partner, body=substitute(partner.body, following)))
     every = (*(substitute(x, following) for x in stages[:j]), turns)
     rest = (substitute(x, following) for x in stages[j + 1 :])
     main = replace(loop, extent=Const(count - 1), body=allocated(own, seq(*every, *rest)))
@@ -88,11 +86,11 @@ def _pipelined(loop: Loop, dtypes: Dtypes) -> Stmt | None:
     return allocated(carried, seq(first, main, substitute(late, {loop.var: Const(count - 1)})))
 
 
-def _lagging(last: Loop, partner: Loop, dtypes: Dtypes) -> Stmt:
+def _lagging(last: Loop, partner: Loop) -> Stmt:
     """Turns of both, ``partner`` as many behind as `LAG` takes, at most half of them."""
     count, turn = const(last.extent), Var(last.var)
     assert count is not None
-    lag = min(-(-LAG // max(1, _bytes_written(last.body, dtypes))), count // 2)
+    lag = min(-(-LAG // max(1, _bytes_written(last.body))), count // 2)
     if lag < 1:
         return replace(partner, body=seq(last.body, partner.body))
     behind = substitute(partner.body, {turn.name: turn - lag})
@@ -101,16 +99,16 @@ def _lagging(last: Loop, partner: Loop, dtypes: Dtypes) -> Stmt:
     return seq(both, replace(partner, extent=Const(lag), body=rest))
 
 
-def _bytes_written(s: Stmt, dtypes: Dtypes) -> int:
+def _bytes_written(s: Stmt) -> int:
     match s:
-        case Store(buffer=name):
-            return ITEMSIZE[dtypes[name]]
+        case Store(value=v):
+            return ITEMSIZE[E.dtype_of(v)]
         case Loop(extent=n, body=body):
-            return (const(n) or 1) * _bytes_written(body, dtypes)
+            return (const(n) or 1) * _bytes_written(body)
         case Seq(stmts=parts):
-            return sum(_bytes_written(x, dtypes) for x in parts)
+            return sum(_bytes_written(x) for x in parts)
         case Guard(body=body) | Alloc(body=body):
-            return _bytes_written(body, dtypes)
+            return _bytes_written(body)
     return 0
 
 
