@@ -28,10 +28,13 @@ def check_dtype(dtype: Any, what: str) -> str:
 def const(value: int | float, dtype: str) -> Const:
     """A literal of ``dtype``. Raises when an integer dtype cannot hold it."""
     check_dtype(dtype, "te.const")
-    if E.is_float(dtype):
-        return Const(float(value), dtype)
-    info = np.iinfo(dtype)
-    if int(value) != value or not info.min <= value <= info.max:
+    try:
+        if E.is_float(dtype):
+            return Const(float(value), dtype)
+        fits = int(value) == value and int(value) in E.RANGES[dtype]
+    except (OverflowError, ValueError):  # an integer beyond all floats; an infinity or NaN
+        fits = False
+    if not fits:
         raise WorkloadError(f"{value!r} is not a value of {dtype}; choose another dtype")
     return Const(int(value), dtype)
 

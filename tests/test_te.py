@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from schedules import expr as E
@@ -100,6 +101,15 @@ def test_literals_take_the_tensor_dtype() -> None:
     assert te.select(A[0, 0] < 1, A[0, 0], 0) == te.select(A[0, 0] < 1.0, A[0, 0], 0.0)
 
 
+def test_the_ends_of_an_integer_dtype_are_literals_of_it() -> None:
+    for dtype, end in (("int32", 2**31), ("int64", 2**63)):
+        x = te.placeholder((4,), dtype, "x")
+        y = te.compute((4,), lambda i, x=x, n=end: te.select(x[i] < n - 1, te.maximum(x[i], -n), 0), "y")
+        (got,) = te.evaluate(te.dag([x, y]), [np.array([-end, -1, 0, end - 1], dtype)])
+        assert got.tolist() == [-end, -1, 0, 0]
+    assert te.cast(2**70, "float64") == te.const(2.0**70, "float64")
+
+
 def test_several_outputs() -> None:
     lo, hi = te.compute((4, 6), lambda i, j: (te.minimum(A[i, j], 0), te.maximum(A[i, j], 0)), "P")
     dag = te.dag([A, lo, hi])
@@ -181,6 +191,22 @@ BODIES = {
     "chained comparison": (lambda i, j: 0 <= i < 3, "no truth value"),
     "mixed dtypes": (lambda i, j: A[i, j] + N[i, j], "different dtypes, float32 and int32"),
     "fraction of an int": (lambda i, j: N[i, j] * 1.5, "not a whole number"),
+    "fraction of numpy": (lambda i, j: N[i, j] * np.float32(1.5), "not a whole number"),
+    "infinity and an int": (lambda i, j: te.minimum(N[i, j], np.float32(np.inf)), "not a whole number"),
+    "literal too large": (
+        lambda i, j: N[i, j] + (2**32 + 5),
+        r"stage X: the literal 4294967301 is out of the range of int32 and meets a value of it; "
+        r'cast that first: te.cast\(x, "int64"\)',
+    ),
+    "bound too large": (lambda i, j: te.select(N[i, j] < 2**32, 1.0, 0.0), "4294967296 is out of the range"),
+    "minimum too large": (lambda i, j: te.minimum(2**33, N[i, j]), "8589934592 is out of the range of int32"),
+    "too large for int64": (
+        lambda i, j: te.cast(N[i, j], "int64") - 2**70,
+        r"1180591620717411303424 is out of the range of int64.* te.cast\(x, \"float64\"\)",
+    ),
+    "too large for a float": (lambda i, j: A[i, j] + 10**400, "0 is out of the range of float32.*math.inf"),
+    "constant infinity": (lambda i, j: te.const(np.inf, "int32"), "inf is not a value of int32"),
+    "constant too large": (lambda i, j: te.const(10**400, "float64"), "0 is not a value of float64"),
     "int division": (lambda i, j: N[i, j] / 2, "use // or te.cast"),
     "division by zero": (lambda i, j: N[i, j] // 0, "by zero"),
     "float modulo": (lambda i, j: A[i, j] % 2, "needs integers"),

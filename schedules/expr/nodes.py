@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar, Union
+from typing import Any, SupportsFloat, TypeVar, Union
 
 from schedules.dtypes import HALF
 
@@ -262,6 +262,9 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
 
 
+RANGES = {d: range(-(1 << bits - 1), 1 << bits - 1) for d, bits in (("int32", 32), ("int64", 64))}
+
+
 def wrap(x: ExprLike, like: str = INDEX) -> Expr:
     """``x`` as an expression; a Python number takes the dtype ``like``."""
     if isinstance(x, Expr):
@@ -271,14 +274,28 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
     number = isinstance(x, (int, float))
     if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
         if is_float(like):
-            return Const(float(x), like)
-        if isinstance(x, float) and not float(x).is_integer():
+            return Const(_as_float(x, like), like)
+        if not hasattr(x, "__index__") and not float(x).is_integer():
             raise TypeError(
                 f"{x!r} is not a whole number but meets a value of dtype {like}; "
                 f'cast first: te.cast(x, "float32")'
             )
+        if like in RANGES and int(x) not in RANGES[like]:
+            wider = "int64" if int(x) in RANGES["int64"] else "float64"
+            raise _out_of_range(x, like, f'cast that first: te.cast(x, "{wider}")')
         return Const(int(x), like)
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression")
+
+
+def _as_float(x: SupportsFloat, dtype: str) -> float:
+    try:
+        return float(x)
+    except OverflowError:  # integers have no end
+        raise _out_of_range(x, dtype, "write it as a float, e.g. math.inf") from None
+
+
+def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
+    return TypeError(f"the literal {x} is out of the range of {dtype} and meets a value of it; {remedy}")
 
 
 def widen(e: Expr) -> Expr:
