@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from autotune import bundle
@@ -47,22 +49,30 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
     _check_length(trace)
-    try:
+    with _within_recursion():
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
         names = [t.name for t in dag.inputs]
         main = _checked(lower(nest), target)
         return main, {names.index(n): _checked(lower(x), target) for n, x in packing.items()}
+
+
+@contextmanager
+def _within_recursion() -> Iterator[None]:
+    """Loops and expressions are walked by recursion, of which Python has a limit."""
+    try:
+        yield
     except RecursionError:
-        raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
+        raise ScheduleError(
+            "the program nests loops or an expression too deeply; split and fuse fewer loops, inline fewer "
+            "stages, or compute the expression in several stages"
+        ) from None
 
 
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
     _check_length(trace)
-    try:
+    with _within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
-    except RecursionError:
-        raise ScheduleError("the schedule nests too many loops; split and fuse fewer of them") from None
     for kernel in program.kernels:
         _check_operations(operations(kernel.body, QUAD))
         _check_shared(kernel, target)
@@ -118,7 +128,8 @@ def _module(func: LoweredFunc, target: Target) -> Module:
     from autotune.codegen.entry import entry
     from autotune.codegen.llvm import Module, emit
 
-    module = emit(func, target)
+    with _within_recursion():
+        module = emit(func, target)
     lines = module.text.count("\n")
     if lines > MAX_LINES:
         raise ScheduleError(
@@ -139,11 +150,12 @@ def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
         from autotune.codegen.gridcode import grid_code
 
         program = grid_program(dag, trace, target)
-        if target.kind == "opencl":
-            return grid_code(program, "opencl", opencl.generate(program)).to_bytes()
-        if emulated(target):
-            return emulator.build(program)
-        made = cuda.generate(program)
+        with _within_recursion():
+            if target.kind == "opencl":
+                return grid_code(program, "opencl", opencl.generate(program)).to_bytes()
+            if emulated(target):
+                return emulator.build(program)
+            made = cuda.generate(program)
         cubin = nvrtc.compile_cubin(made.text, target.arch)
         return grid_code(program, "cuda", made, cubin.data, cubin.facts).to_bytes()
     func, packing = programs(dag, trace, target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import repeat
 from types import MappingProxyType
 
 from schedules import expr as E
@@ -260,7 +261,7 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
             if isinstance(c, Const):
                 return simplify(a if c.value else b, ranges)
             return Select(c, simplify(a, ranges), simplify(b, ranges))
-    new = tuple(simplify(k, ranges) for k in E.children(e))
+    new = tuple(map(simplify, E.children(e), repeat(ranges)))  # (`map` nests no frame of its own)
     return E.rebuild(e, new)
 
 

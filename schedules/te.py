@@ -63,6 +63,8 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte counts
+MAX_DEPTH = 420  # levels of an expression: Python's recursion ends at a thousand calls
+MAX_NODES = 1 << 16  # of a stage's expressions, which take seconds to compile
 _WITNESS_POINTS = 2**20  # domains up to this size are searched exhaustively for a bad index
 
 
@@ -102,6 +104,8 @@ def compute(
         body = fn(*ivars)
     except (TypeError, ZeroDivisionError) as err:
         raise WorkloadError(f"stage {label}: {err}") from err
+    except RecursionError:
+        raise _too_deep(f"stage {label}") from None
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
     else:
@@ -110,6 +114,7 @@ def compute(
         reducer, raxes = None, ()
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
+    _check_size(values, f"stage {label}")
     env |= {v: Var(_unique(v.name, taken)) for v in raxes}
     values = tuple(_bind(v, env, label) for v in values)
     op = Op(
@@ -146,6 +151,27 @@ def _value(x: Any, label: str) -> Expr:
     raise WorkloadError(
         f"stage {label}: the value is {x!r} ({type(x).__name__}); return an expression, "
         'e.g. te.const(0, "int32")'
+    )
+
+
+def _check_size(values: Sequence[Expr], what: str) -> None:
+    """Refuse what compiling would take minutes over, or Python's recursion does not reach the end of."""
+    sizes = [E.size(v) for v in values]
+    if builtins.max(d for _, d in sizes) > MAX_DEPTH:
+        raise _too_deep(what)
+    nodes = builtins.sum(n for n, _ in sizes)
+    if nodes > MAX_NODES:
+        count = f"{nodes}" if nodes < 10**6 else "millions of"
+        raise WorkloadError(
+            f"{what}: its expression, written out, has {count} operations and operands, more than "
+            f"{MAX_NODES}; what is used several times counts each time: make that a stage (te.compute)"
+        )
+
+
+def _too_deep(what: str) -> WorkloadError:
+    return WorkloadError(
+        f"{what}: its expression nests more than {MAX_DEPTH} levels; split it into several stages "
+        "(te.compute), or write a long chain of one operation as a reduction (te.sum, te.reducer)"
     )
 
 
@@ -278,6 +304,7 @@ def reducer(
         xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
         joined = _tuple(combine(xs, ys), len(exprs), f"combine of {name}")
         out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
+        _check_size(out, f"combine of {name}")
         for x, d in zip(out, dtypes, strict=True):
             if E.dtype_of(x) != d or E.variables(x) or builtins.any(o not in xs + ys for o in E.loads(x)):
                 raise WorkloadError(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import autotune as at
+from autotune.targets import detect
 from schedules import expr as E
 from schedules import te
 from schedules.dag import ComputeDAG
-from schedules.errors import WorkloadError
+from schedules.errors import ScheduleError, WorkloadError
 from schedules.model import Workload
+from schedules.schedule import Schedule
 
 ROOT = Path(__file__).resolve().parent.parent
 MATMUL_DIGEST = "8f22a08ab67c14d8623cf3966be373ed"
@@ -222,6 +226,55 @@ def test_bodies_refused(case: str) -> None:
     fn, message = BODIES[case]
     with pytest.raises(WorkloadError, match=message):
         te.compute((4, 6), fn, "X")
+
+
+def repeated(n: int, step: Callable[[E.Expr, E.Expr], E.Expr]) -> ComputeDAG:
+    a = te.placeholder((3,), name="A")
+
+    def value(i: E.Expr) -> E.Expr:
+        x = a[i]
+        for _ in range(n):
+            x = step(x, a[i])
+        return x
+
+    return te.dag([a, te.compute((3,), value, "C")])
+
+
+def test_expressions_that_nest_too_deeply_are_refused() -> None:
+    message = r"stage C: its expression nests more than 420 levels; split it into several stages"
+    for n in (420, 900, 5000):
+        with pytest.raises(WorkloadError, match=message):
+            repeated(n, lambda x, a: x + a)
+    with pytest.raises(WorkloadError, match="nests more than 420 levels"):  # Python gives up before
+        te.compute((3,), lambda i: A[sum([te.minimum(i, 2)] * 5000, i), 0])
+    dag = repeated(400, lambda x, a: x + a)
+    got = at.build(Schedule(dag), target=detect(threads=1))(np.arange(3, dtype=np.float32))
+    np.testing.assert_array_equal(got, np.arange(3) * 401)
+    dag = repeated(400, lambda x, a: te.select(a < 2, x, a))  # takes more calls to compile
+    with pytest.raises(ScheduleError, match="nests loops or an expression too deeply.*in several stages"):
+        at.build(Schedule(dag), target=detect(threads=1))
+
+
+@pytest.mark.parametrize("n", [14, 20, 100])
+def test_expressions_that_are_too_large_written_out_are_refused(n: int) -> None:
+    """Each step uses the one before twice: as a tree it doubles."""
+    count = "131066" if n == 14 else "millions of"
+    with pytest.raises(WorkloadError, match=f"stage C: .* has {count} operations .* than 65536.*a stage"):
+        repeated(n, lambda x, a: (x + a / x) * 0.5)
+    dag = repeated(8, lambda x, a: (x + a / x) * 0.5)
+    (got,) = te.evaluate(dag, [np.array([1, 4, 9], np.float32)])
+    np.testing.assert_allclose(got, [1, 2, 3])
+
+
+def test_a_combine_that_is_too_large_is_refused() -> None:
+    def combine(x: tuple[E.Expr, ...], y: tuple[E.Expr, ...]) -> tuple[E.Expr, ...]:
+        z = x[0]
+        for _ in range(20):
+            z = te.maximum(z + y[0], z)
+        return (z,)
+
+    with pytest.raises(WorkloadError, match="combine of odd: .* has millions of operations"):
+        te.compute((4,), lambda i: te.reducer((0,), combine, "odd")(A[i, K], axis=K))
 
 
 def test_axis_of_another_stage_is_refused() -> None:

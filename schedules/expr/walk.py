@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
 
 from schedules.expr.nodes import (
     Binary,
@@ -58,7 +58,7 @@ def rewrite(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
     kids = children(e)
     if not kids:
         return e
-    new = tuple(rewrite(k, f) for k in kids)
+    new = tuple(map(rewrite, kids, repeat(f)))  # (`map` nests no frame of its own: expressions may be deep)
     return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
 
 
@@ -68,7 +68,7 @@ def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
         return e
     if isinstance(e, Var):
         return env[e.name]
-    return rebuild(e, tuple(substitute(k, env) for k in children(e)))
+    return rebuild(e, tuple(map(substitute, children(e), repeat(env))))
 
 
 def fill(e: Expr, decisions: Mapping[str, int]) -> Expr:
@@ -88,6 +88,24 @@ def walk(e: Expr) -> Iterator[Expr]:
         kids = children(x)
         if kids:
             stack.extend(kids[::-1])
+
+
+def size(e: Expr) -> tuple[int, int]:
+    """Nodes of ``e`` as a tree, and how deep they nest. What is used several times counts each time, but is
+    looked at once."""
+    known: dict[int, tuple[int, int]] = {}
+    stack = [e]
+    while stack:
+        x = stack[-1]
+        kids = children(x)
+        todo = [k for k in kids if id(k) not in known]
+        if todo:
+            stack += todo
+            continue
+        stack.pop()
+        sizes = [known[id(k)] for k in kids]
+        known[id(x)] = 1 + sum(n for n, _ in sizes), 1 + max((d for _, d in sizes), default=0)
+    return known[id(e)]
 
 
 _NONE: frozenset[str] = frozenset()
