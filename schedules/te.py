@@ -217,6 +217,11 @@ def _check_bounds(e: Expr, extents: dict[str, int], guards: tuple[Expr, ...], la
                         f"stage {label}: index {d} of {E.show(e)} is {bad}, outside 0..{t.shape[d] - 1} "
                         f"of {t!r}; correct the index or guard it with te.select"
                     )
+        case Const(value=int(v), dtype=E.INDEX) if v not in E.RANGES["int64"]:
+            raise WorkloadError(
+                f"stage {label}: the literal {v} is out of the range of an axis, 64 bits; compute with "
+                'te.cast(axis, "float64")'
+            )
     for k in E.children(e):
         _check_bounds(k, extents, guards, label)
 

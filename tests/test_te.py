@@ -209,6 +209,10 @@ BODIES = {
         r"1180591620717411303424 is out of the range of int64.* te.cast\(x, \"float64\"\)",
     ),
     "too large for a float": (lambda i, j: A[i, j] + 10**400, "0 is out of the range of float32.*math.inf"),
+    "too large for an axis": (
+        lambda i, j: te.cast(i + 2**70, "int64"),
+        r"stage X: the literal 1180591620717411303424 is out of the range of an axis, 64 bits; compute with",
+    ),
     "constant infinity": (lambda i, j: te.const(np.inf, "int32"), "inf is not a value of int32"),
     "constant too large": (lambda i, j: te.const(10**400, "float64"), "0 is not a value of float64"),
     "int division": (lambda i, j: N[i, j] / 2, "use // or te.cast"),
