@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autotune as at
 from schedules import evaluate as evaluate_module
 from schedules import expr as E
-from schedules import te
+from schedules import interp, te
 from schedules.contraction import contract
 from schedules.dag import Axis, ComputeDAG
 from schedules.errors import WorkloadError
+from schedules.nest import initial
+from schedules.schedule import Schedule
 
 small = st.integers(1, 7)
 
@@ -224,6 +227,26 @@ def test_int_arithmetic_rounds_down_and_wraps() -> None:
     got = te.evaluate(te.dag([x, plain, squares]), [np.full(9, 2**30 + 1, np.int32)])
     for g, total in zip(got, (9 * (2**30 + 1), 9 * (2**30 + 1) * (2**30 + 2)), strict=True):
         assert g[0] == (total + 2**31) % 2**32 - 2**31
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_a_sign_turns_with_zeros_too(dtype: str) -> None:
+    """1 / -x tells the zeros apart."""
+    x = te.placeholder((5,), dtype, "x")
+    y = te.compute((5,), lambda i: -x[i], "y")
+    z = te.compute((5,), lambda i: 1.0 / te.cast(te.cast(-x[i], "float32"), "float64"), "z")
+    data = np.array([0, 1, -2, 3, 0], dtype)
+    if dtype != "int32":
+        data[-1] = -0.0
+    dag = te.dag([x, y, z])
+    with np.errstate(divide="ignore"):
+        want = [(-data).astype(y.dtype), 1 / (-data).astype(np.float64)]
+        arrays = {"x": data, "y": np.empty_like(want[0]), "z": np.empty_like(want[1])}
+        interp.run(initial(dag), arrays)
+    for got in (te.evaluate(dag, [data]), [arrays["y"], arrays["z"]], at.build(Schedule(dag))(data)):
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
 
 
 def test_float32_sums_are_accumulated_in_float64() -> None:

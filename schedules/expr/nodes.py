@@ -58,7 +58,8 @@ class Expr:
         return binary("%", o, self)
 
     def __neg__(self) -> Expr:
-        return binary("-", 0, self)
+        # 0.0 - x has the wrong sign where x is 0.0
+        return binary("*", -1, self) if is_float(dtype_of(self)) else binary("-", 0, self)
 
     def __lt__(self, o: ExprLike) -> Expr:
         return compare("<", self, o)
