@@ -63,8 +63,6 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte counts
-MAX_DEPTH = 420  # levels of an expression: Python's recursion ends at a thousand calls
-MAX_NODES = 1 << 16  # of a stage's expressions, which take seconds to compile
 _WITNESS_POINTS = 2**20  # domains up to this size are searched exhaustively for a bad index
 
 
@@ -157,20 +155,20 @@ def _value(x: Any, label: str) -> Expr:
 def _check_size(values: Sequence[Expr], what: str) -> None:
     """Refuse what compiling would take minutes over, or Python's recursion does not reach the end of."""
     sizes = [E.size(v) for v in values]
-    if builtins.max(d for _, d in sizes) > MAX_DEPTH:
+    if builtins.max(d for _, d in sizes) > E.MAX_DEPTH:
         raise _too_deep(what)
     nodes = builtins.sum(n for n, _ in sizes)
-    if nodes > MAX_NODES:
+    if nodes > E.MAX_NODES:
         count = f"{nodes}" if nodes < 10**6 else "millions of"
         raise WorkloadError(
             f"{what}: its expression, written out, has {count} operations and operands, more than "
-            f"{MAX_NODES}; what is used several times counts each time: make that a stage (te.compute)"
+            f"{E.MAX_NODES}; what is used several times counts each time: make that a stage (te.compute)"
         )
 
 
 def _too_deep(what: str) -> WorkloadError:
     return WorkloadError(
-        f"{what}: its expression nests more than {MAX_DEPTH} levels; split it into several stages "
+        f"{what}: its expression nests more than {E.MAX_DEPTH} levels; split it into several stages "
         "(te.compute), or write a long chain of one operation as a reduction (te.sum, te.reducer)"
     )
 

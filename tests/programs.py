@@ -195,6 +195,15 @@ def integers(dtype: str = "int32") -> ComputeDAG:
     )
 
 
+def doubling(stages: int, n: int = 7) -> ComputeDAG:
+    """Stages that each use the one before twice: inlined, each doubles the expression."""
+    a = te.placeholder((3, n), "float32", "A")
+    x = a
+    for k in range(stages):
+        x = te.compute((3, n), lambda i, j, x=x: te.maximum(x[i, j] - 1.0, a[i, j] - x[i, j]), f"s{k}")
+    return te.dag([a, x])
+
+
 FLOATING: dict[str, Callable[[str], ComputeDAG]] = {
     "matmul": matmul,
     "matmul_relu": matmul_relu,

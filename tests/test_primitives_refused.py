@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from programs import argmax, chain, conv2d, layer_norm, make, matmul, matmul_relu, several
+from programs import argmax, chain, conv2d, doubling, layer_norm, make, matmul, matmul_relu, several
 
 from schedules import te
 from schedules.dag import ComputeDAG
@@ -139,6 +139,11 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (matmul, lambda s: s.inline("Q"), r"there is no block 'Q'; the blocks are C"),
     (matmul, lambda s: s.inline("C"), r"inline C: it is a reduction; use compute_at"),
     (several, lambda s: s.inline("p"), r"it has 2 outputs; only one can be inlined"),
+    (
+        lambda: doubling(18),
+        after(*(lambda s, k=k: s.inline(f"s{k}") for k in range(17))),  # type: ignore[misc]
+        r"inline s1\d: that of s1\d would have more than 65536 operations .* use compute_at instead",
+    ),
     (chain, lambda s: s.inline("d"), r"d is an output of the kernel; inline its producers"),
     (
         matmul_relu,

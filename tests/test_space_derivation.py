@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import check_compiled, inputs
 from log_filler import host
+from programs import doubling
 from space_cases import BIG, big_space, library_case, own_case, target
 from space_expressions import OWN
 from test_cli_bench import SMALL
@@ -66,6 +68,20 @@ def test_spaces_at_big_shapes(name: str) -> None:
     rng = np.random.default_rng(3)
     good = [space.valid(k, space.sample(k, 512, rng)).mean() for k in range(len(space.sketches))]
     assert max(good) > 0.05, "nearly every sample breaks a limit"
+
+
+def test_stages_that_would_double_when_inlined_stay_stages() -> None:
+    """Inlined into one, 40 of them would have 2**40 operations."""
+    dag = doubling(40)
+    start = time.process_time()
+    space = derive(dag, host())
+    assert time.process_time() - start < 5.0
+    rows = space.sample(0, 64, np.random.default_rng(0))
+    (row, *_) = rows[space.valid(0, rows)]
+    s = Schedule.replay(dag, space.trace(0, row), host())
+    assert 2 <= len(s.blocks()) <= 10
+    data = inputs(dag)
+    check_compiled(dag, s.trace, host(), data, te.evaluate(dag, data))
 
 
 def test_every_library_operator_has_a_big_shape() -> None:

@@ -49,6 +49,8 @@ from schedules.expr.show import (
     show,
 )
 from schedules.expr.walk import (
+    MAX_DEPTH,
+    MAX_NODES,
     fill,
     holes,
     loads,
@@ -75,6 +77,8 @@ __all__ = [
     "INDEX",
     "Load",
     "Logic",
+    "MAX_DEPTH",
+    "MAX_NODES",
     "Node",
     "RANGES",
     "Select",

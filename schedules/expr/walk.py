@@ -24,6 +24,9 @@ from schedules.expr.nodes import (
     select,
 )
 
+# Of a stage's expressions: Python's recursion ends at 1000 calls, and so many nodes take seconds to compile.
+MAX_DEPTH, MAX_NODES = 420, 1 << 16
+
 
 def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
     """``e`` with its children replaced, folded again."""

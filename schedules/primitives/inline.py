@@ -26,6 +26,18 @@ from schedules.nest import (
 from schedules.primitives.base import Primitive
 
 
+def outgrown(nest: Nest, b: Block, nodes: int, depth: int) -> Block | None:
+    """A reader of which an expression would have more nodes or levels, were the block inlined into it."""
+    name = b.writes[0].buffer
+    own, levels = E.size(b.values[0])
+    for u in readers(nest, name):
+        for v in (*u.values, *u.where):
+            n, d = E.size(v)
+            if n + own * sum(x.buffer == name for x in E.loads(v)) > nodes or d + levels > depth:
+                return u
+    return None
+
+
 @dataclass(frozen=True)
 class Inline(Primitive):
     """Substitute a block's value into its readers and drop it (TVM: compute_inline).
@@ -61,6 +73,12 @@ class Inline(Primitive):
             )
         if not readers(nest, w.buffer):
             raise ScheduleError(f"inline {self.block}: nothing reads {w.buffer}")
+        u = outgrown(nest, b, E.MAX_NODES, E.MAX_DEPTH)
+        if u is not None:
+            raise ScheduleError(
+                f"inline {self.block}: that of {u.name} would have more than {E.MAX_NODES} operations and "
+                f"operands, or {E.MAX_DEPTH} levels; use compute_at instead"
+            )
         self._check_private(nest, b)
 
     def _check_private(self, nest: Nest, b: Block) -> None:

@@ -68,8 +68,12 @@ def _by_dot_products(d: Draft, b: Block) -> bool:
     return True
 
 
-def reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:
-    """Unscheduled reductions that ``b`` reads: one to tile with ``b`` as its epilogue, and one over rows."""
+def reductions_behind(
+    d: Draft, b: Block, bare: set[str] | None = None
+) -> tuple[Block | None, Block | None]:
+    """Unscheduled reductions that ``b`` reads: one to tile with ``b`` as its epilogue, and one over rows.
+    ``bare`` collects stages with none over rows behind: each is looked at once, however often it is read."""
+    bare = set() if bare is None else bare
     tiled = rows = None
     for x in reads(b):
         for p in writers(d.s.nest, x.buffer):
@@ -78,7 +82,10 @@ def reductions_behind(d: Draft, b: Block) -> tuple[Block | None, Block | None]:
             if is_row_reduction(p):
                 rows = p
             elif is_map(p):
-                rows = rows or reductions_behind(d, p)[1]
+                if rows is None and p.name not in bare:
+                    rows = reductions_behind(d, p, bare)[1]
+                    if rows is None:
+                        bare.add(p.name)
             elif len(p.writes) == 1 and reads_identity(b, x.buffer) and sole_reader(d.s.nest, p) is b:
                 tiled = p
     return tiled, rows

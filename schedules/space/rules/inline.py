@@ -8,6 +8,7 @@ from schedules.space.rules.patterns import (
     is_guarded_copy,
     is_map,
     is_row_reduction,
+    outgrows,
     reduction_length,
 )
 from schedules.space.sketching import Draft
@@ -22,6 +23,8 @@ def inline_stages(d: Draft) -> None:
         nest = d.s.nest
         b = d.block(name)
         if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params:
+            continue
+        if outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
         if not users:

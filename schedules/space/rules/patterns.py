@@ -9,6 +9,15 @@ from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
 from schedules.ir import Block, Nest, blocks
 from schedules.nest import find_loop, readers, reads
+from schedules.primitives.inline import outgrown
+
+MAX_INLINED = 1 << 12, 256  # nodes and levels of an expression: to compute so much again outweighs memory
+
+
+def outgrows(nest: Nest, b: Block) -> bool:
+    """Whether a reader's expression would grow beyond `MAX_INLINED`, were the stage inlined: each use of it
+    computes it again, so that stages that use each other twice double."""
+    return outgrown(nest, b, *MAX_INLINED) is not None
 
 
 def is_map(b: Block) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedules.nest import readers
-from schedules.space.rules.patterns import is_costly, is_guarded_copy, is_map, is_row_reduction
+from schedules.space.rules.patterns import is_costly, is_guarded_copy, is_map, is_row_reduction, outgrows
 from schedules.space.sketching import Draft
 
 
@@ -13,6 +13,8 @@ def inline_stages(d: Draft) -> None:
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)
         if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params:
+            continue
+        if outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
         reducing = [u for u in users if u.reducer is not None]
