@@ -157,7 +157,7 @@ TOO_MUCH: dict[str, tuple[list[Step], str]] = {
     ),
     "one step, many loops": ([split("c_i", *[1] * 5000)], "longer than any schedule"),
     "many steps": ([step("partition", loop="c_i")] * 3000, "longer than any schedule"),
-    "deep nest": ([split("c_i" + "_0" * x, 1) for x in range(250)], "nests too many"),
+    "deep nest": ([split("c_i" + "_0" * x, 1) for x in range(250)], "nests loops or an expression"),
     "buffers beyond every address": (
         [
             step("cache_read", block="c", buffer="a", scope="global"),

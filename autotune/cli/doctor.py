@@ -33,7 +33,8 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         for f in findings:
             colour = _COLOURS[f.status]
             word = "-" if f.status == "ok" and f.remedy else f.status  # there is none, and none is needed
-            out.print(f"[{colour}]{word:4}[/{colour}]  {f.name:{width}}  ", end="")
+            out.print(f"{word:4}", style=colour, end="")
+            out.print(f"  {f.name:{width}}  ", end="")
             out.print(f.detail)
             if f.remedy:
                 out.print(f"{'':6}{'':{width}}  -> {f.remedy}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedules import expr as E
-from schedules.expr import Expr
+from schedules.expr import Compare, Expr
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, walk, with_body
 from schedules.passes.accesses import moved, uses
 from schedules.passes.simplify import expressions, loads
@@ -40,13 +40,13 @@ def _place(s: Stmt, b: Buffer) -> Stmt:
 
 
 def _goes_on(loop: Loop, b: Buffer) -> bool:
-    """Whether iterations may read what an earlier one wrote: some writes are guarded by the loop, as those of
-    initial values, and some reads are not guarded in the same way."""
+    """Whether iterations read what an earlier one wrote: some writes are for one of them alone, as those of
+    initial values are, and some reads are not."""
     writes: list[frozenset[Expr]] = []
     reads: list[frozenset[Expr]] = []
 
     def go(s: Stmt, conds: frozenset[Expr]) -> None:
-        if isinstance(s, Guard) and not s.speculative and loop.var in E.variables(s.cond):
+        if isinstance(s, Guard) and _is_for_one(s.cond, loop.var):
             conds |= {s.cond}
         if any(ld.buffer == b.name for ld in loads(s)):
             reads.append(conds)
@@ -57,6 +57,11 @@ def _goes_on(loop: Loop, b: Buffer) -> bool:
 
     go(loop.body, frozenset())
     return any(not w <= r for w in writes for r in reads)
+
+
+def _is_for_one(cond: Expr, var: str) -> bool:
+    """Whether a condition asks for one value of a variable, not for a range."""
+    return any(isinstance(x, Compare) and x.op == "==" and var in E.variables(x) for x in E.walk(cond))
 
 
 def _alloc(s: Stmt, b: Buffer) -> Stmt:
