@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, delete, func, select, text
 from sqlalchemy.orm import Session
 
 from kernels_db.ranking import ORDER, REPRESENTS
+from kernels_db.records import REJECTED
 from kernels_db.schema import (
     MachineRow,
     PinRow,
@@ -60,7 +61,7 @@ def _prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: boo
         RecordRow.status.not_in(("wrong_result", "out_of_bounds")),
         RecordRow.uid.not_in(select(PinRow.record)),
         RecordRow.uid.not_in(
-            select(VerificationRow.record).where(VerificationRow.status.in_(("wrong", "failed")))
+            select(VerificationRow.record).where(VerificationRow.status.in_(REJECTED))
         ),
     ]
     total = session.scalar(select(func.count()).select_from(RecordRow)) or 0

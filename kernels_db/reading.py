@@ -16,7 +16,7 @@ from kernels_db.lookup import stored_record, stored_target
 from kernels_db.pins import Pin
 from kernels_db.place import Place, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
-from kernels_db.records import Hit, Machine, Origin, Record, Run, host_digest
+from kernels_db.records import REJECTED, Hit, Machine, Origin, Record, Run, host_digest
 from kernels_db.schema import MachineRow, PinRow, RecordRow, RunRow, TargetRow, VerificationRow, WorkloadRow
 from schedules.model import Target, Workload
 
@@ -80,7 +80,7 @@ class LogReader:
         """The records of a task that verifying on such a machine took out of the ranking."""
         task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
         here = VerificationRow.host == host_digest(machine)
-        bad = here & VerificationRow.status.in_(("wrong", "failed"))
+        bad = here & VerificationRow.status.in_(REJECTED)
         query = select(RecordRow).join(VerificationRow, VerificationRow.record == RecordRow.uid).where(bad)
         with self._read() as session:
             return self._records(session, query.where(*task).order_by(RecordRow.uid))

@@ -184,7 +184,8 @@ RECORD_COLUMNS = (
 
 
 HARDWARE = ("architecture", "cpu", "cpus", "memory_gib", "system")
-VERDICTS = ("ok", "slower", "wrong", "failed")
+REJECTED = ("wrong", "failed")  # of verifying: what has one is not ranked, and not forgotten
+VERDICTS = ("ok", "slower", *REJECTED)
 
 
 def host_digest(machine: Mapping[str, Any]) -> str:

@@ -126,8 +126,8 @@ def rounding(dtype: str) -> Callable[[Any], Any]:
 
 def saturating(dtype: str) -> Callable[[float], int]:
     """A float as an integer of the dtype, cut off at its ends; NaN is 0 (as LLVM's fptosi.sat)."""
-    most = (1 << (int(dtype[3:]) - 1)) - 1
-    return lambda v: 0 if v != v else most if v > most else -most - 1 if v < -most - 1 else int(v)
+    least, most = E.RANGES[dtype][0], E.RANGES[dtype][-1]
+    return lambda v: 0 if v != v else int(min(max(v, least), most))
 
 
 def _half(v: Any) -> float:
@@ -177,7 +177,7 @@ class Compiler:
                 return lambda env: x(env) if k(env) else y(env)
             case Cast(dtype=d, a=a):
                 x = self.expr(a)
-                whole = d in ("int32", "int64") and E.is_float(E.dtype_of(a))
+                whole = d in E.RANGES and E.is_float(E.dtype_of(a))
                 r = saturating(d) if whole else rounding(d)
                 return lambda env: r(x(env))
             case Load(buffer=b, indices=ix):

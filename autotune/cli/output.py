@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -33,10 +34,9 @@ def error_document(message: str, status: int) -> str:
 def console(stderr: bool = False) -> Console:
     """A console on stdout or stderr; lines of a pipe are not wrapped at the width of a terminal. What it
     prints may come from a log or a file, so that brackets are no markup."""
-    found = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
-    if found.is_terminal:
-        return found
-    return Console(stderr=stderr, highlight=False, markup=False, width=PLAIN_WIDTH)
+    made = partial(Console, stderr=stderr, highlight=False, markup=False)
+    found = made(soft_wrap=True)
+    return found if found.is_terminal else made(width=PLAIN_WIDTH)
 
 
 def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -54,7 +54,7 @@ LAG = 1024  # bytes that the next row follows behind; by 256 loads still wait
 def software_pipeline(s: Stmt) -> Stmt:
     """``s`` with every serial loop that has the hint pipelined, where what its stages touch allows it and the
     numbers of iterations are known; others stay as they are."""
-    s = with_body(s, lambda x: software_pipeline(x))
+    s = with_body(s, software_pipeline)
     if not isinstance(s, Loop) or s.kind != "serial" or (HINT, 1) not in s.annotations:
         return s
     s = replace(s, annotations=tuple(x for x in s.annotations if x[0] != HINT))

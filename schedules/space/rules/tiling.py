@@ -83,12 +83,9 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         assert packed is not None
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
     rows_on = _row_axes(p, names, axes, v, n)
-    tile = {
-        x: d.choice(f"{producer}.{x}", _row_counts(p, names[x], n[x])) for x in rows_on if x != along
-    } | {v: vec}
+    counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
+    tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
-    if along:
-        tile[along] = d.choice(f"{producer}.{along}", ROWS_OF_SQUARES)
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail, along)
     place = ""  # of a copy that is not made beforehand
     if along or (
@@ -136,10 +133,10 @@ def _fewer_to_pack(d: Draft, p: Block, c: Block, names: dict[str, str], v: str) 
     """Where the operand along ``v`` has to be turned over to be packed, in every call, as that of A times the
     transpose of B: the axis of the other one, if that is smaller. Then what is larger is read as it lies, and
     results are turned over instead. Else an empty name."""
-    n, rows = extents(c), _row_axes(p, names, spatial(c), "", extents(c))
-    read = packed_read(d, p, names[v])
+    n, read = extents(c), packed_read(d, p, names[v])
     if read is None or names[v] in unit_stride_vars(read) or read.buffer in d.s.dag.constants:
         return ""
+    rows = _row_axes(p, names, spatial(c), "", n)
     others = [a for a in rows if a != v and FEWEST <= n[a] <= n[v] // 2]
     if v not in rows or len(others) != 1 or n[v] < SQUARES or reduction_length(p) < BLOCK_REDUCTION:
         return ""
