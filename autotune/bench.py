@@ -111,8 +111,8 @@ def compare(
     the machine allows at best. Before each sample are calls that aren't timed: contenders that read
     the same array would else find it in the caches where another, with one of its own, does not (1x4096x4096
     on an Intel server had 0.87 of numpy's speed after ONNX Runtime, 1.17 where numpy came after it).
-    ``settle_s``: a pause before these: thread pools of OpenMP and OpenBLAS spin for up to a tenth of a second
-    after their last work and would slow the next contender."""
+    ``settle_s``: a pause before these, and before the limit: thread pools of OpenMP, OpenBLAS and ONNX
+    Runtime spin for up to a tenth of a second after their last work and would slow whoever comes next."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
@@ -122,6 +122,7 @@ def compare(
             if r >= MIN_ROUNDS and clock() - start >= seconds:
                 break
             if limit is not None:
+                time.sleep(settle_s)
                 limits.append(limit())
             turn = r % len(contenders)
             for c in (*contenders[turn:], *contenders[:turn]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from autotune.devices import cpu, special
 from schedules.dag import ComputeDAG
@@ -13,7 +12,6 @@ from schedules.flops import count_flops
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 
-SAMPLE_S = 2e-3
 FEW = 8  # times what is written, at which an operator only reads
 KEPT_SHARE = 0.5  # of the last cache, which others use too
 WARM_RUNS = 3  # until times settle (ADR 21)
@@ -82,17 +80,5 @@ def limit_of(
 
     if not workload.flops or dtype not in ("float32", "float64"):
         return fixed_s
-    loops = [cpu.FmaLoop(target, dtype) for _ in range(target.threads)]
-    runs = max(1, round(SAMPLE_S / (loops[0].seconds(200) / 200)))
-    flops_a_sample = sum(loop.flops for loop in loops) * runs
-    if len(loops) == 1:
-        return lambda: max(fixed_s(), workload.flops * loops[0].seconds(runs) / flops_a_sample)
-    pool = ThreadPoolExecutor(len(loops))
-
-    def measure() -> float:
-        # The longest of them: a kernel is done when its last thread is.
-        return max(
-            fixed_s(), workload.flops * max(pool.map(lambda x: x.seconds(runs), loops)) / flops_a_sample
-        )
-
-    return measure
+    loops = cpu.FmaLoops(target, dtype)
+    return lambda: max(fixed_s(), workload.flops / loops.flops_a_second())

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cli_runner import run
-from log_filler import fill
+from log_filler import fill, host
 
 from autotune.bench import Contender, DisagreementError, agree, arrays_for, compare
 from autotune.peers import PEERS, PeerError, peer
 from autotune.peers.with_numpy import EXPRESSIONS
+from autotune.targets import usable_cpu_set
 from autotune.workloads import as_workload
 from schedules import ops
 
@@ -343,3 +346,51 @@ def test_an_operator_or_a_suite_not_both() -> None:
 def test_what_the_file_of_a_suite_says_is_not_said_beside_it(command: str, option: tuple[str, ...]) -> None:
     ran = run(command, "--suite", "x.toml", *option)
     assert ran.status == 2 and f"{option[0]} does not go with --suite" in ran.err
+
+
+@pytest.mark.skipif(len(usable_cpu_set()) < 2, reason="needs two CPUs")
+def test_a_library_that_binds_us_to_one_cpu_binds_nothing_of_the_next_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As importing torch does where OMP_PROC_BIND is set."""
+    from autotune import bench, limits, peers
+
+    file, db = tmp_path / "ops.toml", tmp_path / "t.db"
+    file.write_text(SUITE)
+    fill(db, [("add", {"n": n}, 1e-4) for n in (64, 65, 66)], host(2))
+    cpus, seen = usable_cpu_set(), []
+    real = peers.peer, bench.compare, limits.limit_of
+
+    def binding(name: str) -> peers.Peer:
+        os.sched_setaffinity(0, {min(cpus)})
+        return real[0](name)
+
+    def compare(*args: Any, **kwargs: Any) -> bench.Comparison:
+        seen.append(("compare", usable_cpu_set()))
+        return real[1](*args, **kwargs | {"seconds": 0.0, "settle_s": 0.0})
+
+    def limit_of(*args: Any, **kwargs: Any) -> Any:
+        seen.append(("limit", usable_cpu_set()))
+        return real[2](*args, **kwargs)
+
+    monkeypatch.setattr(peers, "peer", binding)
+    monkeypatch.setattr(bench, "compare", compare)
+    monkeypatch.setattr(limits, "limit_of", limit_of)
+    try:
+        ran = run("bench", "--suite", f"{file}:one", "--threads", "2", "--db", db, "--json")
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert ran.status == 0, ran.err
+    assert seen == [("limit", cpus), ("compare", {min(cpus)})] * 3
+
+
+@pytest.mark.parametrize(
+    "op", ["softmax", "norm2", "reduce_sum", "matmul", "transpose_batch_matmul_softmax", "fused_multiply_add"]
+)
+def test_torch_writes_the_output_that_it_is_given(op: str) -> None:
+    pytest.importorskip("torch")
+    workload = ops.workload(op, SMALL[op])
+    inputs, outputs = arrays_for(workload, 0)
+    with peer("torch").prepare(workload, inputs, outputs, 1) as prepared:
+        prepared.call()
+        agree(workload, "torch", outputs, prepared.result())

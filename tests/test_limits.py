@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import weakref
 from typing import Any
 
 import pytest
 
+from autotune.bench import collector_off
 from autotune.devices import cpu, special
 from autotune.limits import WARM_RUNS, limit_of, outgrows_caches, waits_for_memory, warm_runs
-from autotune.targets import detect
+from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.workloads import as_workload
 from schedules import ops, te
 from schedules.model import Target
@@ -129,3 +133,43 @@ def test_runs_that_bring_arrays_back(op: str, params: dict[str, Any], l3_bytes: 
     assert warm_runs(dag, Target("cpu", "x", limits=limits)) == runs
     assert outgrows_caches(dag, Target("cpu", "x", limits=limits)) is (runs == 1)
     assert not warm_runs(dag, Target("cuda", "sm_90", limits=limits))
+
+
+def test_loops_that_ran_one_after_the_other_are_not_twice_as_fast() -> None:
+    turn = threading.Lock()
+
+    def job() -> float:
+        with turn:
+            time.sleep(0.02)
+        return 0.02
+
+    assert 0.02 == cpu.Together([job]).seconds()  # alone it says itself how long it took
+    assert cpu.Together([job, job]).seconds() >= 0.04
+
+
+@pytest.mark.skipif(not usable_cpu_set(), reason="this system does not tell CPUs")
+def test_loops_keep_the_cpus_of_when_they_were_made() -> None:
+    """Importing torch may bind whoever imports it to one CPU."""
+    cpus = usable_cpu_set()
+    seen: list[frozenset[int]] = []
+
+    def job() -> float:
+        seen.append(usable_cpu_set())
+        return 0.0
+
+    both = cpu.Together([job, job])
+    with on_cpus(frozenset([min(cpus)])):
+        both.seconds()
+    assert seen == [cpus] * 4
+
+
+def test_a_memory_loop_is_gone_with_its_last_reference() -> None:
+    with collector_off():
+        loop = cpu.MemoryLoop(detect(threads=2), "copy", 1 << 16)
+        arrays = weakref.ref(loop._arrays[0][0])
+        del loop
+        for _ in range(100):  # the threads end in a moment
+            if arrays() is None:
+                break
+            time.sleep(0.01)
+        assert arrays() is None

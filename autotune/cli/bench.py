@@ -75,9 +75,13 @@ def bench(
     opt.operator_or_suite(ctx, op, suite)
     where = opt.db_of(db)
 
+    from autotune.targets import usable_cpu_set
+
+    cpus = usable_cpu_set()  # before torch is imported, which may bind us to one: see `_compare`
+
     def one(workload: Workload) -> Comparison:
         skip = suite is not None
-        return _compare(workload, target, threads, where, names, time_s, seed, skip=skip)
+        return _compare(workload, target, threads, where, names, time_s, seed, cpus, skip=skip)
 
     if suite is not None:
         met = _bench_suite(suite, constant_weights, one, json, must_beat)
@@ -110,26 +114,25 @@ class Comparison:
 
 def _compare(
     workload: Workload, target: str, threads: int | None, where: str, names: Sequence[str], time_s: float,
-    seed: int, *, skip: bool = False,
+    seed: int, cpus: frozenset[int], *, skip: bool = False,
 ) -> Comparison:  # fmt: skip
-    """``skip``: leave out peers that have no such operator, rather than raise `PeerError`."""
+    """``cpus``: those that this process came with. With OMP_PROC_BIND importing torch binds us to one, and
+    threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
+    peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
+    `PeerError`."""
     from autotune.bench import Contender, agree, arrays_for, compare
     from autotune.limits import limit_of
     from autotune.loading import load_workload
     from autotune.peers import PeerError, peer
-    from autotune.targets import on_cpus, usable_cpu_set
+    from autotune.targets import on_cpus
 
-    kernel = load_workload(workload, target=target, threads=threads, db=where)
     inputs, outputs = arrays_for(workload, seed)
-    call = _caller(kernel, inputs, outputs)
-    call()
+    with on_cpus(cpus):
+        kernel = load_workload(workload, target=target, threads=threads, db=where)
+        call = _caller(kernel, inputs, outputs)
+        call()
+        limit = limit_of(workload, kernel.target, memory_afresh=True)
     n = kernel.target.threads
-    limit = limit_of(workload, kernel.target, memory_afresh=True)
-    if limit is not None:
-        limit()
-    # Threads are created on the CPUs of who creates them, and with OMP_PROC_BIND importing torch binds us to
-    # one: ours exist already, and each peer makes its own with all CPUs.
-    cpus = usable_cpu_set()
     peers = {name: peer(name) for name in names}
     with ExitStack() as stack:
         contenders = [Contender(TUNED, call)]
@@ -145,7 +148,7 @@ def _compare(
                 continue
             agree(workload, name, prepared.result(), outputs)
             contenders.append(Contender(name, prepared.call, prepared.sample))
-        settle = SETTLE_S if kernel.target.threads > 1 else 0.0
+        settle = SETTLE_S if n > 1 else 0.0
         result = compare(contenders, limit, seconds=time_s, settle_s=settle)
     rows = [
         {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 
@@ -21,6 +22,8 @@ from schedules.expr import Const
 from schedules.ir import Buffer
 from schedules.model import Target
 
+SAMPLE_S = 2e-3  # of a loop on one thread
+TOGETHER_S = 10e-3  # on several: they do not begin at the same instant
 LOOP_S = 0.3e-3  # that a run of the reference loop takes, about
 CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
 STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
@@ -56,9 +59,54 @@ class FmaLoop(_Loop):
         self._pointers = (self._out.ctypes.data,)
 
 
+class Together:
+    """Jobs that run at the same time, one a thread. The threads are kept, and with them the CPUs that they
+    may use: those of whoever made this, which may be bound to one later."""
+
+    def __init__(self, jobs: Sequence[Callable[[], float]]) -> None:
+        self._jobs = list(jobs)
+        self._pool = ThreadPoolExecutor(len(jobs))
+        self.seconds()
+
+    def seconds(self) -> float:
+        """From the first that begins to the last that ends: one after the other they would take twice as
+        long. What a single job says that it took."""
+        if len(self._jobs) == 1:
+            return self._jobs[0]()
+        start = threading.Barrier(len(self._jobs))
+
+        def work(job: Callable[[], float]) -> tuple[float, float]:
+            start.wait()
+            begin = time.perf_counter()
+            job()
+            return begin, time.perf_counter()
+
+        begins, ends = zip(*self._pool.map(work, self._jobs), strict=True)
+        return max(ends) - min(begins)
+
+
+def sample_seconds(threads: int) -> float:
+    """How long a sample of a loop on so many threads should take at least."""
+    return SAMPLE_S if threads == 1 else TOGETHER_S
+
+
+class FmaLoops:
+    """The FMA loop on ``target.threads`` threads at once."""
+
+    def __init__(self, target: Target, dtype: str = "float32") -> None:
+        loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
+        runs = max(1, round(sample_seconds(target.threads) / (loops[0].seconds(200) / 200)))
+        self._flops = sum(x.flops for x in loops) * runs
+        self._jobs = Together([partial(x.seconds, runs) for x in loops])
+
+    def flops_a_second(self) -> float:
+        """The rate now."""
+        return self._flops / self._jobs.seconds()
+
+
 class MemoryLoop:
     """A loop over a working set of this many bytes in all, on ``target.threads`` threads at once: see
-    `bandwidth` for the modes. A sample takes 2 ms or one pass."""
+    `bandwidth` for the modes. A sample takes `sample_seconds` or one pass."""
 
     def __init__(self, target: Target, mode: str, working_set: int) -> None:
         if mode not in MODES:
@@ -69,17 +117,22 @@ class MemoryLoop:
         n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
         shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
         params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
-        self._object = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
+        bench = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1)).bench
         self._arrays = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
         pointers = [[a.ctypes.data for a in each] for each in self._arrays]
-        runs = max(1, round(2e-3 / max(1e-9, self._object.bench(pointers[0], 1) * 1e-9)))
+        once = max(1e-9, bench(pointers[0], 1) * 1e-9)
+        runs = max(1, round(sample_seconds(target.threads) / once))
         self._moved = 4 * n * arrays * runs * target.threads
-        self._jobs = [lambda p=p: self._object.bench(p, runs) * 1e-9 for p in pointers]
-        _together(self._jobs)
+        # without ``self``: arrays of a cycle would stay until the collector comes
+        self._jobs = Together([partial(_seconds, bench, each, runs) for each in pointers])
 
     def bytes_a_second(self) -> float:
         """The rate now."""
-        return self._moved / _together(self._jobs)
+        return self._moved / self._jobs.seconds()
+
+
+def _seconds(bench: Callable[[Sequence[int], int], float], pointers: Sequence[int], runs: int) -> float:
+    return bench(pointers, runs) * 1e-9
 
 
 class TileLoop(_Loop):
@@ -137,17 +190,14 @@ def spells() -> Iterator[None]:
 
 
 def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:
-    """FLOP/s of the FMA loop on ``target.threads`` threads at once, best of ``rounds`` rounds of about 2
-    ms."""
+    """FLOP/s of the FMA loop on ``target.threads`` threads at once, best of ``rounds`` rounds."""
     return _peak_flops(target, dtype, rounds)
 
 
 @cache
 def _peak_flops(target: Target, dtype: str, rounds: int) -> float:
-    loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
-    runs = max(1, round(2e-3 / (loops[0].seconds(200) / 200)))
-    best = min(_together([partial(x.seconds, runs) for x in loops]) for _ in range(rounds))
-    return sum(x.flops for x in loops) * runs / best
+    loops = FmaLoops(target, dtype)
+    return max(loops.flops_a_second() for _ in range(rounds))
 
 
 def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5) -> float:
@@ -184,26 +234,6 @@ def level_bytes(target: Target, working_set: int) -> int:
         if working_set <= size:
             return size // 2
     return working_set if working_set <= target.limit("l3_bytes") * target.threads else 1 << 28
-
-
-def _together(jobs: Sequence[Callable[[], float]]) -> float:
-    """Run jobs at the same time, one a thread; the longest of the seconds they return."""
-    if len(jobs) == 1:
-        return jobs[0]()
-    start, seconds = threading.Barrier(len(jobs)), [0.0] * len(jobs)
-
-    def work(i: int) -> None:
-        start.wait()
-        t0 = time.perf_counter()
-        jobs[i]()
-        seconds[i] = time.perf_counter() - t0
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(jobs))]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    return max(seconds)
 
 
 def vector_lanes(target: Target, dtype: str) -> int:
