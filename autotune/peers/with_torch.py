@@ -53,6 +53,7 @@ def prepared(call: Call) -> Prepared:
     last: list[Any] = [None]
 
     def run() -> None:
+        last[0] = None  # its memory is the next result's, as in a program that goes on
         last[0] = call()
 
     return Prepared(run, lambda: [np.ascontiguousarray(last[0].numpy())])
@@ -77,7 +78,7 @@ def _matmul_bias_gelu(p: Params, x: list[Any], out: Any) -> Call:
 
 
 def _softmax(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.softmax(x[0], -1)
+    return lambda: torch.softmax(x[0], -1, out=out)
 
 
 def _layer_norm(p: Params, x: list[Any], out: Any) -> Call:
@@ -97,11 +98,12 @@ def _attention(p: Params, x: list[Any], out: Any) -> Call:
 
 def _transpose_batch_matmul_softmax(p: Params, x: list[Any], out: Any) -> Call:
     q, k = x[0].permute(0, 2, 1, 3), x[1].permute(0, 2, 3, 1)
-    return lambda: torch.softmax(torch.matmul(q, k, out=out), -1)
+    scores = None if out is None else torch.empty_like(out)
+    return lambda: torch.softmax(torch.matmul(q, k, out=scores), -1, out=out)
 
 
 def _norm2(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.linalg.vector_norm(x[0].flatten(1), dim=1)
+    return lambda: torch.linalg.vector_norm(x[0].flatten(1), dim=1, out=out)
 
 
 def _reduce_sum(p: Params, x: list[Any], out: Any) -> Call:
