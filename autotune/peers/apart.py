@@ -18,6 +18,9 @@ from autotune.peers import Arrays, PeerError, Prepared, peer
 from schedules.model import Workload
 
 _STOP, _RESULT = -1, 0  # what may be asked beside a number of calls
+# The GNU allocator begins with 128 KB, and goes up to this in a process that has run for a while: until then
+# it returns what a call frees to the system, and the next call waits for new pages.
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
 @contextmanager
@@ -36,7 +39,7 @@ def prepare_apart(
     process = spawn.Process(
         target=_serve, args=(theirs, name, workload, list(inputs), list(outputs), threads), daemon=True
     )
-    with settings.environment(environment):
+    with settings.environment({**_ALLOCATOR, **environment}):
         process.start()
     theirs.close()
 
@@ -68,6 +71,8 @@ def _serve(
 ) -> None:
     """The other process: answers until it is told to stop, or until whoever asks is gone."""
     try:
+        # copied: numpy asks for huge pages where it allocates, not where it takes what a pipe brought
+        inputs, outputs = [a.copy() for a in inputs], [a.copy() for a in outputs]
         module = peer(name)
         prepare = getattr(module, "prepare_here", module.prepare)
         with prepare(workload, inputs, outputs, threads) as prepared, collector_off():
