@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.codegen import cxx
+from autotune.object_cache import refusal_of
 from autotune.settings import Settings
 
 
@@ -45,7 +46,7 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         ("threading of numpy", blas),
         ("cost model", xgboost),
         ("tuning log", lambda: log(db)),
-        ("object cache", lambda: writable("object cache", settings.cache_dir, "AUTOTUNE_CACHE_DIR")),
+        ("object cache", lambda: objects(settings.cache_dir)),
         ("torch", torch),
         ("cuda", cuda),
         ("opencl", opencl),
@@ -206,6 +207,15 @@ def writable(name: str, folder: Path, variable: str) -> Finding:
             f"name another place with {variable}",
         )
     return Finding(name, "ok", f"{folder}" + ("" if folder.exists() else " (made when first needed)"))
+
+
+def objects(folder: Path) -> Finding:
+    """Whether compiled kernels can be kept in ``folder``, and would be loaded from it."""
+    found = writable("object cache", folder, "AUTOTUNE_CACHE_DIR")
+    refusal = refusal_of(folder.stat()) if found.status == "ok" and folder.exists() else None
+    if refusal is None:
+        return found
+    return Finding("object cache", "warn", f"{folder} {refusal}: it is not used", f"chmod 700 {folder}")
 
 
 def torch() -> Finding:

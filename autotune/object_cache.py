@@ -94,7 +94,7 @@ class ObjectCache:
         except OSError as err:
             self._warn(f"{err.strerror}")
             return None
-        refusal = _refusal(os.fstat(folder))
+        refusal = refusal_of(os.fstat(folder))
         if refusal:
             os.close(folder)
             self._warn(f"the directory {refusal}; give it to this user alone (chmod 700)")
@@ -104,7 +104,7 @@ class ObjectCache:
     def _read(self, name: str, folder: int) -> bytes | None:
         with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as f:
             status = os.fstat(f.fileno())
-            refusal = _refusal(status)
+            refusal = refusal_of(status)
             if refusal or not stat.S_ISREG(status.st_mode):
                 self._warn(f"{name} {refusal or 'is not a regular file'}; remove it")
                 return None
@@ -168,7 +168,7 @@ class ObjectCache:
             log.warning("object cache %s is not used: %s", self.directory, reason)
 
 
-def _refusal(status: os.stat_result) -> str | None:
+def refusal_of(status: os.stat_result) -> str | None:
     """Why a file or directory is not to be trusted, or None."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to {os.geteuid()}"

@@ -58,3 +58,13 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.
         and "Permission denied" in found.detail
         and "AUTOTUNE_CACHE_DIR" in found.remedy
     )
+
+
+def test_a_cache_that_others_may_write_is_said_not_to_be_used(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o775)
+    found = doctor.objects(folder)
+    assert found.status == "warn" and "0775" in found.detail and found.remedy == f"chmod 700 {folder}"
+    folder.chmod(0o700)
+    assert doctor.objects(folder).status == "ok"
