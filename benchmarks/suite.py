@@ -5,7 +5,8 @@
 torch's threads are bound to CPUs (OMP_PROC_BIND): unbound, two of them may share one for tens of
 milliseconds and spin against each other, and it seems a hundred times slower than it is. Each row tunes from
 nothing, in a log of its own, then compares interleaved (``autotune bench``). Rows that the file has are kept,
-so that a run can be resumed. A group counts once: the geometric mean of its shapes.
+so that a run can be resumed, and say what they were made with; a task of two groups is measured once. A group
+counts once: the geometric mean of its shapes.
 ``--markdown`` prints the table of a file.
 """
 
@@ -54,7 +55,16 @@ def words(task: Task) -> list[str]:
     params = dict(task.workload.params)
     layout = params.pop("layout", None)
     shape = ",".join(f"{k}={param_text(v)}" for k, v in params.items())
-    return [task.workload.op, "--shape", shape, *(["--layout", str(layout)] if layout else [])]
+    dtype = dtype_of(task)
+    return [
+        task.workload.op, "--shape", shape,
+        *(["--layout", str(layout)] if layout else []),
+        *(["--dtype", dtype] if dtype != "float32" else []),
+    ]  # fmt: skip
+
+
+def dtype_of(task: Task) -> str:
+    return task.workload.dag.inputs[0].dtype
 
 
 def one_task_suite(task: Task, path: Path) -> Path:
@@ -65,6 +75,7 @@ def one_task_suite(task: Task, path: Path) -> Path:
     fixed = f'fixed = {{ layout = "{layout}" }}\n' if layout else ""
     path.write_text(
         f'[[group]]\nsuite = "one"\nname = "one"\nop = "{task.workload.op}"\n'
+        f'dtype = "{dtype_of(task)}"\n'
         f"fields = {json.dumps(list(params))}\nshapes = [{json.dumps(shape)}]\n{fixed}"
     )
     return path
@@ -76,7 +87,9 @@ def settings(task: Task, threads: int) -> list[str]:
     return [*known, "--threads", str(threads)]
 
 
-def row(task: Task, threads: int, budget: str, duration: str, peers: str) -> dict[str, Any]:
+def row(
+    task: Task, threads: int, budget: str, duration: str, peers: str, made: dict[str, Any]
+) -> dict[str, Any]:
     common = [*words(task), *settings(task, threads)]
     with tempfile.TemporaryDirectory() as tmp:
         db = ["--db", f"{tmp}/tuning.db"]
@@ -97,6 +110,7 @@ def row(task: Task, threads: int, budget: str, duration: str, peers: str) -> dic
         "tuned_time_s": tuned["best"]["time_s"],
         "tuned_share_of_peak": tuned["best"]["share_of_peak"],
         **compared,
+        **made,
     }
 
 
@@ -152,16 +166,24 @@ def main() -> None:
         command = f"{name} --threads {options.threads} --budget {options.budget} "
         command += f"--duration {options.duration} --against {options.against}"
         command += " --constant-weights" if options.constant_weights else ""
-        done |= {"machine": machine(), "command": command, "commit": commit()}
-        have = [r["task"] for r in done["rows"]]
+        made = {"command": command, "commit": commit()}
+        done |= {"machine": machine(), **made}
         for task in read(options.suite, options.constant_weights):
             if options.constant_weights and not task.workload.dag.constants:
                 continue  # nothing is known ahead: the other table has it
-            if [*words(task), *settings(task, options.threads)] in have:
+            words_of = [*words(task), *settings(task, options.threads)]
+            same = {(r["suite"], r["group"]): r for r in done["rows"] if r["task"] == words_of}
+            if (task.suite, task.group) in same:
                 continue
-            limits = (options.threads, options.budget, options.duration)
-            done["rows"].append(row(task, *limits, options.against))
-            options.out.write_text(json.dumps(done, indent=1) + "\n")
+            if same:
+                new = next(iter(same.values())) | {"suite": task.suite, "group": task.group}
+            else:
+                limits = (options.threads, options.budget, options.duration)
+                new = row(task, *limits, options.against, made)
+            done["rows"].append(new)
+            written = options.out.with_suffix(".part")
+            written.write_text(json.dumps(done, indent=1) + "\n")
+            written.replace(options.out)  # whole, or not at all
             last = done["rows"][-1]
             print(
                 f"{last['task'][:3]}: {last['ratio']} {last['rows'][0]['share_of_peak']}",
