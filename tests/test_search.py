@@ -193,6 +193,13 @@ def test_all_failing_does_not_stop_a_search() -> None:
     assert len(results) == 64
 
 
+def test_sketches_that_only_failed_go_on_when_the_one_that_works_is_used_up() -> None:
+    space = FormulaSpace(choices=((1,), (6, 6), (6, 6)))
+    results = simulate(create("evolutionary", space, "analytic"), space, 64, fail=lambda c: c.sketch > 0)
+    assert len(results) == 64
+    assert best(results) > 0
+
+
 def test_every_sketch_is_tried_before_any_is_neglected() -> None:
     space = FormulaSpace(choices=((9, 9, 9),) * 20, peaks=tuple(np.linspace(0.2, 1, 20)))
     policy = create("evolutionary", space, "xgb")

@@ -266,7 +266,7 @@ class EvolutionarySearch:
         """Divide ``n`` trials over sketches: (position in ``sketches``, trials). A model fitted on
         the sketch that leads knows the others badly, so each gets trials in proportion to its
         best, and fewer the more it has had."""
-        if len(sketches) < 2 or n < 1 or not self._best.any():
+        if len(sketches) < 2 or n < 1 or not self._best[sketches].any():
             return []
         had = np.array([self._known.count(s) for s in sketches])
         weight = (self._best[sketches] / self._best.max()) ** 8 / np.sqrt(1 + had)
