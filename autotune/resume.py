@@ -60,7 +60,7 @@ def throughput(status: str, time_s: float | None) -> float:
 
 def read(records: Iterable[Record], space: Space, most: int = MOST) -> Earlier:
     """Sum up records, oldest first: the last final of a trace counts, else its fastest trial. Learnt from are
-    the ``most`` fastest, fastest first."""
+    the ``most`` fastest, in the order of their trials: how long nothing better was found is part of it."""
     reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
     decided: dict[str, Candidate] = {}
     told: dict[str, Mapping[str, Any]] = {}
@@ -76,9 +76,11 @@ def read(records: Iterable[Record], space: Space, most: int = MOST) -> Earlier:
         facts = record.environment.get(FACTS)
         if isinstance(facts, dict):
             told.setdefault(record.trace_digest, facts)
-    fastest = sorted(decided, key=lambda d: (-reached[d][0], d))[:most]
+    fastest = set(sorted(decided, key=lambda d: (-reached[d][0], d))[:most])
     results = [
-        Result(decided[d], reached[d][0], told.get(d)) for d in fastest if _makes(space, decided[d], d)
+        Result(decided[d], reached[d][0], told.get(d))
+        for d in reached
+        if d in fastest and _makes(space, decided[d], d)
     ]
     return Earlier(len(reached), frozenset(reached), tuple(_valid(space, results)))
 

@@ -82,10 +82,11 @@ def _rows(
         return None
     if other.feature_names != space.feature_names:
         return None
-    results = resume.read(log.seen(workload, target), other, most=2 * ROWS).results  # fastest first
+    earlier = resume.read(log.seen(workload, target), other, most=2 * ROWS)
+    results = sorted(earlier.results, key=lambda r: -r.throughput)
     half = ROWS // 2
     rest = results[half:]
-    chosen = (*results[:half], *rest[:: max(1, len(rest) // half)][:half])
+    chosen = results[:half] + rest[:: max(1, len(rest) // half)][:half]
     features, throughput = [], []
     for s, name in enumerate(other.sketches):
         mine = [r for r in chosen if r.candidate.sketch == s]

@@ -366,6 +366,19 @@ def test_records_of_another_space_only_exclude(log: Log) -> None:
         assert r.throughput == pytest.approx(1 / (trials[digest].time_s or 0))
 
 
+def test_what_is_resumed_comes_in_the_order_of_its_trials(log: Log) -> None:
+    space = FormulaSpace()
+    run(log, FakeMeasurer(space), search="random")
+    trials = [r for r in log.seen(WORKLOAD, TARGET) if r.kind == "trial"]
+
+    def rows(most: int) -> list[tuple[int, ...]]:
+        return [r.candidate.row for r in resume.read(log.records(), space, most).results]
+
+    assert rows(100) == [tuple(r.environment[resume.DECISIONS]) for r in trials]
+    fastest = sorted(trials, key=lambda r: r.time_s or 0.0)[:5]
+    assert rows(5) == [tuple(r.environment[resume.DECISIONS]) for r in trials if r in fastest]
+
+
 def test_resumed_throughput() -> None:
     assert resume.throughput("ok", 0.5) == 2
     assert resume.throughput("slow", 0.5) == 2
