@@ -7,13 +7,15 @@ written by hand, only says what need not be measured again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.kernels import generator_version
 from autotune.search.base import Result
 from kernels_db.records import Record
 from schedules.model import Target, Workload
@@ -58,15 +60,23 @@ def throughput(status: str, time_s: float | None) -> float:
     return 1.0 / time_s if status in ("ok", "slow") and time_s is not None and time_s > 0 else 0.0
 
 
-def read(records: Iterable[Record], space: Space, most: int = MOST) -> Earlier:
-    """Sum up records, oldest first: the last final of a trace counts, else its fastest trial. Learnt from are
-    the ``most`` fastest, in the order of their trials: how long nothing better was found is part of it."""
+def read(log: Log, workload: Workload | str, target: Target | str, space: Space, most: int = MOST) -> Earlier:
+    """Sum up a task's records, oldest first: the last final of a trace counts, else its fastest trial. Learnt
+    from are the ``most`` fastest, in the order of their trials: how long nothing better was found is part of
+    it. What failed without being tried, or as the code of another generator, may be tried again."""
     reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
     decided: dict[str, Candidate] = {}
     told: dict[str, Mapping[str, Any]] = {}
-    for record in islice(records, READ):
-        final = record.kind == "final"
+
+    @cache
+    def generator(machine: str) -> object:
+        return log.machine(machine).info.get("generator")
+
+    for record in islice(log.records(workload=workload, target=target), READ):
         value = throughput(record.status, record.time_s)
+        if not value and (record.status == "error" or generator(record.machine) != generator_version()):
+            continue
+        final = record.kind == "final"
         before = reached.get(record.trace_digest)
         if before is None or final or (not before[1] and value > before[0]):
             reached[record.trace_digest] = (value, final)

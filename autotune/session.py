@@ -148,7 +148,7 @@ class Session:
         options = self.options
         policy = policies.create(options.search, space, options.model, options.seed, near, self.target)
         policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
-        earlier = resume.read(self.log.records(workload=self.workload, target=self.target), space)
+        earlier = resume.read(self.log, self.workload, self.target, space)
         policy.exclude(earlier.digests)
         policy.tell(earlier.results)
         self.resumed = earlier.trials

@@ -82,7 +82,7 @@ def _rows(
         return None
     if other.feature_names != space.feature_names:
         return None
-    earlier = resume.read(log.seen(workload, target), other, most=2 * ROWS)
+    earlier = resume.read(log, workload, target, other, most=2 * ROWS)
     results = sorted(earlier.results, key=lambda r: -r.throughput)
     half = ROWS // 2
     rest = results[half:]

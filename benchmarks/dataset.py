@@ -51,7 +51,7 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
         return 0
     space = derive(workload.dag, target)
     policy = policies.create(search, space, "xgb", seed=have, target=target)
-    earlier = resume.read(log.seen(workload, target), space)
+    earlier = resume.read(log, workload, target, space)
     policy.exclude(earlier.digests)
     policy.tell(earlier.results)
     until = min(until, time.monotonic() + MOST_S)

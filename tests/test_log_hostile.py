@@ -97,7 +97,7 @@ def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compi
     with Log(db) as log:
         log.merge(tmp_path / "a.jsonl")
         space = derive(workload().dag, host())
-        assert resume.read(log.records(), space).results == ()
+        assert resume.read(log, workload(), host(), space).results == ()
         for use in (at.load, at.best):
             with pytest.raises((ScheduleError, at.TraceError), match="cannot be used"):
                 use("matmul", **SHAPE, threads=1, db=db)
@@ -211,13 +211,15 @@ def test_a_search_reads_only_so_much_of_a_log(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(resume, "READ", 5)
     seen = 0
 
-    def endless() -> Any:
-        nonlocal seen
-        while True:
-            seen += 1
-            yield NewRecordLike(f"{seen:032x}")
+    class Endless:
+        def records(self, **_: Any) -> Any:
+            nonlocal seen
+            while True:
+                seen += 1
+                yield NewRecordLike(f"{seen:032x}")
 
-    earlier = resume.read(endless(), derive(workload().dag, host()))
+    space = derive(workload().dag, host())
+    earlier = resume.read(Endless(), workload(), host(), space)  # type: ignore[arg-type]
     assert seen <= 6 and earlier.trials == 5
 
 

@@ -16,10 +16,13 @@ from log_cases import TARGETS, copy_of
 
 from autotune import resume, session
 from autotune.measure.results import Measurement
+from autotune.search.policies import create
 from autotune.settings import SettingsError
+from autotune.targets import machine
 from autotune.tuner import Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log, NewRecord
 from schedules.model import Trace
+from schedules.space.base import Candidate
 from tests.search_table import FormulaSpace
 
 WORKLOAD, TARGET = copy_of(64), TARGETS[0]
@@ -357,7 +360,7 @@ def test_records_of_another_space_only_exclude(log: Log) -> None:
     )
     log.add(NewRecord(other.uid, 10, "by hand", wrong, "ok", times_s=(1.0,)))
     records = log.seen(WORKLOAD, TARGET)
-    earlier = resume.read(records, space)
+    earlier = resume.read(log, WORKLOAD, TARGET, space)
     assert {r.trace_digest for r in records} == earlier.digests
     trials = {r.trace_digest: r for r in records if r.kind == "trial" and r.run != other.uid}
     assert len(earlier.results) == 16
@@ -372,11 +375,33 @@ def test_what_is_resumed_comes_in_the_order_of_its_trials(log: Log) -> None:
     trials = [r for r in log.seen(WORKLOAD, TARGET) if r.kind == "trial"]
 
     def rows(most: int) -> list[tuple[int, ...]]:
-        return [r.candidate.row for r in resume.read(log.records(), space, most).results]
+        return [r.candidate.row for r in resume.read(log, WORKLOAD, TARGET, space, most).results]
 
     assert rows(100) == [tuple(r.environment[resume.DECISIONS]) for r in trials]
     fastest = sorted(trials, key=lambda r: r.time_s or 0.0)[:5]
     assert rows(5) == [tuple(r.environment[resume.DECISIONS]) for r in trials if r in fastest]
+
+
+def test_failures_that_say_nothing_of_the_candidate_now_are_not_resumed(log: Log) -> None:
+    space = FormulaSpace()
+    here, generators = machine(), {}
+    for name, info in (("this", here), ("other", here | {"generator": "other"}), ("unknown", {})):
+        generators[name] = log.start_run(WORKLOAD, TARGET, info, seed=0).uid
+    statuses = ("ok", "slow", "crash", "compile_error", "wrong_result", "timeout", "error")
+    candidates = iter(create("random", space).ask(3 * len(statuses)))
+    kept: dict[Candidate, str] = {}
+    for name, made in generators.items():
+        for i, status in enumerate(statuses):
+            c = next(candidates)
+            trace = space.trace(c.sketch, np.array(c.row))
+            times = (1.0,) if status in ("ok", "slow") else ()
+            facts = {resume.DECISIONS: list(c.row)}
+            log.add(NewRecord(made, i, space.sketches[c.sketch], trace, status, "", times, environment=facts))
+            if times or (name == "this" and status != "error"):
+                kept[c] = trace.digest
+    earlier = resume.read(log, WORKLOAD, TARGET, space)
+    assert [r.candidate for r in earlier.results] == list(kept)
+    assert earlier.digests == set(kept.values()) and earlier.trials == len(kept) == 6 + 2 * 2
 
 
 def test_resumed_throughput() -> None:
