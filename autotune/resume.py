@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.kernels import generator_version
 from autotune.search.base import Result
+from kernels_db.errors import LogError
 from kernels_db.records import Record
 from schedules.model import Target, Workload
 from schedules.space.base import Candidate, Space
@@ -45,10 +46,14 @@ def elsewhere(log: Log, workload: Workload, target: Target, space: Space) -> lis
     """What was best for this workload on other targets of the kind, best first, in turns: decisions that are
     valid in this space too. Their times mean nothing here."""
     kept: list[list[Candidate]] = []
-    for w, t in log.tasks():
-        if w != workload.digest or t == target.digest or log.target(t).kind != target.kind:
+    for w, t in log.tasks(workload=workload):
+        try:
+            if t == target.digest or log.target(t).kind != target.kind:
+                continue
+            best = log.top_k(w, t, SEEDS)
+        except LogError:  # damaged, or of a newer version
             continue
-        found = [Result(c, 1.0) for r in log.top_k(w, t, SEEDS) if (c := _candidate(r, space)) is not None]
+        found = [Result(c, 1.0) for r in best if (c := _candidate(r, space)) is not None]
         kept.append([r.candidate for r in _valid(space, found)])
     turns = [c for turn in zip_longest(*kept) for c in turn if c is not None]
     return list(dict.fromkeys(turns))[:SEEDS]

@@ -16,6 +16,7 @@ from autotune import resume
 from autotune.search.evolutionary import model_features, model_matrix
 from autotune.tuning import TuneOptions
 from cost_model.dataset import Dataset
+from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.space.base import Space
@@ -33,17 +34,18 @@ def neighbours(
     log: Log, workload: Workload, target: Target, space: Space, options: TuneOptions
 ) -> Dataset | None:
     """Candidates of the nearest tasks, with the features that a search of ``space`` uses; None where there
-    are none, or the search learns nothing."""
-    if not options.needs_xgboost or options.model == "scratch":
+    are none, or the search learns nothing. What cannot be read of other tasks is passed over."""
+    if not options.needs_xgboost or options.model == "scratch" or workload.op == "custom":
         return None
     here = (workload.digest, target.digest)
     names = model_features(space)
     found: list[tuple[float, str, str]] = []
-    for w, t in log.tasks():
-        if (w, t) == here:
+    for w, t in log.tasks(op=workload.op):
+        try:
+            other, there = log.workload(w), log.target(t)
+        except LogError:  # damaged, or of a newer version
             continue
-        other, there = log.workload(w), log.target(t)
-        if other.op != workload.op or other.op == "custom" or there.kind != target.kind:
+        if (w, t) == here or there.kind != target.kind:
             continue
         d = distance(dict(workload.params), dict(other.params)) + ELSEWHERE * (t != target.digest)
         if d <= FARTHEST:
@@ -78,11 +80,11 @@ def _rows(
 
     try:
         other = derive(log.workload(workload).dag, log.target(target))
+        if other.feature_names != space.feature_names:
+            return None
+        earlier = resume.read(log, workload, target, other, most=2 * ROWS)
     except AutotuneError:
         return None
-    if other.feature_names != space.feature_names:
-        return None
-    earlier = resume.read(log, workload, target, other, most=2 * ROWS)
     results = sorted(earlier.results, key=lambda r: -r.throughput)
     half = ROWS // 2
     rest = results[half:]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
-from sqlalchemy import Engine, Select, func, select, text
+from sqlalchemy import ColumnElement, Engine, Select, func, select, text
 from sqlalchemy.orm import Session
 
 from kernels_db import engine, exchange, lookup, transfer
@@ -179,10 +179,17 @@ class LogReader:
         with self._read() as session:
             return list(session.scalars(select(WorkloadRow.digest).order_by(WorkloadRow.digest)))
 
-    def tasks(self) -> list[tuple[str, str]]:
-        """The (workload, target) digests that have records, sorted."""
+    def tasks(
+        self, *, workload: WorkloadLike | None = None, op: str | None = None
+    ) -> list[tuple[str, str]]:
+        """The (workload, target) digests that have records, sorted; of one workload, or of one operator."""
+        wanted: list[ColumnElement[bool]] = []
+        if workload is not None:
+            wanted.append(RecordRow.workload == _digest(workload))
+        if op is not None:
+            wanted.append(RecordRow.workload.in_(select(WorkloadRow.digest).where(WorkloadRow.op == op)))
         with self._read() as session:
-            found = tasks_of(session)
+            found = tasks_of(session, *wanted)
         for task in found:
             with self._damage("task", repr(task)):
                 _are(str, *task)
@@ -265,9 +272,9 @@ def ranked(workload: str, target: str) -> Select[Any]:
     return select(RecordRow).where(*task, text(REPRESENTS)).order_by(text(ORDER))
 
 
-def tasks_of(session: Session) -> list[tuple[str, str]]:
+def tasks_of(session: Session, *wanted: ColumnElement[bool]) -> list[tuple[str, str]]:
     pair = (RecordRow.workload, RecordRow.target)
-    return [(w, t) for w, t in session.execute(select(*pair).distinct().order_by(*pair))]
+    return [(w, t) for w, t in session.execute(select(*pair).where(*wanted).distinct().order_by(*pair))]
 
 
 def _are(kind: type, *values: object) -> None:

@@ -49,6 +49,17 @@ def test_names_of_a_workload_are_not_its_identity(tmp_path: Path) -> None:
         assert log.workload(copy_of(8).digest).op == "permute"
 
 
+def test_tasks_of_a_workload_and_of_an_operator(tmp_path: Path) -> None:
+    with Log(tmp_path / "a.db") as log:
+        for n, op in ((8, "permute"), (9, "permute"), (10, "copy")):
+            fill(log, 1, copy_of(n, op), TARGETS[0])
+        fill(log, 2, copy_of(8), TARGETS[1])
+        tasks = sorted((copy_of(n).digest, TARGETS[i].digest) for n, i in ((8, 0), (8, 1), (9, 0)))
+        assert log.tasks(op="permute") == tasks and log.tasks(op="matmul") == []
+        assert log.tasks(workload=copy_of(8)) == [t for t in tasks if t[0] == copy_of(8).digest]
+        assert log.tasks(workload=copy_of(8), op="copy") == []
+
+
 def test_filters_and_stats(tmp_path: Path) -> None:
     with Log(tmp_path / "a.db") as log:
         made = fill(log, 10)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
@@ -281,6 +283,22 @@ def test_a_task_does_not_neighbour_itself_and_no_log_teaches_nothing(log: Log) -
     goal = target()
     space = fill(log, matmul(64), goal)
     assert transfer.neighbours(log, matmul(64), goal, space, TuneOptions()) is None
+
+
+def test_what_cannot_be_read_of_other_tasks_teaches_nothing(log: Log) -> None:
+    goal, newer = target(), Target("cpu", "of a newer version")
+    space = fill(log, matmul(64), goal)
+    for workload, there in ((matmul(96), goal), (matmul(128), goal), (matmul(64), newer)):
+        fill(log, workload, there)
+    softmax = ops.workload("softmax", {"m": 64, "n": 64})
+    fill(log, softmax, goal)
+    with closing(sqlite3.connect(log.path)) as con, con:
+        digests = (matmul(96).digest, softmax.digest)
+        con.execute("UPDATE workload SET json = '{\"version\":99}' WHERE digest IN (?, ?)", digests)
+        con.execute("UPDATE target SET json = '{}' WHERE digest = ?", (newer.digest,))
+        con.execute("UPDATE record SET environment = '[' WHERE workload = ?", (matmul(128).digest,))
+    found = transfer.neighbours(log, matmul(80), goal, space, TuneOptions())
+    assert found is not None and len(found) == 30  # of 64 x 64 x 64
 
 
 def test_distance_counts_doublings() -> None:

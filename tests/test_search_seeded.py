@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,3 +77,16 @@ def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(t
             trace = Trace((Step("unroll", (("loop", f"x{i}"),)),))
             log.add(NewRecord(run, i, name, trace, "ok", times_s=[1e-9], environment=said))
         assert set(resume.elsewhere(log, WORKLOAD, HERE, space)) <= set(good)
+
+
+def test_what_cannot_be_read_of_other_targets_is_passed_over(tmp_path: Path) -> None:
+    space, db = derive(WORKLOAD.dag, HERE), tmp_path / "tuning.db"
+    newer, damaged = (replace(OTHER, arch=name) for name in ("newer", "damaged"))
+    good = some(space, 3)
+    for target in (OTHER, newer, damaged):
+        store(db, target, space, good)
+    with closing(sqlite3.connect(db)) as con, con:
+        con.execute("UPDATE target SET json = '{}' WHERE digest = ?", (newer.digest,))
+        con.execute("UPDATE record SET environment = '[' WHERE target = ?", (damaged.digest,))
+    with Log(db) as log:
+        assert resume.elsewhere(log, WORKLOAD, HERE, space) == good
