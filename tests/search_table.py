@@ -37,9 +37,6 @@ class FormulaSpace:
     def holes(self, sketch: int) -> tuple[str, ...]:
         return tuple(f"h{i}" for i in range(len(self.choices[sketch])))
 
-    def size(self, sketch: int) -> float:
-        return float(np.prod(self.choices[sketch]))
-
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         return rng.integers(0, self.choices[sketch], (n, len(self.choices[sketch])), dtype=np.int64)
 

@@ -9,10 +9,13 @@ from autotune.search.base import Known, Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import POLICIES, create
 from autotune.search.table import Sheet, TableSpace
+from autotune.targets import from_name
 from cost_model.base import CostModelError
 from cost_model.models import MODELS
 from cost_model.random import RandomModel
+from schedules import ops
 from schedules.errors import AutotuneError
+from schedules.space import derive
 from schedules.space.base import Candidate
 from tests.search_table import FormulaSpace
 
@@ -284,6 +287,20 @@ def test_known_rows() -> None:
     assert known.admit(Candidate(1, (0, 0, 0))) and not known.admit(Candidate(1, (0, 0, 0)))
     drawn = known.draw(1, 50, np.random.default_rng(0))
     assert len(np.unique(drawn, axis=0)) == 50 == known.fresh(1, drawn).sum()
+
+
+def test_a_sketch_is_searched_until_nothing_new_is_drawn() -> None:
+    """Of a product of one row, whose tiles are many: 1,784 candidates with whole sums."""
+    space = derive(ops.workload("matmul", {"m": 1, "n": 32000, "k": 4096}).dag, from_name("x86-64-v3"))
+    every = space.every(0, 10_000)
+    assert every is not None and len(every) > 1500
+    known, rng = Known(space), np.random.default_rng(0)
+    for row in every[:1500].tolist():
+        known.add(Candidate(0, tuple(row)))
+    assert 0 in known.live() and len(known.draw(0, 4, rng)) == 4
+    for row in every[1500:].tolist():
+        known.add(Candidate(0, tuple(row)))
+    assert not len(known.draw(0, 4, rng)) and 0 not in known.live()
 
 
 def test_unknown_names_are_refused() -> None:

@@ -95,7 +95,6 @@ def test_mutation_changes_most_rows() -> None:
     rng = np.random.default_rng(0)
     rows = space.sample(0, 200, rng)
     assert (space.mutate(0, rows, rng) != rows).any(axis=1).mean() > 0.5
-    assert space.size(0) > 1000
 
 
 def even_tiles(n: int, unit: int) -> list[int]:

@@ -80,11 +80,7 @@ class Known:
 
     def live(self) -> list[int]:
         """Sketches that may still have rows to propose."""
-        return [
-            s
-            for s in range(len(self._space.sketches))
-            if s not in self._exhausted and self.count(s) < self._space.size(s)
-        ]
+        return [s for s in range(len(self._space.sketches)) if s not in self._exhausted]
 
     def fresh(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows are valid and not known, each once."""
@@ -100,7 +96,7 @@ class Known:
     def draw(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         """Up to ``n`` fresh random rows; a sketch that gives none after many draws is exhausted."""
         found = np.zeros((0, len(self._space.holes(sketch))), dtype=np.int64)
-        if sketch in self._exhausted or self.count(sketch) >= self._space.size(sketch):
+        if sketch in self._exhausted:
             return found
         for _ in range(DRAWS):
             more = self._space.sample(sketch, 2 * n + 64, rng)

@@ -48,9 +48,6 @@ class TableSpace:
     def holes(self, sketch: int) -> tuple[str, ...]:
         return self._sheets[sketch].holes
 
-    def size(self, sketch: int) -> float:
-        return float(len(self._sheets[sketch].rows))
-
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         rows = self._sheets[sketch].rows
         return rows[rng.integers(len(rows), size=n)]

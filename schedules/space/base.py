@@ -40,9 +40,6 @@ class Space(Protocol):
     def holes(self, sketch: int) -> tuple[str, ...]:
         """Names of the holes of a sketch, the columns of its rows."""
 
-    def size(self, sketch: int) -> float:
-        """How many rows a sketch has, valid or not; may be huge."""
-
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         """``n`` random rows, not necessarily distinct or valid."""
 

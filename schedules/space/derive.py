@@ -97,9 +97,6 @@ class DerivedSpace:
     def holes(self, sketch: int) -> tuple[str, ...]:
         return tuple(h.name for h in self._sketches[sketch].holes)
 
-    def size(self, sketch: int) -> float:
-        return float(np.prod([h.size() for h in self._sketches[sketch].holes]))
-
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         return H.sample(self._sketches[sketch].holes, n, rng)
 

@@ -34,9 +34,6 @@ class Choice:
     name: str
     options: tuple[int, ...]
 
-    def size(self) -> float:
-        return float(len(self.options))
-
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(self.options, dtype=np.int64)[rng.integers(len(self.options), size=n)]
 
@@ -56,9 +53,6 @@ class PerfectTile:
     of: Expr
     cap: int = 1 << 40
     least: int = 1
-
-    def size(self) -> float:
-        return 8.0
 
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
@@ -94,9 +88,6 @@ class EvenTile:
     name: str
     of: Expr
     unit: Expr
-
-    def size(self) -> float:
-        return 16.0
 
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         """Parts are drawn log-uniform: small tiles are as likely as large ones."""
