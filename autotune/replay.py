@@ -27,6 +27,7 @@ from autotune.search.base import Result, SearchPolicy
 from autotune.search.table import Sheet, TableSpace
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
+from schedules.space.base import Candidate
 
 BATCH = 8  # candidates that a search is asked for at a time
 MOST_BYTES = 1 << 30
@@ -256,7 +257,7 @@ def _of_export(path: Path) -> Table:
 
 def _of_log(log: Log) -> Table:
     """The task with the most candidates whose decisions are recorded."""
-    from autotune.resume import DECISIONS
+    from autotune import resume
     from schedules.space import derive
 
     tasks = log.tasks()
@@ -265,25 +266,21 @@ def _of_log(log: Log) -> Table:
     largest = max(tasks, key=lambda task: sum(log.by_status(*task).values()))
     workload, target = log.workload(largest[0]), log.target(largest[1])
     space = derive(workload.dag, target)
-    number = {name: i for i, name in enumerate(space.sketches)}
-    best: dict[tuple[str, tuple[int, ...]], float] = {}
+    best: dict[Candidate, float] = {}
     for r in log.records(workload=workload, target=target):
-        row = r.environment.get(DECISIONS)
-        if r.sketch not in number or not isinstance(row, list) or not all(type(x) is int for x in row):
-            continue
-        if len(row) != len(space.holes(number[r.sketch])):
-            continue
-        t = r.time_s if r.status in ("ok", "slow") and r.time_s else math.nan
-        key = (r.sketch, tuple(row))
-        if key not in best or not best[key] < t:
-            best[key] = t
+        candidate = resume.candidate_of(r, space)
+        if candidate is not None:
+            t = r.time_s if r.status in ("ok", "slow") and r.time_s else math.nan
+            best[candidate] = float(np.fmin(best.get(candidate, math.nan), t))  # NaN where none ran
     sheets = []
-    for name, i in number.items():
-        mine = [(row, t) for (sketch, row), t in best.items() if sketch == name]
+    for i, name in enumerate(space.sketches):
+        mine = [(c.row, t) for c, t in best.items() if c.sketch == i]
         if mine:
             rows = np.array([row for row, _ in mine], dtype=np.int64).reshape(len(mine), -1)
             times = np.array([t for _, t in mine])
             sheets.append(Sheet(name, space.holes(i), rows, times, space.features(i, rows)))
     if not sheets:
         raise ReplayError(f"{log.path}: no record has decisions of this version's space; tune anew")
+    if not np.isfinite(list(best.values())).any():
+        raise ReplayError(f"{log.path}: none of the {len(best)} configurations of its largest task ran")
     return Table(f"{workload.op} on {target.arch}", TableSpace(sheets, space.feature_names))

@@ -53,7 +53,7 @@ def elsewhere(log: Log, workload: Workload, target: Target, space: Space) -> lis
             best = log.top_k(w, t, SEEDS)
         except LogError:  # damaged, or of a newer version
             continue
-        found = [Result(c, 1.0) for r in best if (c := _candidate(r, space)) is not None]
+        found = [Result(c, 1.0) for r in best if (c := candidate_of(r, space)) is not None]
         kept.append([r.candidate for r in _valid(space, found)])
     turns = [c for turn in zip_longest(*kept) for c in turn if c is not None]
     return list(dict.fromkeys(turns))[:SEEDS]
@@ -85,7 +85,7 @@ def read(log: Log, workload: Workload | str, target: Target | str, space: Space,
         before = reached.get(record.trace_digest)
         if before is None or final or (not before[1] and value > before[0]):
             reached[record.trace_digest] = (value, final)
-        candidate = _candidate(record, space)
+        candidate = candidate_of(record, space)
         if candidate is not None:
             decided.setdefault(record.trace_digest, candidate)
         facts = record.environment.get(FACTS)
@@ -100,7 +100,7 @@ def read(log: Log, workload: Workload | str, target: Target | str, space: Space,
     return Earlier(len(reached), frozenset(reached), tuple(_valid(space, results)))
 
 
-def _candidate(record: Record, space: Space) -> Candidate | None:
+def candidate_of(record: Record, space: Space) -> Candidate | None:
     """The decisions that a record claims, if they fit a sketch of this space in kind."""
     row = record.environment.get(DECISIONS)
     if record.sketch not in space.sketches or not isinstance(row, list):

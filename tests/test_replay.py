@@ -14,7 +14,13 @@ from cli_runner import run
 
 import autotune as at
 from autotune.replay import ReplayError, read, replay
+from autotune.resume import DECISIONS
+from autotune.search.policies import create
 from autotune.search.table import Sheet, TableSpace
+from autotune.targets import from_name
+from kernels_db import Log, NewRecord
+from schedules import ops
+from schedules.space import derive
 from schedules.space.base import Candidate
 
 X, Y, KIND = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 5, 6, 7, 8), ("row", "column")
@@ -142,6 +148,30 @@ def test_our_own_log_and_its_export(tmp_path: Path) -> None:
         ran = replay(table, "evolutionary", "xgb", 50, 0)
         assert len(ran.best_s) == table.space.configurations
         assert ran.best_s[-1] == pytest.approx(table.space.times_s.min())
+
+
+def test_failures_and_decisions_of_no_space_in_a_log(tmp_path: Path) -> None:
+    workload, target = ops.workload("matmul", {"m": 16, "n": 24, "k": 8}), from_name("x86-64-v3")
+    space, db = derive(workload.dag, target), tmp_path / "tuning.db"
+    c = create("random", space).ask(1)[0]
+    trace = space.trace(c.sketch, np.array(c.row))
+
+    def add(status: str, row: list[int], times: tuple[float, ...] = ()) -> None:
+        name, facts = space.sketches[c.sketch], {DECISIONS: row}
+        log.add(NewRecord(made, 0, name, trace, status, times_s=times, environment=facts))
+
+    with Log(db) as log:
+        made = log.start_run(workload, target, {}, seed=0).uid
+        add("ok", [2**63] * len(c.row), (1.0,))
+        add("crash", list(c.row))
+    with pytest.raises(ReplayError, match="none of the 1 configurations of its largest task ran"):
+        read(db)
+    assert run("replay", db).status == 2
+    with Log(db) as log:
+        for t in (3.0, 2.0):
+            add("ok", list(c.row), (t,))
+        add("timeout", list(c.row))
+    assert read(db).space.times_s.tolist() == [2.0]
 
 
 @pytest.mark.parametrize(
