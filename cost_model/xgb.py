@@ -136,7 +136,7 @@ class XGBModel:
             "subsample": 0.8,
             "colsample_bytree": 0.6,
             "nthread": 1,
-            "seed": self._seed * self._models + k,
+            "seed": (self._seed * self._models + k) % 2**31,  # more would not fit into xgboost's
             "verbosity": 0,
         }
 

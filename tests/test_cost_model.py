@@ -70,6 +70,14 @@ def test_contract(name: str, tmp_path: Path) -> None:
         assert 0.4 < metrics.pairwise_accuracy(scores, truth) < 0.6
 
 
+def test_every_seed_of_a_tune_is_one_of_a_model() -> None:
+    x, y = measured(50, 0)
+    for name in MODELS:
+        model = create(name, NAMES, seed=2**63 - 1)
+        model.fit(x, y)
+        assert model.ready
+
+
 def test_learned_beats_analytic_beats_random() -> None:
     x, y = measured(300, 0)
     held_out, truth = measured(300, 1)
