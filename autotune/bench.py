@@ -18,6 +18,7 @@ import numpy as np
 
 from autotune.limits import warm
 from autotune.measure.check import Checker
+from autotune.measure.inputs import random_inputs
 from schedules.dtypes import HALF
 from schedules.errors import AutotuneError
 from schedules.model import Workload
@@ -31,16 +32,10 @@ class DisagreementError(AutotuneError):
 
 
 def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs (standard normal, small integers for integer dtypes) and NaN- or zero-filled outputs."""
-    random = np.random.default_rng(seed)
-    inputs = []
-    for t in workload.dag.inputs:
-        if t.dtype.startswith("int"):
-            inputs.append(random.integers(-8, 9, t.shape, dtype=t.dtype))
-        else:
-            inputs.append(random.standard_normal(t.shape).astype(t.dtype))
+    """Inputs as `random_inputs` draws them, and NaN- or zero-filled outputs."""
     made = [workload.dag.tensors[n] for n in workload.dag.outputs]
-    return inputs, [np.full(t.shape, np.nan if t.dtype.startswith("float") else 0, t.dtype) for t in made]
+    outputs = [np.full(t.shape, np.nan if t.dtype.startswith("float") else 0, t.dtype) for t in made]
+    return random_inputs(workload.dag, seed), outputs
 
 
 def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
