@@ -167,6 +167,18 @@ def test_finalists_keep_their_order_and_cost_only_themselves() -> None:
     assert slow.time_s is not None and fast.time_s is not None and slow.time_s > 2 * fast.time_s
 
 
+def test_a_finalist_that_is_slower_than_all_that_are_kept_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.measure.measurer.KEEP_OBJECTS", 2)
+    fast, slow = [fakes.trace("steady", n) for n in (1, 2)], fakes.trace("steady", 40)
+    options = replace(QUICK, give_up=1e3)
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+        assert all(x.ok for x in m.measure(fast))
+        assert [x.status for x in m.finalists([slow, fast[0]], rounds=1, repeats=2)] == ["ok", "ok"]
+        assert all(x.ok for x in m.finalists(fast, rounds=1, repeats=2))
+        list(m.measure([fakes.trace("steady", n) for n in (3, 4)]))
+        assert m.object(slow) is None, "it is no finalist any more"
+
+
 def test_a_deadline_begins_nothing_more(measurer: Measurer) -> None:
     assert list(measurer.measure([fakes.trace("right")], deadline=time.monotonic() - 1)) == []
 

@@ -83,6 +83,7 @@ class Measurer:
         self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._objects: dict[str, tuple[float, bytes]] = {}
+        self._finalists: set[str] = set()  # digests of what `finalists` timed last: kept, however slow
 
     def __enter__(self) -> Measurer:
         return self
@@ -144,17 +145,13 @@ class Measurer:
         """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, up to twice the rounds on
         an unsteady machine; ``time_s`` is what they come to (`protocol.Clock.settled`). What is not kept from
         an earlier `measure` is built and checked first."""
-        found: dict[int, Measurement] = {}
+        self._finalists = {t.digest for t in traces}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
-        for i, m in zip(missing, self.measure([traces[i] for i in missing])):
-            if not m.ok:
-                found[i] = m
-        rest = [i for i in range(len(traces)) if i not in found and traces[i].digest in self._objects]
+        found = dict(zip(missing, self.measure([traces[i] for i in missing])))
+        rest = [i for i in range(len(traces)) if i not in found or found[i].ok]
         objects = [self._objects[traces[i].digest][1] for i in rest]
-        for i, m in zip(rest, self._final(objects, rounds, repeats)):
-            found[i] = m
-        lost = Measurement("error", "its object was not kept")
-        return [found.get(i, lost) for i in range(len(traces))]
+        found.update(zip(rest, self._final(objects, rounds, repeats)))
+        return [found[i] for i in range(len(traces))]
 
     def object(self, trace: Trace) -> bytes | None:
         """The compiled object of a candidate that was measured "ok", if it is still kept."""
@@ -192,8 +189,11 @@ class Measurer:
 
     def _keep(self, trace: Trace, time_s: float, obj: bytes) -> None:
         self._objects[trace.digest] = (time_s, obj)
-        if len(self._objects) > KEEP_OBJECTS:
-            del self._objects[max(self._objects, key=lambda k: self._objects[k][0])]
+        others = self._objects.keys() - self._finalists
+        while len(others) > KEEP_OBJECTS:
+            slowest = max(others, key=lambda k: self._objects[k][0])
+            others.remove(slowest)
+            del self._objects[slowest]
         if not is_grid_code(obj):
             normal = self._keeper.choose(self._objects)
             if normal is not None:
