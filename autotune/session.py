@@ -55,10 +55,10 @@ PEAK_SAMPLES = 5
 class Measuring(Protocol):
     """What a session needs of a measurer: see `autotune.measure.Measurer`."""
 
-    def measure(
+    def arrivals(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
-    ) -> Iterator[Measurement]:
-        """Measurements in order, each as it stands; none for what the deadline cut off."""
+    ) -> Iterator[tuple[int, Measurement]]:
+        """Measurements with their indices, each as it stands; none for what the deadline cut off."""
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Interleaved measurements, one a trace."""
@@ -191,22 +191,23 @@ class Session:
 
     def _round(self, measurer: Measuring, asked: list[Candidate], until: Callable[[], float]) -> None:
         """Measure a round and tell the policy. Where a CPU is left over, the next round is begun meanwhile,
-        but not where the user gives the size of rounds: then a seed repeats a run."""
+        but not where the user gives the size of rounds: then a seed repeats a run, as what is told is in the
+        order of asking."""
         search, space = self._search, self.space
         predicted, searched = search.predicted, search.seconds / len(asked)
         ahead = self.spare and self.options.batch is None
         traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
-        results: list[Result] = []
-        told = 0
+        results: dict[int, Result] = {}
+        untold: set[int] = set()
         sized = False  # the next round
-        throughputs: list[float] = []
-        measurements = measurer.measure(traces, self.best_s, until())
+        measurements = measurer.arrivals(traces, self.best_s, until())
         started = last = time.monotonic()
-        for number, (candidate, trace, m) in enumerate(zip(asked, traces, measurements), 1):
+        for number, (index, m) in enumerate(measurements, 1):
+            candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             facts = {resume.DECISIONS: decisions, "round": self.rounds}
             if predicted:
-                facts[PREDICTED] = {k: round(float(v[number - 1]), 6) for k, v in predicted.items()}
+                facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
             self._log(new_record(self.run, self.measured, name, trace, m, facts, search_s=searched))
             self.measured += 1
             for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
@@ -217,9 +218,9 @@ class Session:
             else:
                 self.failed[m.status] += 1
             self.throttled.update(m.facts.get("throttled", ()))
-            throughputs.append(resume.throughput(m.status, m.time_s))
-            self._expectation.add(throughputs[-1] if m.status == "ok" else 0.0)
-            results.append(Result(candidate, throughputs[-1], m.facts))
+            results[index] = Result(candidate, resume.throughput(m.status, m.time_s), m.facts)
+            untold.add(index)
+            self._expectation.add(results[index].throughput if m.status == "ok" else 0.0)
             self.report("measuring")
             now = time.monotonic()
             self.spent["measure"] += now - last
@@ -231,16 +232,17 @@ class Session:
                     sized = True
                 following = self._batch(len(asked) - number)
                 if following:
-                    search.tell(results[told:])
-                    told = len(results)
+                    search.tell([results[i] for i in sorted(untold)])
+                    untold.clear()
                     search.begin(following)
-        search.tell(results[told:])
+        search.tell([results[i] for i in sorted(untold)])
         if not sized:
             self._grow(last - started)
         self.rounds += 1
-        if predicted and len(throughputs) > 1:
+        if predicted and len(results) > 1:
             guide = list(predicted.values())[-1]
-            self.pairwise = pairwise_accuracy(guide[: len(throughputs)], throughputs, gap=0.02)
+            reached = [r.throughput for r in results.values()]
+            self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
 
     def _grow(self, took_s: float) -> None:
         """Twice as many trials in the next round where choosing one, which takes about as long whatever its

@@ -146,6 +146,9 @@ class Telling:
         for n, _t in enumerate(traces):
             yield Measurement("ok", "", (1e-3 + n * 1e-6,), 1e-3 + n * 1e-6, 0.0, facts=self.facts)
 
+    def arrivals(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Measurement]]:
+        return enumerate(self.measure(*args, **kwargs))
+
     def finalists(self, traces: Sequence[Trace], *_: Any) -> list[Measurement]:
         return list(self.measure(traces))
 

@@ -157,6 +157,15 @@ def test_taking_turns_gives_the_same_results_in_order() -> None:
     assert got == ["ok", "wrong_result", "illegal", "crash"] * 6
 
 
+def test_one_that_takes_long_to_build_holds_up_no_other() -> None:
+    options = replace(QUICK, overlap=True, builders=2, build_timeout_s=20.0)
+    traces = [fakes.trace("builder hangs"), *(fakes.trace("right", n) for n in range(3))]
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+        arrivals = m.arrivals(traces)
+        assert {index for _, (index, _) in zip(range(3), arrivals)} == {1, 2, 3}
+        arrivals.close()
+
+
 def test_finalists_keep_their_order_and_cost_only_themselves() -> None:
     traces = [fakes.trace("steady", 8), fakes.trace("null store"), fakes.trace("steady", 0)]
     options = replace(QUICK, give_up=1e3)  # whichever is built first, the slow one is no lost case

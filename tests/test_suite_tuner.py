@@ -52,6 +52,9 @@ class Made:
             t = self.time_s(trace)
             yield Measurement("ok", "", (t, t), t, 0.0, 1.0, 0.001, 0.001, 0.001)
 
+    def arrivals(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Measurement]]:
+        return enumerate(self.measure(*args, **kwargs))
+
     def move(self) -> None:
         self.moves += 1
 

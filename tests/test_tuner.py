@@ -68,6 +68,9 @@ class FakeMeasurer:
             else:
                 yield Measurement(status, f"a made-up {status}")
 
+    def arrivals(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Measurement]]:
+        return enumerate(self.measure(*args, **kwargs))
+
     def move(self) -> None:
         self.moves += 1
 
@@ -136,6 +139,22 @@ def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
             run(log, measurer, seed=seed, batch=16)
         order.append(measurer.measured)
     assert order[0] == order[1] != order[2]
+
+
+def test_results_in_another_order_are_logged_as_they_arrive_and_change_nothing(tmp_path: Path) -> None:
+    class Backwards(FakeMeasurer):
+        def arrivals(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Measurement]]:
+            return reversed(list(super().arrivals(*args, **kwargs)))
+
+    order = []
+    for name, measurer in (("a", FakeMeasurer(FormulaSpace())), ("b", Backwards(FormulaSpace()))):
+        with Log(tmp_path / f"{name}.db") as log:
+            run(log, measurer, batch=16, model="xgb")
+            records = list(log.records(kind="trial"))
+        assert all(r.time_s == measurer.true_s(r.trace) for r in records)
+        rounds = [[r.trace_digest for r in records if r.environment["round"] == n] for n in range(3)]
+        order.append([digests[:: 1 if name == "a" else -1] for digests in rounds])
+    assert order[0] == order[1]
 
 
 @pytest.mark.parametrize(("share", "sizes"), [(0.0, [16, 32, 64, 88]), (1e9, [16] * 12 + [8])])

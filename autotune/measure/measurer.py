@@ -1,9 +1,11 @@
-"""Measure candidates: builders ahead, one worker behind, results in order."""
+"""Measure candidates: builders ahead, one worker behind."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from select import select
 from types import TracebackType
@@ -123,7 +125,21 @@ class Measurer:
     def measure(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
     ) -> Iterator[Measurement]:
-        """One measurement a trace, in their order, each as soon as it stands.
+        """What `arrivals` gives, in the order of the traces; it ends before the first that has no result."""
+        early: dict[int, Measurement] = {}
+        due = 0
+        with contextlib.closing(self.arrivals(traces, best_s, deadline)) as arrivals:
+            for index, m in arrivals:
+                early[index] = m
+                while due in early:
+                    yield early.pop(due)
+                    due += 1
+
+    def arrivals(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        """One measurement a trace, with its index, each as soon as it stands: one that takes long to build
+        holds up no other.
 
         ``best_s``: best time so far, against which slow candidates are given up; it follows the
         better ones found here. ``deadline``: `time.monotonic` time after which no candidate is begun; what
@@ -131,11 +147,11 @@ class Measurer:
         """
         batch = _Batch(self, traces, best_s, deadline)
         try:
-            for index in range(len(traces)):
-                while index not in batch.done:
+            for _ in traces:
+                while not batch.done:
                     if not batch.step():
                         return
-                yield batch.done[index]
+                yield batch.done.popleft()
         finally:
             for slot in (self._runner, *self._builders):
                 if slot.busy:  # the caller left early, or Ctrl-C
@@ -208,7 +224,7 @@ class _Batch:
         self, owner: Measurer, traces: Sequence[Trace], best_s: float | None, deadline: float | None
     ) -> None:
         self.owner, self.traces, self.best_s, self.deadline = owner, traces, best_s, deadline
-        self.done: dict[int, Measurement] = {}
+        self.done: deque[tuple[int, Measurement]] = deque()  # that nobody has taken yet
         self.built: dict[int, tuple[bytes, float]] = {}  # object, seconds it took to build
         self.next = 0  # the first trace that no builder has got
         self.building = True  # whose turn it is, where building and running take turns
@@ -243,10 +259,10 @@ class _Batch:
                 job = slot.job
                 assert job is not None
                 if isinstance(slot, Builder):
-                    self.done[job] = building_died(slot.expire())
+                    self.done.append((job, building_died(slot.expire())))
                 else:
                     died = running_died(slot.expire(), owner._zygote.spans)
-                    self.done[job] = replace(died, build_s=self.built.pop(job)[1])
+                    self.done.append((job, replace(died, build_s=self.built.pop(job)[1])))
         return True
 
     def _hand_out(self) -> None:
@@ -279,10 +295,11 @@ class _Batch:
         assert job is not None
         answer = slot.finish()
         if isinstance(answer, Death):
-            self.done[job] = building_died(answer)
+            self.done.append((job, building_died(answer)))
         elif answer[0]["status"] != "ok":
             header = answer[0]
-            self.done[job] = Measurement(header["status"], header["reason"], build_s=header["build_s"])
+            failed = Measurement(header["status"], header["reason"], build_s=header["build_s"])
+            self.done.append((job, failed))
         else:
             self.built[job] = (answer[1], answer[0]["build_s"])
 
@@ -290,7 +307,7 @@ class _Batch:
         assert job is not None
         obj, build_s = self.built.pop(job)
         result = replace(self.owner._runner.result(), build_s=build_s)
-        self.done[job] = result
+        self.done.append((job, result))
         if result.ok and result.time_s is not None:
             self.owner._keeper.heard(result.reference_rate)
             self.owner._keep(self.traces[job], result.time_s, obj)
