@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -67,6 +67,15 @@ class Measuring(Protocol):
         """Have all arrays in other pages of memory from now on."""
 
 
+class Chosen(NamedTuple):
+    """Candidates to measure, what models predict of them (`SearchPolicy.predicted`), and seconds that
+    choosing one took."""
+
+    candidates: list[Candidate]
+    predicted: Mapping[str, Sequence[float]]
+    search_s: float
+
+
 class Session:
     """The state of one run of a task; a context manager that closes the run in the log.
 
@@ -102,6 +111,7 @@ class Session:
         self.pairwise: float | None = None  # of the last round
         self.here: set[str] = set()  # digests of the traces that this run found ok
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
+        self._left: Chosen | None = None  # what a deadline cut off, which the search will not propose again
         self._batch_size = FIRST_BATCH
         self._warm_runs = warm_runs(workload.dag, target)
         self._expectation = Expectation()
@@ -178,28 +188,33 @@ class Session:
             if n < 1:
                 self.stopped = "trials"
                 break
-            self.report("searching")
-            with self.timed("search"):
-                asked = self._search.ask(n)
-            if not asked:
+            chosen = self._left or self._ask(n)
+            if not chosen.candidates:
                 self.stopped = "exhausted"
                 break
-            self._round(measurer, asked, until)
+            self._round(measurer, chosen, until)
             if self.converged and not keep_on:
                 self.stopped = "converged"
         return self.stopped
 
-    def _round(self, measurer: Measuring, asked: list[Candidate], until: Callable[[], float]) -> None:
+    def _ask(self, n: int) -> Chosen:
+        search = self._search
+        self.report("searching")
+        with self.timed("search"):
+            asked = search.ask(n)
+        return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
+
+    def _round(self, measurer: Measuring, chosen: Chosen, until: Callable[[], float]) -> None:
         """Measure a round and tell the policy. Where a CPU is left over, the next round is begun meanwhile,
         but not where the user gives the size of rounds: then a seed repeats a run, as what is told is in the
         order of asking."""
         search, space = self._search, self.space
-        predicted, searched = search.predicted, search.seconds / len(asked)
+        asked, predicted, searched = chosen
         ahead = self.spare and self.options.batch is None
         traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
         results: dict[int, Result] = {}
         untold: set[int] = set()
-        sized = False  # the next round
+        sized = chosen is self._left  # the next round, of which what was left of one says nothing
         measurements = measurer.arrivals(traces, self.best_s, until())
         started = last = time.monotonic()
         for number, (index, m) in enumerate(measurements, 1):
@@ -239,6 +254,11 @@ class Session:
         if not sized:
             self._grow(last - started)
         self.rounds += 1
+        rest = [i for i in range(len(asked)) if i not in results]
+        if not results:  # the first may hang: it must not cost every turn
+            rest = rest[1:]
+        again = {model: [values[i] for i in rest] for model, values in predicted.items()}
+        self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
         if predicted and len(results) > 1:
             guide = list(predicted.values())[-1]
             reached = [r.throughput for r in results.values()]

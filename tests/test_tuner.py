@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from log_cases import TARGETS, copy_of
 
 from autotune import resume, session
 from autotune.measure.results import Measurement
+from autotune.metrics import PREDICTED
 from autotune.search.policies import create
 from autotune.settings import SettingsError
 from autotune.targets import machine
@@ -209,6 +211,29 @@ def test_tiny_space_is_exhausted(log: Log) -> None:
     again = run(log, FakeMeasurer(space), trials=None)
     assert (again.stopped, again.measured, again.resumed) == ("exhausted", 0, result.measured)
     assert again.best == result.best
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_what_a_deadline_cuts_off_is_measured_next(tmp_path: Path, hangs: bool) -> None:
+    class Cut(FakeMeasurer):
+        def arrivals(self, traces: Sequence[Trace], *args: Any) -> Iterator[tuple[int, Measurement]]:
+            for index, m in islice(super().arrivals(traces, *args), 2):
+                if hangs and traces[index].digest == whole[3]:
+                    return
+                yield index, m
+
+    space = FormulaSpace(choices=((3, 2), (2,)), peaks=(1.0, 0.5))
+    found: list[dict[str, object]] = []
+    for name, measurer in (("a", FakeMeasurer(space)), ("b", Cut(space))):
+        with Log(tmp_path / f"{name}.db") as log:
+            assert run(log, measurer, trials=None).stopped == "exhausted"
+            records = log.records(kind="trial")
+            found.append({r.trace_digest: r.environment[PREDICTED] for r in records})
+        whole = list(found[0])
+    assert len(whole) > 4
+    if hangs:
+        del found[0][whole[3]]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("search", ["evolutionary", "random"])
