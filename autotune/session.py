@@ -19,8 +19,9 @@ import numpy as np
 
 from autotune import resume, targets, transfer
 from autotune.interrupts import Interrupts
-from autotune.limits import WARM_S, warm_runs
+from autotune.limits import warm_runs
 from autotune.measure.control import comparing_s
+from autotune.measure.protocol import finals_s
 from autotune.metrics import PREDICTED
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
@@ -299,8 +300,11 @@ class Session:
             if moving:
                 measurer.move()
             traces = [r.trace for r in chosen]
-            for r, trace, m in zip(chosen, traces, measurer.finalists(traces, rounds, repeats)):
-                if m.status != "error":  # nothing was found out
+            found = measurer.finalists(traces, rounds, repeats)
+            if all(m.status == "error" for m in found):  # nothing was found out, and would be next time
+                return
+            for r, trace, m in zip(chosen, traces, found):
+                if m.status != "error":
                     self._log_final(r, trace, m, [] if rough else self.finals[trace.digest])
             done += not rough
             self.report("finalists")
@@ -324,10 +328,10 @@ class Session:
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well; places after the first mostly take half of what
         one may."""
-        one = _finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
+        one = finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
         others = PLACES - 1 if self.target.kind == "cpu" else 0
         many = self._field > FINALISTS
-        rough = _finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
+        rough = finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
         return one + rough / 2 + others * (one / 2 + MOVE_S)
 
     @property
@@ -358,7 +362,7 @@ class Session:
             chosen = records[:k]
             missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
-            if _finals_s(slowest, len(chosen), rounds, repeats, self._warm_runs) + missing * each <= left:
+            if finals_s(slowest, len(chosen), rounds, repeats, self._warm_runs) + missing * each <= left:
                 return chosen, rounds, repeats
         return None
 
@@ -469,15 +473,6 @@ class _Timer:
 
     def __exit__(self, *_: object) -> None:
         self._spent[self._phase] += time.monotonic() - self._begin
-
-
-def _finals_s(time_s: float, k: int, rounds: int, repeats: int, warm_runs: int = 0) -> float:
-    """Seconds that finalists take at most: on an unsteady machine twice the rounds, of a warm-up and
-    repeats, which last a millisecond at least, with a reference between, which is as long. Each follows
-    ``warm_runs`` that bring its arrays back."""
-    each = max(time_s, 1e-3) + max(time_s, 1.5e-3)
-    each += 2 * min(warm_runs * time_s, WARM_S + time_s)
-    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * each
 
 
 def _run_options(options: TuneOptions) -> dict[str, object]:

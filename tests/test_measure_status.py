@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import measure_fakes as fakes
@@ -14,6 +14,7 @@ import pytest
 
 from autotune import targets
 from autotune.measure import MeasureError, Measurement, Measurer, Nominal, Options
+from autotune.measure.runner import Runner
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are told apart on Linux only")
 X86 = platform.machine() == "x86_64"
@@ -186,6 +187,30 @@ def test_a_finalist_that_is_slower_than_all_that_are_kept_is_timed(monkeypatch: 
         assert all(x.ok for x in m.finalists(fast, rounds=1, repeats=2))
         list(m.measure([fakes.trace("steady", n) for n in (3, 4)]))
         assert m.object(slow) is None, "it is no finalist any more"
+
+
+def test_finalists_get_the_time_that_they_take_and_are_not_judged_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+    remeasure = Runner.remeasure
+
+    def noted(self: Runner, objects: Sequence[bytes], rounds: int, repeats: int, timeout_s: float) -> None:
+        given.append(timeout_s)
+        remeasure(self, objects, rounds, repeats, timeout_s)
+
+    monkeypatch.setattr(Runner, "remeasure", noted)
+    monkeypatch.setattr("autotune.measure.measurer.FINAL_TIMEOUT_S", 0.5)
+    dag, target, traces = fakes.addition(), targets.detect(1), [fakes.trace("right", n) for n in range(2)]
+    with Measurer(dag, target, build=fakes.NAME, options=QUICK) as m:
+        assert all(x.ok for x in m.measure(traces))
+        for t in traces:  # as if they took that long
+            m._objects[t.digest] = 10.0, m._objects[t.digest][1]
+        assert all(x.ok for x in m.finalists(traces, rounds=3, repeats=3))
+        assert given.pop() > 2 * 3 * 3 * 10
+        m._objects[traces[0].digest] = 0.0, fakes.build(dag, fakes.trace("hangs"), target)
+        (hung,) = m.finalists(traces[:1], rounds=1, repeats=1)
+        assert hung.status == "error" and "no result within 0." in hung.reason
 
 
 def test_a_deadline_begins_nothing_more(measurer: Measurer) -> None:

@@ -333,6 +333,17 @@ def test_a_finalist_that_fails_is_not_the_best(log: Log) -> None:
     assert result.best is not None and result.best.trace.digest not in refused
 
 
+def test_finalists_of_which_nothing_is_found_out_are_not_tried_again(log: Log) -> None:
+    class Failing(FakeMeasurer):
+        def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+            return [Measurement("error", "a made-up hang") for _ in super().finalists(traces)]
+
+    measurer = Failing(FormulaSpace())
+    result = run(log, measurer)
+    assert result.best is not None and len(measurer.finals) == 1
+    assert list(log.records(kind="final")) == []
+
+
 def test_the_budget_is_kept(log: Log) -> None:
     measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
     begin = time.monotonic()

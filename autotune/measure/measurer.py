@@ -17,6 +17,7 @@ from autotune.limits import waits_for_memory, warm_runs
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import random_inputs, telling_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
+from autotune.measure.protocol import finals_s
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
@@ -28,7 +29,7 @@ MOST_BUILDERS = 8  # are faster than any worker
 AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
-FINAL_TIMEOUT_S = 120.0
+FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they should take, the longer
 
 
 class Measurer:
@@ -165,8 +166,8 @@ class Measurer:
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
         found = dict(zip(missing, self.measure([traces[i] for i in missing])))
         rest = [i for i in range(len(traces)) if i not in found or found[i].ok]
-        objects = [self._objects[traces[i].digest][1] for i in rest]
-        found.update(zip(rest, self._final(objects, rounds, repeats)))
+        kept = [self._objects[traces[i].digest] for i in rest]
+        found.update(zip(rest, self._final(kept, rounds, repeats)))
         return [found[i] for i in range(len(traces))]
 
     def object(self, trace: Trace) -> bytes | None:
@@ -174,28 +175,35 @@ class Measurer:
         kept = self._objects.get(trace.digest)
         return kept[1] if kept else None
 
-    def _final(self, objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
-        if not objects:
+    def _final(self, kept: list[tuple[float, bytes]], rounds: int, repeats: int) -> list[Measurement]:
+        if not kept:
             return []
         self._keeper.settle()
-        return self._in_turns(objects, rounds, repeats)
+        return self._in_turns([obj for _, obj in kept], rounds, repeats, max(time_s for time_s, _ in kept))
 
-    def _in_turns(self, objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
+    def _in_turns(
+        self, objects: list[bytes], rounds: int, repeats: int, time_s: float = 0.0
+    ) -> list[Measurement]:
+        """Time objects of which the slowest takes ``time_s``."""
         start = time.monotonic()
-        self._runner.remeasure(objects, rounds, repeats, FINAL_TIMEOUT_S)
+        planned_s = finals_s(time_s, len(objects), rounds, repeats, self.options.warm_runs or 0)
+        timeout_s = max(FINAL_TIMEOUT_S, FINAL_SLACK * planned_s)
+        self._runner.remeasure(objects, rounds, repeats, timeout_s)
         child = self._runner.child
         assert child is not None
         try:
-            ready = bool(select([child.sock], [], [], FINAL_TIMEOUT_S)[0])
+            ready = bool(select([child.sock], [], [], timeout_s)[0])
         except BaseException:
             self._runner.drop()
             raise
         answer = self._runner.finish() if ready else self._runner.expire()
         if isinstance(answer, Death):
             if len(objects) == 1:
-                return [running_died(answer, self._zygote.spans)]
+                died = running_died(answer, self._zygote.spans)
+                # It was checked: that its timing took too long says nothing of it.
+                return [replace(died, status="error") if answer.timeout_s is not None else died]
             # One of them dies now and then: each alone, so that it costs itself only.
-            return [m for x in objects for m in self._in_turns([x], rounds, repeats)]
+            return [m for x in objects for m in self._in_turns([x], rounds, repeats, time_s)]
         took = (time.monotonic() - start) / len(objects)
         told = answer[0]
         return [

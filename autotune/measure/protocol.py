@@ -234,3 +234,11 @@ def final(
             times[i].extend(clock.repeat(runs[i], repeats_of(seconds[i], options)) for _ in range(repeats))
     return [tuple(t) for t in times]
 
+
+def finals_s(time_s: float, k: int, rounds: int, repeats: int, warm_runs: int = 0) -> float:
+    """Seconds that `final` takes at most for ``k`` candidates: on an unsteady machine twice the rounds, of a
+    warm-up and repeats, which last a millisecond at least, with a reference between, which is as long. Each
+    follows ``warm_runs`` that bring its arrays back."""
+    each = max(time_s, 1e-3) + max(time_s, 1.5e-3)
+    each += 2 * min(warm_runs * time_s, WARM_S + time_s)
+    return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * each
