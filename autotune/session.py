@@ -64,6 +64,9 @@ class Measuring(Protocol):
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Interleaved measurements, one a trace."""
 
+    def object(self, trace: Trace) -> bytes | None:
+        """The compiled object of a candidate that was measured "ok", if it is still kept."""
+
     def move(self) -> None:
         """Have all arrays in other pages of memory from now on."""
 
@@ -110,7 +113,6 @@ class Session:
         self.throttled: Counter[str] = Counter()  # trials beside which a device did not run at full speed
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # of the last round
-        self.here: set[str] = set()  # digests of the traces that this run found ok
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
         self._left: Chosen | None = None  # what a deadline cut off, which the search will not propose again
         self._batch_size = FIRST_BATCH
@@ -229,7 +231,6 @@ class Session:
             for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
                 self.spent[phase] += seconds
             if m.status == "ok" and m.time_s is not None:
-                self.here.add(trace.digest)
                 self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
             else:
                 self.failed[m.status] += 1
@@ -291,7 +292,8 @@ class Session:
             fastest = top[0].time_s or 0.0
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
             moving = done > 0 and places > 1
-            plan = self._plan(near, MOVE_S + comparing_s(fastest, self._warm_runs) if moving else 0.0)
+            begin_s = MOVE_S + comparing_s(fastest, self._warm_runs) if moving else 0.0
+            plan = self._plan(measurer, near, begin_s)
             if plan is None:
                 return
             chosen, rounds, repeats = plan
@@ -351,7 +353,9 @@ class Session:
             batch = min(batch, self.options.trials - self.measured - under_way)
         return batch
 
-    def _plan(self, records: list[Record], begin_s: float) -> tuple[list[Record], int, int] | None:
+    def _plan(
+        self, measurer: Measuring, records: list[Record], begin_s: float
+    ) -> tuple[list[Record], int, int] | None:
         """Which finalists, rounds and repeats fit into what is left of the budget, but for ``begin_s``."""
         left = self.until - MARGIN_S - begin_s - time.monotonic()
         each = 1.0 if self.each_s is None else self.each_s
@@ -360,7 +364,7 @@ class Session:
             plans = [(FIELD, 1, 3), (FIELD // 2, 1, 3), *plans]
         for k, rounds, repeats in plans:
             chosen = records[:k]
-            missing = sum(r.trace_digest not in self.here for r in chosen)  # built and checked again
+            missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
             if finals_s(slowest, len(chosen), rounds, repeats, self._warm_runs) + missing * each <= left:
                 return chosen, rounds, repeats

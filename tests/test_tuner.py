@@ -73,6 +73,9 @@ class FakeMeasurer:
     def arrivals(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Measurement]]:
         return enumerate(self.measure(*args, **kwargs))
 
+    def object(self, trace: Trace) -> bytes | None:
+        return b"" if trace.digest in self.measured else None
+
     def move(self) -> None:
         self.moves += 1
 
@@ -319,6 +322,21 @@ def test_a_short_search_has_its_finalists_in_one_place(log: Log) -> None:
     measurer = Slow(FormulaSpace())
     result = run(log, measurer)
     assert measurer.moves == 0 and len(measurer.finals) == 1 and result.best is not None
+
+
+def test_room_is_left_for_building_what_the_measurer_has_not_kept(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a suite of many tasks most measurers are others than those that the trials had."""
+
+    class Closed(FakeMeasurer):
+        def object(self, trace: Trace) -> bytes | None:
+            return None
+
+    monkeypatch.setattr(session.Session, "each_s", 20.0)
+    measurer = Closed(FormulaSpace())
+    run(log, measurer, budget_s=60.0)
+    assert len(measurer.finals[0]) == 2
 
 
 def test_a_finalist_that_fails_is_not_the_best(log: Log) -> None:
