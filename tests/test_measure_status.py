@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from select import select
 
 import measure_fakes as fakes
 import numpy as np
@@ -165,6 +166,22 @@ def test_one_that_takes_long_to_build_holds_up_no_other() -> None:
         arrivals = m.arrivals(traces)
         assert {index for _, (index, _) in zip(range(3), arrivals)} == {1, 2, 3}
         arrivals.close()
+
+
+def test_what_is_built_while_a_control_is_chosen_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(QUICK, overlap=True, builders=2)
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
+
+        def choose(objects: object) -> None:
+            """Take until builders have answered and their time is up."""
+            for builder in m._builders:
+                if builder.busy and builder.child is not None:
+                    assert select([builder.child.sock], [], [], 10)[0]
+                    builder.deadline = time.monotonic()
+
+        monkeypatch.setattr(m._keeper, "choose", choose)
+        got = list(m.measure([fakes.trace("right", n) for n in range(20)]))
+    assert {x.status for x in got} <= {"ok", "slow"}
 
 
 def test_finalists_keep_their_order_and_cost_only_themselves() -> None:

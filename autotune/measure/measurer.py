@@ -255,13 +255,13 @@ class _Batch:
         wait = max(0.0, min(until, *(s.deadline for s in busy)) - now)
         sockets = {s.child.sock: s for s in busy if s.child is not None}
         readable = select(list(sockets), [], [], wait)[0]
+        now = time.monotonic()  # taking in may last: what answers meanwhile is no timeout
         for sock in readable:
             slot = sockets[sock]
             if isinstance(slot, Builder):
                 self._built(slot, slot.job)
             else:
                 self._ran(slot.job)
-        now = time.monotonic()
         for slot in busy:
             if slot.busy and slot.deadline <= now:
                 job = slot.job
