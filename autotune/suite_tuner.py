@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from autotune import preparation, targets
 from autotune.interrupts import Interrupts
-from autotune.measure import Measurer
+from autotune.measure import Measurer, memory
 from autotune.session import RESERVE_SHARE, Measuring, Session, best_of
 from autotune.task_scheduler import GradientScheduler, ScheduledTask
 from autotune.tuning import Progress, TuneOptions, TuneResult
 from kernels_db.errors import LogError
+from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 TURNS = 5  # that the budget gives each task on average...
 SHORTEST_S, LONGEST_S = 2.0, 20.0  # ...of so many seconds: starting processes takes one
 ROUNDS = 2  # of trials a turn, at least
-OPEN = 6  # tasks whose worker processes are kept between turns
+OPEN = 6  # tasks, at most, whose worker processes are kept between turns
 
 
 @dataclass(frozen=True)
@@ -310,20 +311,22 @@ class _Suite:
 
 
 class _OpenMeasurers:
-    """Measurers by task; of more than `OPEN` the one that was used longest ago is closed."""
+    """Measurers by task; of more than `OPEN`, or than memory holds, the one that was used longest ago is
+    closed."""
 
     def __init__(self, make: Callable[[Workload], Measuring]) -> None:
         self._make = make
-        self._open: OrderedDict[int, tuple[Measuring, contextlib.ExitStack]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Measuring, contextlib.ExitStack, ComputeDAG]] = OrderedDict()
+        self._free = memory.free_bytes()  # before any takes some
 
     def get(self, number: int, workload: Workload) -> Measuring:
         if number not in self._open:
-            while len(self._open) >= OPEN:
+            while self._open and not self._room(workload.dag):
                 self.drop(next(iter(self._open)))
             made, stack = self._make(workload), contextlib.ExitStack()
             if isinstance(made, Measurer):
                 stack.enter_context(made)
-            self._open[number] = (made, stack)
+            self._open[number] = (made, stack, workload.dag)
         self._open.move_to_end(number)
         return self._open[number][0]
 
@@ -334,6 +337,10 @@ class _OpenMeasurers:
     def close(self) -> None:
         for number in list(self._open):
             self.drop(number)
+
+    def _room(self, dag: ComputeDAG) -> bool:
+        dags = [d for _, _, d in self._open.values()]
+        return len(dags) < OPEN and memory.fit([*dags, dag], self._free)
 
 
 def _end_of(session: Session) -> str | None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from log_cases import TARGETS
 
+from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
 from autotune.session import Session
-from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
+from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, _OpenMeasurers, tune_suite
 from autotune.tuning import TuneOptions
 from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
@@ -222,6 +223,22 @@ def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPa
         measurers=lambda w: made.append(w.digest) or Made(w),  # type: ignore[func-returns-value]
     )
     assert len(made) > 3  # closed and opened again, by need
+
+
+def test_no_more_measurers_are_open_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    dags = [t.workload.dag for t in TASKS]
+    two = needed_bytes(dags[0]) + needed_bytes(dags[2])
+    monkeypatch.setattr("autotune.measure.memory.free_bytes", lambda: 1 + two / (1 - RESERVE))
+    made: list[Workload] = []
+    opened = _OpenMeasurers(lambda w: made.append(w) or Made(w))  # type: ignore[func-returns-value]
+    for number in (0, 1, 0, 2):  # two of the small ones, the largest beside the one that was used last
+        opened.get(number, TASKS[number].workload)
+    assert list(opened._open) == [0, 2] and len(made) == 3
+    monkeypatch.setattr("autotune.measure.memory.free_bytes", lambda: 0)
+    alone = _OpenMeasurers(Made)
+    for number in (0, 1):
+        alone.get(number, TASKS[number].workload)
+    assert list(alone._open) == [1]
 
 
 def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_control(

@@ -4,6 +4,7 @@ on Linux a process that takes too much is not told so but killed."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -34,10 +35,15 @@ def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
         return free
 
 
+def fit(dags: Iterable[ComputeDAG], free: int) -> bool:
+    """Whether all of these can be measured at a time within ``free`` bytes."""
+    return sum(map(needed_bytes, dags)) <= (1 - RESERVE) * free
+
+
 def check_fits(dag: ComputeDAG, free: int | None = None) -> None:
     """Raises `WorkloadError` unless a DAG can be measured within ``free`` bytes (default: `free_bytes`)."""
     needed, free = needed_bytes(dag), free_bytes() if free is None else free
-    if needed > (1 - RESERVE) * free:
+    if not fit([dag], free):
         raise WorkloadError(
             f"measuring {', '.join(f'{n}{list(dag.tensors[n].shape)}' for n in dag.outputs)} takes about "
             f"{needed / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free; use smaller sizes"
