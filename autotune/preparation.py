@@ -16,6 +16,7 @@ from schedules.model import Target, Workload
 
 REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
 CHECKS = 4  # runs of a candidate until it is checked, with room for a slow machine
+SLOWER = 10.0  # than that: cores with narrow vectors, and types of 64 bits
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def measurer(
     reference = None if inputs is None else ops.reference(workload, inputs)
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
     limits = Options(
-        timeout_s=max(min(10.0, max(1.0, budget_s / 5)), runs_s),
+        timeout_s=max(min(max(10.0, SLOWER * runs_s), max(1.0, budget_s / 5)), runs_s),
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
         patience_s=min(1.5, max(0.5, budget_s / 20)),
     )

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from log_cases import TARGETS, copy_of
 
-from autotune import resume, session
-from autotune.measure.results import Measurement
+from autotune import preparation, resume, session
+from autotune.measure.results import Measurement, Options
 from autotune.metrics import PREDICTED
 from autotune.search.policies import create
 from autotune.settings import SettingsError
@@ -475,6 +475,20 @@ def test_failures_that_say_nothing_of_the_candidate_now_are_not_resumed(log: Log
     earlier = resume.read(log, WORKLOAD, TARGET, space)
     assert [r.candidate for r in earlier.results] == list(kept)
     assert earlier.digests == set(kept.values()) and earlier.trials == len(kept) == 6 + 2 * 2
+
+
+def test_a_long_budget_gives_large_tasks_the_time_of_a_slow_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "random_inputs", lambda dag: [])
+    monkeypatch.setattr(preparation.ops, "reference", lambda workload, inputs: [])
+    monkeypatch.setattr(preparation, "Measurer", lambda *_, options, **__: options)
+
+    def timeout_s(n: int, budget_s: float) -> float:
+        task = preparation.ops.workload("matmul", {"m": n, "n": n, "k": n}, "float64")
+        return cast(Options, preparation.measurer(task, TARGET, budget_s)).timeout_s
+
+    assert [timeout_s(64, budget_s) for budget_s in (1.0, 20.0, 3600.0)] == [1.0, 4.0, 10.0]
+    at_10_gflops = 4 * 2 * 4096**3 / 1e10
+    assert timeout_s(4096, 60.0) < at_10_gflops < timeout_s(4096, 600.0) < 120
 
 
 def test_resumed_throughput() -> None:
