@@ -9,11 +9,13 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from socket import socketpair
+from typing import Any, NoReturn, cast
 
 import gpu_fakes as fakes
 import measure_fakes
@@ -24,6 +26,7 @@ from grid_cases import case, missing, need_cxx, program, sampled
 import autotune as at
 from autotune import targets
 from autotune.codegen import cxx, nvrtc
+from autotune.codegen.gridcode import MAGIC
 from autotune.devices import cuda, nvml, opencl, pycuda, select
 from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject
@@ -31,6 +34,8 @@ from autotune.devices.protocol import Device, DeviceError
 from autotune.measure import Measurement, Measurer, Options
 from autotune.measure.arena import Arena, Param
 from autotune.measure.on_device import OnDevice
+from autotune.measure.process import Child
+from autotune.measure.runner import DEVICE_S, Runner
 from schedules import te
 from schedules.model import Target
 
@@ -206,6 +211,20 @@ def test_finalists_are_timed_on_their_inputs_and_keep_their_facts(monkeypatch: p
     loaded.close()
     assert not device._held
     arena.close()
+
+
+def test_opening_a_device_is_no_candidates_time() -> None:
+    ours, theirs = socketpair()
+    runner = Runner(cast(Any, None), None)
+    runner.child = Child(0, ours, -1, -1)
+    limits = []
+    for _ in range(2):
+        begin = time.monotonic()
+        runner.submit(0, MAGIC, 1e-6, Options(timeout_s=60.0))
+        limits.append(runner.deadline - begin)
+    ours.close()
+    theirs.close()
+    assert limits[0] > 60.0 + DEVICE_S > limits[1] >= 60.0
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from autotune.measure.process import Death, Slot, Zygote
 from autotune.measure.results import Control, Measurement, Options
 
 _FIRST_PAGE = 4096
+DEVICE_S = 5.0  # until a new process has opened its device, which is no candidate's time
 _FACTOR = 50  # of the best time: what a candidate may take for its checks and its timing
 
 
@@ -35,8 +36,9 @@ class Runner(Slot[int]):
         self.control = control
 
     def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
-        # a device's compiler works in this process, and takes a second or two
-        limit = options.timeout_s if is_grid_code(obj) else time_limit(best_s, options)
+        limit = time_limit(best_s, options)
+        if is_grid_code(obj):  # a device's compiler works in this process, and takes a second or two
+            limit = options.timeout_s + (0.0 if self.ready().requests else DEVICE_S)
         self._request(job, {"do": "measure", "best_s": best_s}, obj, limit)
 
     def result(self) -> Measurement:
