@@ -280,9 +280,11 @@ class Session:
         begin = time.monotonic()
         places = PLACES if self.target.kind == "cpu" else 1
         done = 0  # passes that were not rough
+        lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
         for number in range(PASSES):
             most = FINALISTS if number else self._field
-            top = [r for r in self.log.top_k(self.workload, self.target, most) if trace_of(r)]
+            top = self.log.top_k(self.workload, self.target, most)
+            top = [r for r in top if trace_of(r) and r.trace_digest not in lost]
             if not top or (not number and not self.measured and top[0].kind == "final"):
                 return
             timed = len(self.finals[top[0].trace_digest])
@@ -303,10 +305,10 @@ class Session:
                 measurer.move()
             traces = [r.trace for r in chosen]
             found = measurer.finalists(traces, rounds, repeats)
-            if all(m.status == "error" for m in found):  # nothing was found out, and would be next time
-                return
             for r, trace, m in zip(chosen, traces, found):
-                if m.status != "error":
+                if m.status == "error":
+                    lost.add(trace.digest)
+                else:
                     self._log_final(r, trace, m, [] if rough else self.finals[trace.digest])
             done += not rough
             self.report("finalists")

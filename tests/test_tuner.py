@@ -351,15 +351,26 @@ def test_a_finalist_that_fails_is_not_the_best(log: Log) -> None:
     assert result.best is not None and result.best.trace.digest not in refused
 
 
-def test_finalists_of_which_nothing_is_found_out_are_not_tried_again(log: Log) -> None:
-    class Failing(FakeMeasurer):
-        def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-            return [Measurement("error", "a made-up hang") for _ in super().finalists(traces)]
+def test_a_finalist_of_which_nothing_is_found_out_is_not_tried_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PLACES_SHARE", 1e6)  # as if the search had taken long
 
-    measurer = Failing(FormulaSpace())
+    class Hanging(FakeMeasurer):
+        def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+            found = super().finalists(traces, rounds, repeats)
+            lost = self.finals[0][0]
+            return [
+                Measurement("error", "a made-up hang") if t.digest == lost else m
+                for t, m in zip(traces, found, strict=True)
+            ]
+
+    measurer = Hanging(FormulaSpace())
     result = run(log, measurer)
-    assert result.best is not None and len(measurer.finals) == 1
-    assert list(log.records(kind="final")) == []
+    first, *later = measurer.finals
+    assert len(later) == session.PLACES - 1
+    assert all(set(first) - set(digests) == {first[0]} for digests in later)
+    assert result.best is not None and result.best.trace.digest == first[0], "the time of its trial stands"
 
 
 def test_the_budget_is_kept(log: Log) -> None:
