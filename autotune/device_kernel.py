@@ -25,8 +25,8 @@ from autotune.device_arrays import (
     read,
     shown,
 )
-from autotune.devices.object import DeviceObject
-from autotune.devices.protocol import Addressed, DeviceError
+from autotune.devices.object import DeviceObject, give_back
+from autotune.devices.protocol import Addressed, Device
 from autotune.errors import ArgumentError
 from autotune.runtime import Kernel, _Signature
 
@@ -75,7 +75,7 @@ class DeviceKernel(Kernel):
         self._array_names = [
             f"{'output' if i >= inputs else 'input'} {a.name!r}" for i, a in enumerate(self._params)
         ]
-        self._scratch: dict[int, tuple[int, ...]] = {}
+        self._scratch: dict[int, list[int]] = {}
         self._torch: _Torch | None = None
         weakref.finalize(self, _give_back, device, self._scratch).atexit = False
 
@@ -102,14 +102,11 @@ class DeviceKernel(Kernel):
             scratch = self._scratch.get(stream) or self._between(stream)
         status = self._launch(*addresses, *scratch, stream)
         if status:
-            self._on.mend(status)
-            status = self._launch(*addresses, *scratch, stream)
-            if status:
-                raise DeviceError(f"the driver refuses to launch {self.workload.op}: error {status}")
+            self._on.mend(status, lambda: self._launch(*addresses, *scratch, stream))
 
     def _between(self, stream: int) -> Sequence[int]:
         """Memory of a stream for what steps pass on."""
-        made = tuple(self._loaded.device.allocate(a.nbytes) for a in self._loaded.code.scratch)
+        made = [self._loaded.device.allocate(a.nbytes) for a in self._loaded.code.scratch]
         return self._scratch.setdefault(stream, made)
 
     def _checked(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
@@ -262,7 +259,6 @@ def _overlap(at: int, n: int, other: int, m: int) -> bool:
     return at < other + m and other < at + n and n > 0 and m > 0
 
 
-def _give_back(device: Any, scratch: dict[int, tuple[int, ...]]) -> None:
+def _give_back(device: Device, scratch: dict[int, list[int]]) -> None:
     for blocks in scratch.values():
-        for memory in blocks:
-            device.free(memory)
+        give_back(device, blocks)

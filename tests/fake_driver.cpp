@@ -1,6 +1,7 @@
 // A CUDA driver of one GPU whose memory is this process's own, and whose modules are shared libraries of emulation
 // (autotune.codegen.emulator.driver): what the driver does beside computing, for tests without a GPU. Built as
-// libcuda.so.1. Streams follow one another. AT_FAKE_LOG names a file that gets a line for each call that matters.
+// libcuda.so.1. Streams follow one another. AT_FAKE_LOG names a file that gets a line for each call that matters. A
+// context of another GPU (at_fake_other) can be current, where nothing of the first one runs.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -12,27 +13,31 @@
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 typedef int R;
 typedef unsigned long long Ptr;
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, BAD_IMAGE = 200, NO_CONTEXT = 201, BAD_HANDLE = 400, FAULT = 719 };
 
 static std::map<Ptr, size_t> memory;
-static thread_local void *context;
+static int gpu, other_gpu;  // their addresses stand for the primary contexts
+static thread_local std::vector<void *> contexts;  // of the thread; the last one is current
 static int fault;  // sticky, as a GPU's
 static thread_local int capture_mode;  // 0 global, 2 relaxed
 static bool capturing;
 
-struct Module { void *library; };
-struct Function { void *kernel; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
-struct Event { double at; };
+struct Module { void *context, *library; };
+struct Function { void *context, *kernel; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
+struct Event { void *context; double at; };
 
 static void note(const char *what, long long a = 0, long long b = 0) {
   if (const char *path = getenv("AT_FAKE_LOG"))
     if (FILE *f = fopen(path, "a")) { fprintf(f, "%s %lld %lld\n", what, a, b); fclose(f); }
 }
 static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-static R state() { return fault ? fault : context ? OK : NO_CONTEXT; }
+static void *current() { return contexts.empty() ? 0 : contexts.back(); }
+static R state() { return fault ? fault : current() ? OK : NO_CONTEXT; }
+static R state_for(void *context) { R bad = state(); return bad ? bad : context == current() ? OK : BAD_HANDLE; }
 
 extern "C" {
 R cuInit(unsigned) { return OK; }
@@ -50,12 +55,21 @@ R cuDeviceGetAttribute(int *v, int which, int) {
   *v = found == known.end() ? 0 : found->second;
   return OK;
 }
-R cuDevicePrimaryCtxRetain(void **c, int) { static int one; *c = &one; return OK; }
+R cuDevicePrimaryCtxRetain(void **c, int) { *c = &gpu; note("retain"); return OK; }
 R cuDevicePrimaryCtxRelease_v2(int) { return OK; }
-R cuCtxSetCurrent(void *c) { context = c; note("context"); return OK; }
-R cuCtxGetCurrent(void **c) { *c = context; return OK; }
-R cuCtxPushCurrent_v2(void *c) { context = c; return OK; }
-R cuCtxPopCurrent_v2(void **c) { if (c) *c = context; context = 0; return OK; }
+R cuCtxSetCurrent(void *c) {
+  if (!contexts.empty()) contexts.pop_back();
+  if (c) contexts.push_back(c);
+  return OK;
+}
+R cuCtxGetCurrent(void **c) { *c = current(); return OK; }
+R cuCtxPushCurrent_v2(void *c) { contexts.push_back(c); note("push"); return OK; }
+R cuCtxPopCurrent_v2(void **c) {
+  if (contexts.empty()) return NO_CONTEXT;
+  if (c) *c = current();
+  contexts.pop_back();
+  return OK;
+}
 R cuCtxDetach(void *) { return OK; }
 R cuCtxGetDevice(int *d) { *d = 0; return state(); }
 R cuCtxSynchronize() { note("synchronize"); return state(); }
@@ -71,23 +85,23 @@ R cuModuleLoadData(void **m, const void *image) {
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // the file stays open, so that each has its own name
   if (!library) return BAD_IMAGE;
-  *m = new Module{library};
+  *m = new Module{current(), library};
   note("load");
   return OK;
 }
 R cuModuleLoadDataEx(void **m, const void *image, unsigned, void *, void **) { return cuModuleLoadData(m, image); }
-R cuModuleUnload(void *m) { delete (Module *)m; note("unload"); return OK; }
+R cuModuleUnload(void *m) { if (R bad = state()) return bad; delete (Module *)m; note("unload"); return OK; }
 R cuModuleGetFunction(void **f, void *m, const char *name) {
   void *library = ((Module *)m)->library, *kernel = dlsym(library, (std::string("at_") + name).c_str());
   if (!kernel) return NOT_FOUND;
-  *f = new Function{kernel, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
+  *f = new Function{((Module *)m)->context, kernel, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
   return OK;
 }
 R cuFuncSetBlockShape(void *, int, int, int) { return state(); }
 R cuFuncGetAttribute(int *v, int, void *) { *v = 0; return OK; }
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                  void *stream, void **params, void **extra) {
-  if (R bad = state()) return bad;
+  if (R bad = state_for(((Function *)f)->context)) return bad;
   note("launch", (long long)stream, gx);
   void *places[64];
   if (!params) {  // packed end to end, as PyCUDA does: all of ours are pointers
@@ -109,6 +123,7 @@ R cuMemAlloc_v2(Ptr *p, size_t n) {
   return OK;
 }
 R cuMemFree_v2(Ptr p) {
+  if (R bad = state()) return bad;
   if (!memory.erase(p)) return INVALID;
   free((void *)p);
   note("free");
@@ -118,9 +133,14 @@ R cuMemGetInfo_v2(size_t *a, size_t *b) { *a = *b = 1u << 30; return OK; }
 R cuMemcpyHtoD_v2(Ptr to, const void *from, size_t n) { if (R bad = state()) return bad; memcpy((void *)to, from, n); note("copy", n); return OK; }
 R cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) { if (R bad = state()) return bad; memcpy(to, (void *)from, n); note("copy", n); return OK; }
 R cuMemsetD8Async(Ptr p, unsigned char v, size_t n, void *) { if (R bad = state()) return bad; if (memory.at(p) < n) return INVALID; memset((void *)p, v, n); note("flush", n); return OK; }
-R cuEventCreate(void **e, unsigned flags) { *e = new Event{0}; note("event", flags); return OK; }
+R cuEventCreate(void **e, unsigned flags) { if (R bad = state()) return bad; *e = new Event{current(), 0}; note("event", flags); return OK; }
 R cuEventDestroy_v2(void *e) { delete (Event *)e; return OK; }
-R cuEventRecord(void *e, void *stream) { ((Event *)e)->at = now(); note("record", (long long)stream); return state(); }
+R cuEventRecord(void *e, void *stream) {
+  if (R bad = state_for(((Event *)e)->context)) return bad;
+  ((Event *)e)->at = now();
+  note("record", (long long)stream);
+  return OK;
+}
 R cuEventQuery(void *) { return state(); }
 R cuEventSynchronize(void *) { note("synchronize"); return state(); }
 R cuEventElapsedTime(float *ms, void *a, void *b) { *ms = (((Event *)b)->at - ((Event *)a)->at) * 1e3; return OK; }
@@ -128,6 +148,7 @@ R cuEventElapsedTime_v2(float *ms, void *a, void *b) { return cuEventElapsedTime
 R cuStreamWaitEvent(void *stream, void *, unsigned) { note("wait", (long long)stream); return state(); }
 R cuThreadExchangeStreamCaptureMode(int *mode) { int old = capture_mode; capture_mode = *mode; *mode = old; return OK; }
 R cuPointerGetAttribute(void *v, int, Ptr p) {
+  if (R bad = state()) return bad;
   auto after = memory.upper_bound(p);
   if (after == memory.begin()) return INVALID;
   --after;
@@ -137,13 +158,14 @@ R cuPointerGetAttribute(void *v, int, Ptr p) {
 }
 R cuGetErrorString(int status, const char **text) {
   static const std::map<int, const char *> words = {{INVALID, "invalid argument"}, {NO_MEMORY, "out of memory"}, {BAD_IMAGE, "device kernel image is invalid"},
-    {NO_CONTEXT, "invalid device context"}, {NOT_FOUND, "named symbol not found"}, {FAULT, "unspecified launch failure"}, {900, "operation not permitted when stream is capturing"}};
+    {NO_CONTEXT, "invalid device context"}, {NOT_FOUND, "named symbol not found"}, {BAD_HANDLE, "invalid resource handle"}, {FAULT, "unspecified launch failure"}, {900, "operation not permitted when stream is capturing"}};
   auto found = words.find(status);
   *text = found == words.end() ? "unknown" : found->second;
   return found == words.end() ? INVALID : OK;
 }
 R cuGetErrorName(int status, const char **text) { return cuGetErrorString(status, text); }
 void at_fake_capture(int on) { capturing = on; }
+void *at_fake_other() { return &other_gpu; }
 R cuGetProcAddress_v2(const char *name, void **f, int, unsigned long long, int *found) {
   std::string base = name;
   for (auto suffix : {"_v2", ""})

@@ -107,7 +107,8 @@ class Space:
         """Handles of streams. Where none are real, numbers that nobody looks behind: a driver would."""
         if not isinstance(self.device, CudaDevice) or self.device.name() == FAKE:
             return [0x70 + 16 * i for i in range(n)]
-        return [int(_ok(self.device.driver.cuStreamCreate(0))) for _ in range(n)]
+        with self.device.current():
+            return [int(_ok(self.device.driver.cuStreamCreate(0))) for _ in range(n)]
 
 
 class FakeArray:

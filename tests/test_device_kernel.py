@@ -42,14 +42,16 @@ class EmulatedGpu(EmulatedDevice):
 
 
 @pytest.fixture(params=["emulator", "cuda"])
-def space(request: pytest.FixtureRequest) -> fakes.Space:
-    """A library of arrays on a device."""
+def space(request: pytest.FixtureRequest) -> Iterator[fakes.Space]:
+    """A library of arrays on a device, which it has made the current one."""
     if request.param == "cuda":
         if not cuda.available():
             pytest.skip("there is no driver; test_devices.py runs this on a fake one")
-        return fakes.Space(cuda.device())
+        with cuda.device().current():
+            yield fakes.Space(cuda.device())
+        return
     need_cxx()
-    return fakes.Space(EmulatedGpu())
+    yield fakes.Space(EmulatedGpu())
 
 
 def kernel_of(c: Case, device: object, which: Callable[[GridProgram], bool] = lambda p: True) -> DeviceKernel:
@@ -278,7 +280,7 @@ def test_cuda_allocates_for_a_stream_that_is_captured(space: fakes.Space, tmp_pa
         driver.at_fake_capture(0)
     assert any(x.startswith("allocate") for x in first)
     words = {x.split()[0] for x in log.read_text().splitlines()}
-    assert words == {"launch"}  # nothing else: no copy, no allocation, no synchronisation
+    assert words == {"launch", "push"}  # nothing else: no copy, no allocation, no synchronisation
     c.check([out.get()], "captured")
 
 
@@ -296,7 +298,9 @@ def test_cuda_waits_for_streams_on_the_device(space: fakes.Space, tmp_path: Path
         k(one, other, out=out)
     finally:
         del os.environ["AT_FAKE_LOG"]
-    lines = [tuple(x.split()[:2]) for x in log.read_text().splitlines() if not x.startswith("event")]
+    lines = [
+        tuple(x.split()[:2]) for x in log.read_text().splitlines() if not x.startswith(("event", "push"))
+    ]
     s, o = str(0x70), str(0x90)
     assert lines == [("record", o), ("wait", s), ("launch", s), ("record", s), ("wait", o)]
 

@@ -29,7 +29,7 @@ from autotune.codegen import cxx, nvrtc
 from autotune.codegen.gridcode import MAGIC
 from autotune.devices import cuda, nvml, opencl, pycuda, select
 from autotune.devices.emulated import EmulatedDevice
-from autotune.devices.object import DeviceObject
+from autotune.devices.object import DeviceObject, give_back
 from autotune.devices.protocol import Device, DeviceError
 from autotune.measure import Measurement, Measurer, Options
 from autotune.measure.arena import Arena, Param
@@ -191,6 +191,14 @@ def test_an_object_that_goes_gives_its_memory_back(monkeypatch: pytest.MonkeyPat
     assert not device._held
 
 
+def test_memory_that_is_refused_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cxx()
+    device = EmulatedDevice()
+    given = [device.allocate(n) for n in (4, 8)]
+    give_back(device, [given[0], 1 << 40, given[1]])
+    assert not device._held
+
+
 def no_room() -> NoReturn:
     raise DeviceError("no room")
 
@@ -282,7 +290,8 @@ def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
     need_cxx()
     if not nvrtc.available():  # the same wheels
         missing("nvrtc")
-    tests = [str(HERE / name) for name in ("test_devices.py", "test_device_kernel.py")]
+    names = ("test_devices.py", "test_device_kernel.py", "test_cuda_contexts.py")
+    tests = [str(HERE / name) for name in names]
     # PyCUDA is linked with all of the driver, of which the fake one has what we use: symbols are bound when
     # called
     start = (

@@ -2,13 +2,15 @@
 
 Machine code is made by NVRTC beforehand; here it is loaded, run on arrays of the device, and timed by events,
 with the second cache flushed before every run. The context is the device's primary one, which torch and CuPy
-use as well. An error of the device is sticky: it ends the process that meets it, which is a worker's.
+use as well. It is made a thread's current one only while it is needed, since that is which GPU other
+libraries use there. An error of the device is sticky: it ends the process that meets it, which is a worker's.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -23,7 +25,7 @@ from autotune.errors import CompileError
 
 AHEAD = 16  # timed runs that are under way together
 CODE_FOR = 13000  # the driver interface that machine code of NVRTC 13 needs
-INVALID_CONTEXT = 201  # the driver's word for a thread that has not met the device
+ELSEWHERE = (201, 400)  # the driver's words where no context is current, and where that of another GPU is
 
 
 def available() -> bool:
@@ -97,22 +99,28 @@ class CudaProgram:
 
     def __init__(self, device: CudaDevice, code: GridCode) -> None:
         self._d, self._device = device.driver, device
-        try:
-            self._module = _ok(self._d.cuModuleLoadData(code.binary))
-        except DeviceError as err:
-            raise CompileError(f"the driver refused the code: {err}{device.too_old()}") from None
         launches = []
-        for x, used in code.numbered():
-            function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
-            launches.append((function, x.grid, x.block, used))
+        with device.current():
+            try:
+                self._module = _ok(self._d.cuModuleLoadData(code.binary))
+            except DeviceError as err:
+                raise CompileError(f"the driver refused the code: {err}{device.too_old()}") from None
+            for x, used in code.numbered():
+                function = int(_ok(self._d.cuModuleGetFunction(self._module, x.kernel.encode())))
+                launches.append((function, x.grid, x.block, used))
         address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p).value or 0
         self.launch = launcher.bind(address, launches, len(code.params) + len(code.scratch))
 
     def run(self, memory: Sequence[Memory]) -> None:
-        self._launched(memory)
-        _ok(self._d.cuStreamSynchronize(0))
+        with self._device.current():
+            self._launched(memory)
+            _ok(self._d.cuStreamSynchronize(0))
 
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
+        with self._device.current():
+            return self._timed(memory, n)
+
+    def _timed(self, memory: Sequence[Memory], n: int) -> float:
         total, left = 0.0, n
         flush, size = self._device.flush
         while left:
@@ -133,7 +141,8 @@ class CudaProgram:
             raise DeviceError(_words(status))
 
     def close(self) -> None:
-        _ok(self._d.cuModuleUnload(self._module))
+        with self._device.current():
+            _ok(self._d.cuModuleUnload(self._module))
 
 
 class CudaDevice:
@@ -150,9 +159,17 @@ class CudaDevice:
 
         self.driver = driver
         self._context = _ok(driver.cuDevicePrimaryCtxRetain(_handle()))
-        _ok(driver.cuCtxSetCurrent(self._context))
         self._flush: tuple[int, int] | None = None
         self._events: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The device is the current one of the calling thread meanwhile; then the one before is again."""
+        _ok(self.driver.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            self.driver.cuCtxPopCurrent()  # what it says after a fault has been said
 
     def name(self) -> str:
         return str(_ok(self.driver.cuDeviceGetName(256, _handle())).decode().rstrip("\0 "))
@@ -177,20 +194,24 @@ class CudaDevice:
     def allocate(self, nbytes: int) -> Memory:
         # a stream that is being captured into a graph lets nobody allocate, unless asked not to mind
         mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = _ok(self.driver.cuThreadExchangeStreamCaptureMode(mode))
-        try:
-            return int(_ok(self.driver.cuMemAlloc(max(1, nbytes))))
-        finally:
-            _ok(self.driver.cuThreadExchangeStreamCaptureMode(before))
+        with self.current():
+            before = _ok(self.driver.cuThreadExchangeStreamCaptureMode(mode))
+            try:
+                return int(_ok(self.driver.cuMemAlloc(max(1, nbytes))))
+            finally:
+                _ok(self.driver.cuThreadExchangeStreamCaptureMode(before))
 
     def free(self, memory: Memory) -> None:
-        _ok(self.driver.cuMemFree(memory))
+        with self.current():
+            _ok(self.driver.cuMemFree(memory))
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
-        _ok(self.driver.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes))
+        with self.current():
+            _ok(self.driver.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes))
 
     def download(self, array: np.ndarray, memory: Memory) -> None:
-        _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes))
+        with self.current():
+            _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes))
 
     def load(self, code: GridCode) -> CudaProgram:
         return CudaProgram(self, code)
@@ -198,21 +219,25 @@ class CudaDevice:
     def launcher(self, program: CudaProgram) -> Callable[..., int]:
         return program.launch
 
-    def mend(self, status: int) -> None:
-        if status != INVALID_CONTEXT:
+    def mend(self, status: int, launch: Callable[[], int]) -> None:
+        if status in ELSEWHERE:
+            with self.current():
+                status = launch()
+        if status:
             raise DeviceError(_words(status))
-        _ok(self.driver.cuCtxSetCurrent(self._context))
 
     def owns(self, address: int) -> bool:
         which = self.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        status, ordinal = self.driver.cuPointerGetAttribute(which, address)
+        with self.current():
+            status, ordinal = self.driver.cuPointerGetAttribute(which, address)
         return int(status) == 0 and int(ordinal) == self.arrays_on[1]
 
     def wait(self, stream: int, other: int) -> None:
-        event = _ok(self.driver.cuEventCreate(2))  # without a clock
-        _ok(self.driver.cuEventRecord(event, other))
-        _ok(self.driver.cuStreamWaitEvent(stream, event, 0))
-        _ok(self.driver.cuEventDestroy(event))  # once it has happened
+        with self.current():
+            event = _ok(self.driver.cuEventCreate(2))  # without a clock
+            _ok(self.driver.cuEventRecord(event, other))
+            _ok(self.driver.cuStreamWaitEvent(stream, event, 0))
+            _ok(self.driver.cuEventDestroy(event))  # once it has happened
 
     @property
     def flush(self) -> tuple[int, int]:

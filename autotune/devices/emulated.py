@@ -75,7 +75,8 @@ class EmulatedDevice:
         return at
 
     def free(self, memory: Memory) -> None:
-        del self._held[memory]
+        if self._held.pop(memory, None) is None:
+            raise DeviceError("no memory of this device")
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
         ctypes.memmove(memory, array.ctypes.data, array.nbytes)
@@ -89,7 +90,7 @@ class EmulatedDevice:
     def launcher(self, program: EmulatedProgram) -> Callable[..., int]:
         return program.launch
 
-    def mend(self, status: int) -> None:
+    def mend(self, status: int, launch: Callable[[], int]) -> None:
         raise DeviceError(f"emulation ended with status {status}")
 
     def owns(self, address: int) -> bool:

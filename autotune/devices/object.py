@@ -7,13 +7,14 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from autotune.codegen.gridcode import Array, GridCode
 from autotune.devices import protocol, select
-from autotune.devices.protocol import Device, Memory
+from autotune.devices.protocol import Device, DeviceError, Memory
 
 
 class DeviceObject:
@@ -33,7 +34,7 @@ class DeviceObject:
         self._one_at_a_time = threading.Lock()
         self._memory: list[Memory] = []
         # Not the program: what was launched on arrays of the device may still be under way.
-        weakref.finalize(self, _give_back, self.device, self._memory).atexit = False
+        weakref.finalize(self, give_back, self.device, self._memory).atexit = False
 
     @property
     def memory(self) -> list[Memory]:
@@ -46,7 +47,7 @@ class DeviceObject:
 
     def close(self) -> None:
         """Give the memory of the device back. Nothing may run any more."""
-        _give_back(self.device, self._memory)
+        give_back(self.device, self._memory)
         self.program.close()
 
     def facts(self) -> dict[str, Any]:
@@ -99,9 +100,11 @@ class DeviceObject:
         return answer
 
 
-def _give_back(device: Device, memory: list[Memory]) -> None:
+def give_back(device: Device, memory: list[Memory]) -> None:
+    """Free all of it; what the device refuses to free keeps no other."""
     while memory:
-        device.free(memory.pop())
+        with suppress(DeviceError):
+            device.free(memory.pop())
 
 
 def _text(a: Array) -> str:

@@ -140,7 +140,10 @@ class OpenclDevice:
             raise DeviceError(str(err)) from None
 
     def free(self, memory: Memory) -> None:
-        memory.release()
+        try:
+            memory.release()
+        except self.cl.Error as err:
+            raise DeviceError(str(err)) from None
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
         if array.nbytes:

@@ -59,7 +59,7 @@ class Device(Protocol):
         """Raises DeviceError for want of memory."""
 
     def free(self, memory: Memory) -> None:
-        """Give it back."""
+        """Give it back. Raises DeviceError."""
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
         """Copy a C-contiguous array of the host there."""
@@ -81,9 +81,9 @@ class Addressed(Protocol):
         """What launches a loaded program: a function of the addresses of its memory and a stream, all ints,
         that returns a status: 0 if all was launched (`autotune.codegen.launcher`)."""
 
-    def mend(self, status: int) -> None:
-        """Returns where launching again may succeed, as a thread had not met the device before; raises
-        DeviceError otherwise."""
+    def mend(self, status: int, launch: Callable[[], int]) -> None:
+        """Launch again where that may succeed, as the device was not the current one of the thread. Raises
+        DeviceError where it is not launched."""
 
     def owns(self, address: int) -> bool:
         """Whether an address is this device's memory."""

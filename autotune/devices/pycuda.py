@@ -133,7 +133,10 @@ class PycudaDevice:
             raise DeviceError(str(err)) from None
 
     def free(self, memory: Memory) -> None:
-        memory.free()
+        try:
+            memory.free()
+        except self.driver.Error as err:
+            raise DeviceError(str(err)) from None
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
         self.driver.memcpy_htod(memory, array)
