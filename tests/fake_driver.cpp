@@ -124,6 +124,7 @@ R cuMemAlloc_v2(Ptr *p, size_t n) {
 }
 R cuMemFree_v2(Ptr p) {
   if (R bad = state()) return bad;
+  if (capturing && capture_mode != 2) return 900;
   if (!memory.erase(p)) return INVALID;
   free((void *)p);
   note("free");

@@ -114,6 +114,22 @@ def test_a_thread_gives_memory_back(space: fakes.Space, calls: Callable[[], Coun
     assert calls()["free"] == made
 
 
+def test_memory_is_given_back_while_a_stream_is_captured(
+    driver: ctypes.CDLL, space: fakes.Space, calls: Callable[[], Counter[str]]
+) -> None:
+    c = case("attention")
+    k = kernel_of(c, space.device)
+    k(*c.inputs)
+    made = calls()["allocate"]
+    driver.at_fake_capture(1)
+    try:
+        del k
+        gc.collect()
+    finally:
+        driver.at_fake_capture(0)
+    assert calls()["free"] == made > 0
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_the_current_gpu_of_a_thread_stays(driver: ctypes.CDLL, space: fakes.Space, beside: bool) -> None:
     before = driver.at_fake_other() if beside else None

@@ -171,6 +171,18 @@ class CudaDevice:
         finally:
             self.driver.cuCtxPopCurrent()  # what it says after a fault has been said
 
+    @contextmanager
+    def _beside_captures(self) -> Iterator[None]:
+        """As `current`, and memory may change: while a stream is captured into a graph none may, in any
+        thread, unless that one asks not to mind."""
+        mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        with self.current():
+            before = _ok(self.driver.cuThreadExchangeStreamCaptureMode(mode))
+            try:
+                yield
+            finally:
+                self.driver.cuThreadExchangeStreamCaptureMode(before)
+
     def name(self) -> str:
         return str(_ok(self.driver.cuDeviceGetName(256, _handle())).decode().rstrip("\0 "))
 
@@ -192,17 +204,11 @@ class CudaDevice:
         return nvml.state(_ok(self.driver.cuDeviceGetPCIBusId(32, _handle())).decode().rstrip("\0 "))
 
     def allocate(self, nbytes: int) -> Memory:
-        # a stream that is being captured into a graph lets nobody allocate, unless asked not to mind
-        mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        with self.current():
-            before = _ok(self.driver.cuThreadExchangeStreamCaptureMode(mode))
-            try:
-                return int(_ok(self.driver.cuMemAlloc(max(1, nbytes))))
-            finally:
-                _ok(self.driver.cuThreadExchangeStreamCaptureMode(before))
+        with self._beside_captures():
+            return int(_ok(self.driver.cuMemAlloc(max(1, nbytes))))
 
     def free(self, memory: Memory) -> None:
-        with self.current():
+        with self._beside_captures():
             _ok(self.driver.cuMemFree(memory))
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
