@@ -16,6 +16,7 @@ import pytest
 from grid_cases import case
 from test_device_kernel import arrays, kernel_of
 
+from autotune import targets
 from autotune.devices import cuda
 
 if not cuda.available():
@@ -112,6 +113,18 @@ def test_a_thread_gives_memory_back(space: fakes.Space, calls: Callable[[], Coun
     elsewhere(held.clear)
     gc.collect()
     assert calls()["free"] == made
+
+
+def test_what_a_gpu_is_takes_no_context(
+    space: fakes.Space, calls: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = cuda.CudaDevice()
+    monkeypatch.setattr(cuda, "device", lambda: device)
+    assert targets.runnable(targets.parse("cuda")) and device.name() and device.state() is not None
+    assert not calls()
+    device.free(device.allocate(4))
+    device.free(device.allocate(4))
+    assert calls()["retain"] == 1
 
 
 def test_memory_is_given_back_while_a_stream_is_captured(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -158,9 +158,14 @@ class CudaDevice:
         from cuda.bindings import driver
 
         self.driver = driver
-        self._context = _ok(driver.cuDevicePrimaryCtxRetain(_handle()))
         self._flush: tuple[int, int] | None = None
         self._events: list[tuple[Any, Any]] = []
+
+    @cached_property
+    def _context(self) -> Any:
+        """Made when it is first needed: what the device is can be told without, and where a device is for one
+        process alone, that is to be the one that runs something."""
+        return _ok(self.driver.cuDevicePrimaryCtxRetain(_handle()))
 
     @contextmanager
     def current(self) -> Iterator[None]:
