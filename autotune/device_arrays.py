@@ -40,6 +40,11 @@ class DeviceArray:
     stream: int | None = None
 
 
+def is_told(x: Any) -> bool:
+    """Whether an array may offer DLPack alone, which is told a stream and names none."""
+    return not hasattr(type(x), "__cuda_array_interface__")
+
+
 def read(x: Any, name: str, stream: int | None) -> DeviceArray | None:
     """What there is to know of ``x``; None for an array of the host, or for what is no array. ``stream``:
     where a DLPack array is to be ready. Raises ArgumentError."""

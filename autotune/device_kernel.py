@@ -22,6 +22,7 @@ from autotune.device_arrays import (
     current,
     empty_like,
     handle,
+    is_told,
     read,
     shown,
 )
@@ -120,10 +121,7 @@ class DeviceKernel(Kernel):
         at = None if stream is None else handle(stream)
         if at is None:
             at = next((s for s in map(current, (*inputs, *outs)) if s is not None), None)
-        given = [
-            read(x, name, at)
-            for x, name in zip((*inputs, *outs), self._array_names)  # outputs may be missing
-        ]
+        given, at = self._known((*inputs, *outs), at)  # outputs may be missing
         if not any(self._is_there(a) for a in given):
             if stream is not None:
                 raise ArgumentError(
@@ -139,16 +137,24 @@ class DeviceKernel(Kernel):
             for i, (a, p, n) in enumerate(zip(given, self._params, self._array_names, strict=True))
         ]
         self._apart(arrays, len(inputs))
-        named = [s for s in dict.fromkeys(a.stream for a in arrays) if s is not None]
-        if at is None:
-            at = named[0] if named else 0
-        others = [s for s in named if s != at and {s, at} != {0, LEGACY}]
+        named = dict.fromkeys(a.stream for a in arrays)
+        others = [s for s in named if s not in (None, at) and {s, at} != {0, LEGACY}]
         for other in others:
             self._on.wait(at, other)
         self._run([a.address for a in arrays], at)
         for other in others:
             self._on.wait(other, at)
         return tuple(outs) if many else next(iter(outs))
+
+    def _known(self, arrays: Sequence[Any], at: int | None) -> tuple[list[DeviceArray | None], int]:
+        """What there is to know of arrays, and the stream: ``at``, or the first that one of them names."""
+        known: list[DeviceArray | None] = [None] * len(arrays)
+        # those that are told the stream come last: others may name it
+        for i in sorted(range(len(arrays)), key=lambda i: is_told(arrays[i])):
+            known[i] = a = read(arrays[i], self._array_names[i], at)
+            if at is None and a is not None:
+                at = a.stream
+        return known, at or 0
 
     def _is_there(self, a: DeviceArray | None) -> bool:
         """Whether an array is to be used in place: all that is not of the host."""

@@ -409,6 +409,20 @@ def test_dlpack_is_told_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [x["stream"] for x in given[0].asked] == [0x70, 1] and [s[-1] for s in seen] == [0x70, 0]
 
 
+def test_dlpack_is_told_the_stream_that_another_array_names() -> None:
+    need_cxx()
+    c, device = case("matmul"), EmulatedGpu()
+    k = kernel_of(c, device)
+    one = Pack(c.inputs[0].copy(), False, (2, 0))
+    other = fakes.FakeArray(fakes.Space(device), c.inputs[1], stream=0x70)
+    out = fakes.FakeArray(fakes.Space(device), c.poisoned()[0], stream=0x90)
+    seen = launches(k)
+    k(one, other, out=out)
+    assert seen[-1][-1] == 0x70 and [x["stream"] for x in one.asked] == [0x70]
+    assert device.waits == [(0x70, 0x90), (0x90, 0x70)]
+    c.check([out.get()], "dlpack and interface")
+
+
 class CupyArray(fakes.FakeArray):
     """As CuPy's: its library is known by its module, and its arrays by where they say that they are."""
 
