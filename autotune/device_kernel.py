@@ -47,7 +47,8 @@ class DeviceKernel(Kernel):
     most: arrays begin so, slices of them may not). ``out``: an array to write, or a tuple of them; without
     it, new arrays of the library of the first input. ``stream``: a stream or its handle; without it torch's
     current stream, or the one that an array's interface names, or the default one. Where arrays name other
-    streams, these are waited for on the device, and wait in turn. The call returns when the work is queued.
+    streams, these are waited for on the device, and wait in turn; tensors of torch name none when they are
+    given, and its current stream when they are made here. The call returns when the work is queued.
 
     Arrays of the host are taken too, if all are: they are copied there and back, and the call waits.
 
@@ -128,16 +129,18 @@ class DeviceKernel(Kernel):
                     "stream is for arrays of the device; arrays of the host are copied, and waited for"
                 )
             return super().__call__(*inputs, out=out)
+        made: tuple[Any, ...] = ()
         if out is None:
             first = next(x for x, a in zip(inputs, given) if self._is_there(a))
-            outs = tuple(self._empty(first, p) for p in self._params[len(inputs) :])
+            outs = made = tuple(self._empty(first, p) for p in self._params[len(inputs) :])
             given += [read(x, n, at) for x, n in zip(outs, self._array_names[len(inputs) :], strict=True)]
         arrays = [
             self._fit(a, p, n, i >= len(inputs))
             for i, (a, p, n) in enumerate(zip(given, self._params, self._array_names, strict=True))
         ]
         self._apart(arrays, len(inputs))
-        named = dict.fromkeys(a.stream for a in arrays)
+        # torch's memory is of its current stream: what ran there may use it still, what will run may again
+        named = dict.fromkeys([*(a.stream for a in arrays), *map(current, made)])
         others = [s for s in named if s not in (None, at) and {s, at} != {0, LEGACY}]
         for other in others:
             self._on.wait(at, other)

@@ -337,6 +337,20 @@ def test_tensors_of_torch(on_cpu: EmulatedDevice) -> None:
         k(torch._neg_view(x))
 
 
+def test_what_torch_makes_is_waited_for_where_its_stream_is_another(on_cpu: EmulatedDevice) -> None:
+    c = case("softmax")
+    k = kernel_of(c, on_cpu)
+    (x,) = (torch.from_numpy(a.copy()) for a in c.inputs)
+    seen = launches(k)
+    y = k(x, stream=0x70)  # memory of the current stream: 0
+    assert seen[-1][-1] == 0x70 and on_cpu.waits == [(0x70, 0), (0, 0x70)]
+    c.check([y.numpy()], "torch")
+    k(x, stream=0)
+    k(x, out=y, stream=0x70)
+    k(x)
+    assert len(on_cpu.waits) == 2
+
+
 def test_tensors_of_float16(on_cpu: EmulatedDevice) -> None:
     c = case("softmax", "float16")
     k = kernel_of(c, on_cpu)
