@@ -24,6 +24,7 @@ DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "me
 DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
 MANAGED = 13
 LEGACY = 1  # the default stream, as the array interface and DLPack name it
+PER_THREAD = 2  # the other default stream, of which each thread has its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from threading import get_ident
 from typing import Any
 
 from autotune.codegen.gridcode import Array
@@ -18,6 +20,7 @@ from autotune.device_arrays import (
     CUDA,
     LEGACY,
     MANAGED,
+    PER_THREAD,
     DeviceArray,
     current,
     empty_like,
@@ -77,7 +80,7 @@ class DeviceKernel(Kernel):
         self._array_names = [
             f"{'output' if i >= inputs else 'input'} {a.name!r}" for i, a in enumerate(self._params)
         ]
-        self._scratch: dict[int, list[int]] = {}
+        self._scratch: dict[tuple[int, int], list[int]] = {}  # of a stream, and a thread where it matters
         self._torch: _Torch | None = None
         weakref.finalize(self, _give_back, device, self._scratch).atexit = False
 
@@ -101,15 +104,20 @@ class DeviceKernel(Kernel):
     def _run(self, addresses: Sequence[int], stream: int) -> None:
         scratch: Sequence[int] = ()
         if self._loaded.code.scratch:
-            scratch = self._scratch.get(stream) or self._between(stream)
+            at = (stream, get_ident() if stream == PER_THREAD else 0)
+            scratch = self._scratch.get(at) or self._between(at)
         status = self._launch(*addresses, *scratch, stream)
         if status:
-            self._on.mend(status, lambda: self._launch(*addresses, *scratch, stream))
+            self._on.mend(status, partial(self._launch, *addresses, *scratch, stream))
 
-    def _between(self, stream: int) -> Sequence[int]:
+    def _between(self, at: tuple[int, int]) -> Sequence[int]:
         """Memory of a stream for what steps pass on."""
-        made = [self._loaded.device.allocate(a.nbytes) for a in self._loaded.code.scratch]
-        return self._scratch.setdefault(stream, made)
+        device = self._loaded.device
+        made = [device.allocate(a.nbytes) for a in self._loaded.code.scratch]
+        kept = self._scratch.setdefault(at, made)
+        if kept is not made:  # another thread has met the stream meanwhile
+            give_back(device, made)
+        return kept
 
     def _checked(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """The call on arrays of any library, with everything explained that does not fit."""
@@ -268,6 +276,6 @@ def _overlap(at: int, n: int, other: int, m: int) -> bool:
     return at < other + m and other < at + n and n > 0 and m > 0
 
 
-def _give_back(device: Device, scratch: dict[int, list[int]]) -> None:
+def _give_back(device: Device, scratch: dict[tuple[int, int], list[int]]) -> None:
     for blocks in scratch.values():
         give_back(device, blocks)

@@ -239,6 +239,43 @@ def test_what_steps_pass_on_is_kept_for_each_stream(
     k(*given, out=out, stream=0)
 
 
+def test_the_stream_of_each_thread_has_its_own_memory_between_steps() -> None:
+    need_cxx()
+    c, device = case("attention"), EmulatedGpu()
+    k, space = kernel_of(c, device), fakes.Space(device)
+    given, out = arrays(c, space), fakes.FakeArray(space, c.poisoned()[0])
+    seen = launches(k)
+    k(*given, out=out, stream=2)
+    thread = threading.Thread(target=lambda: [k(*given, out=out, stream=s) for s in (2, 0x70)])
+    thread.start()
+    thread.join()
+    k(*given, out=out, stream=2)
+    k(*given, out=out, stream=0x70)
+    mine, other, shared, again, shared_again = (args[4:-1] for args in seen)
+    assert mine == again and set(mine).isdisjoint(other) and shared == shared_again
+
+
+def test_memory_that_two_threads_make_for_one_stream_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cxx()
+    c, device = case("attention"), EmulatedGpu()
+    k, space = kernel_of(c, device), fakes.Space(device)
+    given, out = arrays(c, space), fakes.FakeArray(space, c.poisoned()[0])
+    before = len(device._held)
+    allocate = device.allocate
+
+    def meanwhile(n: int) -> object:
+        monkeypatch.undo()
+        thread = threading.Thread(target=k, args=given, kwargs={"out": out, "stream": 0x70})
+        thread.start()
+        thread.join()
+        return allocate(n)
+
+    monkeypatch.setattr(device, "allocate", meanwhile)
+    k(*given, out=out, stream=0x70)
+    assert len(device._held) - before == len(k._loaded.code.scratch)
+    c.check([out.get()], "attention")
+
+
 def test_threads_call_at_once(space: fakes.Space) -> None:
     if space.device.name() == "emulator":
         pytest.skip("emulation has one processor")
