@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 
 from autotune.codegen.gridcode import Array
@@ -73,6 +73,8 @@ class DeviceKernel(Kernel):
         assert isinstance(device, Addressed)
         self._on: Addressed = device
         self._launch: Callable[..., int] = device.launcher(loaded.program)
+        if loaded.code.scratch:
+            self._launch = _in_turn(self._launch)
         self._params = loaded.code.params
         self._nbytes = [p.nbytes for p in self._params]
         outputs = len(loaded.code.outputs)
@@ -274,6 +276,17 @@ class _Torch:
 
 def _overlap(at: int, n: int, other: int, m: int) -> bool:
     return at < other + m and other < at + n and n > 0 and m > 0
+
+
+def _in_turn(launch: Callable[..., int]) -> Callable[..., int]:
+    """For one thread at a time: on one stream the steps of two calls would mix, with one memory between."""
+    lock = Lock()
+
+    def launched(*args: int) -> int:
+        with lock:
+            return launch(*args)
+
+    return launched
 
 
 def _give_back(device: Device, scratch: dict[tuple[int, int], list[int]]) -> None:

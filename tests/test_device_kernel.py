@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import os
@@ -9,6 +10,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gpu_fakes as fakes
@@ -274,6 +276,24 @@ def test_memory_that_two_threads_make_for_one_stream_is_kept_once(monkeypatch: p
     k(*given, out=out, stream=0x70)
     assert len(device._held) - before == len(k._loaded.code.scratch)
     c.check([out.get()], "attention")
+
+
+def test_steps_of_two_threads_do_not_mix_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cxx()
+    c, device, both = case("attention"), EmulatedGpu(), threading.Barrier(2)
+
+    def launch(*args: int) -> int:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+            pytest.fail("the other thread is launching too")
+        return 0
+
+    monkeypatch.setattr(device, "launcher", lambda program: launch)
+    k, space = kernel_of(c, device), fakes.Space(device)
+    given, out = arrays(c, space), fakes.FakeArray(space, c.poisoned()[0])
+    with ThreadPoolExecutor(2) as pool:
+        for call in [pool.submit(k, *given, out=out, stream=0x70) for _ in range(2)]:
+            call.result()
 
 
 def test_threads_call_at_once(space: fakes.Space) -> None:
