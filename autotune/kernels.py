@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,7 +14,7 @@ from autotune.errors import CompileError
 from autotune.object_cache import ObjectCache, key
 from autotune.runtime import Kernel
 from autotune.settings import Settings
-from autotune.targets import check_here, confined
+from autotune.targets import check_here, confined, emulated
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -36,13 +37,14 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     """
     objects = ObjectCache(Settings.from_environment().cache_dir)
     code = confined(target)
-    name = key(trace.to_json(), workload.digest, code.digest, generator_version())
-    loaded = _cached(objects, name)
+    names = [key(trace.to_json(), workload.digest, code.digest, version) for version in _versions(code)]
+    loaded = _cached(objects, names[0])
     if loaded is None:
         from autotune.building import build_object
 
         obj = build_object(workload.dag, trace, code)
-        objects.put(name, obj)
+        for name in names:
+            objects.put(name, obj)
         loaded = _load(obj)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
@@ -84,10 +86,30 @@ def source_of(workload: Workload, target: Target, trace: Trace) -> str:
     return emit_module(workload.dag, trace, confined(target)).text
 
 
+def _versions(target: Target) -> list[str]:
+    """What makes code for a target, with the version of NVRTC where that compiles it; then without, for where
+    there is none: what was made last is found there."""
+    generator = generator_version()
+    if target.kind != "cuda" or emulated(target):
+        return [generator]
+    from importlib import metadata  # takes long
+
+    from autotune.codegen.nvrtc import FIRST_OF_13
+
+    number = re.match(r"sm_(\d+)", target.arch)
+    old = number is not None and int(number[1]) < FIRST_OF_13
+    try:
+        version = metadata.version("nvidia-cuda-nvrtc-cu12" if old else "nvidia-cuda-nvrtc")
+    except metadata.PackageNotFoundError:
+        return [generator]
+    return [f"{generator} nvrtc {version}", generator]
+
+
 @cache
 def generator_version() -> str:
     """Digest of the source of everything between a trace and its code, and of LLVM's version: an object
-    made by any other generator is not found in the cache, and nobody has to remember a number."""
+    made by any other generator is not found in the cache, and nobody has to remember a number. NVRTC's
+    version is told beside it."""
     import llvmlite
 
     state = hashlib.blake2b(llvmlite.__version__.encode(), digest_size=16)

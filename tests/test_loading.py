@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
+from grid_cases import need_cxx
 from log_filler import Entry, fill, host
 
 import autotune as at
-from autotune import kernels, targets
+from autotune import building, kernels, targets
+from autotune.codegen import emulator
+from autotune.devices import select
+from autotune.devices.emulated import EmulatedDevice
 from autotune.workloads import with_constants
 from kernels_db import NewRecord
 from schedules import ops
@@ -203,6 +208,43 @@ def test_the_second_load_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(kernels, "generator_version", lambda: "another generator")
     with pytest.raises(AssertionError, match="compiled again"):
         at.load("matmul", **SHAPE, db=db)
+
+
+def test_another_nvrtc_compiles_again_and_without_one_the_last_object_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need_cxx()
+    installed, built = {"nvidia-cuda-nvrtc": "13.0.48"}, []
+
+    def version(package: str) -> str:
+        if package not in installed:
+            raise metadata.PackageNotFoundError(package)
+        return installed[package]
+
+    def build(dag: at.ComputeDAG, trace: at.Trace, target: Target) -> bytes:
+        built.append(target.arch)
+        return emulator.build(building.grid_program(dag, trace, target))
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(building, "build_object", build)
+    monkeypatch.setattr(select, "device", lambda kind: EmulatedDevice())
+    workload = ops.workload("matmul", SHAPE)
+
+    def load(target: str) -> int:
+        check(kernels.kernel_of(workload, targets.from_name(target), at.Trace()))
+        return len(built)
+
+    assert load("h100") == load("h100") == 1
+    installed["nvidia-cuda-nvrtc"] = "13.0.88"
+    assert load("h100") == load("h100") == 2
+    installed.clear()
+    assert load("h100") == 2
+    assert load("v100") == 3
+    installed["nvidia-cuda-nvrtc"] = "13.0.88"  # which is not what compiles for it
+    assert load("v100") == 3
+    installed["nvidia-cuda-nvrtc-cu12"] = "12.9.86"
+    assert load("v100") == load("v100") == 4
+    assert load("h100") == 4
 
 
 def test_a_damaged_object_is_compiled_again(tmp_path: Path, own_places: Path) -> None:
