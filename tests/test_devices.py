@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from socket import socketpair
@@ -105,6 +106,25 @@ def test_programs_run_again_and_again_beside_each_other(device: Device, op: str)
         c.check(outputs, op)
         assert x.seconds(1) > 0
         x.close()
+
+
+def test_threads_that_have_not_met_it_run_programs(device: Device) -> None:
+    c = case("softmax")
+    code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device).to_bytes()
+    loaded, outputs = [DeviceObject(code, device)], c.poisoned()
+    pointers = [a.ctypes.data for a in (*c.inputs, *outputs)]
+
+    def each(call: Callable[[], object]) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(call).result()
+
+    each(lambda: loaded[0].run(pointers))
+    c.check(outputs, "softmax")
+    each(lambda: loaded[0].bench(pointers, 2))
+    each(lambda: loaded.append(DeviceObject(code, device)))
+    loaded[1].run(pointers)
+    each(loaded[0].close)
+    each(loaded.clear)
 
 
 def test_damaged_code_is_refused(device: Device) -> None:

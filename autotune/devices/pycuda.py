@@ -5,10 +5,10 @@ itself.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -50,27 +50,26 @@ class PycudaProgram:
 
     def __init__(self, device: PycudaDevice, code: GridCode) -> None:
         self._d, self._device = device.driver, device
-        try:
-            self._module = self._d.module_from_buffer(code.binary)
-        except self._d.Error as err:
-            raise CompileError(f"the driver refused the code: {err}") from None
         self._launches = []
-        for x, used in code.numbered():
-            function = self._module.get_function(x.kernel)
-            function.prepare("P" * len(used))
-            self._launches.append((function, x.grid, x.block, used))
+        with device.current():
+            try:
+                self._module = self._d.module_from_buffer(code.binary)
+            except self._d.Error as err:
+                raise CompileError(f"the driver refused the code: {err}") from None
+            for x, used in code.numbered():
+                function = self._module.get_function(x.kernel)
+                function.prepare("P" * len(used))
+                self._launches.append((function, x.grid, x.block, used))
 
     def run(self, memory: Sequence[Memory]) -> None:
-        try:
+        with self._device.current():
             self._launched(memory)
             self._d.Context.synchronize()
-        except self._d.Error as err:
-            raise DeviceError(str(err)) from None
 
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
         total, left = 0.0, n
-        flush, size = self._device.flush
-        try:
+        with self._device.current():
+            flush, size = self._device.flush
             while left:
                 pairs = self._device.events[: min(left, AHEAD)]
                 for start, end in pairs:
@@ -81,8 +80,6 @@ class PycudaProgram:
                 pairs[-1][1].synchronize()
                 total += sum(end.time_since(start) for start, end in pairs) * 1e-3
                 left -= len(pairs)
-        except self._d.Error as err:
-            raise DeviceError(str(err)) from None
         return total
 
     def _launched(self, memory: Sequence[Memory]) -> None:
@@ -90,8 +87,11 @@ class PycudaProgram:
             function.prepared_async_call(grid, block, None, *(int(memory[i]) for i in used))
 
     def close(self) -> None:
-        self._launches.clear()
-        self._module = None
+        with self._device.current():
+            self._launches.clear()
+            self._module = None
+
+    __del__ = close  # PyCUDA unloads nothing in a thread where the device is not current: it hangs
 
 
 class PycudaDevice:
@@ -105,11 +105,25 @@ class PycudaDevice:
         if self.driver is None:
             raise CompileError("there is no PyCUDA here, or no NVIDIA GPU; use target='cuda-emulator'")
         self._own = self.driver.Device(0)
-        self._context = self._own.retain_primary_context()
-        self._context.push()
-        atexit.register(self._context.pop)  # or PyCUDA ends the process with a core dump
         self._flush: tuple[Any, int] | None = None
         self._events: list[tuple[Any, Any]] = []
+
+    @cached_property
+    def _context(self) -> Any:
+        return self._own.retain_primary_context()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The device is the current one of the calling thread meanwhile; then the one before is again. Raises
+        DeviceError for what PyCUDA raises."""
+        try:
+            self._context.push()
+            try:
+                yield
+            finally:
+                self._context.pop()
+        except self.driver.Error as err:
+            raise DeviceError(str(err)) from None
 
     def name(self) -> str:
         return str(self._own.name())
@@ -127,22 +141,20 @@ class PycudaDevice:
         return nvml.state(self._own.pci_bus_id())
 
     def allocate(self, nbytes: int) -> Memory:
-        try:
+        with self.current():
             return self.driver.mem_alloc(max(1, nbytes))
-        except self.driver.Error as err:
-            raise DeviceError(str(err)) from None
 
     def free(self, memory: Memory) -> None:
-        try:
+        with self.current():
             memory.free()
-        except self.driver.Error as err:
-            raise DeviceError(str(err)) from None
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:
-        self.driver.memcpy_htod(memory, array)
+        with self.current():
+            self.driver.memcpy_htod(memory, array)
 
     def download(self, array: np.ndarray, memory: Memory) -> None:
-        self.driver.memcpy_dtoh(array, memory)
+        with self.current():
+            self.driver.memcpy_dtoh(array, memory)
 
     def load(self, code: GridCode) -> PycudaProgram:
         return PycudaProgram(self, code)
