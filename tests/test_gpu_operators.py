@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, need_cxx, program, sampled, space
+from helpers import check_compiled
 from space_cases import BIG
 
 import autotune as at
@@ -97,6 +100,27 @@ def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
             assert parts > 1 and partial.grid[0] % parts == 0
         facts = analyse(Schedule.replay(c.dag, trace, TARGET).nest)
         assert [k.grid[0] for k in p.kernels] == [int(f.blocks.value) for f in facts]  # type: ignore[attr-defined]
+
+
+# Channels that vectors fill, and tiles do not divide.
+PADDED: dict[str, dict[str, object]] = {
+    "conv2d": {"h": 5, "w": 5, "ci": 12, "co": 8, "k": 3, "padding": 1},
+    "depthwise_conv2d": {"h": 5, "w": 6, "c": 12, "k": 3, "padding": 1},
+    "max_pool2d": {"h": 6, "w": 5, "c": 12, "k": 3, "stride": 1, "padding": 1},
+    "conv2d_transpose": {"h": 4, "w": 4, "ci": 4, "co": 12, "k": 3, "stride": 2, "padding": 1},
+}
+
+
+@pytest.mark.parametrize("op", PADDED)
+def test_vectors_of_padded_arrays_stay_in_them(op: str) -> None:
+    """Before and behind the arrays lies no memory."""
+    need_cxx()
+    c = workload_case(op, PADDED[op])
+    chosen = (t for _, t in sampled(c.dag, 30) if ") t1 = AT_LOAD" in cuda.source(program(c.dag, t)))
+    traces = list(islice(chosen, 2))
+    assert traces
+    for trace in traces:
+        check_compiled(c.dag, trace, TARGET, c.inputs, c.expected)
 
 
 def test_sums_of_everything_are_plain() -> None:

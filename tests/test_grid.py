@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from grid_cases import TARGET, case, need_cxx, program, sampled
+from helpers import check_compiled, expected, inputs
 
 from autotune.codegen import cuda, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Load, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.interp import InterpError
 from schedules.interp_grid import run_grid
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, seq, walk, with_body
@@ -270,6 +272,41 @@ def test_vectors_are_cut_by_no_tail(n: int, vectors: bool) -> None:
     data, out = np.arange(n, dtype="f4"), np.full(n + 8, -7, "f4")
     assert emulator.run(emulator.build(p), p, [data, out[:n]]) is None
     np.testing.assert_array_equal(out, [*(2 * data), *[-7] * 8])
+
+
+def padded(x: te.Tensor, i: Expr, j: Expr, c: Expr) -> Expr:
+    return te.select(te.all(i >= 1, i < 7, j >= 1, j < 7), x[i - 1, j - 1, c], 0)
+
+
+def positive(e: Expr) -> Expr:
+    return te.select(e > 0, e, 0)
+
+
+# Of x, 6 by 6 rows of 4 elements: what 8 by 8 rows of 8 are made of, and whether that is loaded as vectors.
+CHOICES = {
+    "padding": (lambda x, i, j, c: padded(x, i, j, c % 4), True),
+    "a part of a value": (lambda x, i, j, c: te.maximum(padded(x, i, j, c % 4), 0) + 1, True),
+    "the other side": (lambda x, i, j, c: te.select(te.any(i < 2, j >= 6), 0, x[i - 2, j, c % 4]), True),
+    "two sides": (lambda x, i, j, c: te.select(c < 4, x[i % 6, 5, c], x[5 - i % 6, 0, c - 4]), True),
+    "chosen by what is padded": (lambda x, i, j, c: positive(padded(x, i, j, c % 4)), True),
+    "lanes that differ": (lambda x, i, j, c: te.select(j * 8 + c < 46, x[j, i % 6, c % 4], 0), False),
+}
+
+
+@pytest.mark.parametrize("what", CHOICES)
+def test_vectors_are_loaded_where_they_are_chosen(what: str) -> None:
+    """Before and behind the arrays lies no memory; blocks of 12 rows end in a tail."""
+    need_cxx()
+    choose, vectors = CHOICES[what]
+    x = te.placeholder((6, 6, 4), "float32", name="x")
+    s = Schedule([x, te.compute((8, 8, 8), partial(choose, x), name="y")], TARGET)
+    block, thread, lanes = s.split(s.fuse(*s.loops("y")), (None, 24, 4))
+    s.bind(block, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+    s.vectorize(lanes)
+    assert ("AT_LOAD(float, 4, v_x" in cuda.source(lower_simt(s.nest))) == vectors
+    data = inputs(s.dag)
+    check_compiled(s.dag, s.trace, TARGET, data, expected(s.dag, data))
 
 
 def test_the_text_of_a_kernel() -> None:

@@ -137,6 +137,7 @@ template <class V, class T> static V at_load(const T &p) {
   AT_ALIGNED(&p, V);
   V v;
   memcpy(&v, &p, sizeof v);
+  asm volatile("" : : "m"(v));  // here, not where a lane is asked for: it may fault
   return v;
 }
 template <class V, class T> static void at_store(T &p, const V &v) {

@@ -7,7 +7,7 @@ differs stands in a `Dialect`: how kernels, memory spaces, ids and barriers are 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, ITEMSIZE
-from schedules.expr import Compare, Const, Expr, Load, Var
+from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -245,6 +245,8 @@ class _Emitter(Expressions):
         """Whether a condition holds for all lanes of every vector or for none."""
         if var not in E.variables(cond):
             return True
+        if isinstance(cond, Logic):
+            return all(self.together(c, var, width) for c in cond.args)
         if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
             return False
         terms, _ = affine.linear(cond.a)
@@ -255,13 +257,16 @@ class _Emitter(Expressions):
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
         lanes = self.lanes = Lanes(var, width)
-        whole = {x for x in E.loads(s.value) if self.whole(x, var, width)}
-        for x in sorted(whole, key=E.show):
+        for x, cond in self.read_whole(s, var, width):
             t = self.temporary()
             kind = self.d.types[x.dtype]
             at = self.flat(x.buffer, _at(x.indices, var, first))
             text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
-            self.do(f"const {kind}{width} {t} = {text};")
+            if cond == E.TRUE:
+                self.do(f"const {kind}{width} {t} = {text};")
+            else:  # elsewhere no lane is asked for
+                self.do(f"{kind}{width} {t};")
+                self.do(f"if ({self.expr(E.substitute(cond, {var: Const(first)}))}) {t} = {text};")
             self.needs(x.buffer, width)
             lanes.loaded[x] = t
         values = []
@@ -275,6 +280,32 @@ class _Emitter(Expressions):
         if not sums:
             self.write(s, var, first, width, values)
         self.lanes = None
+
+    def read_whole(self, s: Store, var: str, width: int) -> list[tuple[Load, Expr]]:
+        """The loads that are done for all lanes at once, and under which condition: where it does not hold,
+        there may be no such memory. One that some lanes need and others do not is left to each of them,
+        unless it stays in its array."""
+        conds: dict[Load, list[Expr]] = {}
+        for x, cond in _conditional(s.value, E.TRUE):
+            if self.whole(x, var, width):
+                known = conds.setdefault(x, [])
+                if not any({*E.conjuncts(c)} <= {*E.conjuncts(cond)} for c in known):  # which say more
+                    known.append(cond)
+        out: list[tuple[Load, Expr]] = []
+        for x in sorted(conds, key=E.show):
+            if E.TRUE in conds[x] or self.inside(x, s):
+                out.append((x, E.TRUE))
+            elif all(self.together(c, var, width) for c in conds[x]):
+                out.append((x, E.any_of(*conds[x])))
+        return out
+
+    def inside(self, x: Load, s: Store) -> bool:
+        """Whether a load stays in its array wherever the store is done, whatever else it depends on."""
+        at, size = self.offset(x.buffer, x.indices), math.prod(shape_of(self.buffers[x.buffer]))
+        if at == self.offset(s.buffer, s.indices) and size >= math.prod(shape_of(self.buffers[s.buffer])):
+            return True
+        span = affine.bounds(affine.simplify(at, self.ranges), self.ranges)
+        return span is not None and 0 <= span[0] and span[1] < size
 
     def write(self, s: Store, var: str, first: int, width: int, values: Sequence[str]) -> None:
         kind, name = self.d.types[self.buffers[s.buffer].dtype], self.name(s.buffer)
@@ -379,3 +410,17 @@ class _Emitter(Expressions):
 
 def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:
     return tuple(E.substitute(i, {var: Const(k)}) for i in indices)
+
+
+def _conditional(e: Expr, cond: Expr) -> Iterator[tuple[Load, Expr]]:
+    """The loads of an expression that is asked for under a condition, each with the one it is done under."""
+    match e:
+        case Select(cond=c, a=a, b=b):
+            yield from _conditional(c, cond)
+            yield from _conditional(a, E.all_of(cond, c))
+            yield from _conditional(b, E.all_of(cond, Logic("not", (c,))))
+        case _:
+            if isinstance(e, Load):
+                yield e, cond
+            for x in E.children(e):
+                yield from _conditional(x, cond)
