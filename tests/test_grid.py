@@ -15,6 +15,7 @@ from helpers import check_compiled, expected, inputs
 from autotune.codegen import cuda, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
+from schedules.evaluate import evaluate
 from schedules.expr import Const, Expr, Load, Var
 from schedules.interp import InterpError
 from schedules.interp_grid import run_grid
@@ -211,6 +212,70 @@ def test_a_local_buffer_of_several_threads_is_refused() -> None:
     out = np.full(8, np.nan, "f4")
     run_grid(p, {"x": data, "z": out})
     np.testing.assert_array_equal(out, 2 * data[::-1] + data)
+
+
+def neighbours(own: int, apart: int) -> Schedule:
+    """8 threads, each of which makes ``own`` elements of y and reads what lies ``apart`` from them."""
+    n = 8 * own
+    x = te.placeholder((n + apart,), "float32", name="x")
+    y = te.compute((n + apart,), lambda i: x[i] * 2, name="y")
+    s = Schedule([x, te.compute((n,), lambda i: y[i] + y[i + apart], name="z")], TARGET)
+    block, thread, _ = s.split(s.loops("z")[0], (1, 8, own))
+    s.bind(block, "blockIdx.x")
+    s.bind(thread, "threadIdx.x")
+    s.compute_at("y", block)
+    thread, _ = s.split(s.loops("y")[-1], (None, own))
+    s.bind(thread, "threadIdx.x")
+    s.set_scope("y", "local")
+    return s
+
+
+@pytest.mark.parametrize(("own", "apart"), [(1, 1), (4, 1), (4, 3), (4, 4)])
+def test_a_local_element_of_the_next_thread_is_refused(own: int, apart: int) -> None:
+    s = neighbours(own, apart)
+    with pytest.raises(ScheduleError, match="buffer y: at .* another one has"):
+        lower_simt(s.nest)
+    s.set_scope("y", "shared")
+    p = lower_simt(s.nest)
+    (data,) = inputs(s.dag)
+    out = np.full(8 * own, np.nan, "f4")
+    run_grid(p, {"x": data, "z": out})
+    np.testing.assert_array_equal(out, 2 * (data[: 8 * own] + data[apart:]))
+
+
+def test_what_rows_read_of_other_threads_is_shared() -> None:
+    """Derived: of a row that is computed once, its neighbours and its end; of its sum, the next row's."""
+    x = te.placeholder((4, 33), "float32", name="x")
+    k = te.reduce_axis(33, name="k")
+    e = te.compute((4, 33), lambda i, j: te.exp(x[i, j]), name="e")
+    t = te.compute((4,), lambda i: te.sum(e[i, k], axis=k), name="t")
+    outputs = {
+        "next": te.compute((4, 32), lambda i, j: (e[i, j] - e[i, j + 1]) / t[i], name="o"),
+        "end": te.compute((4, 33), lambda i, j: e[i, 32 - j] / t[i], name="o"),
+        "below": te.compute((3, 33), lambda i, j: e[i + 1, j] / (t[i] + t[i + 1]), name="o"),
+    }
+    for what, o in outputs.items():
+        dag = te.dag([x, o])
+        (data,) = inputs(dag)
+        for name, trace in sampled(dag, 3):
+            p, out = program(dag, trace), np.full(o.shape, np.nan, "f4")
+            run_grid(p, {"x": data, "o": out})
+            np.testing.assert_allclose(out, evaluate(dag, [data])[0], 1e-5, 1e-5, err_msg=f"{what} {name}")
+
+
+def test_a_sum_over_two_axes_reads_what_is_kept_of_rows() -> None:
+    """Threads have a part of the last axis of a reduction alone, but of all axes of what it reads."""
+    x = te.placeholder((3, 5, 6), "float32", name="x")
+    a, b = te.reduce_axis(5, name="a"), te.reduce_axis(6, name="b")
+    e = te.compute((3, 5, 6), lambda i, j, k: te.exp(x[i, j, k]), name="e")
+    t = te.compute((3,), lambda i: te.sum(e[i, a, b], axis=(a, b)), name="t")
+    dag = te.dag([x, te.compute((3, 5, 6), lambda i, j, k: e[i, j, k] / t[i], name="o")])
+    for _, trace in sampled(dag, 3):
+        p = program(dag, trace)
+        (data,) = inputs(dag)
+        out = np.full((3, 5, 6), np.nan, "f4")
+        run_grid(p, {"x": data, "o": out})
+        np.testing.assert_allclose(out, evaluate(dag, [data])[0], 1e-5)
 
 
 def test_a_buffer_between_kernels_cannot_stay_on_the_chip() -> None:

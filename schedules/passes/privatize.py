@@ -8,8 +8,10 @@ a part is the same for all threads: each has a copy, and all compute it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from schedules import affine
 from schedules import expr as E
@@ -117,6 +119,8 @@ def _dimension(b: Buffer, d: int, found: list[_Access]) -> _Dimension:
         owners.add(affine.simplify(who, {}))
     if len(owners) > 1:
         raise _shared(b, found[0].indices[d])
+    if owners != {Const(0)} and not _apart([(a.indices[d], a.ranges) for a in found], names):
+        raise _shared(b, max((a.indices[d] for a in found), key=lambda i: _int(affine.linear(i)[1])))
     counts = dict.fromkeys(sorted(coefficients, reverse=True), 1)
     reach, dense = 0, True
     for a in found:
@@ -141,11 +145,37 @@ def _dimension(b: Buffer, d: int, found: list[_Access]) -> _Dimension:
     return _Dimension(names, dict(reversed(digits.items())), size)
 
 
+def _apart(places: list[tuple[Expr, Ranges]], threads: frozenset[str]) -> bool:
+    """Whether no element of one thread is another's: an index tells which thread's it is, as a number tells
+    its digits, if what the smaller terms add up to stays below each larger one."""
+    forms = [(*affine.linear(i), ranges) for i, ranges in places]
+    first = min(_int(rest) for _, rest, _ in forms)
+    own = {_int(c) for terms, _, _ in forms for atom, c in terms.items() if not _names(atom, threads)}
+    digits = sorted(own | {1}, reverse=True)
+    most: dict[tuple[int, bool], int] = {}  # by coefficient, and whether it is that of a thread
+    for terms, rest, ranges in forms:
+        steps = {(c, False): n for c, n in _split(_int(rest) - first, digits).items()}
+        for atom, c in terms.items():
+            span = affine.bounds(atom, ranges)
+            if span is None or not isinstance(c, Const):
+                return False
+            key = abs(int(c.value)), _names(atom, threads)
+            steps[key] = steps.get(key, 0) + span[1] - span[0]
+        most.update({k: max(n, most.get(k, 0)) for k, n in steps.items()})
+    below = 0
+    for _, group in groupby(sorted(k for k, n in most.items() if n), key=lambda k: k[1]):
+        keys = list(group)
+        if below >= math.gcd(*(c for c, _ in keys)):
+            return False
+        below += sum(k[0] * most[k] for k in keys)
+    return True
+
+
 def _names(atom: Expr, threads: frozenset[str]) -> bool:
     return not E.variables(atom).isdisjoint(threads)
 
 
-def _split(k: int, coefficients: Mapping[int, int]) -> dict[int, int]:
+def _split(k: int, coefficients: Iterable[int]) -> dict[int, int]:
     """``k`` as digits, by coefficient, largest first."""
     out = {}
     for c in coefficients:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from schedules.expr import Const, Hole
+from schedules.expr import Const, Hole, Var
 from schedules.ir import Block
-from schedules.nest import find_loop, vars_bound
+from schedules.nest import find_loop, readers, reads, vars_bound
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
 from schedules.space.rules.rows import compute_stages_at, row_rank
@@ -58,6 +58,9 @@ def schedule_rows(d: Draft, root: str) -> None:
     d.roots |= {
         x.name for x in blocks if x.reducer is not None and not (_joins(x) and len(spatial(x)) == rank)
     }
+    # and what another thread's elements are read of is shared, or was there before
+    shared = {x.name for x in blocks if not all(_read_in_place(d, w.buffer) for w in x.writes)}
+    d.roots |= {x.name for x in blocks if x.reducer is not None and x.name in shared}
     compute_stages_at(d, root, block)
     for name in list(d.s.blocks()):
         if name == root or block not in {x.var for x in d.loops(name)}:
@@ -72,7 +75,7 @@ def schedule_rows(d: Draft, root: str) -> None:
             _thread_partial(d, partial)
             _thread_total(d, name)
         else:
-            _local(d, name)
+            d.s.set_scope(d.block(name).writes[0].buffer, "shared" if name in shared else "local")
             own = [x.var for x in d.own_loops(name)]
             _thread_map(d, own[rank - 1], own[rank:], threads, lanes, n)
     _thread_map(d, inner, loops[rank:], threads, lanes, n)
@@ -81,6 +84,18 @@ def schedule_rows(d: Draft, root: str) -> None:
 def _joins(b: Block) -> bool:
     """Whether a reduction can be done by rows."""
     return is_row_reduction(b) and len(b.writes) == 1
+
+
+def _read_in_place(d: Draft, buffer: str) -> bool:
+    """Whether all readers of a buffer go over it in its own order, a thread every so many elements: then it
+    needs what it made itself. Of the axes of a reduction, only the last is for threads."""
+    for b in readers(d.s.nest, buffer):
+        order = tuple(Var(i.var) for i in b.iters)
+        together = len(order if len(vars_bound(b, "reduce")) < 2 else spatial(b))
+        places = [x.indices for x in reads(b) if x.buffer == buffer]
+        if any(len(at) > together or at != order[: len(at)] for at in places):
+            return False
+    return True
 
 
 def _local(d: Draft, name: str) -> None:
