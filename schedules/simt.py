@@ -168,6 +168,11 @@ def _flat(s: Stmt) -> Stmt:
 def _of_thread(s: Stmt) -> Stmt:
     match s:
         case Alloc(buffer=b):
+            if b.scope == "shared" and any(bound_to(x, "threadIdx") for x in walk(s.body)):
+                raise ScheduleError(
+                    f"buffer {b.name}: it is shared by threads of a loop within a loop over threads; compute "
+                    "its producer outside of both"
+                )
             return Alloc(replace(b, scope="local"), _of_thread(s.body))
         case Loop(kind="vthread"):
             return replace(s, kind="unroll", body=_of_thread(s.body))

@@ -243,6 +243,52 @@ def test_a_local_element_of_the_next_thread_is_refused(own: int, apart: int) -> 
     np.testing.assert_array_equal(out, 2 * (data[: 8 * own] + data[apart:]))
 
 
+def within_rows(back: bool) -> Schedule:
+    """y is computed by threads of a loop within that over rows, and read by those of another."""
+    x = te.placeholder((4, 8), "float32", name="x")
+    y = te.compute((4, 8), lambda i, j: x[i, j] + x[i, j], name="y")
+    z = te.compute((4, 8), lambda i, j: y[i, 7 - j if back else j] + x[i, j], name="z")
+    s = Schedule([x, z], TARGET)
+    i, j = s.loops("z")
+    block, row = s.split(i, (None, 2))
+    s.bind(block, "blockIdx.x")
+    s.bind(row, "threadIdx.y")
+    s.bind(j, "threadIdx.x")
+    s.compute_at("y", row)
+    s.bind(s.loops("y")[-1], "threadIdx.x")
+    return s
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_thread_of_a_row_keeps_its_own(backwards: bool) -> None:
+    s = within_rows(False)
+    p = lower_simt(s.nest)
+    (own,) = [x.buffer for x in walk(p.kernels[0].body) if isinstance(x, Alloc)]
+    assert own.scope == "local" and own.shape == (Const(1), Const(1))
+    (data,) = inputs(s.dag)
+    out = np.full((4, 8), np.nan, "f4")
+    run_grid(p, {"x": data, "z": out}, backwards=backwards)
+    np.testing.assert_array_equal(out, 3 * data)
+
+
+def test_threads_of_a_row_share_nothing_within_its_loop() -> None:
+    s = within_rows(True)
+    with pytest.raises(ScheduleError, match="buffer y: at .* another one has"):
+        lower_simt(s.nest)
+    s.set_scope("y", "shared")
+    with pytest.raises(ScheduleError, match="buffer y: it is shared by .* compute its producer outside"):
+        lower_simt(s.nest)
+
+
+def test_no_barrier_is_within_a_loop_over_threads() -> None:
+    t = Var("t")
+    write = Loop("t", Const(4), Store("s", (t,), Const(1.0, "float32")), "threadIdx.x")
+    read = Loop("t", Const(4), Store("o", (t,), Load("s", (3 - t,), "float32")), "threadIdx.x")
+    with pytest.raises(ScheduleError, match=r"loop r is threadIdx.y: .* what another leaves"):
+        barriers(Loop("r", Const(2), seq(write, read), "threadIdx.y"), frozenset({"s"}))
+    barriers(Loop("r", Const(2), seq(write, read), "threadIdx.y"), frozenset({"o"}))
+
+
 def test_what_rows_read_of_other_threads_is_shared() -> None:
     """Derived: of a row that is computed once, its neighbours and its end; of its sum, the next row's."""
     x = te.placeholder((4, 33), "float32", name="x")

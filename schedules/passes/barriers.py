@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from schedules.errors import ScheduleError
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -42,7 +43,7 @@ class _Pending:
 
 def barriers(s: Stmt, visible: Names) -> Stmt:
     """The body of a block with barriers. ``visible``: buffers that the threads share, beside those allocated
-    with scope "shared" in it."""
+    with scope "shared" in it. Raises ScheduleError where one would have to be inside a loop over threads."""
     shared = {x.buffer.name for x in walk(s) if isinstance(x, Alloc) and x.buffer.scope == "shared"}
     return _go(s, _Pending(), visible | shared)[0]
 
@@ -66,6 +67,12 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
     if isinstance(s, Guard):
         body, after = _go(s.body, before, shared)
         return Guard(s.cond, body, s.speculative), after | before
+    if bound_to(s, "threadIdx") and any(bound_to(x, "threadIdx") for x in walk(s.body)):
+        if any(isinstance(x, Barrier) for x in walk(_go(s.body, _Pending(), shared)[0])):
+            raise ScheduleError(
+                f"loop {s.var} is {s.kind}: one loop over threads in it needs what another leaves in memory "
+                "that threads share; put each into a loop of its own: threads wait between these only"
+            )
     own = _uses(s, shared)
     if own.read & before.written or own.written & (before.written | before.read):
         return seq(Barrier(), s), own

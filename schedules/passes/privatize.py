@@ -32,12 +32,10 @@ class _Access:
 
 
 def privatize(s: Stmt, ranges: Ranges) -> Stmt:
-    """``s`` with every local buffer that stands outside the loops over threads made one thread's own;
+    """``s`` with every local buffer that stands outside of loops over threads made one thread's own;
     ``ranges``: of the variables around it. Raises ScheduleError where a thread would need another's
     element."""
     if isinstance(s, Loop):
-        if bound_to(s, "threadIdx"):
-            return s
         r = loop_range(s.extent, ranges)
         ranges = ranges | ({s.var: r} if r is not None else {})
     s = with_body(s, lambda x: privatize(x, ranges))
