@@ -17,7 +17,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array, rounding
-from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, walk
+from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, kids, walk
 from schedules.simt import GridKernel, GridProgram
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
@@ -183,10 +183,7 @@ class _Grid:
                 if at[kind[-1]] < int(E.evaluate(n, env)):
                     yield from self._steps(body, env, number, at, axes + kind[-1])
                 else:
-                    for x in walk(body):
-                        if isinstance(x, AllReduce):  # which all threads come to
-                            yield x
-                            yield AFTER
+                    yield from self._attend(body, env)
                 del env[v]
             case Loop(var=v, extent=n, body=body) if _waits(body) or _has_threads(body):
                 for i in range(int(E.evaluate(n, env))):
@@ -200,6 +197,24 @@ class _Grid:
                 own = all(x.buffer in self.mem.own[number] for x in walk(s) if isinstance(x, Store))
                 if own or all(at[a] == 0 for a in at if a not in axes):
                     self._action(s)(env)
+
+    def _attend(self, s: Stmt, env: Env) -> Iterator[Stmt]:
+        """The way through a loop over threads of one that it has no iteration for: all come to reductions."""
+        match s:
+            case AllReduce():
+                yield s
+                yield AFTER
+            case Loop(var=v, extent=n, body=body) if _waits(body) and not bound_to(s, "threadIdx"):
+                for i in range(int(E.evaluate(n, env))):
+                    env[v] = i
+                    yield from self._attend(body, env)
+                env.pop(v, None)
+            case Guard(cond=c, body=body) if _waits(body):
+                if self.code.expr(c)(env):
+                    yield from self._attend(body, env)
+            case _:
+                for x in kids(s):
+                    yield from self._attend(x, env)
 
     def _action(self, s: Stmt) -> Any:
         if id(s) not in self.actions:

@@ -16,11 +16,12 @@ from autotune.codegen import cuda, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
 from schedules.evaluate import evaluate
-from schedules.expr import Const, Expr, Load, Var
+from schedules.expr import Const, Expr, Load, Var, minimum
 from schedules.interp import InterpError
 from schedules.interp_grid import run_grid
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, seq, walk, with_body
 from schedules.passes.barriers import barriers
+from schedules.passes.cross_thread import cross_thread
 from schedules.printer import show
 from schedules.schedule import Schedule
 from schedules.simt import GridProgram, lower_simt
@@ -343,6 +344,62 @@ def test_threads_reduce_together_into_a_local_element_only() -> None:
     s.decompose_reduction("y", s.loops("y")[1])
     with pytest.raises(ScheduleError, match="bind .* reduces over it"):
         s.bind(s.loops("y")[1], "threadIdx.x")
+
+
+def sums_of_rows(m: int, rows: int, each: int) -> Schedule:
+    """Sums by 64 threads, in blocks of so many rows of threads, each of which sums so many rows."""
+    x = te.placeholder((m, 64), "float32", name="x")
+    k = te.reduce_axis(64, name="k")
+    s = Schedule([x, te.compute((m,), lambda i: te.sum(x[i, k], axis=k), name="y")], TARGET)
+    out = s.cache_write("y", "local")
+    block, thread, r = s.split(s.loops(out)[0], (None, rows, each))
+    s.bind(block, "blockIdx.x")
+    s.bind(thread, "threadIdx.y")
+    s.compute_at("y", block)
+    _, row, kk = s.loops("y")
+    thread, r = s.split(row, (None, each))
+    s.decompose_reduction("y", kk)
+    s.bind(thread, "threadIdx.y")
+    s.bind(kk, "threadIdx.x")
+    s.unroll(r)
+    return s
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("more", [False, True])
+def test_all_threads_come_to_a_reduction(more: bool, each: int) -> None:
+    """Of the last block some rows are none, and others have threads that only copy."""
+    need_cxx()
+    s = sums_of_rows(7, 2, each)
+    if more:
+        copy = s.cache_read("y", "x", "shared")
+        s.compute_at(copy, s.loops("y")[0])
+        *_, row, column = s.loops(copy)
+        s.bind(row, "threadIdx.y") if each == 2 else s.bind(s.split(row, (1, 4))[1], "threadIdx.y")
+        s.bind(column, "threadIdx.x")
+    p = lower_simt(s.nest)
+    assert p.kernels[0].block == (64, 4 if more else 2, 1)
+    (data,) = inputs(s.dag)
+    for backwards in (False, True):
+        out = np.full(7, np.nan, "f4")
+        run_grid(p, {"x": data, "y": out}, backwards=backwards)
+        np.testing.assert_array_equal(out, data.sum(1))
+    out = np.full(7, np.nan, "f4")
+    assert emulator.run(emulator.build(p), p, [data, out]) is None
+    np.testing.assert_array_equal(out, data.sum(1))
+
+
+def test_a_reduction_that_some_threads_do_less_often_is_refused() -> None:
+    row, here = Var("row"), Load("y", (Const(0),), "float32")
+    add = Store("y", (Const(0),), here + Load("x", (Var("t"),), "float32"))
+    across = Loop("t", Const(32), add, "threadIdx.x")
+    known = Load("n", (row,), "int32") > 0
+    for body, where in [
+        (Loop("i", minimum(2, 7 - row), across), r"in loop i, which runs .* times; unroll it"),
+        (Guard(known, across), r"where .*n\[row\]"),
+    ]:
+        with pytest.raises(ScheduleError, match="reduce into y together, but some .* " + where):
+            cross_thread(Loop("row", Const(4), body, "threadIdx.y"))
 
 
 def test_blocks_are_outermost() -> None:

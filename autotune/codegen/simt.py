@@ -29,7 +29,6 @@ from schedules.ir import (
     Store,
     bound_to,
     const,
-    in_order,
     walk,
 )
 from schedules.passes.cross_thread import identity
@@ -73,7 +72,7 @@ class _Emitter(Expressions):
         self.depth = 1
         self.align: dict[str, int] = {}
         self.axes = ""  # of the loops over threads around
-        self.present: list[str] = []  # which threads take part, where not all that are here do
+        self.present: list[str] = []  # which threads take part, where others are here for a reduction
         self.serial = 0  # loops around, outside those
         self.fresh = 0
 
@@ -112,6 +111,13 @@ class _Emitter(Expressions):
     # -- statements ----------------------------------------------------------------------------
 
     def stmt(self, s: Stmt) -> None:
+        if self.present and not any(isinstance(x, AllReduce) for x in walk(s)):
+            held, self.present = self.present, []
+            self.open(f"if ({' && '.join(held)})")
+            self.stmt(s)
+            self.close()
+            self.present = held
+            return
         match s:
             case Seq(stmts=xs):
                 for x in xs:
@@ -147,15 +153,11 @@ class _Emitter(Expressions):
             self.open(f"if ({guard})" if guard and not together else "")
             self.do(f"const {self.index} {v} = {at};")
             self.axes += axis
+            around = self.present
             if guard and together:  # all threads come to the reduction, these do the rest
-                self.present.append(guard)
-                for x in in_order(s.body):
-                    self.open("" if isinstance(x, AllReduce) else f"if ({guard})")
-                    self.stmt(x)
-                    self.close()
-                self.present.pop()
-            else:
-                self.stmt(s.body)
+                self.present = [*around, guard]
+            self.stmt(s.body)
+            self.present = around
             self.axes = self.axes[:-1]
             self.close()
         elif s.kind == "vectorize" and self.vectorized(s):

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load
-from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, const, with_body
+from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, bound_to, const, walk, with_body
 
 OPS = ("+", "*", "min", "max")
 
 
-def cross_thread(s: Stmt) -> Stmt:
-    """``s`` with every such loop replaced. Raises ScheduleError where threads would race instead."""
+def cross_thread(s: Stmt, threads: frozenset[str] = frozenset()) -> Stmt:
+    """``s``, in loops over ``threads``, with every such loop replaced. All threads of a block come to it,
+    those that have nothing to add with what changes nothing. Raises ScheduleError where threads would race
+    instead, or wait for some that do not come."""
     if isinstance(s, Loop) and s.kind == "threadIdx.x":
         body, conds = s.body, []
         while isinstance(body, Guard):
@@ -20,7 +24,36 @@ def cross_thread(s: Stmt) -> Stmt:
             body = body.body
         if isinstance(body, Store) and s.var not in _variables(body.indices) and _accumulates(body):
             return _reduction(s, body, E.all_of(*conds))
-    return with_body(s, cross_thread)
+    if bound_to(s, "threadIdx"):
+        threads |= {s.var}
+    s = with_body(s, lambda x: cross_thread(x, threads))
+    if isinstance(s, Guard) and E.variables(s.cond) & threads and _together(s):
+        if E.loads(s.cond):  # of what may be stored before the reduction
+            raise _apart(s, f"where {E.show(s.cond)}")
+        return _within(s.cond, s.body)
+    if isinstance(s, Loop) and E.variables(s.extent) & threads and _together(s):
+        raise _apart(s, f"in loop {s.var}, which runs {E.show(s.extent)} times; unroll it")
+    return s
+
+
+def _together(s: Stmt) -> list[AllReduce]:
+    return [x for x in walk(s) if isinstance(x, AllReduce)]
+
+
+def _within(cond: Expr, s: Stmt) -> Stmt:
+    """``s`` under a condition that some threads may not meet."""
+    match s:
+        case AllReduce(op=op, value=v):
+            dtype = E.dtype_of(v)
+            return replace(s, value=E.select(cond, v, Const(identity(op, dtype), dtype)))
+    return with_body(s, lambda x: _within(cond, x)) if _together(s) else Guard(cond, s)
+
+
+def _apart(s: Stmt, where: str) -> ScheduleError:
+    return ScheduleError(
+        f"threads reduce into {_together(s)[0].buffer} together, but some would wait for others that do not "
+        f"come: they do so {where}"
+    )
 
 
 def _accumulates(s: Store) -> bool:
