@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
 from grid_cases import SMALL, case, masked_add, missing, program, sampled
+from helpers import inputs
 
 import autotune as at
 from autotune import targets
@@ -20,6 +22,7 @@ from autotune.codegen.opencl import OPENCL, generate
 from autotune.codegen.simt import Generated
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
+from schedules import te
 from schedules.dtypes import ITEMSIZE
 from schedules.model import Target
 from schedules.simt import GridProgram
@@ -55,6 +58,22 @@ def test_a_schedule_of_every_operator(op: str) -> None:
 @pytest.mark.parametrize("op", SMALL)
 def test_a_schedule_of_every_operator_in_float16(op: str) -> None:
     check(op, 1, "float16")
+
+
+def test_a_window_as_nested_maxima_is_no_larger_for_the_driver() -> None:
+    """Functions, where macros would repeat both arguments at each of 24 levels."""
+    if opencl.context() is None:
+        missing("opencl")
+    x = te.placeholder((9, 9), "float32", name="x")
+    window = [(a, b) for a in range(5) for b in range(5)]
+    y = te.compute((5, 5), lambda i, j: reduce(te.maximum, [x[i + a, j + b] for a, b in window]), name="y")
+    dag = te.dag([x, y])
+    (data,) = inputs(dag)
+    p, out = program(dag, next(sampled(dag, 1))[1]), np.full((5, 5), np.nan, "float32")
+    loaded = DeviceObject(grid_code(p, "opencl", generate(p)).to_bytes())
+    loaded.run([data.ctypes.data, out.ctypes.data])
+    loaded.close()
+    np.testing.assert_array_equal(out, np.lib.stride_tricks.sliding_window_view(data, (5, 5)).max((2, 3)))
 
 
 def test_tune_then_load(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.codegen import simt
 from autotune.codegen.dialect import Dialect
 from autotune.codegen.simt import Generated
+from autotune.codegen.simt_expr import FUNCTIONS
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\
@@ -16,10 +17,7 @@ PRELUDE = """\
 #define NAN __int_as_float(0x7fffffff)
 #endif
 #define AT_INLINE static __device__ __forceinline__
-AT_INLINE float at_min(float a, float b) { return a < b || a != a ? a : b; }
-AT_INLINE float at_max(float a, float b) { return a > b || a != a ? a : b; }
-AT_INLINE double at_min(double a, double b) { return a < b || a != a ? a : b; }
-AT_INLINE double at_max(double a, double b) { return a > b || a != a ? a : b; }
+typedef long long at_long;
 #ifndef AT_EMULATED
 typedef unsigned short at_half;  // its bits; NVRTC has no cuda_fp16.h of its own
 struct __align__(4) at_half2 { at_half s0, s1; };
@@ -36,16 +34,8 @@ AT_INLINE at_half at_round(float f) {
   return h;
 }
 #endif
-#define AT_INTEGER(T) \\
-  AT_INLINE T at_imin(T a, T b) { return a < b ? a : b; } \\
-  AT_INLINE T at_imax(T a, T b) { return a > b ? a : b; } \\
-  AT_INLINE T at_iabs(T a) { return a < 0 ? -a : a; } \\
-  AT_INLINE T at_floordiv(T a, T b) { \\
-    return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
-  } \\
-  AT_INLINE T at_mod(T a, T b) { return b == 0 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }
-AT_INTEGER(int)
-AT_INTEGER(long long)
+""" + f"""\
+{FUNCTIONS}AT_FLOAT(double, float64)
 """
 
 _FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.codegen import simt
 from autotune.codegen.dialect import Dialect
 from autotune.codegen.simt import Generated
+from autotune.codegen.simt_expr import FUNCTIONS
 from schedules.simt import GridKernel, GridProgram
 
 PRELUDE = """\
@@ -27,13 +28,12 @@ static inline at_half at_round(float f) {
   vstore_half_rte(f, 0, (half *)&h);
   return h;
 }
-#define at_min(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
-#define at_max(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
-#define at_imin(a, b) ((a) < (b) ? (a) : (b))
-#define at_imax(a, b) ((a) > (b) ? (a) : (b))
-#define at_iabs(a) ((a) < 0 ? -(a) : (a))
-#define at_floordiv(a, b) ((b) == 0 ? 0 : (a) / (b) - ((a) % (b) != 0 && ((a) < 0) != ((b) < 0)))
-#define at_mod(a, b) ((b) == 0 ? 0 : (a) % (b) + ((a) % (b) != 0 && ((a) < 0) != ((b) < 0) ? (b) : 0))
+#define AT_INLINE static inline
+typedef long at_long;
+""" + f"""\
+{FUNCTIONS}#ifdef cl_khr_fp64
+AT_FLOAT(double, float64)
+#endif
 """
 
 

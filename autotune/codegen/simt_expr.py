@@ -20,6 +20,26 @@ from schedules.simt import GridKernel
 
 MOST_INT = (1 << 31) - 1
 
+# By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
+FUNCTIONS = """\
+#define AT_FLOAT(T, dtype) \\
+  AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
+  AT_INLINE T at_max_##dtype(T a, T b) { return a > b || a != a ? a : b; }
+#define AT_INTEGER(T, dtype) \\
+  AT_INLINE T at_min_##dtype(T a, T b) { return a < b ? a : b; } \\
+  AT_INLINE T at_max_##dtype(T a, T b) { return a > b ? a : b; } \\
+  AT_INLINE T at_abs_##dtype(T a) { return a < 0 ? -a : a; } \\
+  AT_INLINE T at_floordiv_##dtype(T a, T b) { \\
+    return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
+  } \\
+  AT_INLINE T at_mod_##dtype(T a, T b) { \\
+    return b == 0 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); \\
+  }
+AT_FLOAT(float, float32)
+AT_INTEGER(int, int32)
+AT_INTEGER(at_long, int64)
+"""
+
 
 @dataclass
 class Lanes:
@@ -56,8 +76,14 @@ class Expressions:
 
     def combine(self, op: str, dtype: str, a: str, b: str) -> str:
         if op in ("min", "max"):
-            return f"{'at_' if E.is_float(dtype) else 'at_i'}{op}({a}, {b})"
+            return f"{self.helper(op, dtype)}({a}, {b})"
         return f"({a} {op} {b})"
+
+    def helper(self, name: str, dtype: str) -> str:
+        """One of `FUNCTIONS`."""
+        if dtype == E.INDEX:
+            dtype = "int32" if self.index == "int" else "int64"
+        return f"at_{name}_{dtype}"
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
         return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
@@ -97,7 +123,7 @@ class Expressions:
                     one = self.literal(1.0, d)
                     return f"({one} / ({one} + {self.d.function('exp', d)}(-{x})))"
                 if not E.is_float(d):
-                    return f"at_iabs({x})" if fn == "abs" else x
+                    return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
                 return f"{self.d.function(fn, d)}({x})"
             case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
                 return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
@@ -118,15 +144,15 @@ class Expressions:
                 if op == "ceildiv":
                     return f"(({x} + {b.value - 1}) / {y})"
                 return f"({x} {'/' if op == '//' else '%'} {y})"
-        name = {"//": "at_floordiv", "%": "at_mod", "ceildiv": "-at_floordiv"}[op]
-        return f"({name}({'-' if op == 'ceildiv' else ''}{x}, {y}))"
+        name = self.helper("mod" if op == "%" else "floordiv", d)
+        return f"(-{name}(-{x}, {y}))" if op == "ceildiv" else f"({name}({x}, {y}))"
 
     def literal(self, v: int | float | bool, dtype: str) -> str:
         if dtype == "bool":
             return "1" if v else "0"
         if not E.is_float(dtype):
             wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
-            if wide:  # functions are chosen by the types of both arguments
+            if wide:
                 return f"(({self.d.types['int64']}){v})"
             return f"({v})" if v < 0 else str(v)
         if dtype == HALF:
