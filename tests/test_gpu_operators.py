@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, need_cxx, program, sampled, space
-from helpers import check_compiled
+from helpers import check_compiled, expected
 from space_cases import BIG
 
 import autotune as at
@@ -121,6 +121,22 @@ def test_vectors_of_padded_arrays_stay_in_them(op: str) -> None:
     assert traces
     for trace in traces:
         check_compiled(c.dag, trace, TARGET, c.inputs, c.expected)
+
+
+FAR = [0.0, -2.5, np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2.0**40, 2.0**63, -(2.0**63), 1e30, -1e30]
+
+
+@pytest.mark.parametrize("source", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("to", ["int32", "int64"])
+def test_casts_to_integers_end_at_their_ends(source: str, to: str) -> None:
+    need_cxx()
+    x = te.placeholder((len(FAR),), source, name="x")
+    dag = te.dag([x, te.compute((len(FAR),), lambda i: te.cast(x[i], to), name="y")])
+    with np.errstate(over="ignore"):
+        data = np.array(FAR).astype(source)
+    want = expected(dag, [data])
+    for _, trace in sampled(dag, 2):
+        check_compiled(dag, trace, TARGET, [data], want)
 
 
 def test_sums_of_everything_are_plain() -> None:

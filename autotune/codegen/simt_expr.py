@@ -21,10 +21,18 @@ from schedules.simt import GridKernel
 MOST_INT = (1 << 31) - 1
 
 # By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
+# Casts to integers end at the largest and least, where C says nothing of them.
 FUNCTIONS = """\
 #define AT_FLOAT(T, dtype) \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
-  AT_INLINE T at_max_##dtype(T a, T b) { return a > b || a != a ? a : b; }
+  AT_INLINE T at_max_##dtype(T a, T b) { return a > b || a != a ? a : b; } \\
+  AT_INLINE int at_int32_##dtype(T a) { \\
+    return a != a ? 0 : a >= 0x1p31f ? 2147483647 : a < -0x1p31f ? -2147483647 - 1 : (int)a; \\
+  } \\
+  AT_INLINE at_long at_int64_##dtype(T a) { \\
+    const at_long most = 9223372036854775807; \\
+    return a != a ? 0 : a >= 0x1p63f ? most : a < -0x1p63f ? -most - 1 : (at_long)a; \\
+  }
 #define AT_INTEGER(T, dtype) \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b ? a : b; } \\
   AT_INLINE T at_max_##dtype(T a, T b) { return a > b ? a : b; } \\
@@ -127,6 +135,8 @@ class Expressions:
                 return f"{self.d.function(fn, d)}({x})"
             case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
                 return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
+            case Cast(dtype=d, a=a) if d in E.RANGES and E.is_float(E.dtype_of(a)):
+                return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
             case Cast(dtype=d, a=a):
                 return f"(({self.d.types[d]}){self.expr(a)})"
         raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
