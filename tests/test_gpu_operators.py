@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from grid_cases import SMALL, TARGET, Case, case, masked_add, missing, need_cxx, program, sampled, space
-from helpers import check_compiled, expected
+from helpers import check_compiled, expected, inputs
 from space_cases import BIG
 
 import autotune as at
@@ -121,6 +121,16 @@ def test_vectors_of_padded_arrays_stay_in_them(op: str) -> None:
     assert traces
     for trace in traces:
         check_compiled(c.dag, trace, TARGET, c.inputs, c.expected)
+
+
+def test_sums_of_rows_of_different_kinds() -> None:
+    """Each has as many axes of rows as it has itself, whatever else is left to schedule."""
+    x, v = te.placeholder((4, 33), "float32", name="x"), te.placeholder((4, 5, 33), "float32", name="v")
+    k, q = te.reduce_axis(33, name="k"), te.reduce_axis(33, name="q")
+    t = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="t")
+    dag = te.dag([x, v, t, te.compute((4, 5), lambda i, j: te.sum(v[i, j, q], axis=q), name="o")])
+    data = inputs(dag)
+    emulate(Case(dag, tuple(data), (data[0].sum(1), data[1].sum(2))), 2)
 
 
 FAR = [0.0, -2.5, np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2.0**40, 2.0**63, -(2.0**63), 1e30, -1e30]

@@ -32,14 +32,14 @@ def _schedule(d: Draft, name: str) -> None:
     if len(b.writes) > 1 or not spatial(b):
         schedule_plainly(d, name)
     elif b.reducer is not None and is_row_reduction(b):
-        schedule_rows(d, d.s.cache_write(name, "local"))
+        schedule_rows(d, d.s.cache_write(name, "local"), len(spatial(b)))
     elif b.reducer is not None:
         schedule_tiles(d, name, d.s.cache_write(name, "local"))
     else:
         tiled, rows = reductions_behind(d, b)
         if tiled is not None:
             schedule_tiles(d, tiled.name, name)
-        elif rows is not None and row_rank(d, b):
-            schedule_rows(d, name)
+        elif rows is not None and (rank := row_rank(d, b)):
+            schedule_rows(d, name, rank)
         else:
             schedule_map(d, name)

@@ -14,7 +14,7 @@ from schedules.ir import Block
 from schedules.nest import find_loop, readers, reads, vars_bound
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
-from schedules.space.rules.rows import compute_stages_at, row_rank
+from schedules.space.rules.rows import compute_stages_at
 from schedules.space.sketching import Draft, extent
 
 THREADS = (8, 32, 64, 128, 256, 512, 1024)
@@ -39,10 +39,9 @@ def split_among_blocks(d: Draft, name: str) -> None:
         d.roots.add(d.s.rfactor(name, outer))
 
 
-def schedule_rows(d: Draft, root: str) -> None:
-    """Schedule ``root`` and all it reads that can be computed row by row."""
+def schedule_rows(d: Draft, root: str, rank: int) -> None:
+    """Schedule ``root``, whose first ``rank`` axes are rows, and all it reads that is made row by row."""
     b = d.block(root)
-    rank = row_rank(d, b)
     loops = [x.var for x in d.loops(root)]
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
     # where rows have one element, which thread of several makes it is lost on its readers
