@@ -18,6 +18,7 @@ import numpy as np
 from autotune import aligned
 from autotune.codegen import entry
 from autotune.codegen.compile import LoadedObject, compile_module, load_object
+from autotune.targets import on_cpus, usable_cpu_set
 from schedules.expr import Const
 from schedules.ir import Buffer
 from schedules.model import Target
@@ -61,10 +62,12 @@ class FmaLoop(_Loop):
 
 class Together:
     """Jobs that run at the same time, one a thread. The threads are kept, and with them the CPUs that they
-    may use: those of whoever made this, which may be bound to one later."""
+    may use: those of whoever made this, which may be bound to one later. They begin on a CPU each: the kernel
+    wakes threads where their waker runs, and leaves them together for milliseconds."""
 
     def __init__(self, jobs: Sequence[Callable[[], float]]) -> None:
         self._jobs = list(jobs)
+        self._cpus = sorted(usable_cpu_set())
         self._pool = ThreadPoolExecutor(len(jobs))
         self.seconds()
 
@@ -75,13 +78,15 @@ class Together:
             return self._jobs[0]()
         start = threading.Barrier(len(self._jobs))
 
-        def work(job: Callable[[], float]) -> tuple[float, float]:
+        def work(number: int, job: Callable[[], float]) -> tuple[float, float]:
             start.wait()
+            with on_cpus(frozenset(self._cpus[number : number + 1])):
+                pass  # moved there, and free to be moved again
             begin = time.perf_counter()
             job()
             return begin, time.perf_counter()
 
-        begins, ends = zip(*self._pool.map(work, self._jobs), strict=True)
+        begins, ends = zip(*self._pool.map(work, range(len(self._jobs)), self._jobs), strict=True)
         return max(ends) - min(begins)
 
 
