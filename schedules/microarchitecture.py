@@ -7,6 +7,7 @@ from schedules.model import Target
 WIDTHS = {"znver1": 16.0, "znver4": 32.0}  # bytes of a unit, where a vector passes through one in parts
 RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 SERVER_RATES = (64.0, 16.0, 4.0)  # of Intel's servers
+MOST_L3 = 48 << 20  # bytes that count for a core: a virtual machine may name all that its host has
 SERVERS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server")  # of these, those without AMX
 
 
@@ -19,6 +20,11 @@ def is_intel_server(target: Target) -> bool:
 def unit_width(target: Target, vector: float) -> float:
     """Bytes of a unit that multiplies and adds vectors of so many."""
     return WIDTHS.get(target.arch, vector)
+
+
+def third_cache_bytes(target: Target) -> int:
+    """Bytes of the third cache that one core may count on."""
+    return min(target.limit("l3_bytes", 8 << 20), MOST_L3)
 
 
 def rates(target: Target) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from schedules import interp, ops, te
 from schedules.expr import Const, Load, Var, variables
 from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, seq, walk
 from schedules.lower import lower
+from schedules.microarchitecture import third_cache_bytes
 from schedules.passes.begin_with_lines import begin_with_lines
 from schedules.passes.simplify import simplify
 from schedules.schedule import Schedule
@@ -261,7 +262,7 @@ def test_lines_are_stored_in_whole_registers(register: int) -> None:
 
 def test_offered_to_transpositions_with_rows_of_whole_lines() -> None:
     host = detect(threads=1)
-    n = host.limit("l2_bytes", 512 << 10) // 64
+    n = third_cache_bytes(host) // 64
 
     def offered(shape: tuple[int, ...]) -> set[int]:
         space = derive(ops.workload("permute", {"shape": shape, "axes": (1, 0)}).dag, host)
@@ -276,7 +277,7 @@ def test_offered_to_transpositions_with_rows_of_whole_lines() -> None:
 
 
 def test_not_offered_for_what_is_computed_for_a_tile() -> None:
-    n = detect(threads=1).limit("l2_bytes", 512 << 10) // 64
+    n = third_cache_bytes(detect(threads=1)) // 64
     x, w = te.placeholder((n, 32), name="x"), te.placeholder((32, 64), name="w")
     k = te.reduce_axis(32, name="k")
     c = te.compute((n, 64), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="c")

@@ -116,10 +116,11 @@ def test_any_program_in_any_tiles(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_derived_spaces_stream(name: str) -> None:
-    """As a target does whose second cache is so small that these arrays lie in memory."""
+    """As a target does whose caches are so small that these arrays lie in memory."""
     dag = dag_of(name)
     cpu = target(vector_bytes=64)
-    space = derive(dag, replace(cpu, limits=tuple(sorted({**dict(cpu.limits), "l2_bytes": 64}.items()))))
+    small = {**dict(cpu.limits), "l2_bytes": 64, "l3_bytes": 64}
+    space = derive(dag, replace(cpu, limits=tuple(sorted(small.items()))))
     moved = 0
     for k in range(len(space.sketches)):
         names = list(space.holes(k))

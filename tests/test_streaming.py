@@ -19,6 +19,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Alloc, Loop, Seq, Store, walk
 from schedules.lower import lower
+from schedules.microarchitecture import third_cache_bytes
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 
@@ -153,14 +154,14 @@ def test_nothing_is_kept_in_the_place_of_a_streamed_result() -> None:
 
 def test_a_choice_for_large_results_only() -> None:
     target = detect(threads=1)
-    large = target.limit("l2_bytes", 512 << 10)
+    large = third_cache_bytes(target)
 
     def offered(op: str, **params: int) -> set[str]:
         space = derive(ops.workload(op, params).dag, target)
         return {h for n in range(len(space.sketches)) for h in space.holes(n) if h.endswith(".stream")}
 
     assert offered("add", n=large) == {"c.stream"}
-    assert offered("add", n=large // 64) == set()
+    assert offered("add", n=large // 16) == set()  # the third cache holds it
     assert offered("reduce_sum", m=large // 64, n=64) == set()  # little is written
     assert offered("permute", shape=(large // 64 + 1, 64), axes=(1, 0)) == set()  # pieces of lines
     assert offered("softmax", m=large // 64, n=64) == {"y.stream"}

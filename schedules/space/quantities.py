@@ -26,7 +26,6 @@ LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their wa
 SETS = (4 << 10, 64 << 10)  # bytes after which the sets of the first and second cache repeat
 MISSING = (1.0, 3.0)  # cycles for a line that such a set could not keep
 MISSES = 6.0  # of these at a time, at most
-MOST_L3 = 48 << 20  # bytes of it that count for a core: a virtual machine may name all that its host has
 STREAMS = 8  # lines that may be streamed to at a time
 PAIR = 128.0  # bytes side by side that memory is written as fast as more
 SELECT_CYCLES = 1.5
@@ -69,7 +68,7 @@ class Machine:
             float(target.limit("vector_registers", 16)),
             float(target.limit("l1_bytes", 32 << 10)),
             float(target.limit("l2_bytes", 512 << 10)),
-            float(min(target.limit("l3_bytes", 8 << 20), MOST_L3)),
+            float(microarchitecture.third_cache_bytes(target)),
             float(target.threads),
             max(vector / microarchitecture.unit_width(target, vector), 1.0),
             microarchitecture.rates(target),
