@@ -160,6 +160,16 @@ def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
+def cores_first(cpus: frozenset[int], root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """CPUs in an order in which the first are of different cores."""
+
+    def number(cpu: int) -> tuple[int, int]:
+        siblings = _cpu_list(_read(root / f"cpu{cpu}" / "topology" / "thread_siblings_list"))
+        return sum(x in cpus for x in siblings if x < cpu), cpu
+
+    return sorted(cpus, key=number)
+
+
 def usable_cpus() -> int:
     """How many CPUs this process may keep busy: its affinity, cut by the cgroup's CPU quota (at least 1)."""
     if hasattr(os, "sched_getaffinity"):

@@ -139,11 +139,12 @@ def test_loops_that_ran_one_after_the_other_are_not_twice_as_fast() -> None:
     turn = threading.Lock()
 
     def job() -> float:
+        begin = time.perf_counter()
         with turn:
             time.sleep(0.02)
-        return 0.02
+        return time.perf_counter() - begin
 
-    assert 0.02 == cpu.Together([job]).seconds()  # alone it says itself how long it took
+    assert 0.02 <= cpu.Together([job]).seconds()
     assert cpu.Together([job, job]).seconds() >= 0.04
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -18,7 +19,7 @@ import numpy as np
 from autotune import aligned
 from autotune.codegen import entry
 from autotune.codegen.compile import LoadedObject, compile_module, load_object
-from autotune.targets import on_cpus, usable_cpu_set
+from autotune.targets import cores_first, on_cpus, usable_cpu_set
 from schedules.expr import Const
 from schedules.ir import Buffer
 from schedules.model import Target
@@ -61,33 +62,36 @@ class FmaLoop(_Loop):
 
 
 class Together:
-    """Jobs that run at the same time, one a thread. The threads are kept, and with them the CPUs that they
-    may use: those of whoever made this, which may be bound to one later. They begin on a CPU each: the kernel
-    wakes threads where their waker runs, and leaves them together for milliseconds."""
+    """Jobs that run at the same time, one a thread, and return how many seconds they took. The threads are
+    kept, and with them the CPUs that they may use: those of whoever made this, which may be bound to one
+    later. They begin on a CPU each: the kernel wakes threads where their waker runs, and leaves them together
+    for milliseconds."""
 
     def __init__(self, jobs: Sequence[Callable[[], float]]) -> None:
         self._jobs = list(jobs)
-        self._cpus = sorted(usable_cpu_set())
+        self._cpus = cores_first(usable_cpu_set())
         self._pool = ThreadPoolExecutor(len(jobs))
         self.seconds()
 
     def seconds(self) -> float:
-        """From the first that begins to the last that ends: one after the other they would take twice as
-        long. What a single job says that it took."""
+        """From the first that begins to the last that ends: one after the other they take twice as long."""
         if len(self._jobs) == 1:
             return self._jobs[0]()
         start = threading.Barrier(len(self._jobs))
 
         def work(number: int, job: Callable[[], float]) -> tuple[float, float]:
             start.wait()
-            with on_cpus(frozenset(self._cpus[number : number + 1])):
-                pass  # moved there, and free to be moved again
+            with suppress(OSError), on_cpus(frozenset(self._cpus[number : number + 1])):
+                pass  # moved there, if it is there still, and free to be moved again
             begin = time.perf_counter()
-            job()
-            return begin, time.perf_counter()
+            return begin, begin + job()  # by its own clock: Python's thread may have to wait to go on
 
-        begins, ends = zip(*self._pool.map(work, range(len(self._jobs)), self._jobs), strict=True)
-        return max(ends) - min(begins)
+        try:
+            spans = list(self._pool.map(work, range(len(self._jobs)), self._jobs))
+        except BaseException:  # Ctrl-C before all have begun: those that wait would for ever
+            start.abort()
+            raise
+        return max(end for _, end in spans) - min(begin for begin, _ in spans)
 
 
 def sample_seconds(threads: int) -> float:
