@@ -7,11 +7,12 @@ not given, by the library of the inputs; so a call can be captured into a CUDA g
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock, get_ident
+from threading import Lock, local
 from typing import Any
 
 from autotune.codegen.gridcode import Array
@@ -106,7 +107,7 @@ class DeviceKernel(Kernel):
     def _run(self, addresses: Sequence[int], stream: int) -> None:
         scratch: Sequence[int] = ()
         if self._loaded.code.scratch:
-            at = (stream, get_ident() if stream == PER_THREAD else 0)
+            at = (stream, _thread.number if stream == PER_THREAD else 0)
             scratch = self._scratch.get(at) or self._between(at)
         status = self._launch(*addresses, *scratch, stream)
         if status:
@@ -276,6 +277,18 @@ class _Torch:
 
 def _overlap(at: int, n: int, other: int, m: int) -> bool:
     return at < other + m and other < at + n and n > 0 and m > 0
+
+
+class _Thread(local):
+    """The calling thread, by a number that no later one has: the system gives its own again."""
+
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
+
+
+_thread = _Thread()
 
 
 def _in_turn(launch: Callable[..., int]) -> Callable[..., int]:
