@@ -123,6 +123,17 @@ def test_vectors_of_padded_arrays_stay_in_them(op: str) -> None:
         check_compiled(c.dag, trace, TARGET, c.inputs, c.expected)
 
 
+def test_rows_that_are_spread_over_another_axis() -> None:
+    """Which thread has an element of ``e`` is not that of all elements of ``o`` that need it."""
+    x, y = te.placeholder((3, 6), "float32", name="x"), te.placeholder((3, 6, 8), "float32", name="y")
+    e = te.compute((3, 6), lambda i, j: te.exp(x[i, j]), name="e")
+    k = te.reduce_axis(6, name="k")
+    t = te.compute((3,), lambda i: te.sum(e[i, k], axis=k), name="t")
+    dag = te.dag([x, y, te.compute((3, 6, 8), lambda i, j, q: e[i, j] * y[i, j, q] / t[i], name="o")])
+    data = inputs(dag)
+    emulate(Case(dag, tuple(data), tuple(expected(dag, data))), 3)
+
+
 def test_sums_of_rows_of_different_kinds() -> None:
     """Each has as many axes of rows as it has itself, whatever else is left to schedule."""
     x, v = te.placeholder((4, 33), "float32", name="x"), te.placeholder((4, 5, 33), "float32", name="v")

@@ -58,7 +58,7 @@ def schedule_rows(d: Draft, root: str, rank: int) -> None:
         x.name for x in blocks if x.reducer is not None and not (_joins(x) and len(spatial(x)) == rank)
     }
     # and what another thread's elements are read of is shared, or was there before
-    shared = {x.name for x in blocks if not all(_read_in_place(d, w.buffer) for w in x.writes)}
+    shared = {x.name for x in blocks if not all(_read_in_place(d, w.buffer, rank) for w in x.writes)}
     d.roots |= {x.name for x in blocks if x.reducer is not None and x.name in shared}
     compute_stages_at(d, root, block)
     for name in list(d.s.blocks()):
@@ -85,15 +85,17 @@ def _joins(b: Block) -> bool:
     return is_row_reduction(b) and len(b.writes) == 1
 
 
-def _read_in_place(d: Draft, buffer: str) -> bool:
+def _read_in_place(d: Draft, buffer: str, rank: int) -> bool:
     """Whether all readers of a buffer go over it in its own order, a thread every so many elements: then it
-    needs what it made itself. Of the axes of a reduction, only the last is for threads."""
+    needs what it made itself. Their indices name rows alone, or all axes, which are fused; of several axes of
+    a reduction threads have only the last."""
     for b in readers(d.s.nest, buffer):
         order = tuple(Var(i.var) for i in b.iters)
-        together = len(order if len(vars_bound(b, "reduce")) < 2 else spatial(b))
-        places = [x.indices for x in reads(b) if x.buffer == buffer]
-        if any(len(at) > together or at != order[: len(at)] for at in places):
-            return False
+        whole = len(vars_bound(b, "reduce")) < 2
+        for at in (x.indices for x in reads(b) if x.buffer == buffer):
+            alike = len(at) <= rank or (len(at) == len(order) and whole)
+            if not alike or at != order[: len(at)]:
+                return False
     return True
 
 
