@@ -63,8 +63,9 @@ def measurer(
     inputs = random_inputs(workload.dag) if workload.op in ops.REGISTRY else None
     reference = None if inputs is None else ops.reference(workload, inputs)
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
+    slow_s = SLOWER * runs_s if target.kind == "cpu" else runs_s
     limits = Options(
-        timeout_s=max(min(max(10.0, SLOWER * runs_s), max(1.0, budget_s / 5)), runs_s),
+        timeout_s=max(min(max(10.0, slow_s), max(1.0, budget_s / 5)), runs_s),
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
         patience_s=min(1.5, max(0.5, budget_s / 20)),
     )

@@ -75,7 +75,10 @@ def read(log: Log, workload: Workload | str, target: Target | str, space: Space,
 
     @cache
     def generator(machine: str) -> object:
-        return log.machine(machine).info.get("generator")
+        try:
+            return log.machine(machine).info.get("generator")
+        except LogError:  # damaged
+            return None
 
     for record in islice(log.records(workload=workload, target=target), READ):
         value = throughput(record.status, record.time_s)

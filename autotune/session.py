@@ -51,6 +51,7 @@ MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
+HANGS_S = 1.0  # a candidate that a round has spent all of its time on
 
 
 class Measuring(Protocol):
@@ -257,7 +258,7 @@ class Session:
             self._grow(last - started)
         self.rounds += 1
         rest = [i for i in range(len(asked)) if i not in results]
-        if not results:  # the first may hang: it must not cost every turn
+        if not results and time.monotonic() - started > HANGS_S:  # it must not cost every turn
             rest = rest[1:]
         again = {model: [values[i] for i in rest] for model, values in predicted.items()}
         self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
@@ -283,8 +284,8 @@ class Session:
         lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
         for number in range(PASSES):
             most = FINALISTS if number else self._field
-            top = self.log.top_k(self.workload, self.target, most)
-            top = [r for r in top if trace_of(r) and r.trace_digest not in lost]
+            top = self.log.top_k(self.workload, self.target, most + len(lost))
+            top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
             if not top or (not number and not self.measured and top[0].kind == "final"):
                 return
             timed = len(self.finals[top[0].trace_digest])

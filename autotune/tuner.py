@@ -40,8 +40,9 @@ def tune(
     is to be expected.
 
     Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
-    not repeated. Ctrl-C ends the run, keeps everything and returns "interrupted". ``peak`` measures
-    the least seconds that the machine needs for the workload.
+    not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
+    everything and returns "interrupted". ``peak`` measures the least seconds that the machine needs for the
+    workload.
 
     Raises `MeasureError` where measuring itself does not work, `LogError`, or `ScheduleError` where
     the expression gives no space.

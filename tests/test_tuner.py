@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -15,16 +16,13 @@ import numpy as np
 import pytest
 from log_cases import TARGETS, copy_of
 
-from autotune import preparation, resume, session
+from autotune import preparation, session
 from autotune.measure.results import Measurement, Options
 from autotune.metrics import PREDICTED
-from autotune.search.policies import create
 from autotune.settings import SettingsError
-from autotune.targets import machine
 from autotune.tuner import Progress, TuneOptions, TuneResult, tune
-from kernels_db import Log, NewRecord
+from kernels_db import Log
 from schedules.model import Trace
-from schedules.space.base import Candidate
 from tests.search_table import FormulaSpace
 
 WORKLOAD, TARGET = copy_of(64), TARGETS[0]
@@ -217,7 +215,11 @@ def test_tiny_space_is_exhausted(log: Log) -> None:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_what_a_deadline_cuts_off_is_measured_next(tmp_path: Path, hangs: bool) -> None:
+def test_what_a_deadline_cuts_off_is_measured_next(
+    tmp_path: Path, hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "HANGS_S", 0.0)
+
     class Cut(FakeMeasurer):
         def arrivals(self, traces: Sequence[Trace], *args: Any) -> Iterator[tuple[int, Measurement]]:
             for index, m in islice(super().arrivals(traces, *args), 2):
@@ -237,6 +239,26 @@ def test_what_a_deadline_cuts_off_is_measured_next(tmp_path: Path, hangs: bool) 
     if hangs:
         del found[0][whole[3]]
     assert found[0] == found[1]
+
+
+def test_what_was_chosen_when_time_ran_out_is_measured_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = session.Session.search
+
+    def twice(self: session.Session, measurer: Any, until: Any, **kw: Any) -> str | None:
+        times = iter([math.inf])  # until something is chosen
+        assert search(self, measurer, lambda: next(times, 0.0), **kw) is None
+        return search(self, measurer, until, **kw)
+
+    space = FormulaSpace(choices=((3, 2), (2,)), peaks=(1.0, 0.5))
+    whole, cut = FakeMeasurer(space), FakeMeasurer(space)
+    with Log(tmp_path / "a.db") as log:
+        run(log, whole, trials=None)
+    monkeypatch.setattr(session.Session, "search", twice)
+    with Log(tmp_path / "b.db") as log:
+        assert run(log, cut, trials=None).stopped == "exhausted"
+    assert cut.measured == whole.measured
 
 
 @pytest.mark.parametrize("search", ["evolutionary", "random"])
@@ -429,65 +451,6 @@ def test_an_error_of_measuring_ends_the_run_as_failed(log: Log) -> None:
     assert sum(1 for _ in log.records()) == 5
 
 
-def test_records_of_another_space_only_exclude(log: Log) -> None:
-    space = FormulaSpace()
-    run(log, FakeMeasurer(space), trials=16, search="random")
-    other = log.start_run(WORKLOAD, TARGET, {}, seed=0)
-    odd: list[Any] = [[1], [99, 0, 0, 0, 0], [0, 0, 0, 0, 10**30], ["a"] * 5, None, [True] * 5, {"x": 1}]
-    for i, row in enumerate(odd):
-        trace = space.trace(0, np.array([7, 7, 7, i % 6, 0]))
-        environment = {resume.DECISIONS: row}
-        log.add(NewRecord(other.uid, i, "sketch0", trace, "ok", times_s=(1.0,), environment=environment))
-    wrong = space.trace(0, np.array([6, 6, 6, 5, 1]))  # claims decisions that make another trace
-    log.add(
-        NewRecord(other.uid, 9, "sketch0", wrong, "ok", times_s=(1.0,), environment={"decisions": [0] * 5})
-    )
-    log.add(NewRecord(other.uid, 10, "by hand", wrong, "ok", times_s=(1.0,)))
-    records = log.seen(WORKLOAD, TARGET)
-    earlier = resume.read(log, WORKLOAD, TARGET, space)
-    assert {r.trace_digest for r in records} == earlier.digests
-    trials = {r.trace_digest: r for r in records if r.kind == "trial" and r.run != other.uid}
-    assert len(earlier.results) == 16
-    for r in earlier.results:
-        digest = space.trace(r.candidate.sketch, np.array(r.candidate.row)).digest
-        assert r.throughput == pytest.approx(1 / (trials[digest].time_s or 0))
-
-
-def test_what_is_resumed_comes_in_the_order_of_its_trials(log: Log) -> None:
-    space = FormulaSpace()
-    run(log, FakeMeasurer(space), search="random")
-    trials = [r for r in log.seen(WORKLOAD, TARGET) if r.kind == "trial"]
-
-    def rows(most: int) -> list[tuple[int, ...]]:
-        return [r.candidate.row for r in resume.read(log, WORKLOAD, TARGET, space, most).results]
-
-    assert rows(100) == [tuple(r.environment[resume.DECISIONS]) for r in trials]
-    fastest = sorted(trials, key=lambda r: r.time_s or 0.0)[:5]
-    assert rows(5) == [tuple(r.environment[resume.DECISIONS]) for r in trials if r in fastest]
-
-
-def test_failures_that_say_nothing_of_the_candidate_now_are_not_resumed(log: Log) -> None:
-    space = FormulaSpace()
-    here, generators = machine(), {}
-    for name, info in (("this", here), ("other", here | {"generator": "other"}), ("unknown", {})):
-        generators[name] = log.start_run(WORKLOAD, TARGET, info, seed=0).uid
-    statuses = ("ok", "slow", "crash", "compile_error", "wrong_result", "timeout", "error")
-    candidates = iter(create("random", space).ask(3 * len(statuses)))
-    kept: dict[Candidate, str] = {}
-    for name, made in generators.items():
-        for i, status in enumerate(statuses):
-            c = next(candidates)
-            trace = space.trace(c.sketch, np.array(c.row))
-            times = (1.0,) if status in ("ok", "slow") else ()
-            facts = {resume.DECISIONS: list(c.row)}
-            log.add(NewRecord(made, i, space.sketches[c.sketch], trace, status, "", times, environment=facts))
-            if times or (name == "this" and status != "error"):
-                kept[c] = trace.digest
-    earlier = resume.read(log, WORKLOAD, TARGET, space)
-    assert [r.candidate for r in earlier.results] == list(kept)
-    assert earlier.digests == set(kept.values()) and earlier.trials == len(kept) == 6 + 2 * 2
-
-
 def test_a_long_budget_gives_large_tasks_the_time_of_a_slow_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "random_inputs", lambda dag: [])
     monkeypatch.setattr(preparation.ops, "reference", lambda workload, inputs: [])
@@ -500,12 +463,6 @@ def test_a_long_budget_gives_large_tasks_the_time_of_a_slow_core(monkeypatch: py
     assert [timeout_s(64, budget_s) for budget_s in (1.0, 20.0, 3600.0)] == [1.0, 4.0, 10.0]
     at_10_gflops = 4 * 2 * 4096**3 / 1e10
     assert timeout_s(4096, 60.0) < at_10_gflops < timeout_s(4096, 600.0) < 120
-
-
-def test_resumed_throughput() -> None:
-    assert resume.throughput("ok", 0.5) == 2
-    assert resume.throughput("slow", 0.5) == 2
-    assert resume.throughput("slow", None) == resume.throughput("crash", 0.5) == 0
 
 
 @pytest.mark.parametrize(

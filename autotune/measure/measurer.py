@@ -226,7 +226,7 @@ class Measurer:
 
 
 class _Batch:
-    """The state of one `Measurer.measure`: what is built, what waits, what is done."""
+    """The state of one `Measurer.arrivals`: what is built, what waits, what is done."""
 
     def __init__(
         self, owner: Measurer, traces: Sequence[Trace], best_s: float | None, deadline: float | None
