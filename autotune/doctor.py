@@ -215,7 +215,8 @@ def objects(folder: Path) -> Finding:
     refusal = refusal_of(folder.stat()) if found.status == "ok" and folder.exists() else None
     if refusal is None:
         return found
-    return Finding("object cache", "warn", f"{folder} {refusal}: it is not used", f"chmod 700 {folder}")
+    remedy = f"chmod 700 {folder}, or name a directory of this user with AUTOTUNE_CACHE_DIR"
+    return Finding("object cache", "warn", f"{folder} {refusal}: it is not used", remedy)
 
 
 def torch() -> Finding:

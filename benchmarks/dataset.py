@@ -65,15 +65,16 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
             if not asked:
                 break
             traces = [space.trace(c.sketch, c.row) for c in asked]
-            results = []
-            for c, trace, m in zip(asked, traces, measuring.measure(traces, best_s, until)):
+            results: dict[int, Result] = {}
+            for i, m in measuring.arrivals(traces, best_s, until):
+                c = asked[i]
                 facts = {resume.DECISIONS: list(c.row)}
-                log.add(new_record(run.uid, new, space.sketches[c.sketch], trace, m, facts))
+                log.add(new_record(run.uid, new, space.sketches[c.sketch], traces[i], m, facts))
                 new += 1
                 if m.status == "ok" and m.time_s is not None:
                     best_s = min(best_s or math.inf, m.time_s)
-                results.append(Result(c, resume.throughput(m.status, m.time_s)))
-            policy.tell(results)
+                results[i] = Result(c, resume.throughput(m.status, m.time_s))
+            policy.tell([results[i] for i in sorted(results)])
         log.finish_run(run)
     return new
 
@@ -94,7 +95,8 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
         for begin in range(0, len(due), ROUND):
             asked = due[begin : begin + ROUND]
             traces = [r.trace for r in asked]
-            for r, m in zip(asked, measuring.measure(traces, None, until), strict=False):
+            for i, m in measuring.arrivals(traces, None, until):
+                r = asked[i]
                 facts = {resume.DECISIONS: r.environment[resume.DECISIONS]}
                 log.add(new_record(run.uid, new, r.sketch, r.trace, m, facts))
                 new += 1

@@ -65,6 +65,7 @@ def test_a_cache_that_others_may_write_is_said_not_to_be_used(tmp_path: Path) ->
     folder.mkdir()
     folder.chmod(0o775)
     found = doctor.objects(folder)
-    assert found.status == "warn" and "0775" in found.detail and found.remedy == f"chmod 700 {folder}"
+    assert found.status == "warn" and "0775" in found.detail
+    assert found.remedy.startswith(f"chmod 700 {folder}")
     folder.chmod(0o700)
     assert doctor.objects(folder).status == "ok"
