@@ -416,6 +416,18 @@ def test_limits_count_every_copy_of_a_peeled_tile() -> None:
     assert np.array_equal(few, base & (code <= 324)) and (base & ~few).any() and few.any()
 
 
+@pytest.mark.parametrize(
+    ("op", "params"),
+    [("add", {"n": 300_000_000}), ("matmul", {"m": 16385, "n": 16385, "k": 16385})],
+)
+def test_limits_count_no_results_and_no_more_than_is_allocated(op: str, params: dict[str, int]) -> None:
+    """Results of more than a gigabyte; the accumulators of a tile, but all of an operand that is packed."""
+    space = derive(ops.workload(op, params).dag, target())
+    for k, name in enumerate(space.sketches):
+        ok = space.valid(k, space.sample(k, 256, np.random.default_rng(0)))
+        assert ok.any() == ("pack=root" not in name), name
+
+
 def test_blocks_stand_side_by_side_the_hottest_first() -> None:
     case = library_case("transpose_batch_matmul_softmax", np.random.default_rng(3), 40)
     space, rng = derive(case.dag, target()), np.random.default_rng(4)

@@ -52,6 +52,7 @@ class AccessFacts:
     step: Expr  # of the tile, what one step of the reduction touches
     inner: Expr
     whole: Expr
+    scratch: Expr  # allocated for what is written; 0 for an argument
     moved: Expr
     distance: Expr
     run: Expr
@@ -115,8 +116,9 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
     for buf in (nest.buffer(name) for name in nest.params):
         everything = everything + product(list(buf.shape)) * ITEMSIZE[buf.dtype]
-    used = _within(nest)
-    return tuple(_block(nest, b, used, everything) for b in blocks(nest.body))
+    within = _within(nest)
+    used = dict(within)
+    return tuple(_block(nest, b, within, used, everything) for b in blocks(nest.body))
 
 
 def _within(nest: Nest) -> dict[str, list[Loop]]:
@@ -170,9 +172,11 @@ def arithmetic(b: Block) -> tuple[int, int]:
     return flops + len(b.writes) * (b.reducer is not None), special
 
 
-def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) -> BlockFacts:
-    """Facts of one block; ``used``, the loops around the block that used each buffer last, is brought up to
-    date."""
+def _block(
+    nest: Nest, b: Block, within: dict[str, list[Loop]], used: dict[str, list[Loop]], everything: Expr
+) -> BlockFacts:
+    """Facts of one block; ``within`` as of `_within`. ``used``, the loops around the block that used each
+    buffer last, is brought up to date."""
     loops = _around(nest, b)
     tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
     rest = [x for x in loops if x.kind not in ("vectorize", "unroll")]
@@ -209,6 +213,8 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
         walk = [rest[k:] for k in reversed(range(len(rest))) if _moves(rest[k], at)][:WALKED]
         near = rest[moves[-1] if moves else first :]
         onward = _box(at, buf.shape, tile + near)
+        there = loops[len(within.get(buf.name, [])) :]
+        scratch = write and buf.name not in nest.params
         facts.append(
             AccessFacts(
                 buf.name,
@@ -221,6 +227,7 @@ def _block(nest: Nest, b: Block, used: dict[str, list[Loop]], everything: Expr) 
                 _loaded(at, _box(at, buf.shape, across), across),
                 _points(at, buf.shape, tile + deep),
                 _points(at, buf.shape, tile + rest),
+                product(_box(at, buf.shape, there)) if scratch else Const(0),
                 _points(at, buf.shape, since) * product([x.extent for x in loops[:shared]]),
                 distance(since) if buf.name in used else everything,
                 _run(held, buf.shape, 1),

@@ -36,6 +36,6 @@ def within(
         ok = ok & (tile.vectors * number(b.copies, env) <= limits.peeled_vectors)
         if b.reduces:
             ok = ok & (tile.spills <= limits.spilled_registers)
-        written = sum(number(a.whole, env) * a.item for a in b.accesses if a.write)
-        ok = ok & (written <= limits.scratch_bytes)
+        scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)
+        ok = ok & (scratch <= limits.scratch_bytes)
     return ok
