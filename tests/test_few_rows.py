@@ -52,6 +52,21 @@ def test_not_offered_where_there_is_nothing_to_gain() -> None:
     assert DOTS not in sketches("matmul", m=4, n=3000, k=700, transpose_a=1, **LINEAR), "no rows"
 
 
+def test_not_offered_where_no_axis_of_the_reduction_can_be_cut() -> None:
+    """256 steps, at most 8 along an axis: the blocks of what is turned over are of parts."""
+    x, w = te.placeholder((8, 8, 8, 4), name="x"), te.placeholder((64, 8, 8, 4), name="w")
+    r = a, b, c = te.reduce_axis(8, "a"), te.reduce_axis(8, "b"), te.reduce_axis(4, "c")
+    y = te.compute((8, 64), lambda i, j: te.sum(x[i, a, b, c] * w[j, a, b, c], axis=r), "y")
+    dag, rng = te.dag([x, w, y]), np.random.default_rng(0)
+    data = values(dag, rng)
+    want = [np.einsum("iabc,jabc->ij", *data)]
+    space = derive(dag, target())
+    assert not any("lanes" in name for name in space.sketches)
+    for s in range(len(space.sketches)):
+        rows = space.sample(s, 64, rng)
+        check_compiled(dag, space.trace(s, rows[space.valid(s, rows)][0]), space.target, data, want)
+
+
 def linear(m: int, n: int, k: int) -> ComputeDAG:
     """A layer of users' own: with a bias and an activation, of three dimensions."""
     x, w = te.placeholder((1, m, k), name="x"), te.placeholder((n, k), name="w")

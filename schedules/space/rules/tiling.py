@@ -138,7 +138,7 @@ def _fewer_to_pack(d: Draft, p: Block, c: Block, names: dict[str, str], v: str) 
         return ""
     rows = _row_axes(p, names, spatial(c), "", n)
     others = [a for a in rows if a != v and FEWEST <= n[a] <= n[v] // 2]
-    if v not in rows or len(others) != 1 or n[v] < SQUARES or reduction_length(p) < BLOCK_REDUCTION:
+    if v not in rows or len(others) != 1 or n[v] < SQUARES or not _has_parts(p, BLOCK_REDUCTION):
         return ""
     other = packed_read(d, p, names[others[0]])
     return "" if other is None or depends(other, names[v]) else others[0]
@@ -316,8 +316,12 @@ def _blocks_reduction(p: Block, mode: str) -> bool:
     """Whether the reduction is long enough that its parts may suit the caches better, and unguarded."""
     if any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
         return False
+    return _has_parts(p, BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION)
+
+
+def _has_parts(p: Block, least: int) -> bool:
+    """Whether the reduction takes ``least`` steps, and an axis of it can be cut into parts."""
     longest = max(extents(p)[i.var] for i in p.iters if i.kind == "reduce")
-    least = BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION
     return reduction_length(p) >= least and longest > REDUCTION_BLOCKS[0]
 
 
