@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import itertools
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from helpers import check_compiled, inputs
 from log_filler import host
 from programs import doubling
-from space_cases import BIG, big_space, library_case, own_case, target
+from space_cases import BIG, big_space, library_case, own_case, target, values
 from space_expressions import OWN
 from test_cli_bench import SMALL
 
@@ -287,6 +288,25 @@ def test_scores_of_attention_are_kept_a_block_of_rows_at_a_time() -> None:
     assert kept["dot"] == kept["e"] == taken * seq < 12 * seq * seq
     unrolled = [x for x in walk(func.body) if isinstance(x, Loop) and x.kind == "unroll"]
     assert unrolled, "the products are tiled for registers"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_reduction_may_read_more_than_registers_hold(threads: int) -> None:
+    """The norm of the residual of a stencil of 27 points, on a target of 16 registers."""
+    n = 20
+    x, f = te.placeholder((n + 2,) * 3, name="x"), te.placeholder((n,) * 3, name="f")
+    near = list(itertools.product(range(3), repeat=3))
+    v = te.compute((n,) * 3, lambda i, j, k: sum((x[i + p, j + q, k + r] for p, q, r in near), -f[i, j, k]))
+    a = tuple(te.reduce_axis(n, name) for name in "abc")
+    dag = te.dag([x, f, te.compute((), lambda: te.sum(v[a] * v[a], axis=a), "norm")])
+    data = values(dag, np.random.default_rng(0))
+    want = sum(data[0][p : p + n, q : q + n, r : r + n] for p, q, r in near) - data[1]
+    space = derive(dag, target(threads))
+    for k in range(len(space.sketches)):
+        rows = space.sample(k, 64, np.random.default_rng(0))
+        ok = space.valid(k, rows)
+        assert ok.any() and not ok.all()
+        check_compiled(dag, space.trace(k, rows[ok][0]), space.target, data, [np.sum(want * want)])
 
 
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))

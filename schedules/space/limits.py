@@ -34,8 +34,9 @@ def within(
         ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
         ok = ok & (tile.vectors <= limits.unrolled_vectors)
         ok = ok & (tile.vectors * number(b.copies, env) <= limits.peeled_vectors)
-        if b.reduces:
-            ok = ok & (tile.spills <= limits.spilled_registers)
+        if b.reduces:  # of a single register there is no smaller tile
+            single = tile.lanes * tile.unrolled * b.item <= m.vector
+            ok = ok & (single | (tile.spills <= limits.spilled_registers))
         scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)
         ok = ok & (scratch <= limits.scratch_bytes)
     return ok
