@@ -227,8 +227,9 @@ def _check_bounds(e: Expr, extents: dict[str, int], guards: tuple[Expr, ...], la
 def _witness(ix: Expr, size: int, extents: dict[str, int], guards: tuple[Expr, ...]) -> str | None:
     """A point where ``ix`` leaves 0..size-1, as text; None when there is none, or none was found.
 
-    Guards that don't share variables with the index cannot save it, and guards that read tensors
-    cannot be decided: the latter count as holding nowhere, so nothing is refused on their account.
+    Guards that don't share variables with the index cannot save it. Guards that read tensors, or compute
+    with anything but axes, cannot be decided: they count as holding nowhere, so nothing is refused on their
+    account.
     """
     names = E.variables(ix)
     used: list[Expr] = []
@@ -240,7 +241,8 @@ def _witness(ix: Expr, size: int, extents: dict[str, int], guards: tuple[Expr, .
                 used.append(g)
                 names |= E.variables(g)
                 grown = True
-    if builtins.any(E.loads(g) for g in guards):
+    dtypes = {E.dtype_of(x) for e in (ix, *used) for x in E.walk(e)}
+    if builtins.any(E.loads(g) for g in guards) or not dtypes <= {E.INDEX, "bool"}:
         return None
     order = [v for v in extents if v in names]
     width = MAX_EXTENT

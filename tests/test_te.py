@@ -163,6 +163,19 @@ def test_guarded_and_exact_indices_are_accepted(size: int) -> None:
     te.compute((size,), lambda i: x[size - 1 - i])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_guard_may_be_computed_with_what_axes_are_cast_to(dtype: str) -> None:
+    x = te.placeholder((4,), name="x")
+    two = te.const(2, dtype)
+    y = te.compute((8,), lambda i: te.select(te.cast(i, dtype) * two < 8, x[i], 0.0), "y")
+    dag, data = te.dag([x, y]), np.arange(1, 5, dtype=np.float32)
+    want = np.r_[data, 0, 0, 0, 0]
+    np.testing.assert_array_equal(te.evaluate(dag, [data])[0], want)
+    np.testing.assert_array_equal(at.build(Schedule(dag), target=detect(threads=1))(data), want)
+    with pytest.raises(WorkloadError, match="is 4 at i=3"):  # of another axis, which saves nothing
+        te.compute((4, 6), lambda i, j: te.select(te.cast(j, dtype) < 2, A[i + 1, j], 0.0))
+
+
 K = te.reduce_axis(6, "k")
 BODIES = {
     "too few indices": (
