@@ -283,10 +283,13 @@ def reducer(
     """An associative, commutative reduction over tuples, for use like `sum`: ``r(values, axis=k)``.
 
     ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it.
-    ``combine(x, y)`` returns the tuple that joins two. Example, the largest value and its place:
+    ``combine(x, y)`` returns the tuple that joins two. Schedules join parts in any order: what breaks a tie
+    by order, and not by the values, gives another result in each. Example, the largest value and its first
+    place:
 
-        argmax = te.reducer(lambda i, v: (-1, te.min_value(v)), lambda x, y: (
-            te.select(x[1] >= y[1], x[0], y[0]), te.maximum(x[1], y[1])), "argmax")
+        argmax = te.reducer(lambda i, v: (te.max_value(i), te.min_value(v)), lambda x, y: (
+            te.select(te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[0] < y[0])), x[0], y[0]),
+            te.maximum(x[1], y[1])), "argmax")
         place, value = te.compute((m,), lambda i: argmax((te.cast(k, "int32"), A[i, k]), axis=k))
     """
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import gc
+import inspect
 import itertools
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -307,6 +310,22 @@ def test_a_reduction_may_read_more_than_registers_hold(threads: int) -> None:
         ok = space.valid(k, rows)
         assert ok.any() and not ok.all()
         check_compiled(dag, space.trace(k, rows[ok][0]), space.target, data, [np.sum(want * want)])
+
+
+def test_the_documented_argmax_is_the_same_in_every_order() -> None:
+    """A few values of a row are the largest, and lanes meet them in another order than the row does."""
+    example = textwrap.dedent((inspect.getdoc(te.reducer) or "").split("place:\n\n")[1])
+    a, k = te.placeholder((8, 203), name="A"), te.reduce_axis(203, "k")
+    names: dict[str, Any] = {"te": te, "A": a, "k": k, "m": 8}
+    exec(example, names)
+    dag = te.dag([a, names["place"], names["value"]])
+    data = [(np.random.default_rng(0).random((8, 203)) > 0.95).astype(np.float32)]
+    want = [data[0].argmax(1).astype(np.int32), data[0].max(1)]
+    space = derive(dag, target())
+    for n in range(len(space.sketches)):
+        rows = space.sample(n, 64, np.random.default_rng(0))
+        for row in rows[space.valid(n, rows)][:4]:
+            check_compiled(dag, space.trace(n, row), space.target, data, want)
 
 
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
