@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import repeat
 from math import prod
+from typing import Any
 
 from schedules import expr as E
 from schedules.dag import ComputeDAG
@@ -10,18 +14,33 @@ from schedules.dag import ComputeDAG
 
 def count_flops(dag: ComputeDAG) -> int:
     """Arithmetic operations of a DAG on its tensors' elements, comparisons and selections left out:
-    2 per multiply-add of a contraction, as for library operators."""
+    2 per multiply-add of a contraction, as for library operators. What a stage uses several times, or
+    states several times, counts once."""
     total = 0
     for s in dag.stages:
         points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
-        per_point = sum(map(_operations, s.values))
+        per_point = _operations(s.values)
         if s.reducer is not None:
-            per_point += sum(map(_operations, s.reducer.combine))
+            per_point += _operations(s.reducer.combine)
         total += points * per_point
     return total
 
 
-def _operations(e: E.Expr) -> int:
-    if isinstance(e, (E.Load, E.Compare, E.Logic)):  # indices and conditions are not the tensors' arithmetic
-        return 0
-    return isinstance(e, (E.Binary, E.Call)) + sum(map(_operations, E.children(e)))
+def _operations(values: Sequence[E.Expr]) -> int:
+    numbers: dict[tuple[Any, ...], int] = {}  # of nodes that differ, by what they are made of
+    found: set[int] = set()
+
+    def number(e: E.Expr, inside: bool) -> int:
+        # indices and conditions are not the tensors' arithmetic
+        inside = inside and not isinstance(e, (E.Load, E.Compare, E.Logic))
+        parts = [getattr(e, f.name) for f in fields(e)]  # type: ignore[arg-type]
+        own = [x for x in parts if not isinstance(x, (E.Expr, tuple))]
+        made = (E.kind(e), *own, *map(number, E.children(e), repeat(inside)))
+        n = numbers.setdefault(made, len(numbers))
+        if inside and isinstance(e, (E.Binary, E.Call)) and E.dtype_of(e) != E.INDEX:
+            found.add(n)
+        return n
+
+    for v in values:
+        number(v, True)
+    return len(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -272,3 +273,22 @@ def test_flops_of_an_expression_are_those_of_the_operator() -> None:
     for op, params in (("matmul", SHAPE), ("conv2d", {"h": 6, "w": 6, "ci": 3, "co": 5, "k": 3})):
         workload = ops.workload(op, params)
         assert count_flops(workload.dag) == workload.flops, op
+
+
+def test_flops_of_what_is_used_several_times_count_once() -> None:
+    """Eight steps that square what the one before computed, twice; indices are no arithmetic of tensors."""
+    from schedules.flops import count_flops
+
+    te = at.te
+    a = te.placeholder((3, 5), "float32", name="A")
+
+    def powers(i: Any, j: Any) -> Any:
+        value = a[i, j]
+        for _ in range(8):
+            value = value * value + 0.5
+        return value, value + te.cast(i * 5 + j, "float32")
+
+    assert count_flops(te.dag([a, *te.compute((3, 5), powers, name="B")])) == 15 * (8 * 2 + 1)
+    k = te.reduce_axis(5, "k")
+    squares = te.compute((3,), lambda i: te.sum((a[i, k] - 1.0) * (a[i, k] - 1.0), axis=k), name="S")
+    assert count_flops(te.dag([a, squares])) == 15 * 3
