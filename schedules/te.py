@@ -143,7 +143,7 @@ def _value(x: Any, label: str) -> Expr:
     if isinstance(x, Expr):
         return x
     if isinstance(x, float):
-        return Const(x, "float32")
+        return Const(float(x), "float32")  # numpy's float64 is one, and is written otherwise
     if isinstance(x, Tensor):
         raise WorkloadError(f"stage {label}: the value is the whole {x!r}; index it with the axes")
     raise WorkloadError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,6 +175,12 @@ def test_a_guard_may_be_computed_with_what_axes_are_cast_to(dtype: str) -> None:
     np.testing.assert_array_equal(at.build(Schedule(dag), target=detect(threads=1))(data), want)
     with pytest.raises(WorkloadError, match="is 4 at i=3"):  # of another axis, which saves nothing
         te.compute((4, 6), lambda i, j: te.select(te.cast(j, dtype) < 2, A[i + 1, j], 0.0))
+
+
+def test_a_literal_of_numpy_is_stated_as_that_of_python() -> None:
+    ours, theirs = (te.dag([te.compute((3,), lambda i, x=x: x, "y")]) for x in (math.inf, np.float64("inf")))
+    assert ComputeDAG.from_json(theirs.to_json()) == ours
+    assert Workload(theirs).digest == Workload(ours).digest
 
 
 K = te.reduce_axis(6, "k")
