@@ -117,6 +117,11 @@ def _where(text: str) -> tuple[Path, str]:
 
 
 def _tasks(group: Group, quick: bool, path: Path) -> list[Task]:
+    both = [name for name in group.fields if name in group.fixed]
+    if both:
+        raise SuiteError(
+            f"suite {path}, group {group.name}: {both[0]} is among its fields and fixed too; drop one"
+        )
     fixed: dict[str, Any] = dict(group.fixed)
     layout = fixed.pop("layout", None)
     weights = group.weights or [1.0] * len(group.shapes)

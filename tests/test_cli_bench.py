@@ -324,6 +324,7 @@ def test_a_suite_is_picked_by_name(name: str, sizes: list[int], tmp_path: Path) 
         (SUITE.replace("quick = [1]", "quick = [7]"), "no row 7"),
         (SUITE.replace('"add"', '"addd"'), "did you mean 'add'"),
         (SUITE.replace('"w", "ci"', '"h", "ci"'), "group.1.fields: Value error, a name occurs twice"),
+        (SUITE.replace("capsule = 1", "k = 3"), "group capsules: k is among its fields and fixed too"),
     ],
 )
 def test_a_bad_suite_gets_a_clear_error(text: str | None, message: str, tmp_path: Path) -> None:
