@@ -105,6 +105,14 @@ def extent(loop: Loop) -> int:
     return int(loop.extent.value) if isinstance(loop.extent, Const) else 0
 
 
+def innermost(d: Draft, loops: Sequence[Loop]) -> Loop:
+    """The last of nested ``loops`` that is longer than 1: those of extent 1 inside it are moved around it."""
+    last = next((x for x in reversed(loops) if extent(x) != 1), loops[-1])
+    if last is not loops[-1]:
+        d.s.reorder(*(x.var for x in loops if x is not last), last.var)
+    return last
+
+
 def enumerate_drafts(
     dag: ComputeDAG, target: Target, rules: Callable[[Draft], None], limit: int = MAX_SKETCHES
 ) -> list[Draft]:

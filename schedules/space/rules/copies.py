@@ -8,17 +8,17 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.nest import reads
 from schedules.space.rules.patterns import unit_stride_vars
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketching import Draft, extent, innermost
 
 PANELS = 4  # panels copied together
 
 
 def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
-    """A copy: its innermost loop in vectors, its outer loops shared."""
+    """A copy: the loop along which its result is contiguous in vectors, its outer loops shared."""
     own = d.own_loops(name)
     if not own:
         raise ScheduleError(f"{name} has no loops of its own")
-    last = own[-1]
+    last = innermost(d, own)
     w = d.lanes_of(d.dtype(d.block(name)))
     n = extent(last)
     if not n or n <= 8 * w:
@@ -27,7 +27,7 @@ def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
         _, i = d.s.split(last.var, (None, 4 * w), "shift")
         d.s.vectorize(i)
     if parallel:
-        _share(d, [x.var for x in own[:-1]])
+        _share(d, [x.var for x in own if x is not last])
 
 
 def schedule_packing(d: Draft, name: str, panel: int, *, parallel: bool) -> None:
@@ -50,7 +50,7 @@ def _contiguous_across(d: Draft, name: str) -> str | None:
     b = d.block(name)
     own = d.own_loops(name)
     bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
-    along = [bound[v] for x in reads(b) for v in unit_stride_vars(x) if v in bound]
+    along = [bound[v] for x in reads(b) for v in unit_stride_vars(d.s.nest, x) if v in bound]
     w = d.lanes_of(d.dtype(b))
     return next((x.var for x in own[:-1] if Var(x.var) in along and extent(x) >= w), None)
 

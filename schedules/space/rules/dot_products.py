@@ -31,7 +31,7 @@ def dot_product_axes(d: Draft, b: Block) -> list[str]:
     is known ahead is better packed."""
     n, own, axes = extents(b), operands(b), spatial(b)
     reduce = [i.var for i in b.iters if i.kind == "reduce"]
-    if len(own) < 2 or len(b.writes) > 1 or not all(reduce[-1] in unit_stride_vars(x) for x in own):
+    if len(own) < 2 or len(b.writes) > 1 or not all(reduce[-1] in unit_stride_vars(d.s.nest, x) for x in own):
         return []
     larger = max(own, key=lambda x: math.prod(n[a] for a in axes if depends(x, a)))
     still = [a for a in axes if not depends(larger, a)]

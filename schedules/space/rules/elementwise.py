@@ -8,7 +8,7 @@ from operator import mul
 from schedules.expr import Var
 from schedules.ir import Block
 from schedules.nest import reads
-from schedules.space.rules.patterns import extents, spatial, unit_stride_vars
+from schedules.space.rules.patterns import extents, spatial, unit_stride_vars, vector_axis
 from schedules.space.rules.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.sketching import Draft, extent
 
@@ -55,8 +55,8 @@ def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
     n = extents(b)
     axes = spatial(b)
     w = d.lanes_of(d.dtype(b))
-    last = axes[-1]
-    along = {v for x in reads(b) for v in unit_stride_vars(x)} - {last}
+    last = vector_axis(b)
+    along = {v for x in reads(b) for v in unit_stride_vars(d.s.nest, x)} - {last}
     across = [v for v in axes if v in along and n[v] > 1]
     whole: list[str] = []
     outer: list[str] = []

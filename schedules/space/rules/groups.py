@@ -20,7 +20,7 @@ def apply_rules(d: Draft) -> None:
     """Draw a whole sketch."""
     inline_stages(d)
     for name in list(d.s.blocks()):
-        if is_row_reduction(d.block(name)):
+        if is_row_reduction(d.s.nest, d.block(name)):
             split_long_reduction(d, name)
     while (last := _last_unscheduled(d)) is not None:
         _schedule_group(d, last)
@@ -36,14 +36,14 @@ def _schedule_group(d: Draft, name: str) -> None:
 def _apply_one(d: Draft, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
-        if is_row_reduction(b) or len(b.writes) > 1 or name in d.roots:  # parts of a row too
+        if is_row_reduction(d.s.nest, b) or len(b.writes) > 1 or name in d.roots:  # parts of a row too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
             schedule_tiled(d, name, d.s.cache_write(name, "local"))
         return
     tiled, rows = reductions_behind(d, b)
     if rows is not None:
-        products = [x for x in d.s.blocks() if x not in d.done and is_product(d.block(x))]
+        products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
         ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
         by = d.choose(f"{name}.by", ways) if products else "rows"
         if by == "rows":
@@ -79,7 +79,7 @@ def reductions_behind(
         for p in writers(d.s.nest, x.buffer):
             if p.name in d.done:
                 continue
-            if is_row_reduction(p):
+            if is_row_reduction(d.s.nest, p):
                 rows = p
             elif is_map(p):
                 if rows is None and p.name not in bare:

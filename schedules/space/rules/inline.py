@@ -39,7 +39,7 @@ def inline_stages(d: Draft) -> None:
             if d.choose(name, ("copy", "inline") if short else ("copy",)) == "inline":
                 d.s.inline(name)
             continue
-        if is_costly(b) and (wider or len(users) > 1 or any(not is_row_reduction(u) for u in reducing)):
+        if is_costly(b) and (wider or len(users) > 1 or any(not is_row_reduction(nest, u) for u in reducing)):
             continue
         d.s.inline(name)
 

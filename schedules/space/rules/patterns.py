@@ -71,11 +71,14 @@ def is_costly(b: Block) -> bool:
     )
 
 
-def unit_stride_vars(x: Load) -> set[str]:
-    """Iterations along which consecutive points read consecutive elements."""
+def unit_stride_vars(nest: Nest, x: Load) -> set[str]:
+    """Iterations along which consecutive points read consecutive elements: those of the last dimension longer
+    than 1."""
     if not x.indices:
         return set()
-    terms, _ = affine.linear(x.indices[-1])
+    shape = nest.buffer(x.buffer).shape
+    long = [i for i, n in zip(x.indices, shape, strict=True) if n != Const(1)] or x.indices
+    terms, _ = affine.linear(long[-1])
     return {a.name for a, c in terms.items() if isinstance(a, Var) and c == Const(1)}
 
 
@@ -95,9 +98,9 @@ def depends(x: Load, var: str) -> bool:
     return var in _vars(x)
 
 
-def is_row_reduction(b: Block) -> bool:
+def is_row_reduction(nest: Nest, b: Block) -> bool:
     """A reduction along memory: lanes belong on the reduction, since along the output nothing
-    is contiguous (row sums, norms, matrix times vector)."""
+    is contiguous (row sums, norms)."""
     if b.reducer is None:
         return False
     v = vector_axis(b)
@@ -106,10 +109,10 @@ def is_row_reduction(b: Block) -> bool:
     if v is None or not own:
         return True
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    along = [x for x in own if v in unit_stride_vars(x)]
+    along = [x for x in own if v in unit_stride_vars(nest, x)]
     reused = len(own) > 1 and any(not depends(x, v) for x in own) and any(depends(x, v) for x in own)
     if n[v] == 1:
-        return any(unit_stride_vars(x) & reduce for x in own)
+        return any(unit_stride_vars(nest, x) & reduce for x in own)
     return not along and not reused
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
-from schedules.ir import Block
+from schedules.ir import Block, Nest
 from schedules.nest import vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.copies import schedule_packing
@@ -42,9 +42,9 @@ ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE_ROWS = 8
 
 
-def is_product(b: Block) -> bool:
+def is_product(nest: Nest, b: Block) -> bool:
     """A reduction of one value that reads something again for every row: a block of rows shares it."""
-    if b.reducer is None or len(b.writes) != 1 or is_row_reduction(b):
+    if b.reducer is None or len(b.writes) != 1 or is_row_reduction(nest, b):
         return False
     row = _row_axis(b)
     return row is not None and any(not depends(x, row) for x in operands(b))
@@ -69,7 +69,7 @@ def schedule_row_blocks(d: Draft, root: str, *, in_parts: bool = False) -> None:
     inside = [x for x in d.s.blocks() if x != root and block in {y.var for y in d.loops(x)}]
     maps = [x for x in inside if is_map(d.block(x))]
     for name in [x for x in inside if x not in maps]:
-        if is_product(d.block(name)):
+        if is_product(d.s.nest, d.block(name)):
             _tile_product(d, name, packed.get(name), rows)
         elif d.block(name).init:
             maps = reduce_row(d, name, maps, part_unit(d))
@@ -94,7 +94,7 @@ def _row_axis(b: Block) -> str | None:
 def _pack(d: Draft, name: str, in_parts: bool) -> int | Hole | None:
     """Pack the operand of a product that walks memory across the vector axis; the width of its panels."""
     b = d.block(name)
-    if name in d.done or not is_product(b):
+    if name in d.done or not is_product(d.s.nest, b):
         return None
     v = vector_axis(b)
     assert v is not None

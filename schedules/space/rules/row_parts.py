@@ -33,14 +33,14 @@ def row_lengths(d: Draft) -> set[int]:
 
 
 def _row_reductions(d: Draft) -> list[Block]:
-    return [b for b in blocks(d.s.nest.body) if b.name not in d.done and is_row_reduction(b)]
+    return [b for b in blocks(d.s.nest.body) if b.name not in d.done and is_row_reduction(d.s.nest, b)]
 
 
 def reduce_in_parts(d: Draft, block: str) -> dict[str, int]:
     """Reduce the stages in loop ``block`` in parts, and compute there what only they read. Returns the hole
     for the size of a part, if there is one, and what it is a multiple of. Raises ScheduleError where no
     maximum has sums that are relative to it."""
-    for name in [b.name for b in blocks(find_loop(d.s.nest, block).body) if is_row_reduction(b)]:
+    for name in [b.name for b in blocks(find_loop(d.s.nest, block).body) if is_row_reduction(d.s.nest, b)]:
         sums = _relative(d, block, name)
         if not sums:
             continue

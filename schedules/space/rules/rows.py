@@ -17,7 +17,7 @@ from schedules.space.facts import arithmetic
 from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside
 from schedules.space.rules.prefetching import prefetch_rows
 from schedules.space.rules.streaming import beyond_caches
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketching import Draft, extent, innermost
 
 LONG_REDUCTION = 1 << 15
 
@@ -121,7 +121,7 @@ def row_rank(d: Draft, b: Block) -> int:
     ranks = [
         len([i for i in x.iters if i.kind == "spatial"])
         for x in blocks(d.s.nest.body)
-        if is_row_reduction(x) and x.name not in d.done
+        if is_row_reduction(d.s.nest, x) and x.name not in d.done
     ]
     return min([n_spatial, *ranks])
 
@@ -189,7 +189,7 @@ def reduce_as_computed(d: Draft, name: str, partial: str) -> bool:
         d.s.compute_at(name, own[-2].var)
     except ScheduleError:
         return False
-    d.s.vectorize(d.own_loops(name)[-1].var)
+    d.s.vectorize(innermost(d, d.own_loops(name)).var)
     return True
 
 
@@ -198,9 +198,9 @@ def vectorize_last(d: Draft, name: str, skip: int = 0, units: Mapping[str, int] 
     hole is a multiple of."""
     b = d.block(name)
     own = d.loops(name)[skip:] if skip else d.own_loops(name)
-    if not own or own[-1].var in vars_bound(b, "reduce"):
+    last = innermost(d, own) if own else None
+    if last is None or last.var in vars_bound(b, "reduce"):
         return
-    last = own[-1]
     n = extent(last)
     w = d.lanes_of(d.dtype(b))
     wide = [w * k for k in (1, 2, 4)]

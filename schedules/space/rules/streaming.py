@@ -10,7 +10,7 @@ from __future__ import annotations
 from schedules.ir import Block, Nest, blocks, nbytes, rows_are_lines
 from schedules.microarchitecture import third_cache_bytes
 from schedules.nest import reads, writers
-from schedules.space.rules.patterns import depends, spatial, unit_stride_vars
+from schedules.space.rules.patterns import depends, unit_stride_vars, vector_axis
 from schedules.space.sketching import Draft
 
 
@@ -25,7 +25,7 @@ def stream_outputs(d: Draft) -> None:
     read = {x.buffer for b in blocks(nest.body) for x in reads(b)}
     for name in nest.outputs:
         made = writers(nest, name)
-        in_order = all(_in_order(b) for b in made)
+        in_order = all(_in_order(nest, b) for b in made)
         final = all(b.reducer is None and len(b.writes) == 1 for b in made) and name not in read
         given = all(x.buffer in nest.params for b in made for x in reads(b))
         lines = rows_are_lines(nest.buffer(name))
@@ -44,7 +44,7 @@ def beyond_caches(d: Draft) -> bool:
     return bytes_of_arguments(d.s.nest) > d.target.limit("l2_bytes", 512 << 10) * d.threads
 
 
-def _in_order(b: Block) -> bool:
+def _in_order(nest: Nest, b: Block) -> bool:
     """Written in the order of what it reads."""
-    last = spatial(b)[-1:]
-    return all(not depends(x, v) or v in unit_stride_vars(x) for v in last for x in reads(b))
+    v = vector_axis(b)
+    return v is None or all(not depends(x, v) or v in unit_stride_vars(nest, x) for x in reads(b))

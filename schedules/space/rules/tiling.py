@@ -134,7 +134,7 @@ def _fewer_to_pack(d: Draft, p: Block, c: Block, names: dict[str, str], v: str) 
     transpose of B: the axis of the other one, if that is smaller. Then what is larger is read as it lies, and
     results are turned over instead. Else an empty name."""
     n, read = extents(c), packed_read(d, p, names[v])
-    if read is None or names[v] in unit_stride_vars(read) or read.buffer in d.s.dag.constants:
+    if read is None or names[v] in unit_stride_vars(d.s.nest, read) or read.buffer in d.s.dag.constants:
         return ""
     rows = _row_axes(p, names, spatial(c), "", n)
     others = [a for a in rows if a != v and FEWEST <= n[a] <= n[v] // 2]
@@ -370,7 +370,7 @@ def packed_read(d: Draft, p: Block, v: str) -> Load | None:
 def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
     if x is None:
         return ("none",)
-    if v not in unit_stride_vars(x):
+    if v not in unit_stride_vars(d.s.nest, x):
         return ("root", "at")
     if x.buffer in d.s.dag.constants:
         return ("root", "none")
@@ -393,7 +393,7 @@ def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> t
         return max(used) if used else -1
 
     others = [k for k in range(rank) if k != at]
-    if v in unit_stride_vars(x):
+    if v in unit_stride_vars(d.s.nest, x):
         others.sort(key=depth)  # else as they lie: a copy that gathers should at least read whole lines
     batch = [k for k in others if depth(k) < 0]
     walked = [k for k in others if depth(k) >= 0]

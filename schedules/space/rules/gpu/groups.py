@@ -31,7 +31,7 @@ def _schedule(d: Draft, name: str) -> None:
     d.roots.discard(name)  # its turn has come
     if len(b.writes) > 1 or not spatial(b):
         schedule_plainly(d, name)
-    elif b.reducer is not None and is_row_reduction(b):
+    elif b.reducer is not None and is_row_reduction(d.s.nest, b):
         schedule_rows(d, d.s.cache_write(name, "local"), len(spatial(b)))
     elif b.reducer is not None:
         schedule_tiles(d, name, d.s.cache_write(name, "local"))

@@ -18,7 +18,7 @@ def inline_stages(d: Draft) -> None:
             continue
         users = readers(nest, b.writes[0].buffer)
         reducing = [u for u in users if u.reducer is not None]
-        if is_guarded_copy(b) and reducing and not any(is_row_reduction(u) for u in reducing):
+        if is_guarded_copy(b) and reducing and not any(is_row_reduction(nest, u) for u in reducing):
             continue
         rank = len(b.iters)
         wider = any(len([i for i in u.iters if i.kind == "spatial"]) > rank for u in users)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from schedules.expr import Const, Hole, Var
-from schedules.ir import Block
+from schedules.ir import Block, Nest
 from schedules.nest import find_loop, readers, reads, vars_bound
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
@@ -28,7 +28,7 @@ def split_among_blocks(d: Draft, name: str) -> None:
     """A long reduction with too few rows for the processors: partial results by blocks of their own, in a
     kernel before the one that adds them up."""
     b = d.block(name)
-    if not _joins(b):
+    if not _joins(d.s.nest, b):
         return
     n = extents(b)
     rows = math.prod(n[i.var] for i in b.iters if i.kind == "spatial")
@@ -55,7 +55,9 @@ def schedule_rows(d: Draft, root: str, rank: int) -> None:
     blocks = [d.block(name) for name in d.s.blocks()]
     # what has more axes than rows has is spread over the threads by its readers: a kernel of its own makes it
     d.roots |= {
-        x.name for x in blocks if x.reducer is not None and not (_joins(x) and len(spatial(x)) == rank)
+        x.name
+        for x in blocks
+        if x.reducer is not None and not (_joins(d.s.nest, x) and len(spatial(x)) == rank)
     }
     # and what another thread's elements are read of is shared, or was there before
     shared = {x.name for x in blocks if not all(_read_in_place(d, w.buffer, rank) for w in x.writes)}
@@ -80,9 +82,9 @@ def schedule_rows(d: Draft, root: str, rank: int) -> None:
     _thread_map(d, inner, loops[rank:], threads, lanes, n)
 
 
-def _joins(b: Block) -> bool:
+def _joins(nest: Nest, b: Block) -> bool:
     """Whether a reduction can be done by rows."""
-    return is_row_reduction(b) and len(b.writes) == 1
+    return is_row_reduction(nest, b) and len(b.writes) == 1
 
 
 def _read_in_place(d: Draft, buffer: str, rank: int) -> bool:
@@ -105,7 +107,7 @@ def _local(d: Draft, name: str) -> None:
 
 def _row_length(d: Draft, name: str) -> int:
     b = d.block(name)
-    if not is_row_reduction(b):
+    if not is_row_reduction(d.s.nest, b):
         return 1
     out = 1
     for i in b.iters:
@@ -120,7 +122,7 @@ def _last(d: Draft, root: str) -> int:
         b = d.block(name)
         if b.reducer is None and name == root and len(d.loops(name)) > 1:
             return extent(d.loops(name)[-1])
-        if is_row_reduction(b) and name not in d.done:
+        if is_row_reduction(d.s.nest, b) and name not in d.done:
             return extent(d.loops(name)[-1])
     return 1
 

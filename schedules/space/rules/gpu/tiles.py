@@ -50,7 +50,7 @@ def split_reduction(d: Draft, name: str) -> None:
     """Split-k: a long reduction with too few tiles for the processors, its parts by blocks of their own, in a
     kernel before the one that adds them up."""
     b = d.block(name)
-    if b.reducer is None or len(b.writes) != 1 or is_row_reduction(b):
+    if b.reducer is None or len(b.writes) != 1 or is_row_reduction(d.s.nest, b):
         return
     n = extents(b)
     tiles = math.prod(n[a] for a in spatial(b)) // TILE
