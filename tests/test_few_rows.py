@@ -12,6 +12,7 @@ from space_cases import target, values
 
 from schedules import ops, te
 from schedules.dag import ComputeDAG
+from schedules.ir import Loop, const, walk
 from schedules.schedule import Schedule
 from schedules.space import derive
 from schedules.space.rules import dot_products, tiling
@@ -34,7 +35,7 @@ def sketches(op: str, constants: tuple[str, ...] = (), **params: Any) -> set[str
 
 
 @pytest.mark.parametrize(
-    ("m", "offered"), [(1, set()), (2, {DOTS}), (3, {DOTS}), (4, {DOTS, LANES}), (8, {DOTS, LANES}),
+    ("m", "offered"), [(1, {DOTS}), (2, {DOTS}), (3, {DOTS}), (4, {DOTS, LANES}), (8, {DOTS, LANES}),
                        (9, {LANES}), (128, {LANES}), (1500, {LANES}), (1501, set())],
 )  # fmt: skip
 def test_offered_where_rows_are_few(m: int, offered: set[str]) -> None:
@@ -92,6 +93,22 @@ LAYERS: dict[str, Callable[[int, int, int], ComputeDAG]] = {
 }
 
 
+def matrix_times_vector(m: int, k: int) -> ComputeDAG:
+    a, x, r = te.placeholder((m, k), name="a"), te.placeholder((k,), name="x"), te.reduce_axis(k, "r")
+    return te.dag([a, x, te.compute((m,), lambda i: te.sum(a[i, r] * x[r], axis=r), "c")])
+
+
+ONE: dict[str, Callable[[int, int], ComputeDAG]] = {  # a matrix of m rows and k columns, and a vector
+    "one row": lambda m, k: library("matmul", **LINEAR)(1, m, k),
+    "one column": lambda m, k: library("matmul")(m, 1, k),
+    "one transposed": lambda m, k: library("matmul", transpose_a=1, **LINEAR)(1, m, k),
+    "with an epilogue": lambda m, k: library("matmul_bias_relu", **LINEAR)(1, m, k),
+    "a batch": lambda m, k: library("batch_matmul", b=2, **LINEAR)(1, m, k),
+    "a batch of one": lambda m, k: library("batch_matmul", b=1)(m, 1, k),
+    "users' own": matrix_times_vector,
+}
+
+
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("layer", LAYERS)
@@ -136,3 +153,25 @@ def _reference(dag: ComputeDAG, data: list[np.ndarray]) -> list[np.ndarray]:
     c = a @ b.swapaxes(-1, -2)
     out = dag.tensors[dag.outputs[0]]
     return [(np.maximum(c + bias[0], 0.0) if bias else c).astype(out.dtype)]
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 64])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("product", ONE)
+def test_a_matrix_times_a_vector_is_read_along_its_rows(
+    product: str, threads: int, vector_bytes: int, short: None
+) -> None:
+    rng = np.random.default_rng(threads)
+    for m, k in ((96, 128), (53, 41)):
+        dag = ONE[product](m, k)
+        space = derive(dag, target(threads, vector_bytes))
+        n = next(n for n, name in enumerate(space.sketches) if DOTS in name)
+        assert any(h.endswith(".lanes") for h in space.holes(n)), "sums of each row for several vectors"
+        data = values(dag, rng)
+        want = te.evaluate(dag, data)
+        rows = space.sample(n, 32, rng)
+        for row in rows[space.valid(n, rows)][:3]:
+            s = Schedule.replay(dag, space.trace(n, row), space.target)
+            shared = [x for x in walk(s.nest.body) if isinstance(x, Loop) and x.kind == "parallel"]
+            assert threads == 1 or product == "a batch" or (const(shared[0].extent) or 0) > 1
+            check_compiled(dag, s.trace, space.target, data, want)

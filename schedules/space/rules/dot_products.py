@@ -1,5 +1,5 @@
-"""Products of few rows with a matrix that lies along the reduction, as A times the transpose of B: dot
-products, in vectors along the reduction, of a few rows of both operands at a time.
+"""Products of few rows, or of one, with a matrix that lies along the reduction, as A times the transpose of
+B, or a vector: dot products, in vectors along the reduction, of a few rows of both operands at a time.
 
 Nothing is packed, which for few rows takes longer than multiplying them; the larger operand is read once, as
 it lies.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from schedules.expr import Load
 from schedules.ir import Block
 from schedules.nest import vars_bound
 from schedules.space.rules.patterns import (
@@ -19,11 +20,12 @@ from schedules.space.rules.patterns import (
     spatial,
     unit_stride_vars,
 )
-from schedules.space.sketching import Draft
+from schedules.space.sketching import Draft, extent
 
 FEW = 8  # uses of an element of the larger operand
 LONG = 256  # steps of a reduction, beside which adding up the lanes at its end costs little
 ROWS = (1, 2, 3, 4, 6, 8)  # in a tile
+VECTORS = (1, 2, 4)  # of sums for each result, where the larger operand is read for one use only
 
 
 def dot_product_axes(d: Draft, b: Block) -> list[str]:
@@ -33,18 +35,27 @@ def dot_product_axes(d: Draft, b: Block) -> list[str]:
     reduce = [i.var for i in b.iters if i.kind == "reduce"]
     if len(own) < 2 or len(b.writes) > 1 or not all(reduce[-1] in unit_stride_vars(d.s.nest, x) for x in own):
         return []
-    larger = max(own, key=lambda x: math.prod(n[a] for a in axes if depends(x, a)))
-    still = [a for a in axes if not depends(larger, a)]
-    few = 1 < math.prod(n[a] for a in still) <= FEW and reduction_length(b) >= LONG
+    larger = _larger(b)
+    still = [a for a in axes if n[a] == 1 or not depends(larger, a)]
+    few = math.prod(n[a] for a in still) <= FEW and reduction_length(b) >= LONG
     moving = [a for a in axes if a not in still]
     return [*moving, *still] if few and moving and larger.buffer not in d.s.dag.constants else []
 
 
+def _larger(b: Block) -> Load:
+    """The operand of which the product reads more elements."""
+    n, axes = extents(b), spatial(b)
+    return max(operands(b), key=lambda x: math.prod(n[a] for a in axes if depends(x, a)))
+
+
 def schedule_dot_products(d: Draft, name: str, axes: list[str]) -> None:
-    """Partial results in the lanes of a vector (rfactor) for each point of a tile, added up at its end.
+    """Partial results in the lanes of vectors (rfactor) for each point of a tile, added up at its end.
     ``axes`` as `dot_product_axes` gives them."""
-    n = extents(d.block(name))
-    _, step = d.s.split(d.loops(name)[-1].var, (None, d.lanes_of(d.dtype(d.block(name)))))
+    b, last = d.block(name), d.loops(name)[-1]
+    n, w = extents(b), d.lanes_of(d.dtype(b))
+    once = all(n[a] == 1 or depends(_larger(b), a) for a in axes)
+    wide = [w * k for k in VECTORS if w * k <= extent(last)] if once else []
+    _, step = d.s.split(last.var, (None, d.choice(f"{name}.lanes", wide or [w])))
     partial = d.s.rfactor(name, step)
     d.done.add(name)
     *points, lane = (x.var for x in d.loops(name))
