@@ -252,7 +252,7 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
             known = decide(e, ranges)
             if known is not None:
                 return Const(known, "bool")
-            return E.rebuild(e, tuple(simplify(k, ranges) for k in E.children(e)))
+            return _undivided(E.rebuild(e, tuple(simplify(k, ranges) for k in E.children(e))))
         case Logic(op="and" | "or" as op, args=args):
             parts = [simplify(x, ranges) for x in args]
             return E.all_of(*parts) if op == "and" else E.any_of(*parts)
@@ -263,6 +263,15 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
             return Select(c, simplify(a, ranges), simplify(b, ranges))
     new = tuple(map(simplify, E.children(e), repeat(ranges)))  # (`map` nests no frame of its own)
     return E.rebuild(e, new)
+
+
+def _undivided(e: Expr) -> Expr:
+    """``x < n * m`` for ``x // n < m``: of the outer one of fused loops, a test of their common number."""
+    match e:
+        case Compare(op="<", a=Binary(op="//", a=x, b=Const(value=n)), b=Const(value=m)):
+            if n > 0 and E.dtype_of(x) == INDEX:
+                return Compare("<", x, Const(int(n * m)))
+    return e
 
 
 def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:

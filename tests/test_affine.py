@@ -128,6 +128,15 @@ def test_division_takes_out_multiples() -> None:
     assert affine.simplify((i * 4 + j + 4) // 4, ranges) == i + 1
 
 
+@given(indices, st.integers(1, 6), st.integers(-6, 6))
+def test_a_quotient_is_compared_by_what_was_divided(e: Expr, n: int, m: int) -> None:
+    cond = E.compare("<", e // n, m)
+    s = affine.simplify(cond, RANGES)
+    assert all(E.evaluate(s, p) == E.evaluate(cond, p) for p in points())
+    i, whole = Var("i"), {"i": (0, 63)}
+    assert affine.simplify(E.compare("<", i // 7, 7), whole) == E.compare("<", i, 49)
+
+
 @given(grow(leaves), st.integers(1, 6), st.integers(1, 6), st.integers(-3, 3), leaves)
 def test_digits_are_put_together(x: Expr, n: int, m: int, c: int, rest: Expr) -> None:
     e = (x // n // m) * (n * m * c) + (x // n % m) * (n * c) + (x % n) * c + rest

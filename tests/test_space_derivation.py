@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import check_compiled, inputs
+from helpers import check_compiled, check_interpreted, expected, inputs
 from log_filler import host
 from programs import doubling
 from space_cases import BIG, big_space, library_case, own_case, target, values
@@ -26,6 +26,7 @@ import autotune as at
 from autotune.building import build_object
 from autotune.codegen.compile import load_object
 from schedules import interp, ops, te
+from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.ir import Alloc, Loop, const, walk
 from schedules.lower import lower
@@ -208,6 +209,37 @@ def test_few_long_rows_are_reduced_in_parts_by_the_threads(op: str, m: int) -> N
             out = np.full_like(want, np.nan)
             kernel.run([a.ctypes.data for a in (*inputs, out)])
             np.testing.assert_allclose(out, want, rtol=2e-4, atol=1e-5)
+
+
+def whole_sums(*shape: int) -> ComputeDAG:
+    """Of each element of the first axis."""
+    x = te.placeholder(shape, name="x")
+    axes = tuple(te.reduce_axis(n, f"r{k}") for k, n in enumerate(shape[1:]))
+    return te.dag([x, te.compute(shape[:1], lambda i: te.sum(x[(i, *axes)], axis=axes), "y")])
+
+
+@pytest.mark.parametrize("shape", [(7, 7, 7), (5, 9, 8), (6, 3, 4, 3), (4, 50, 1)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_axes_shorter_than_a_vector_are_reduced_together(shape: tuple[int, ...], threads: int) -> None:
+    dag = whole_sums(*shape)
+    space = derive(dag, target(threads, vector_bytes=64))
+    rows = space.sample(0, 64, np.random.default_rng(0))
+    rows = rows[space.valid(0, rows)]
+    assert set(rows[:, space.holes(0).index("y.lanes")]) >= {16, 32}
+    data = inputs(dag)
+    for row in rows[:4]:
+        s = Schedule.replay(dag, space.trace(0, row), space.target)
+        check_interpreted(s.nest, dag, data, expected(dag, data))
+        check_compiled(dag, s.trace, space.target, data, expected(dag, data))
+
+
+def test_axes_apart_in_memory_are_not_reduced_together() -> None:
+    """Rows of 4 of 9 columns; and those that would still be shorter than a vector."""
+    x, i, j = te.placeholder((8, 30, 9), name="x"), te.reduce_axis(30, "i"), te.reduce_axis(4, "j")
+    apart = te.dag([x, te.compute((8,), lambda z: te.sum(x[z, i, j], axis=(i, j)), "y")])
+    for dag in (apart, whole_sums(8, 3, 5)):
+        steps = derive(dag, target(vector_bytes=64)).sketch(0).trace.steps
+        assert "fuse" not in {x.primitive for x in steps}
 
 
 def test_parts_of_a_reduction_copy_the_rows_that_every_tile_reads() -> None:

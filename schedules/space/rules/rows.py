@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const
-from schedules.ir import Block, blocks
-from schedules.nest import reads, vars_bound
+from schedules.expr import Const, Var
+from schedules.ir import Block, Loop, blocks
+from schedules.nest import bound, reads, vars_bound
 from schedules.space.facts import arithmetic
-from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside
+from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
 from schedules.space.rules.prefetching import prefetch_rows
 from schedules.space.rules.streaming import beyond_caches
 from schedules.space.sketching import Draft, extent, innermost
@@ -127,11 +128,11 @@ def row_rank(d: Draft, b: Block) -> int:
 
 
 def lanes_of_reduction(d: Draft, name: str, unit: int = 0) -> str:
-    """rfactor over lanes of the last reduction axis: vectors of partial results. Returns the new block's
-    name, or "" where the axis is shorter than a vector. ``unit``: what an open extent is a multiple of, where
+    """rfactor over lanes of the last reduction axes: vectors of partial results. Returns the new block's
+    name, or "" where these are shorter than a vector. ``unit``: what an open extent is a multiple of, where
     that is known."""
+    last = _last_axis(d, name)
     b = d.block(name)
-    last = d.loops(name)[-1]
     # the rest of a long reduction is long, whatever number of parts is chosen; the parts are few
     n = extent(last) or unit or (LONG_REDUCTION if isinstance(last.extent, E.Binary) else 0)
     w = d.lanes_of(d.dtype(b))
@@ -146,6 +147,36 @@ def lanes_of_reduction(d: Draft, name: str, unit: int = 0) -> str:
         d.s.decompose_reduction(name, lane)  # lanes share no first value: they are reduced in one piece
         d.s.vectorize(lane)
     return partial
+
+
+def _last_axis(d: Draft, name: str) -> Loop:
+    """The innermost loop of a reduction: where that is shorter than a vector, fused with those around it that
+    go on in memory where it ends, if they are long enough together."""
+    b = d.block(name)
+    w = d.lanes_of(d.dtype(b))
+    *outer, last = d.loops(name)
+    together, n = [last], extent(last)
+    while 0 < n < w and outer and _goes_on(d, b, outer[-1], together[0]):
+        together.insert(0, outer.pop())
+        n *= extent(together[0])
+    if len(together) > 1 and not 0 < n < w:
+        d.s.fuse(*(x.var for x in together))
+    return d.loops(name)[-1]
+
+
+def _goes_on(d: Draft, b: Block, outer: Loop, inner: Loop) -> bool:
+    """Whether a step of ``outer`` in memory is as long as all of ``inner``, two loops of a reduction, in
+    whatever the block reads."""
+    if outer.var not in vars_bound(b, "reduce"):
+        return False
+    for x in operands(b):
+        place: E.Expr = Const(0)
+        for i, n in zip(x.indices, d.s.nest.buffer(x.buffer).shape, strict=True):
+            place = place * n + bound(b, i)
+        steps, _ = affine.linear(place)
+        if steps.get(Var(outer.var), Const(0)) != steps.get(Var(inner.var), Const(0)) * extent(inner):
+            return False
+    return True
 
 
 def vectorize_partial(d: Draft, name: str) -> None:
