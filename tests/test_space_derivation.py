@@ -218,6 +218,18 @@ def whole_sums(*shape: int) -> ComputeDAG:
     return te.dag([x, te.compute(shape[:1], lambda i: te.sum(x[(i, *axes)], axis=axes), "y")])
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 150, 160), (1, 3, 5, 4001), (1, 40, 30, 41)])
+def test_the_threads_share_an_axis_that_is_long_enough(shape: tuple[int, ...]) -> None:
+    dag = whole_sums(*shape)
+    space = derive(dag, target(2))
+    rows = space.sample(0, 64, np.random.default_rng(0))
+    rows = rows[space.valid(0, rows)]
+    assert set(rows[:, space.holes(0).index("y.parts")]) == {2, 8, 32}
+    data = inputs(dag)
+    for row in rows[:4]:
+        check_compiled(dag, space.trace(0, row), space.target, data, te.evaluate(dag, data))
+
+
 @pytest.mark.parametrize("shape", [(7, 7, 7), (5, 9, 8), (6, 3, 4, 3), (4, 50, 1)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_axes_shorter_than_a_vector_are_reduced_together(shape: tuple[int, ...], threads: int) -> None:

@@ -7,6 +7,7 @@ vectors of partial results (rfactor over lanes), which a horizontal reduction co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from schedules import affine
 from schedules import expr as E
@@ -25,7 +26,7 @@ LONG_REDUCTION = 1 << 15
 
 def split_long_reduction(d: Draft, name: str) -> bool:
     """A reduction with too few rows for the threads: partial results in parallel (rfactor), as a stage of
-    their own. Returns whether it was split."""
+    their own. What is split is its first axis with steps enough, or the longest. Returns whether it was."""
     b = d.block(name)
     if d.threads == 1 or b.reducer is None:
         return False
@@ -39,11 +40,12 @@ def split_long_reduction(d: Draft, name: str) -> bool:
             red.append(loop)
     if rows >= 4 * d.threads or total < LONG_REDUCTION or not red:
         return False
-    first = red[0]
-    parts = d.choice(
-        f"{name}.parts", [p for p in (d.threads, 4 * d.threads, 16 * d.threads) if p <= extent(first)] or [1]
-    )
-    outer, _ = d.s.split(first.var, (parts, None))
+    enough = 4 * d.threads
+    axis = next((x for x in red if extent(x) >= enough), max(red, key=extent))
+    counts = [p for p in (d.threads, enough, 4 * enough) if p <= extent(axis)]
+    outer, _ = d.s.split(axis.var, (d.choice(f"{name}.parts", counts or [1]), None))
+    if before := [x.var for x in takewhile(lambda x: x is not axis, red)]:
+        d.s.reorder(outer, *before)
     d.roots.add(d.s.rfactor(name, outer))
     return True
 
