@@ -37,10 +37,11 @@ _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
 class _Loop:
-    """A loop in the core: its object and the pointers of its arrays."""
+    """A loop in the core: its object and its arrays."""
 
-    _object: LoadedObject
-    _pointers: Sequence[int]
+    def __init__(self, loaded: LoadedObject, arrays: Sequence[np.ndarray]) -> None:
+        self._object, self._arrays = loaded, arrays
+        self._pointers = [a.ctypes.data for a in arrays]
 
     def seconds(self, runs: int, cpu_clock: bool = False) -> float:
         """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
@@ -56,9 +57,8 @@ class FmaLoop(_Loop):
         one = replace(target, threads=1)
         lanes = vector_lanes(target, dtype)
         self.flops = 2 * CHAINS * STEPS * lanes
-        self._object = load_loop(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
-        self._out = np.zeros(CHAINS * lanes, dtype)
-        self._pointers = (self._out.ctypes.data,)
+        loaded = load_loop(_fma_text(dtype, lanes), (("C", (CHAINS * lanes,), dtype),), one)
+        super().__init__(loaded, [np.zeros(CHAINS * lanes, dtype)])
 
 
 class Together:
@@ -126,22 +126,17 @@ class MemoryLoop:
         n = max(1, working_set // (4 * arrays * unit * target.threads)) * unit
         shapes = {"A": n, "B": n, "C": unit if mode == "read" else n}  # "read" writes its sums only
         params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
-        bench = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1)).bench
+        loaded = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
         self._arrays = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
-        pointers = [[a.ctypes.data for a in each] for each in self._arrays]
-        once = max(1e-9, bench(pointers[0], 1) * 1e-9)
-        runs = max(1, round(sample_seconds(target.threads) / once))
+        loops = [_Loop(loaded, each) for each in self._arrays]
+        runs = max(1, round(sample_seconds(target.threads) / max(1e-9, loops[0].seconds(1))))
         self._moved = 4 * n * arrays * runs * target.threads
         # without ``self``: arrays of a cycle would stay until the collector comes
-        self._jobs = Together([partial(_seconds, bench, each, runs) for each in pointers])
+        self._jobs = Together([partial(x.seconds, runs) for x in loops])
 
     def bytes_a_second(self) -> float:
         """The rate now."""
         return self._moved / self._jobs.seconds()
-
-
-def _seconds(bench: Callable[[Sequence[int], int], float], pointers: Sequence[int], runs: int) -> float:
-    return bench(pointers, runs) * 1e-9
 
 
 class TileLoop(_Loop):
@@ -153,9 +148,8 @@ class TileLoop(_Loop):
         self.flops = 2 * ROWS * VECTORS * STEPS * lanes
         params = (("A", (SPAN * ROWS,)), ("B", (SPAN * VECTORS * lanes,)), ("C", (ROWS * VECTORS * lanes,)))
         shapes = [(name, shape, "float32") for name, shape in params]
-        self._object = load_loop(_tile_text(lanes), shapes, replace(target, threads=1))
-        self._arrays = [_aligned(shape[0]) for _, shape in params]
-        self._pointers = [a.ctypes.data for a in self._arrays]
+        loaded = load_loop(_tile_text(lanes), shapes, replace(target, threads=1))
+        super().__init__(loaded, [_aligned(shape[0]) for _, shape in params])
 
 
 class Reference:
