@@ -133,6 +133,7 @@ R cuMemFree_v2(Ptr p) {
 R cuMemGetInfo_v2(size_t *a, size_t *b) { *a = *b = 1u << 30; return OK; }
 R cuMemcpyHtoD_v2(Ptr to, const void *from, size_t n) { if (R bad = state()) return bad; memcpy((void *)to, from, n); note("copy", n); return OK; }
 R cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) { if (R bad = state()) return bad; memcpy(to, (void *)from, n); note("copy", n); return OK; }
+R cuMemcpyDtoD_v2(Ptr to, Ptr from, size_t n) { if (R bad = state()) return bad; memcpy((void *)to, (void *)from, n); note("copy", n); return OK; }
 R cuMemsetD8Async(Ptr p, unsigned char v, size_t n, void *) { if (R bad = state()) return bad; if (memory.at(p) < n) return INVALID; memset((void *)p, v, n); note("flush", n); return OK; }
 R cuEventCreate(void **e, unsigned flags) { if (R bad = state()) return bad; *e = new Event{current(), 0}; note("event", flags); return OK; }
 R cuEventDestroy_v2(void *e) { delete (Event *)e; return OK; }

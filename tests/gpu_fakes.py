@@ -32,6 +32,7 @@ BODIES = {
         "cuda": "if (at < 3) __syncthreads();",
         "opencl": "*(volatile __global float *)(size_t)(at < 3 ? 8 : 16) = 1.0f;",
     },
+    "scribbles": {"cuda": "((float *)A)[i] += 1;", "opencl": "((__global float *)A)[i] += 1;"},
     "hangs": "for (volatile int x = 0; x < 1; x = 0) {}",
 }
 

@@ -224,6 +224,10 @@ class CudaDevice:
         with self.current():
             _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes))
 
+    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
+        with self.current():
+            _ok(self.driver.cuMemcpyDtoD(to, memory, nbytes))
+
     def load(self, code: GridCode) -> CudaProgram:
         return CudaProgram(self, code)
 

@@ -84,6 +84,9 @@ class EmulatedDevice:
     def download(self, array: np.ndarray, memory: Memory) -> None:
         ctypes.memmove(array.ctypes.data, memory, array.nbytes)
 
+    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
+        ctypes.memmove(to, memory, nbytes)
+
     def load(self, code: GridCode) -> EmulatedProgram:
         return EmulatedProgram(code)
 

@@ -24,7 +24,10 @@ class DeviceObject:
     threads = 1
     scratch_bytes = 0
 
-    def __init__(self, data: bytes, device: Device | None = None) -> None:
+    def __init__(
+        self, data: bytes, device: Device | None = None, arrays: Sequence[Memory] = ()
+    ) -> None:
+        """``arrays``: the device's memory for each parameter, where that is somebody else's to give back."""
         self.code = code = GridCode.from_bytes(data)
         self.device = select.device(code.kind) if device is None else device
         inputs = [_text(a) for a in code.params if a.name not in code.outputs]
@@ -32,18 +35,19 @@ class DeviceObject:
         self.signature = f"{' '.join(inputs)} -> {' '.join(outputs)}".strip()
         self.program = self.device.load(code)
         self._one_at_a_time = threading.Lock()
+        self._given = list(arrays)
         self._memory: list[Memory] = []
         # Not the program: what was launched on arrays of the device may still be under way.
         weakref.finalize(self, give_back, self.device, self._memory).atexit = False
 
     @property
     def memory(self) -> list[Memory]:
-        """Memory of the device for all arrays, made when arrays of the host are first given. It is given back
-        when this object is closed, or goes."""
-        every = (*self.code.params, *self.code.scratch)
-        for a in every[len(self._memory) :]:
+        """Memory of the device for all arrays. What was not given is made when it is first asked for, and
+        given back when this object is closed, or goes."""
+        own = (*self.code.params, *self.code.scratch)[len(self._given) :]
+        for a in own[len(self._memory) :]:
             self._memory.append(self.device.allocate(a.nbytes))
-        return self._memory
+        return [*self._given, *self._memory]
 
     def close(self) -> None:
         """Give the memory of the device back. Nothing may run any more."""
@@ -92,11 +96,12 @@ class DeviceObject:
         arrays = [_view(p, a) for p, a in zip(pointers, self.code.params, strict=True)]
         inputs = len(arrays) - len(self.code.outputs)
         with self._one_at_a_time:
-            for memory, x in zip(self.memory, arrays):
-                self.device.upload(memory, x)
+            memory = self.memory
+            for m, x in zip(memory, arrays):
+                self.device.upload(m, x)
             answer = run()
-            for memory, x in zip(self.memory[inputs : len(arrays)], arrays[inputs:], strict=True):
-                self.device.download(x, memory)
+            for m, x in zip(memory[inputs : len(arrays)], arrays[inputs:], strict=True):
+                self.device.download(x, m)
         return answer
 
 

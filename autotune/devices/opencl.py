@@ -155,6 +155,10 @@ class OpenclDevice:
             self.cl.enqueue_copy(self.queue, array, memory)
         self.finish()
 
+    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
+        if nbytes:
+            self.cl.enqueue_copy(self.queue, to, memory, byte_count=nbytes)
+
     def load(self, code: GridCode) -> OpenclProgram:
         return OpenclProgram(self, code)
 

@@ -67,6 +67,9 @@ class Device(Protocol):
     def download(self, array: np.ndarray, memory: Memory) -> None:
         """Copy from there into a C-contiguous array of the host, once all is done that was begun before."""
 
+    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
+        """Copy within the device, before what is begun after it."""
+
     def load(self, code: GridCode) -> Program:
         """Raises CompileError where the device refuses the code."""
 

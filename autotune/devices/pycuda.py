@@ -156,6 +156,10 @@ class PycudaDevice:
         with self.current():
             self.driver.memcpy_dtoh(array, memory)
 
+    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
+        with self.current():
+            self.driver.memcpy_dtod(to, memory, nbytes)
+
     def load(self, code: GridCode) -> PycudaProgram:
         return PycudaProgram(self, code)
 

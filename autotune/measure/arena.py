@@ -172,6 +172,10 @@ class Arena:
         self.scratch = self._opened_on_demand("scratch")
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
 
+    def inputs(self) -> list[np.ndarray]:
+        """What candidates are timed on."""
+        return [_view(at or 0, p) for at, p in zip(self.timing.pointers, self.params[: self.n_inputs])]
+
     def fill_outputs(self) -> None:
         """Fill outputs, and what is around them, with NaN of every float type: their memory is ours then."""
         for base, room in self._written.items():

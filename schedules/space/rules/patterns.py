@@ -109,7 +109,8 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     if v is None or not own:
         return True
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    along = [x for x in own if v in unit_stride_vars(nest, x)]
+    # what is the same for the whole row, such as its mean, is read once: it lies along nothing
+    along = [x for x in own if v in unit_stride_vars(nest, x) and reduce & _vars(x)]
     reused = len(own) > 1 and any(not depends(x, v) for x in own) and any(depends(x, v) for x in own)
     if n[v] == 1:
         return any(unit_stride_vars(nest, x) & reduce for x in own)

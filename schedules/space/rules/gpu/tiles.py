@@ -9,6 +9,7 @@ threads and a thread's own elements.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schedules.dtypes import HALF
@@ -29,7 +30,8 @@ from schedules.space.sketching import Draft, extent
 ACROSS = (1, 2, 4)  # virtual threads
 THREADS = (1, 2, 4, 8, 16, 32)
 OWN = (1, 2, 4, 8)  # elements of a thread along an axis
-STEPS = (4, 8, 16, 32)  # of the reduction, fetched at a time
+TURNS = (1, 2, 4, 8)  # of unrolled steps of the reduction, all fetched at a time
+UNROLLED = (2, 4, 8)  # steps: what they read lies side by side, and is there before it is needed
 PADS = (0, 1, 4)  # words of 4 bytes: one against conflicts of columns, four keep vectors aligned
 MOST_UNROLLED = 32
 PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
@@ -39,11 +41,13 @@ LONG = 1024
 
 @dataclass(frozen=True)
 class Cut:
-    """How an axis is cut: virtual threads, threads, and a thread's own elements."""
+    """How an axis is cut: virtual threads, threads, and a thread's own elements, which are one vector in
+    memory or not."""
 
     across: Factor
     threads: Factor
     own: Factor
+    vector: bool = False
 
 
 def split_reduction(d: Draft, name: str) -> None:
@@ -71,12 +75,14 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
     n = extents(d.block(consumer))
     axes = spatial(d.block(consumer))
     long = [a for a in reversed(axes) if n[a] > 1]
-    cuts = {a: _cut(d, producer, n[a], place) for place, a in enumerate(long)}
+    lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
+    cuts = {a: _cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
     shared = _operands_to_share(d, p) if _worth_sharing(p) else []
     share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
 
     loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
     blocks, threads, rest = [], [], []
+    vectors: list[str] = []
     for a, loop in loops.items():
         if a not in cuts:
             blocks.append(loop)
@@ -85,13 +91,16 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
         b, v, t, i = d.s.split(loop, (None, c.across, c.threads, c.own))
         blocks.append(b)
         threads.append(t)
-        rest += [v, i]
-    d.s.reorder(*blocks, *threads, *rest)
+        rest.append(v)
+        (vectors if c.vector else rest).append(i)
+    d.s.reorder(*blocks, *threads, *rest, *vectors)
     block = d.s.fuse(*blocks) if len(blocks) > 1 else blocks[0]
     d.s.bind(block, "blockIdx.x")
     _bind(d, threads)
     for x in rest:
         d.s.unroll(x)
+    for x in vectors:
+        d.s.vectorize(x)
     d.s.compute_at(producer, block)
     where = _accumulate(d, producer, block, cuts, axes)
     if share:
@@ -102,16 +111,17 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
         _inline_paddings(d, producer)
 
 
-def _cut(d: Draft, producer: str, n: int, place: int) -> Cut:
-    """``place``: 0 for the last axis, along which memory is contiguous."""
+def _cut(d: Draft, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
+    """``place``: 0 for the last axis, along which memory is contiguous, in vectors of ``lanes``."""
     name = f"{producer}.{place}"
     if place > 2:
         return Cut(1, 1, 1)
     across = d.choice(f"{name}.vthread", [k for k in ACROSS if k <= n]) if place < 2 else 1
     most = 32 if place == 0 else 16 if place == 1 else 8
     threads = d.choice(f"{name}.threads", [k for k in THREADS if k <= min(2 * n, most)])
-    own = d.choice(f"{name}.own", [k for k in OWN if k <= n]) if place < 2 else 1
-    return Cut(across, threads, own)
+    vector = place == 0 and len(lanes) > 1
+    own = d.choice(f"{name}.own", lanes if vector else [k for k in OWN if k <= n]) if place < 2 else 1
+    return Cut(across, threads, own, vector)
 
 
 def _worth_sharing(p: Block) -> bool:
@@ -139,19 +149,24 @@ def _accumulate(d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes:
         threads.append(t)
         rest += [v, i]
     *outer, last = reduce
-    n = extent(last)  # 0: a part of the reduction, of a length that is still open
-    steps = [k for k in STEPS if k < n and n % k == 0] or [k for k in STEPS if k < n or not n]
-    step = d.choice(f"{producer}.steps", steps) if steps and (n > STEPS[0] or not n) else n
-    where, inner = d.s.split(last.var, (None, step))
-    d.s.reorder(*(x.var for x in outer), where, *threads, *still, inner, *rest)
+    where, turn, inner = d.s.split(last.var, (None, *_steps(d, producer, extent(last), not outer)))
+    d.s.reorder(*(x.var for x in outer), where, *threads, *still, turn, inner, *rest)
     _bind(d, threads)
-    for x in rest:
+    for x in (inner, *rest):
         d.s.unroll(x)
-    if 0 < n <= MOST_UNROLLED and not outer:
-        d.s.unroll(inner)
     first = outer[0].var if outer else where
     d.s.decompose_reduction(producer, first)
     return where
+
+
+def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
+    """Of the last axis of a reduction, ``n`` long, 0 where that is still open: turns of unrolled steps whose
+    operands are fetched together. ``alone``: whether it is the only axis."""
+    if 0 < n <= (MOST_UNROLLED if alone else UNROLLED[-1]):
+        return 1, n
+    unrolled = [k for k in UNROLLED if n % k == 0] or [k for k in UNROLLED if k <= n]
+    turns = [k for k in TURNS if n % (k * unrolled[0]) == 0] or [k for k in TURNS if k * unrolled[0] <= n]
+    return d.choice(f"{producer}.turns", turns), d.choice(f"{producer}.unrolled", unrolled)
 
 
 def _bind(d: Draft, threads: list[str]) -> None:
