@@ -5,10 +5,11 @@ float16 too.
     pip download -d wheels '.[cuda,dev]' hatchling editables torch triton   # where there is a network
     python benchmarks/gpu.py ops.toml:quick --wheels wheels   # where there is a GPU, and no network
 
-25 steps, each a process of its own of at most --limit seconds. Their results are kept in --out as they are
-made, also those of a step that is cut off: the same command goes on from there, and --for SECONDS ends it
-before a step that would not fit. ``--target cuda-emulator`` or ``opencl`` try the steps without an NVIDIA
-GPU; what needs one is skipped, with the reason. ``--markdown`` prints the table of a file.
+25 steps, of which the suite has --parts, each a process of its own of at most --limit seconds. Their results
+are kept in --out as they are made, also those of a step that is cut off: the same command goes on from there,
+and --for SECONDS ends it before a step that would not fit. ``--target cuda-emulator`` or ``opencl`` try the
+steps without an NVIDIA GPU; what needs one is skipped, with the reason. ``--markdown`` prints the table of a
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-SUITE_STEPS = 20
+PEERS = ("torch", "torch.compile", "triton")
 HALF = {  # what memory bounds, by step
     "half elementwise": (
         "add",
@@ -41,15 +42,12 @@ HALF = {  # what memory bounds, by step
     ),
     "half rows": ("softmax", "layer_norm", "rms_norm", "reduce_sum", "norm2"),
 }
-STEPS = (
-    "install",
-    "tests",
-    *(f"suite {n:02}" for n in range(SUITE_STEPS)),
-    *HALF,
-    "copies",
-)
 OVERHEAD_S = 60.0  # of a step: imports, the first compilation, torch.compile's own tuning
 Result = dict[str, Any]
+
+
+def steps(o: argparse.Namespace) -> list[str]:
+    return ["install", "tests", *(f"suite {n:02}" for n in range(o.parts)), *HALF, "copies"]
 
 
 class Skip(Exception):
@@ -102,7 +100,7 @@ def suite(o: argparse.Namespace, number: int) -> Result:
     """A share of the suite's tasks: each tuned for its part of the limit, then compared."""
     from autotune.suites import read
 
-    tasks = read(o.suite)[number::SUITE_STEPS]
+    tasks = read(o.suite)[number :: o.parts]
     if not tasks:
         raise Skip(f"the suite has fewer than {number + 1} tasks")
     return compared(tasks, o)
@@ -157,7 +155,7 @@ def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Resu
     op, dtype, layout = wanted["op"], wanted["dtype"], params.pop("layout", None)
     w = ops.workload(op, params, dtype, layout)
     with tempfile.TemporaryDirectory() as folder:
-        db = f"{folder}/tuning.db"
+        db = str(o.db or f"{folder}/tuning.db")
         start = time.monotonic()
         limits = {"budget_s": budget, "trials": o.trials}
         tuned = at.tune(op, dtype=dtype, layout=layout, target=o.target, db=db, **limits, **params)
@@ -173,9 +171,9 @@ def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Resu
         found["device"] = getattr(kernel.record, "environment", {}).get("device", {})
         peers, reason = peers_of(o.target)
         if peers is None:
-            skipped = dict.fromkeys(("torch", "torch.compile", "triton"), reason)
+            skipped = dict.fromkeys(PEERS, reason)
             return found | {"times_s": {"autotune": kernel.time(repeat=3)}, "skipped": skipped}
-        times, skipped = peers.compare(kernel, w)
+        times, skipped = peers.compare(kernel, w, o.peers.split(","))
         return found | {"times_s": times, "skipped": skipped}
 
 
@@ -315,6 +313,9 @@ def options() -> argparse.Namespace:
         "--budget", type=float, help="seconds of tuning for each task; default: what the limit leaves"
     )
     p.add_argument("--trials", type=int, help="end the tuning of a task earlier, after so many")
+    p.add_argument("--db", type=Path, help="keep what is tuned in this log")
+    p.add_argument("--parts", type=int, default=20, help="of the suite, each a step")
+    p.add_argument("--peers", default=",".join(PEERS), help="only these, separated by commas")
     p.add_argument("--steps", help="only these, separated by commas")
     p.add_argument("--markdown", action="store_true", help="print the table of --out and stop")
     p.add_argument("--child", help=argparse.SUPPRESS)
@@ -334,10 +335,10 @@ def main() -> int:
     if o.markdown:
         print(markdown(content))
         return 0
-    wanted = [s.strip() for s in o.steps.split(",")] if o.steps else list(STEPS)
-    unknown = [s for s in wanted if s not in STEPS]
+    wanted = [s.strip() for s in o.steps.split(",")] if o.steps else steps(o)
+    unknown = [s for s in wanted if s not in steps(o)]
     if unknown:
-        print(f"no step {unknown[0]!r}; the steps are {', '.join(STEPS)}", file=sys.stderr)
+        print(f"no step {unknown[0]!r}; the steps are {', '.join(steps(o))}", file=sys.stderr)
         return 2
     end = time.monotonic() + o.total
     for name in wanted:
@@ -356,8 +357,8 @@ def main() -> int:
             f"{name}: {answer['status']} in {answer['seconds']} s {answer.get('reason', '')[-300:]}",
             flush=True,
         )
-    left = [n for n in STEPS if not any(s["step"] == n for s in content["steps"])]
-    print(f"{len(STEPS) - len(left)} of {len(STEPS)} steps done")
+    done = {s["step"] for s in content["steps"]}
+    print(f"{len(done & set(steps(o)))} of {len(steps(o))} steps done")
     return int(any(s["status"] == "failed" for s in content["steps"]))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,11 @@ FLUSH_BYTES = 256 << 20
 Call = Callable[[], Any]
 
 
-def compare(kernel: Kernel, workload: Workload) -> tuple[dict[str, float], dict[str, str]]:
-    """(median seconds by name, what was left out and why): a peer that cannot be had, fails, or disagrees
-    with our kernel, which was checked against numpy when it was tuned."""
+def compare(
+    kernel: Kernel, workload: Workload, names: Collection[str]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """(median seconds by name, what was left out and why): a peer that is not among ``names``, cannot be had,
+    fails, or disagrees with our kernel, which was checked against numpy when it was tuned."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     inputs = [torch.from_numpy(x).cuda() for x in random_inputs(workload.dag)]
@@ -43,6 +45,9 @@ def compare(kernel: Kernel, workload: Workload) -> tuple[dict[str, float], dict[
     skipped: dict[str, str] = {}
     with torch.inference_mode():
         for name, make in (("torch", _eager), ("torch.compile", _compiled), ("triton", _triton)):
+            if name not in names:
+                skipped[name] = "it was not asked for"
+                continue
             try:
                 call = make(workload, inputs)
                 _agree(workload, call(), expected)

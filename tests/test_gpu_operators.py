@@ -14,11 +14,14 @@ import autotune as at
 from autotune import targets
 from autotune.codegen import cuda, emulator, nvrtc
 from schedules import ops, te
-from schedules.ir import Alloc, nbytes, walk
+from schedules.expr import Const
+from schedules.ir import Alloc, Loop, nbytes, walk
 from schedules.schedule import Schedule
 from schedules.simt import lower_simt
-from schedules.space import derive
+from schedules.space import derive, quantities
+from schedules.space.derive import Sketch
 from schedules.space.gpu import analyse
+from schedules.space.holes import Choice, Columns
 
 EACH = 20  # schedules of an operator
 
@@ -231,10 +234,97 @@ def test_constants_keep_all_their_digits(dtype: str) -> None:
     assert ("0.3333333333333333" in text) == (dtype == "float64")
 
 
-def test_softmax_is_one_kernel_that_keeps_its_row() -> None:
-    for _, trace in sampled(case("softmax").dag, 5):
-        p = program(case("softmax").dag, trace)
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])
+def test_a_row_is_made_by_one_kernel(op: str) -> None:
+    for _, trace in sampled(case(op).dag, 5):
+        p = program(case(op).dag, trace)
         assert len(p.kernels) == 1 and not p.scratch
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((37, 45), (1, 0)), ((9, 3, 70), (2, 1, 0)), ((8, 9, 10, 33), (0, 3, 1, 2))]
+)
+def test_transpositions_cross_in_shared_memory(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    c = workload_case("permute", {"shape": shape, "axes": axes})
+    emulate(c, 24)
+    assert any("squares" in name for name in space(c.dag).sketches)
+
+
+def test_what_is_added_to_a_transposition_is_read_where_it_lies() -> None:
+    a, b = te.placeholder((19, 40), "float32", name="a"), te.placeholder((40, 19), "float32", name="b")
+    dag = te.dag([a, b, te.compute((19, 40), lambda i, j: a[i, j] + b[j, i] * 2.0, name="c")])
+    x, y = (np.arange(760, dtype="float32").reshape(s) for s in ((19, 40), (40, 19)))
+    emulate(Case(dag, (x, y), (x + y.T * 2,)), 12)
+    squares = next(t for name, t in sampled(dag, 1) if "squares" in name)
+    (kernel,) = program(dag, squares).kernels
+    assert [x.buffer.name for x in walk(kernel.body) if isinstance(x, Alloc)] == ["b_shared"]
+
+
+def test_no_squares_where_rows_are_read_as_they_are_written() -> None:
+    for op, params in (("add", {"n": 5000}), ("permute", {"shape": (64, 8, 32), "axes": (1, 0, 2)})):
+        assert not any("squares" in x for x in derive(ops.workload(op, params).dag, TARGET).sketches)
+
+
+def test_a_block_has_many_short_rows() -> None:
+    w = ops.workload("softmax", {"m": 10_000, "n": 10})
+    for _, trace in sampled(w.dag, 6):
+        (kernel,) = program(w.dag, trace).kernels
+        assert kernel.block[0] <= 8 and kernel.block[1] >= 16
+
+
+def test_a_part_of_a_long_row_has_many_threads() -> None:
+    found = derive(ops.workload("reduce_sum", {"m": 1, "n": 1 << 22}).dag, TARGET)
+    holes = {h.name: h.options for h in found.sketch(0).holes if isinstance(h, Choice)}
+    assert max(holes["y_rf_write.threads"]) == 1024
+
+
+H100 = targets.parse("h100")
+
+
+def product_of(**decisions: int) -> tuple[Sketch, np.ndarray]:
+    """The sketch of a large product by shared memory, and a row of it: 128 x 128 by 256 threads, 8 x 8 each,
+    but for these decisions."""
+    sketch = derive(ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag, H100).sketch(0)
+    usual = {f"{axis}.{cut}": n for axis in "01" for cut, n in (("vthread", 2), ("threads", 16), ("own", 4))}
+    usual |= {"turns": 2, "unrolled": 8, "prefetch": 0, "min_blocks": 1, "a_shared.vec": 4, "b_shared.vec": 4}
+    row = [(usual | decisions)[h.name.removeprefix("c.")] for h in sketch.holes]
+    return sketch, np.array([row])
+
+
+def valid(**decisions: int) -> bool:
+    sketch, row = product_of(**decisions)
+    ((_, (ok,), _),) = sketch.valid.run(row)
+    return bool(ok[0])
+
+
+def test_what_is_fetched_ahead_is_counted_once() -> None:
+    """Not once for each turn of the loop: then no long product could have had it."""
+    sketch, row = product_of(prefetch=1)
+    (k,) = sketch.kernels
+    env = Columns({h.name: int(x) for h, x in zip(sketch.holes, row[0], strict=True)})
+    assert quantities.number(k.local_bytes, env) == 4 * (8 * 8 + 2 * 128 * 16 // 256)
+    assert valid(prefetch=1)
+
+
+def test_blocks_that_are_to_share_a_processor_bound_its_registers() -> None:
+    assert valid(min_blocks=2) and not valid(min_blocks=4)  # 65536 registers / 1024 threads < 64 accumulators
+    assert valid(min_blocks=4, **{"1.threads": 8, "turns": 1})
+    sketch, row = product_of(min_blocks=2)
+    decisions = {h.name: int(x) for h, x in zip(sketch.holes, row[0], strict=True)}
+    dag = ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag
+    for n, bounds in ((1, "(256)"), (2, "(256, 2)")):
+        s = Schedule.replay(dag, sketch.trace, H100, decisions | {"c.min_blocks": n})
+        assert f"__launch_bounds__{bounds}" in cuda.source(lower_simt(s.nest))
+
+
+def test_steps_of_a_product_are_unrolled_and_its_results_stored_in_vectors() -> None:
+    w = ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
+    for name, trace in sampled(w.dag, 4):
+        nest = Schedule.replay(w.dag, trace, TARGET).nest
+        loops = [x for x in walk(nest.body) if isinstance(x, Loop)]
+        assert any(x.kind == "unroll" and "_r0_" in x.var for x in loops), name
+        (vector,) = (x.extent for x in loops if x.kind == "vectorize" and "write" in x.var)
+        assert vector == Const(1) or f"AT_STORE(float, {vector.value}, v_c[" in cuda.source(lower_simt(nest))
 
 
 @pytest.mark.parametrize("op", BIG)

@@ -42,7 +42,9 @@ _FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
 
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:
-    return f'extern "C" __global__ void __launch_bounds__({kernel.threads}) {name}({params})'
+    together = [v for x in kernel.blocks for k, v in x.annotations if k == "min_blocks" and v != 1]
+    bounds = ", ".join(map(str, [kernel.threads, *together[:1]]))
+    return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({params})'
 
 
 def _parameter(kind: str, name: str, written: bool) -> str:

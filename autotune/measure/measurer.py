@@ -25,7 +25,7 @@ from schedules.dag import ComputeDAG
 from schedules.model import Target, Trace, Workload
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
-MOST_BUILDERS = 8  # are faster than any worker
+MOST_BUILDERS = 8  # for a CPU are faster than any worker; compilers for GPUs take ten times as long
 AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
@@ -78,8 +78,9 @@ class Measurer:
         spare = usable_cpus() - target.threads
         self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
         # One more than CPUs are left over: builders give way, and the worker's CPU is idle half of the time.
+        most = MOST_BUILDERS if target.kind == "cpu" else usable_cpus()
         n_builders = self.options.builders or (
-            min(max(spare, 0) + 1, MOST_BUILDERS) if self._overlap else usable_cpus()
+            min(max(spare, 0) + 1, most) if self._overlap else usable_cpus()
         )
         self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options, nominal)
         self._runner = Runner(self._zygote, control)

@@ -17,6 +17,8 @@ HINTS = {  # what a hint is of, and what it says
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
     "prefetch_cache": "loop: on a CPU, 2 has what it asks for fetched into the second cache, not the first",
     "software_pipeline": "loop: on a CPU, 1 runs the last stage of an iteration with a stage of the next one",
+    "min_blocks": "loop over blockIdx: for NVIDIA GPUs, registers are kept few enough that so many blocks "
+    "share a processor",
     "pad": "block: elements added to the rows of the shared buffer that it writes, against bank conflicts",
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "
     "tiles to where the lines of memory begin",
@@ -27,6 +29,7 @@ VALUES = {
     "prefetch": range(1 << 16),
     "prefetch_cache": range(3),
     "software_pipeline": range(2),
+    "min_blocks": range(1, 33),
     "pad": range(1 << 10),
     "nontemporal": range(3),
 }

@@ -31,8 +31,15 @@ from schedules.space.recording import Compiler
 
 WARP = 32
 SPARE_REGISTERS = 28  # indices, pointers, operands on their way
+USED = 1.45  # registers that a compiler takes for each that arrays need
 MOST_UNROLLED = 4096  # statements of one body
 LAUNCH_S = 3e-6
+BEGIN = 200.0  # cycles in which a processor begins one block
+LATENCY = 1500.0  # cycles until what is asked for of global memory has come, and a barrier
+TURN = 60.0  # of them that no other block makes up for
+AHEAD = 0.1  # of that is left where it was asked for a turn before
+FLOWING = 0.05  # where no barrier has threads wait: what next turns need comes meanwhile
+CACHED = 1.7  # times the bandwidth of memory is the second cache's
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +75,25 @@ class Machine:
 @dataclass(frozen=True, slots=True)
 class Access:
     """One read or write of a block: bytes an element, the memory it goes to, whether neighbouring threads use
-    neighbouring elements, and how often a thread uses what it has once in a register."""
+    neighbouring elements, how often a thread uses what it has once in a register, and how many elements that
+    it uses lie side by side."""
 
     item: int
     scope: str
     side_by_side: bool
     reuse: Expr
+    beside: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one block of the nest does in a kernel."""
+    """What one block of the nest does in a kernel. ``waits``: how often a thread waits for what it reads of
+    global memory; ``ahead``: 1 where that was asked for a turn before."""
 
     instances: Expr
+    waits: Expr
+    fetches: bool
+    ahead: Expr
     unrolled: Expr
     lanes: Expr
     flops: int
@@ -90,9 +103,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One kernel: the shape of its grid, what a block keeps on the chip, and its work."""
+    """One kernel: the bytes of the arrays that it uses, the shape of its grid, how many blocks are to share a
+    processor, what a block keeps on the chip, and its work."""
 
+    array_bytes: Expr
     blocks: Expr
+    min_blocks: Expr
     threads: tuple[Expr, ...]  # by axis
     shared_bytes: Expr
     local_bytes: Expr  # of a thread
@@ -113,18 +129,26 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
     inside = {b.name for b in blocks(s)}
     shared: Expr = Const(0)
     local: Expr = Const(0)
+    arrays: Expr = Const(0)
+    used = {w.buffer for b in blocks(s) for w in b.writes} | {x.buffer for b in blocks(s) for x in reads(b)}
     for buffer in nest.buffers:
         made = [b for b in writers(nest, buffer.name) if b.name in inside]
+        if buffer.name in used and buffer.scope == "global":
+            arrays = arrays + product(list(buffer.shape)) * ITEMSIZE[buffer.dtype]
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
             shared = shared + _region(nest, s, buffer.name) * ITEMSIZE[buffer.dtype]
-            local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype] * _ahead(s, made[0])
+            local = local + _fetched(s, made[0]) * ITEMSIZE[buffer.dtype] * _ahead(s, made[0])
         elif buffer.scope == "local":
             local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype]
-    return KernelFacts(
-        grid, tuple(threads.values()), shared, local, tuple(_work(s, b, nest) for b in blocks(s))
-    )
+    work = tuple(_work(s, b, nest) for b in blocks(s))
+    return KernelFacts(arrays, grid, _min_blocks(s), tuple(threads.values()), shared, local, work)
+
+
+def _min_blocks(s: Stmt) -> Expr:
+    marks = (x.annotations for x in walk(s) if bound_to(x, "blockIdx"))
+    return next((as_expr(v) for m in marks for k, v in m if k == "min_blocks"), Const(1))
 
 
 def _region(nest: Nest, s: Stmt, name: str) -> Expr:
@@ -150,6 +174,14 @@ def _ahead(s: Stmt, b: Block) -> Expr:
     """1 where a loop around the block asks for what it writes to be loaded ahead, into registers."""
     marks = (x.annotations for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop))
     return next((as_expr(v) for m in marks for k, v in m if k == "prefetch"), Const(0))
+
+
+def _fetched(s: Stmt, b: Block) -> Expr:
+    """Elements that one thread writes of what a block does, in a turn of the loop that is to be ahead."""
+    path = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
+    ahead = [n for n, x in enumerate(path, 1) if any(k == "prefetch" for k, _ in x.annotations)]
+    inner = path[max(ahead, default=0) :]
+    return product([x.extent for x in inner if not x.kind.startswith(("blockIdx", "threadIdx"))])
 
 
 def _own(s: Stmt, b: Block) -> Expr:
@@ -178,14 +210,25 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         used = frozenset().union(*(E.variables(bound(b, i)) for i in ix)) if ix else frozenset()
         return product([x.extent for x in unrolled if x.var not in used])
 
+    def beside(name: str, ix: tuple[Expr, ...]) -> Expr:
+        steps = affine.linear(bound(b, ix[-1]))[0] if ix else {}
+        near = product([x.extent for x in unrolled if steps.get(Var(x.var)) == Const(1)])
+        pads = [as_expr(x) for w in writers(nest, name) for k, x in w.annotations if k == "pad"]
+        return near if not pads else E.minimum(near, 4 - pads[0] % 4)
+
     found = tuple(
         Access(
-            ITEMSIZE[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix)
+            ITEMSIZE[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix),
+            beside(name, ix),
         )
         for name, ix in places
     )  # fmt: skip
+    far = any(nest.buffer(x.buffer).scope == "global" for x in reads(b) if x.buffer not in own)
     return Work(
         product([x.extent for x in loops]),
+        product([x.extent for x in loops if x.kind == "serial"]) if far else Const(0),
+        any(nest.buffer(w.buffer).scope == "shared" for w in b.writes),
+        _ahead(s, b),
         product([x.extent for x in unrolled]),
         product([x.extent for x in loops if x.kind == "vectorize"]),
         flops,
@@ -213,6 +256,7 @@ class _Shape:
     registers: Number
     blocks: Number
     resident: Number  # blocks of an SM at a time
+    fits: Number  # whether as many are as shall be
 
 
 def _shape(k: KernelFacts, env: Columns, m: Machine) -> _Shape:
@@ -220,9 +264,15 @@ def _shape(k: KernelFacts, env: Columns, m: Machine) -> _Shape:
     for x in k.threads:
         threads = threads * number(x, env)
     shared = number(k.shared_bytes, env)
-    registers = np.ceil(number(k.local_bytes, env) / 4) + SPARE_REGISTERS
-    resident = _resident(threads, shared, registers, m)
-    return _Shape(threads, shared, registers, number(k.blocks, env), resident)
+    held = number(k.local_bytes, env) / 4
+    together = number(k.min_blocks, env)
+    most = np.floor(m.registers / (np.ceil(threads / WARP) * WARP * together))
+    taken = held * USED + SPARE_REGISTERS
+    taken = np.where(together > 1, np.minimum(most, taken), taken)
+    resident = _resident(threads, shared, taken, m)
+    registers = np.ceil(held) + SPARE_REGISTERS
+    fits = (together == 1) | (registers <= most) & (resident >= together)
+    return _Shape(threads, shared, registers, number(k.blocks, env), resident, fits)
 
 
 def _resident(threads: Number, shared: Number, registers: Number, m: Machine) -> Number:
@@ -249,7 +299,7 @@ def within(facts: tuple[KernelFacts, ...], env: Columns, m: Machine) -> Number:
     for k in facts:
         x = _shape(k, env, m)
         ok = ok & (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
-        ok = ok & (x.registers <= m.thread_registers) & (x.blocks < 2**31)
+        ok = ok & (x.registers <= m.thread_registers) & (x.blocks < 2**31) & x.fits
         for w in k.work:
             ok = ok & (number(w.unrolled, env) <= MOST_UNROLLED)
     return ok
@@ -257,7 +307,7 @@ def within(facts: tuple[KernelFacts, ...], env: Columns, m: Machine) -> Number:
 
 FEATURES_PER_KERNEL = (
     "blocks", "threads", "waves", "occupancy", "shared_bytes", "registers", "flops", "special", "far_bytes",
-    "scattered_bytes", "near_loads", "unrolled", "lanes", "intensity", "warp_use", "est_s",
+    "scattered_bytes", "near_loads", "unrolled", "waits", "cycles", "lanes", "intensity", "warp_use", "est_s",
 )  # fmt: skip
 HOT_KERNELS = 2
 FEATURE_NAMES = (
@@ -269,34 +319,45 @@ FEATURE_NAMES = (
 
 def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
     x = _shape(k, env, m)
-    flops = special = far = scattered = near = unrolled = np.zeros(())
+    flops = special = far = scattered = near = loads = unrolled = waits = np.zeros(())
     lanes = np.ones(())
     for w in k.work:
         n = number(w.instances, env)
         flops, special = flops + n * w.flops, special + n * w.special
         unrolled = np.maximum(unrolled, number(w.unrolled, env))
         lanes = np.maximum(lanes, number(w.lanes, env))
+        left = np.where(number(w.ahead, env) == 1, AHEAD, 1.0 if w.fetches else FLOWING)
+        waits = waits + number(w.waits, env) * left
         for a in w.accesses:
             times = n / number(a.reuse, env)
             if a.scope == "shared":
-                near = near + times
+                wide = np.clip(number(a.beside, env), 1.0, 4.0)
+                near = near + times * np.where(wide >= 4, 0.4, np.where(wide >= 2, 0.6, 1.0))
+                loads = loads + times / wide
             elif a.scope == "global":
+                near = near + times / np.clip(number(w.lanes, env), 1.0, 4.0)
+                loads = loads + times / np.clip(number(w.lanes, env), 1.0, 4.0)
                 far = far + times * a.item
                 scattered = scattered + times * a.item * (not a.side_by_side)
     waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
     filled = _filled(x.threads, x.resident, m)
     busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
     warp_use = x.threads / (np.ceil(x.threads / WARP) * WARP)
-    hidden = np.minimum(1.0, filled * 4.0)  # a quarter of the threads hides most of the latency
-    rate = m.sms * m.clock * busy * hidden * warp_use
-    seconds = np.maximum(flops / 2 / (m.fma * rate), near / (32.0 * rate))
-    seconds = np.maximum(seconds, special / (16.0 * rate))
-    seconds = np.maximum(seconds, (far + 3.0 * scattered) / (m.bandwidth * 2.0 * busy * hidden)) + LAUNCH_S
+    hidden = np.clip(filled * 8.0, 1e-3, 1.0)  # an eighth of the threads hides most of what arithmetic takes
+    # of a block that has a processor for itself; those beside it compute while it waits
+    issue = np.maximum((flops / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
+    cycles = issue / x.blocks / warp_use
+    together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
+    wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * waits
+    wave = np.maximum(wave, together * BEGIN)
+    memory = np.maximum(number(k.array_bytes, env), (far + 3.0 * scattered) / CACHED)
+    seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": filled,
         "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
         "far_bytes": far, "scattered_bytes": scattered, "near_loads": near, "unrolled": unrolled,
-        "lanes": lanes, "intensity": flops / np.maximum(far, 1.0), "warp_use": warp_use, "est_s": seconds,
+        "waits": waits, "cycles": wave, "lanes": lanes, "intensity": flops / np.maximum(far, 1.0),
+        "warp_use": warp_use, "est_s": seconds,
     }  # fmt: skip
 
 

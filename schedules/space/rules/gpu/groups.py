@@ -7,6 +7,7 @@ from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
+from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
 from schedules.space.rules.groups import reductions_behind
 from schedules.space.rules.patterns import is_row_reduction, spatial
 from schedules.space.rules.rows import row_rank
@@ -41,5 +42,7 @@ def _schedule(d: Draft, name: str) -> None:
             schedule_tiles(d, tiled.name, name)
         elif rows is not None and (rank := row_rank(d, b)):
             schedule_rows(d, name, rank)
+        elif (across := read_across(d.s.nest, b)) and d.choose(f"{name}.by", ("squares", "")):
+            schedule_transposed(d, name, *across)
         else:
             schedule_map(d, name)

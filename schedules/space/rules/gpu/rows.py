@@ -12,6 +12,7 @@ import math
 from schedules.expr import Const, Hole, Var
 from schedules.ir import Block, Nest
 from schedules.nest import find_loop, readers, reads, vars_bound
+from schedules.space.holes import Choice
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
 from schedules.space.rules.rows import compute_stages_at
@@ -19,6 +20,9 @@ from schedules.space.sketching import Draft, extent
 
 THREADS = (8, 32, 64, 128, 256, 512, 1024)
 ROWS = (1, 2, 4, 8)
+SHORT = 32  # a row that few threads take, or one, so that a block has many of them
+FEW = (1, 2, 4, 8)
+MANY = (16, 32, 64, 128, 256)
 PARTS = (16, 64, 256, 1024)
 LONG = 1 << 14
 MOST_KEPT = 64  # elements of a row that a thread keeps
@@ -44,10 +48,11 @@ def schedule_rows(d: Draft, root: str, rank: int) -> None:
     b = d.block(root)
     loops = [x.var for x in d.loops(root)]
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
-    # where rows have one element, which thread of several makes it is lost on its readers
-    threads = d.choice(f"{root}.threads", [t for t in THREADS if t <= max(8, 2 * n)] if n != 1 else [1])
     height = extent(d.loops(root)[rank - 1])
-    rows = d.choice(f"{root}.rows", [k for k in ROWS if k <= max(height, 1) or not height])
+    across, down = (FEW, MANY) if n <= SHORT and height >= MANY[0] else (THREADS, ROWS)
+    # where rows have one element, which thread of several makes it is lost on its readers
+    threads = d.choice(f"{root}.threads", [t for t in across if t <= max(8, 2 * n)] if n != 1 else [1])
+    rows = d.choice(f"{root}.rows", [k for k in down if k <= max(height, 1) or not height])
     lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
     outer, inner = d.s.split(loops[rank - 1], (None, rows))
     block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
@@ -106,13 +111,15 @@ def _local(d: Draft, name: str) -> None:
 
 
 def _row_length(d: Draft, name: str) -> int:
+    """Elements that a stage reduces to one, at most; `LONG` for a part of a row, which may be any."""
     b = d.block(name)
     if not is_row_reduction(d.s.nest, b):
         return 1
+    most = {h.name: max(h.options) for h in d.holes if isinstance(h, Choice)}
     out = 1
     for i in b.iters:
         if i.kind == "reduce":
-            out *= extents(b)[i.var]
+            out *= most.get(i.extent.name, LONG) if isinstance(i.extent, Hole) else extents(b)[i.var] or LONG
     return out
 
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schedules.dtypes import HALF
+from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
 from schedules.ir import Block
 from schedules.nest import vars_bound, writers
 from schedules.primitives.base import Factor
@@ -28,11 +29,12 @@ from schedules.space.rules.patterns import (
 from schedules.space.sketching import Draft, extent
 
 ACROSS = (1, 2, 4)  # virtual threads
+TOGETHER = (1, 2, 4)  # blocks that share a processor, which the compiler keeps registers few enough for
 THREADS = (1, 2, 4, 8, 16, 32)
 OWN = (1, 2, 4, 8)  # elements of a thread along an axis
 TURNS = (1, 2, 4, 8)  # of unrolled steps of the reduction, all fetched at a time
-UNROLLED = (2, 4, 8)  # steps: what they read lies side by side, and is there before it is needed
-PADS = (0, 1, 4)  # words of 4 bytes: one against conflicts of columns, four keep vectors aligned
+UNROLLED = (4, 8)  # steps: what they read side by side is a vector, and there before it is needed
+PAD = 16  # bytes: rows that threads read at the same place lie in other banks, and vectors remain aligned
 MOST_UNROLLED = 32
 PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
 TILE = 64 * 64  # elements that a block usually makes
@@ -96,6 +98,7 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
     d.s.reorder(*blocks, *threads, *rest, *vectors)
     block = d.s.fuse(*blocks) if len(blocks) > 1 else blocks[0]
     d.s.bind(block, "blockIdx.x")
+    d.s.annotate(block, "min_blocks", d.choice(f"{producer}.min_blocks", TOGETHER))
     _bind(d, threads)
     for x in rest:
         d.s.unroll(x)
@@ -118,10 +121,15 @@ def _cut(d: Draft, producer: str, n: int, place: int, lanes: Sequence[int]) -> C
         return Cut(1, 1, 1)
     across = d.choice(f"{name}.vthread", [k for k in ACROSS if k <= n]) if place < 2 else 1
     most = 32 if place == 0 else 16 if place == 1 else 8
-    threads = d.choice(f"{name}.threads", [k for k in THREADS if k <= min(2 * n, most)])
+    threads = d.choice(f"{name}.threads", _sizes(THREADS, n, min(2 * n, most)))
     vector = place == 0 and len(lanes) > 1
-    own = d.choice(f"{name}.own", lanes if vector else [k for k in OWN if k <= n]) if place < 2 else 1
+    own = d.choice(f"{name}.own", lanes if vector else _sizes(OWN, n, min(n, OWN[-1]))) if place < 2 else 1
     return Cut(across, threads, own, vector)
+
+
+def _sizes(usual: Sequence[int], n: int, most: int) -> list[int]:
+    """The usual ones, and those that cut an axis such as 7 or 14 without a rest, up to ``most``."""
+    return [k for k in range(1, most + 1) if k in usual or n % k == 0]
 
 
 def _worth_sharing(p: Block) -> bool:
@@ -176,12 +184,14 @@ def _bind(d: Draft, threads: list[str]) -> None:
 
 def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
     """All threads of the block copy what one turn of the loop reads, paddings made on the way."""
+    rows = _along_reduction(d, producer, buffer)
     copy = d.s.cache_read(producer, buffer, "shared")
     d.s.compute_at(copy, where)
     for b in writers(d.s.nest, buffer):
         if is_guarded_copy(b) and b.name != copy:
             d.s.inline(b.name)
-    d.s.annotate(copy, "pad", d.choice(f"{copy}.pad", _pads(d.dtype(d.block(copy)))))
+    if rows:
+        d.s.annotate(copy, "pad", PAD // ITEMSIZE[d.dtype(d.block(copy))])
     own = [x.var for x in d.own_loops(copy)]
     flat = d.s.fuse(*own) if len(own) > 1 else own[0]
     last = extents(d.block(copy))
@@ -195,9 +205,13 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
     d.s.vectorize(v)
 
 
-def _pads(dtype: str) -> list[int]:
-    """Elements that may follow each row of a copy."""
-    return [k * 2 if dtype == HALF else k for k in PADS]
+def _along_reduction(d: Draft, producer: str, buffer: str) -> bool:
+    """Whether the last index of what a product reads moves with its reduction alone: then threads side by
+    side read rows, not neighbours."""
+    b = d.block(producer)
+    reduce = {i.var for i in b.iters if i.kind == "reduce"}
+    read = next(x for x in operands(b) if x.buffer == buffer)
+    return bool(read.indices) and E.variables(read.indices[-1]) <= reduce
 
 
 def _inline_paddings(d: Draft, producer: str) -> None:

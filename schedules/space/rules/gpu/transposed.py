@@ -1,0 +1,58 @@
+"""Elementwise stages that read along another axis than they write: by squares that cross in shared memory.
+
+Threads side by side fetch what lies side by side where it is read, and write what does where it is written;
+the square is padded, so that its columns do not all lie in one bank (Ruetsch and Micikevicius, 2009).
+"""
+
+from __future__ import annotations
+
+from schedules.expr import Var
+from schedules.ir import Block, Nest
+from schedules.nest import reads
+from schedules.space.rules.patterns import extents, spatial
+from schedules.space.sketching import Draft
+
+SIDES = (32, 64)
+THREADS = (128, 256, 512)  # a square is whole rounds of them
+LEAST = 8  # elements of an axis: fewer lie in a sector of memory anyway
+PAD = 1
+
+
+def read_across(nest: Nest, b: Block) -> tuple[str, str] | None:
+    """A buffer that is read once, along another axis than the last of the stage, and that axis."""
+    axes = spatial(b)
+    n = extents(b)
+    if not axes or n[axes[-1]] < LEAST:
+        return None
+    every = list(reads(b))
+    for x in every:
+        last = x.indices[-1] if x.indices else None
+        if sum(y.buffer == x.buffer for y in every) > 1 or nest.buffer(x.buffer).scope != "global":
+            continue
+        if isinstance(last, Var) and last.name in axes[:-1] and n[last.name] >= LEAST:
+            if Var(axes[-1]) in x.indices:
+                return x.buffer, last.name
+    return None
+
+
+def schedule_transposed(d: Draft, name: str, buffer: str, axis: str) -> None:
+    """A block makes a square of ``axis``, along which ``buffer`` is contiguous, and of the last axis."""
+    loops = dict(zip(spatial(d.block(name)), [x.var for x in d.loops(name)], strict=True))
+    *others, last = loops
+    side = d.choice(f"{name}.side", SIDES)
+    threads = d.choice(f"{name}.threads", THREADS)
+    outer, inner = d.s.split(loops[axis], (None, side))
+    outer_last, inner_last = d.s.split(loops[last], (None, side))
+    blocks = [outer if a == axis else loops[a] for a in others] + [outer_last]
+    d.s.reorder(*blocks, inner, inner_last)
+    block = d.s.fuse(*blocks)
+    d.s.bind(block, "blockIdx.x")
+    copy = d.s.cache_read(name, buffer, "shared")
+    d.s.compute_at(copy, block)
+    d.s.annotate(copy, "pad", PAD)
+    for own in ([x.var for x in d.own_loops(copy)], [inner, inner_last]):
+        flat = d.s.fuse(*own) if len(own) > 1 else own[0]
+        turns, thread = d.s.split(flat, (None, threads))
+        d.s.reorder(thread, turns)
+        d.s.bind(thread, "threadIdx.x")
+        d.s.unroll(turns)
