@@ -91,7 +91,8 @@ def workload_case(op: str, params: dict[str, object]) -> Case:
 def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
     c = workload_case(op, LONG[op])
     split = {n for n in space(c.dag).sketches if "reduction=split" in n}
-    assert len(split) == 2 and len(space(c.dag).sketches) == 4  # operands shared or direct, each of both
+    each = 3 if op == "conv2d" else 2  # operands shared, of a window in two ways, or direct
+    assert len(split) == each and len(space(c.dag).sketches) == 2 * each
     emulate(c, 8)
     for name, trace in sampled(c.dag, 2):
         p = program(c.dag, trace)
@@ -315,6 +316,21 @@ def test_blocks_that_are_to_share_a_processor_bound_its_registers() -> None:
     for n, bounds in ((1, "(256)"), (2, "(256, 2)")):
         s = Schedule.replay(dag, sketch.trace, H100, decisions | {"c.min_blocks": n})
         assert f"__launch_bounds__{bounds}" in cuda.source(lower_simt(s.nest))
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_thread_reuses_what_it_reads_of_either_operand(layout: str) -> None:
+    params = {"h": 28, "w": 28, "ci": 64, "co": 64, "kh": 3, "kw": 3, "padding": 1}
+    found = derive(ops.workload("conv2d", params, layout=layout).dag, H100)
+    for number, name in enumerate(found.sketches):
+        if "shared" not in name:
+            continue
+        sketch = found.sketch(number)
+        most = Columns({h.name: max(h.options) for h in sketch.holes if isinstance(h, Choice)})
+        (kernel,) = sketch.kernels
+        (product,) = (w for w in kernel.work if any(a.scope == "shared" for a in w.accesses[1:]))
+        reuse = [int(quantities.number(a.reuse, most)) for a in product.accesses if a.scope == "shared"]
+        assert len(reuse) == 2 and min(reuse) >= 8, name
 
 
 def test_steps_of_a_product_are_unrolled_and_its_results_stored_in_vectors() -> None:

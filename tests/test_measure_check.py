@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from autotune.measure import inputs
 from autotune.measure.arena import GUARD, POISON, Arena, Param, locate
 from autotune.measure.check import Checker, reduction_length
 from autotune.measure.inputs import telling_inputs
@@ -183,3 +185,33 @@ def test_scratch_ends_or_begins_at_its_guards() -> None:
     with pytest.raises(MemoryError, match="scratch"):
         arena.scratch.open(1 << 40, "end")
     arena.close()
+
+
+def test_arrays_of_a_device_have_one_place_here() -> None:
+    params = [Param("A", (5, 7), "float32"), Param("C", (5, 7), "float32")]
+    a = np.arange(35, dtype="float32").reshape(5, 7)
+    with contextlib.closing(Arena(params, [a], elsewhere=True)) as arena:
+        assert [p.name for p in arena.placements] == ["begin"] and arena.timing is arena.placements[0]
+        assert np.array_equal(arena.inputs()[0], a)
+    with contextlib.closing(Arena(params, [a])) as arena:
+        assert len(arena.placements) > 1
+        assert np.array_equal(arena.inputs()[0], a)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_large_inputs_are_the_same_by_however_many_threads(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "PIECE", 100)
+    x = te.placeholder((7, 151), dtype, name="x")
+    dag = te.dag([x, te.compute((7, 151), lambda i, j: te.cast(x[i, j] + 1, dtype), name="y")])
+    drawn = []
+    for cpus in (1, 3):
+        monkeypatch.setattr(inputs, "usable_cpus", lambda n=cpus: n)
+        drawn += inputs.random_inputs(dag)
+    one, three = drawn
+    assert one.dtype == dtype and one.shape == (7, 151)
+    assert np.array_equal(one, three)
+    pieces = one.reshape(-1)[:1000].reshape(10, 100)
+    assert len(np.unique(pieces, axis=0)) == 10, "pieces are drawn apart"
+    assert 0.9 < one.astype("float32").std() < 1.1

@@ -120,11 +120,16 @@ class Reserve:
 class Arena:
     """All memory of a workload's kernels: ``scratch`` for what a kernel wants beside its arrays, ``packed``
     for the packed form of each constant input, by its number. ``inputs`` are copied in; raises MemoryError.
-    Whoever runs kernels in it calls `fill_outputs` first.
+    Whoever runs kernels in it calls `fill_outputs` first. ``elsewhere``: they run in a device's memory, and
+    one place here is as good as another.
     """
 
     def __init__(
-        self, params: Sequence[Param], inputs: Sequence[np.ndarray], constants: Sequence[int] = ()
+        self,
+        params: Sequence[Param],
+        inputs: Sequence[np.ndarray],
+        constants: Sequence[int] = (),
+        elsewhere: bool = False,
     ) -> None:
         self.params = tuple(params)
         self.n_inputs = len(inputs)
@@ -132,14 +137,14 @@ class Arena:
         self._free: list[tuple[int, int]] = []
         sizes = [p.nbytes for p in params]
         pages = all(n % PAGE == 0 for n in sizes)
-        names = ["begin"] if pages else ["end", "begin"]
-        if any(n % LINE == 0 for n in sizes):
+        names = ["begin"] if pages or elsewhere else ["end", "begin"]
+        if any(n % LINE == 0 for n in sizes) and not elsewhere:
             names.append("shifted")
         tight = [self._region(_pages(n)) for n in sizes]
         self.placements: list[Placement] = []
         filled: set[int] = set()  # regions of inputs, read-only from then on
         self._written: dict[int, int] = {}  # regions of outputs and their bytes
-        for name in [*names, "timing"]:
+        for name in names if elsewhere else [*names, "timing"]:
             pointers = []
             for i, (p, n) in enumerate(zip(params, sizes)):
                 is_input = i < self.n_inputs
@@ -168,7 +173,7 @@ class Arena:
                 _view(at, p) for at, p in zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
             )
             self.placements.append(Placement(name, (ctypes.c_void_p * len(pointers))(*pointers), outputs))
-        self.timing = self.placements.pop()
+        self.timing = self.placements[0] if elsewhere else self.placements.pop()
         self.scratch = self._opened_on_demand("scratch")
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
 

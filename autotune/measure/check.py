@@ -29,6 +29,8 @@ from schedules.dag import ComputeDAG
 from schedules.dtypes import HALF
 from schedules.expr import Cast, walk
 
+PIECE = 1 << 20  # elements
+
 
 def reduction_length(dag: ComputeDAG) -> int:
     """How many terms can add up to one output element, over stages one after another: an upper bound of
@@ -72,12 +74,10 @@ class Checker:
         self._bound: list[np.ndarray | None] = []  # of every element, where the factor alone does not tell
         for ref in self.reference:
             if ref.dtype.kind == "f":
-                finite = np.isfinite(ref)
-                values = ref[finite].astype(np.float64)
-                rms = float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+                rms, finite = _rms(ref)
                 half = ref.dtype == HALF
                 factor = float(np.finfo(working if half else ref.dtype).eps) * (32 + 8 * sqrt(reduction))
-                self._scale.append((factor, rms, bool(finite.all())))
+                self._scale.append((factor, rms, finite))
                 self._bound.append(_rounded_bound(ref, factor, rms) if half else None)
                 self._difference.append(np.empty(ref.shape, np.float32 if half else ref.dtype))
             else:
@@ -145,6 +145,16 @@ class Checker:
             f"{out[at]!s} instead of {ref[at]!s}"
         )
         return Verdict(text, error)
+
+
+def _rms(ref: np.ndarray) -> tuple[float, bool]:
+    """Over the finite elements, and whether all are; piece by piece, as copies of large arrays take long."""
+    total, count = 0.0, 0
+    for piece in np.array_split(ref.reshape(-1), -(-ref.size // PIECE) or 1):
+        finite = np.isfinite(piece)
+        values = (piece if finite.all() else piece[finite]).astype(np.float64)
+        total, count = total + float(values @ values), count + values.size
+    return sqrt(total / count) if count else 0.0, count == ref.size
 
 
 def _rounded_bound(ref: np.ndarray, factor: float, rms: float) -> np.ndarray:

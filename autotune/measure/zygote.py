@@ -92,7 +92,7 @@ class Prepared:
         arrays = _arrays(data, params)
         count = len(self.dag.inputs)
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
-        self.arena = Arena(params, arrays[:count], constants)
+        self.arena = Arena(params, arrays[:count], constants, elsewhere=self.target.kind != "cpu")
         cpu = measured_by(self.target)
         self.bench = worker.Bench(
             self.target,

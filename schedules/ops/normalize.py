@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
 
 EPS = 1e-5  # of layer_norm
 RMS_EPS = 1e-6
+BLOCK = 1 << 16  # elements of a reference at a time
 
 
 def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -25,9 +26,11 @@ def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
 
 def _softmax_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x = wide(inputs[0])
-    e = np.exp(x - x.max(1, keepdims=True))
-    return [(e / e.sum(1, keepdims=True)).astype(dtype)]
+    def rows(x: Array) -> Array:
+        e = np.exp(x - x.max(1, keepdims=True))
+        return np.asarray(e / e.sum(1, keepdims=True))
+
+    return [_by_rows(inputs[0], dtype, rows)]
 
 
 def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -47,9 +50,13 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
 
 def _layer_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x, gamma, beta = map(wide, inputs)
-    d = x - x.mean(1, keepdims=True)
-    return [(d / np.sqrt((d * d).mean(1, keepdims=True) + EPS) * gamma + beta).astype(dtype)]
+    gamma, beta = map(wide, inputs[1:])
+
+    def rows(x: Array) -> Array:
+        d = x - x.mean(1, keepdims=True)
+        return np.asarray(d / np.sqrt((d * d).mean(1, keepdims=True) + EPS) * gamma + beta)
+
+    return [_by_rows(inputs[0], dtype, rows)]
 
 
 def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -63,8 +70,21 @@ def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
 
 def _rms_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x, gamma = map(wide, inputs)
-    return [(x / np.sqrt((x * x).mean(1, keepdims=True) + RMS_EPS) * gamma).astype(dtype)]
+    gamma = wide(inputs[1])
+    return [
+        _by_rows(
+            inputs[0], dtype, lambda x: x / np.sqrt((x * x).mean(1, keepdims=True) + RMS_EPS) * gamma
+        )
+    ]
+
+
+def _by_rows(x: Array, dtype: str, rows: Callable[[Array], Array]) -> Array:
+    """A function of rows in float64, of so many at a time that they stay in a cache."""
+    out = np.empty(x.shape, dtype)
+    step = max(1, BLOCK // max(1, x.shape[1]))
+    for lo in range(0, len(x), step):
+        out[lo : lo + step] = rows(wide(x[lo : lo + step]))
+    return out
 
 
 _MN = (Param("m", "rows"), Param("n", "columns, normalised over"))

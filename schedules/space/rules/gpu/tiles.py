@@ -9,16 +9,17 @@ threads and a thread's own elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
-from schedules.ir import Block
+from schedules.ir import Block, Loop
 from schedules.nest import vars_bound, writers
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import (
+    depends,
     extents,
     is_guarded_copy,
     is_row_reduction,
@@ -34,6 +35,7 @@ THREADS = (1, 2, 4, 8, 16, 32)
 OWN = (1, 2, 4, 8)  # elements of a thread along an axis
 TURNS = (1, 2, 4, 8)  # of unrolled steps of the reduction, all fetched at a time
 UNROLLED = (4, 8)  # steps: what they read side by side is a vector, and there before it is needed
+TAPS = 49  # steps of a reduction beside its longest axis that may be fetched at a time: of a window
 PAD = 16  # bytes: rows that threads read at the same place lie in other banks, and vectors remain aligned
 MOST_UNROLLED = 32
 PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
@@ -76,7 +78,7 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
         d.s.set_scope(p.writes[0].buffer, "local")
     n = extents(d.block(consumer))
     axes = spatial(d.block(consumer))
-    long = [a for a in reversed(axes) if n[a] > 1]
+    long = _by_reuse(p, dict(zip(axes, spatial(p)[-len(axes) :])), [a for a in reversed(axes) if n[a] > 1])
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     cuts = {a: _cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
     shared = _operands_to_share(d, p) if _worth_sharing(p) else []
@@ -105,7 +107,7 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
     for x in vectors:
         d.s.vectorize(x)
     d.s.compute_at(producer, block)
-    where = _accumulate(d, producer, block, cuts, axes)
+    where = _accumulate(d, producer, block, cuts, axes, share)
     if share:
         d.s.annotate(where, "prefetch", d.choice(f"{producer}.prefetch", (0, 1)))
         for buffer in shared:
@@ -114,8 +116,20 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
         _inline_paddings(d, producer)
 
 
+def _by_reuse(p: Block, of_product: Mapping[str, str], axes: list[str]) -> list[str]:
+    """Axes from the last, but second the next that an operand has without the first: a thread that has a few
+    elements along both uses what it reads of either operand for all of the other's."""
+    if not axes:
+        return axes
+    first, *rest = axes
+    others = [x for x in operands(p) if not depends(x, of_product[first])]
+    second = next((a for a in rest if any(depends(x, of_product[a]) for x in others)), None)
+    return axes if second is None else [first, second, *(a for a in rest if a != second)]
+
+
 def _cut(d: Draft, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
-    """``place``: 0 for the last axis, along which memory is contiguous, in vectors of ``lanes``."""
+    """``place``: 0 for the last axis, along which memory is contiguous, in vectors of ``lanes``; see
+    `_by_reuse`."""
     name = f"{producer}.{place}"
     if place > 2:
         return Cut(1, 1, 1)
@@ -141,7 +155,9 @@ def _operands_to_share(d: Draft, p: Block) -> list[str]:
     return sorted({x for x in names if names.count(x) == 1})
 
 
-def _accumulate(d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes: list[str]) -> str:
+def _accumulate(
+    d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool
+) -> str:
     """Cut the producer as the consumer is; returns the loop that fetches happen in."""
     p = d.block(producer)
     loops = [x for x in d.loops(producer) if x.var != block]
@@ -156,15 +172,30 @@ def _accumulate(d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes:
         v, t, i = d.s.split(loop, (c.across, c.threads, c.own))
         threads.append(t)
         rest += [v, i]
-    *outer, last = reduce
-    where, turn, inner = d.s.split(last.var, (None, *_steps(d, producer, extent(last), not outer)))
-    d.s.reorder(*(x.var for x in outer), where, *threads, *still, turn, inner, *rest)
+    outer, long, taps = _in_order(d, producer, reduce, share)
+    where, turn, inner = d.s.split(long.var, (None, *_steps(d, producer, extent(long), len(reduce) == 1)))
+    d.s.reorder(*outer, where, *threads, *still, turn, *taps, inner, *rest)
     _bind(d, threads)
     for x in (inner, *rest):
         d.s.unroll(x)
-    first = outer[0].var if outer else where
-    d.s.decompose_reduction(producer, first)
+    d.s.decompose_reduction(producer, outer[0] if outer else where)
     return where
+
+
+def _in_order(d: Draft, producer: str, reduce: list[Loop], share: bool) -> tuple[list[str], Loop, list[str]]:
+    """Loops around that along which operands are fetched, that one, and loops within what is fetched at a
+    time: the taps of a window may be either, but are fetched together where they lie side by side."""
+    length = {x.var: extent(x) or LONG for x in reduce}
+    long = max(reversed(reduce), key=lambda x: length[x.var])
+    others = [x.var for x in reduce if x is not long]
+    taps = math.prod(length[v] for v in others)
+    if not share or taps > TAPS:
+        return [x.var for x in reduce[:-1]], reduce[-1], []
+    if taps == 1 or (
+        long is reduce[-1] and d.choose(f"{producer}.taps", ("around", "together")) == "around"
+    ):
+        return others, long, []
+    return [], long, others
 
 
 def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
@@ -209,9 +240,12 @@ def _along_reduction(d: Draft, producer: str, buffer: str) -> bool:
     """Whether the last index of what a product reads moves with its reduction alone: then threads side by
     side read rows, not neighbours."""
     b = d.block(producer)
-    reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    read = next(x for x in operands(b) if x.buffer == buffer)
-    return bool(read.indices) and E.variables(read.indices[-1]) <= reduce
+    n = extents(b)
+    reduce = [i.var for i in b.iters if i.kind == "reduce"]
+    (read,) = (x for x in operands(b) if x.buffer == buffer)
+    if not read.indices or not (moving := E.variables(read.indices[-1])) <= set(reduce):
+        return False
+    return all(n[v] == 0 or n[v] > TAPS for v in moving)
 
 
 def _inline_paddings(d: Draft, producer: str) -> None:
