@@ -30,8 +30,8 @@ from schedules.space.quantities import Number, number
 from schedules.space.recording import Compiler
 
 WARP = 32
-SPARE_REGISTERS = 28  # indices, pointers, operands on their way
-USED = 1.45  # registers that a compiler takes for each that arrays need
+SPARE_REGISTERS = 36  # indices, pointers, operands on their way
+USED = 1.2  # registers that a compiler takes for each that arrays need
 MOST_UNROLLED = 4096  # statements of one body
 LAUNCH_S = 3e-6
 BEGIN = 200.0  # cycles in which a processor begins one block
@@ -39,7 +39,8 @@ LATENCY = 1500.0  # cycles until what is asked for of global memory has come, an
 TURN = 60.0  # of them that no other block makes up for
 AHEAD = 0.1  # of that is left where it was asked for a turn before
 FLOWING = 0.05  # where no barrier has threads wait: what next turns need comes meanwhile
-CACHED = 1.7  # times the bandwidth of memory is the second cache's
+FIRST_CACHE = 128 << 10  # bytes
+CACHED = 1.5  # times the bandwidth of memory is the second cache's
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One kernel: the bytes of the arrays that it uses, the shape of its grid, how many blocks are to share a
-    processor, what a block keeps on the chip, and its work."""
+    """One kernel: the bytes of the arrays that it uses, of all and of what one block uses of them; the shape of
+    its grid, how many blocks are to share a processor, what a block keeps on the chip, and its work."""
 
     array_bytes: Expr
+    block_bytes: Expr
     blocks: Expr
     min_blocks: Expr
     threads: tuple[Expr, ...]  # by axis
@@ -130,11 +132,13 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
     shared: Expr = Const(0)
     local: Expr = Const(0)
     arrays: Expr = Const(0)
+    parts: Expr = Const(0)
     used = {w.buffer for b in blocks(s) for w in b.writes} | {x.buffer for b in blocks(s) for x in reads(b)}
     for buffer in nest.buffers:
         made = [b for b in writers(nest, buffer.name) if b.name in inside]
         if buffer.name in used and buffer.scope == "global":
             arrays = arrays + product(list(buffer.shape)) * ITEMSIZE[buffer.dtype]
+            parts = parts + _of_block(nest, s, buffer.name) * ITEMSIZE[buffer.dtype]
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
@@ -143,12 +147,19 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
         elif buffer.scope == "local":
             local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype]
     work = tuple(_work(s, b, nest) for b in blocks(s))
-    return KernelFacts(arrays, grid, _min_blocks(s), tuple(threads.values()), shared, local, work)
+    return KernelFacts(arrays, parts, grid, _min_blocks(s), tuple(threads.values()), shared, local, work)
 
 
 def _min_blocks(s: Stmt) -> Expr:
     marks = (x.annotations for x in walk(s) if bound_to(x, "blockIdx"))
     return next((as_expr(v) for m in marks for k, v in m if k == "min_blocks"), Const(1))
+
+
+def _of_block(nest: Nest, s: Stmt, name: str) -> Expr:
+    """Elements of a global buffer that one block of a kernel uses."""
+    inner = {x.var: x.extent for x in walk(s) if isinstance(x, Loop) and not bound_to(x, "blockIdx")}
+    places = [at for b in blocks(s) for at in accesses(b, name)]
+    return product([n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=True)])
 
 
 def _region(nest: Nest, s: Stmt, name: str) -> Expr:
@@ -350,7 +361,9 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
     wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * waits
     wave = np.maximum(wave, together * BEGIN)
-    memory = np.maximum(number(k.array_bytes, env), (far + 3.0 * scattered) / CACHED)
+    part = number(k.block_bytes, env)  # what a block reads again, its processor's first cache has, if that holds it
+    anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
+    memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
     seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": filled,
@@ -359,6 +372,12 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "waits": waits, "cycles": wave, "lanes": lanes, "intensity": flops / np.maximum(far, 1.0),
         "warp_use": warp_use, "est_s": seconds,
     }  # fmt: skip
+
+
+def seconds(nest: Nest, target: Target) -> float:
+    """The estimate for a nest whose holes are all filled: the sum over its kernels."""
+    machine, env = Machine.of(target), Columns()
+    return sum(float(_measure(k, env, machine)["est_s"]) for k in analyse(nest))
 
 
 class Features:
