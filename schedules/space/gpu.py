@@ -104,8 +104,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One kernel: the bytes of the arrays that it uses, of all and of what one block uses of them; the shape of
-    its grid, how many blocks are to share a processor, what a block keeps on the chip, and its work."""
+    """One kernel: the bytes of the arrays that it uses, and of what one block uses of them; the shape of its
+    grid, how many blocks are to share a processor, what a block keeps on the chip, and its work."""
 
     array_bytes: Expr
     block_bytes: Expr
@@ -361,7 +361,7 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
     wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * waits
     wave = np.maximum(wave, together * BEGIN)
-    part = number(k.block_bytes, env)  # what a block reads again, its processor's first cache has, if that holds it
+    part = number(k.block_bytes, env)  # where the first cache holds that, a block reads it there again
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
     memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
     seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
