@@ -335,6 +335,13 @@ def main() -> int:
     if o.markdown:
         print(markdown(content))
         return 0
+    if content.setdefault("parts", o.parts) != o.parts:
+        n = content["parts"]
+        print(f"{o.out} has the suite in {n} parts: give --parts {n}, or another --out", file=sys.stderr)
+        return 2
+    if strange := [p for p in o.peers.split(",") if p not in PEERS]:
+        print(f"no peer {strange[0]!r}; they are {', '.join(PEERS)}", file=sys.stderr)
+        return 2
     wanted = [s.strip() for s in o.steps.split(",")] if o.steps else steps(o)
     unknown = [s for s in wanted if s not in steps(o)]
     if unknown:

@@ -15,7 +15,7 @@ from autotune import targets
 from autotune.codegen import cuda, emulator, nvrtc
 from schedules import ops, te
 from schedules.expr import Const
-from schedules.ir import Alloc, Loop, nbytes, walk
+from schedules.ir import Alloc, Loop, blocks, nbytes, walk
 from schedules.schedule import Schedule
 from schedules.simt import lower_simt
 from schedules.space import derive, quantities
@@ -91,8 +91,8 @@ def workload_case(op: str, params: dict[str, object]) -> Case:
 def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
     c = workload_case(op, LONG[op])
     split = {n for n in space(c.dag).sketches if "reduction=split" in n}
-    each = 3 if op == "conv2d" else 2  # operands shared, of a window in two ways, or direct
-    assert len(split) == each and len(space(c.dag).sketches) == 2 * each
+    whole = 3 if op == "conv2d" else 2  # operands shared, of a window in two ways, or direct
+    assert len(split) == 2 and len(space(c.dag).sketches) == 2 + whole
     emulate(c, 8)
     for name, trace in sampled(c.dag, 2):
         p = program(c.dag, trace)
@@ -273,6 +273,56 @@ def test_a_block_has_many_short_rows() -> None:
         assert kernel.block[0] <= 8 and kernel.block[1] >= 16
 
 
+@pytest.mark.parametrize(("op", "m", "n"), [("layer_norm", 20, 10), ("softmax", 33, 32)])
+def test_short_rows_compute_the_operator(op: str, m: int, n: int) -> None:
+    emulate(workload_case(op, {"m": m, "n": n}), 12)
+
+
+def test_a_row_made_of_a_short_sum_has_threads_for_itself() -> None:
+    m, n, c = 24, 8, 200
+    x, z = te.placeholder((m, n), "float32", name="x"), te.placeholder((m, c), "float32", name="z")
+    k = te.reduce_axis(n, name="k")
+    total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), name="total")
+    dag = te.dag([x, z, te.compute((m, c), lambda i, j: total[i] * z[i, j], name="y")])
+    a, b = (np.random.default_rng(5).integers(-4, 5, s).astype("float32") for s in ((m, n), (m, c)))
+    emulate(Case(dag, (a, b), (a.sum(1, keepdims=True) * b,)), 12)
+    (sketch,) = (derive(dag, H100).sketch(n) for n in range(len(derive(dag, H100).sketches)))
+    assert max({h.name: h.options for h in sketch.holes if isinstance(h, Choice)}["y.threads"]) >= 128
+
+
+@pytest.mark.parametrize("n", [40_000, 56_000])
+def test_the_longest_rows_that_registers_hold_have_candidates(n: int) -> None:
+    found = derive(ops.workload("softmax", {"m": 64, "n": n}).dag, H100)
+    rows = found.sample(0, 2000, np.random.default_rng(0))
+    assert found.valid(0, rows).any()
+
+
+def test_two_convolutions_may_both_be_split() -> None:
+    x = te.placeholder((1, 9, 9, 128), "float32", name="x")
+    weights = [te.placeholder((3, 3, 128, 128), "float32", name=n) for n in "vw"]
+
+    def convolution(x: te.Tensor, w: te.Tensor, size: int) -> te.Tensor:
+        r, s, c = (te.reduce_axis(n, name=a) for n, a in ((3, "r"), (3, "s"), (128, "c")))
+        return te.compute(
+            (1, size, size, 128),
+            lambda b, p, q, o: te.sum(x[b, p + r, q + s, c] * w[r, s, c, o], axis=(r, s, c)),
+            name=f"y{size}",
+        )
+
+    y = convolution(convolution(x, weights[0], 7), weights[1], 5)
+    names = derive(te.dag([x, *weights, y]), H100).sketches
+    assert any("y7.reduction=split" in n and "y5.reduction=split" in n for n in names)
+
+
+def test_no_squares_of_an_axis_that_a_buffer_has_twice() -> None:
+    x = te.placeholder((40, 80, 40), "float32", name="x")
+    for y in (
+        te.compute((40, 40), lambda i, j: x[j, i, i] * 2.0, name="y"),
+        te.compute((40, 40), lambda i, j: x[j, i + j // 2, i] * 2.0, name="y"),
+    ):
+        assert not any("squares" in n for n in derive(te.dag([x, y]), H100).sketches)
+
+
 def test_a_part_of_a_long_row_has_many_threads() -> None:
     found = derive(ops.workload("reduce_sum", {"m": 1, "n": 1 << 22}).dag, TARGET)
     holes = {h.name: h.options for h in found.sketch(0).holes if isinstance(h, Choice)}
@@ -331,6 +381,35 @@ def test_a_thread_reuses_what_it_reads_of_either_operand(layout: str) -> None:
         (product,) = (w for w in kernel.work if any(a.scope == "shared" for a in w.accesses[1:]))
         reuse = [int(quantities.number(a.reuse, most)) for a in product.accesses if a.scope == "shared"]
         assert len(reuse) == 2 and min(reuse) >= 8, name
+
+
+def test_rows_that_threads_read_at_the_same_place_are_padded() -> None:
+    w = ops.workload("batch_matmul", {"b": 4, "m": 64, "n": 64, "k": 32, "transpose_b": 1})
+    trace = next(t for name, t in sampled(w.dag, 1) if "shared" in name)
+    nest = Schedule.replay(w.dag, trace, TARGET).nest
+    pads = {b.name: dict(b.annotations).get("pad") for b in blocks(nest.body) if "_shared" in b.name}
+    assert set(pads.values()) == {4} and len(pads) == 2
+
+
+def test_only_compilers_of_nvidia_are_told_how_many_blocks_share_a_processor() -> None:
+    dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag
+    for target, has in (("h100", True), ("adreno-740", False)):
+        holes = derive(dag, targets.parse(target)).holes(0)
+        assert any("min_blocks" in h for h in holes) is has
+
+
+def test_memory_that_is_not_touched_costs_nothing() -> None:
+    def estimate(width: int) -> float:
+        x = te.placeholder((65_536, width), "float32", name="x")
+        dag = te.dag([x, te.compute((65_536, 8), lambda i, j: x[i, j] * 2.0, name="y")])
+        found, rng = derive(dag, H100), np.random.default_rng(0)
+        times = []
+        for n in range(len(found.sketches)):
+            rows = found.sample(n, 400, rng)
+            times.append(found.features(n, rows[found.valid(n, rows)])[:, -1].min())
+        return float(min(times))
+
+    assert estimate(4096) < 4 * estimate(8)
 
 
 def test_steps_of_a_product_are_unrolled_and_its_results_stored_in_vectors() -> None:

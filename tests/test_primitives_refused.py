@@ -133,6 +133,8 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (matmul, lambda s: s.annotate("D", "chunk", 1), r"no loop 'D'"),
     (matmul, lambda s: s.annotate("C_i", "chunk", -1), r"annotate C_i: chunk is 1 to \d+, not -1"),
     (matmul, lambda s: s.annotate("C_i", "min_blocks", 0), "min_blocks is 1 to 32, not 0"),
+    (matmul, lambda s: s.annotate("C_i", "min_blocks", 2), "is of a loop that is bound to blockIdx"),
+    (matmul, lambda s: s.annotate("C", "min_blocks", 2), "is of a loop that is bound to blockIdx"),
     (matmul, lambda s: s.annotate("C_i", "prefetch", 1 << 40), r"prefetch is 0 to 65535, not \d+"),
     (matmul, lambda s: s.annotate("C_i", "software_pipeline", 2), r"software_pipeline is 0 to 1, not 2"),
     (matmul, lambda s: s.annotate("C", "pad", -8), r"pad is 0 to 1023, not -8"),

@@ -224,9 +224,11 @@ class CudaDevice:
         with self.current():
             _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes))
 
-    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
-        with self.current():
-            _ok(self.driver.cuMemcpyDtoD(to, memory, nbytes))
+    def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
+        fill = self.driver.cuMemsetD16 if width == 2 else self.driver.cuMemsetD32
+        if nbytes:
+            with self.current():
+                _ok(fill(memory, word, nbytes // width))
 
     def load(self, code: GridCode) -> CudaProgram:
         return CudaProgram(self, code)

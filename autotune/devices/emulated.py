@@ -84,8 +84,8 @@ class EmulatedDevice:
     def download(self, array: np.ndarray, memory: Memory) -> None:
         ctypes.memmove(array.ctypes.data, memory, array.nbytes)
 
-    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
-        ctypes.memmove(to, memory, nbytes)
+    def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
+        ctypes.memmove(memory, word.to_bytes(width, "little") * (nbytes // width), nbytes)
 
     def load(self, code: GridCode) -> EmulatedProgram:
         return EmulatedProgram(code)

@@ -155,9 +155,10 @@ class OpenclDevice:
             self.cl.enqueue_copy(self.queue, array, memory)
         self.finish()
 
-    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
+    def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
         if nbytes:
-            self.cl.enqueue_copy(self.queue, to, memory, byte_count=nbytes)
+            pattern = np.array(word, dtype=f"u{width}")
+            self.cl.enqueue_fill_buffer(self.queue, memory, pattern, 0, nbytes)
 
     def load(self, code: GridCode) -> OpenclProgram:
         return OpenclProgram(self, code)

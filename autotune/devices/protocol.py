@@ -67,8 +67,8 @@ class Device(Protocol):
     def download(self, array: np.ndarray, memory: Memory) -> None:
         """Copy from there into a C-contiguous array of the host, once all is done that was begun before."""
 
-    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
-        """Copy within the device, before what is begun after it."""
+    def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
+        """Fill with a word of 2 or 4 bytes, before what is begun after it."""
 
     def load(self, code: GridCode) -> Program:
         """Raises CompileError where the device refuses the code."""

@@ -156,9 +156,11 @@ class PycudaDevice:
         with self.current():
             self.driver.memcpy_dtoh(array, memory)
 
-    def copy(self, to: Memory, memory: Memory, nbytes: int) -> None:
-        with self.current():
-            self.driver.memcpy_dtod(to, memory, nbytes)
+    def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
+        fill = self.driver.memset_d16 if width == 2 else self.driver.memset_d32
+        if nbytes:
+            with self.current():
+                fill(memory, word, nbytes // width)
 
     def load(self, code: GridCode) -> PycudaProgram:
         return PycudaProgram(self, code)

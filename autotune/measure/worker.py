@@ -24,6 +24,7 @@ from autotune.codegen.entry import parse_signature
 from autotune.codegen.gridcode import GridCode, is_grid_code
 from autotune.devices import select
 from autotune.devices.cpu import Reference
+from autotune.devices.protocol import DeviceError
 from autotune.errors import CompileError
 from autotune.measure import protocol, wire
 from autotune.measure.arena import Arena, Placement
@@ -88,7 +89,7 @@ def measure(
         loaded = _loaded(bench, obj)
     except CompileError as err:
         return Measurement("compile_error", str(err))
-    except MemoryError as err:
+    except (MemoryError, DeviceError) as err:  # no memory there
         return Measurement("error", str(err))
     with contextlib.closing(loaded):
         return _measured(bench, clock, loaded, best_s, beside, start)
@@ -143,6 +144,8 @@ def remeasure(bench: Bench, beside: Beside, header: dict[str, Any], payload: byt
         at += size
     keep: list[np.ndarray] = []  # what is packed: each has its own
     with contextlib.ExitStack() as stack:
+        if bench.arrays is not None and not bench.arrays.fresh:
+            bench.arrays.renew()
         loaded = [stack.enter_context(contextlib.closing(_loaded(bench, x))) for x in parts]
         runs = _side_by_side(bench, loaded, keep)
         clock = beside(max(x.scratch_bytes for x in loaded))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules.errors import ScheduleError
-from schedules.ir import Nest
+from schedules.ir import Nest, bound_to
 from schedules.model import Target
 from schedules.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
 from schedules.primitives.base import Factor, Primitive
@@ -55,7 +55,9 @@ class Annotate(Primitive):
                 f"annotate {self.where}: {self.key} is {known.start} to {known.stop - 1}, not {self.value}"
             )
         if self.where not in block_names(nest):
-            find_loop(nest, self.where)
+            loop = find_loop(nest, self.where)
+        if self.key == "min_blocks" and (self.where in block_names(nest) or not bound_to(loop, "blockIdx")):
+            raise ScheduleError(f"annotate {self.where}: min_blocks is of a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:
         mark = (self.key, self.value)

@@ -2,7 +2,8 @@
 
 `analyse` reads a nest once and keeps expressions over its holes; limits and features evaluate them. Limits
 are those of the target: threads of a block, shared memory, registers, and the size of unrolled code; so that
-no infeasible candidate reaches a compiler. The estimate is a roofline whose ceilings shrink with occupancy.
+no infeasible candidate reaches a compiler. The estimate is the longer of what memory takes, and of cycles in
+which blocks compute and wait (docs/adr/0033).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from schedules.space.quantities import Number, number
 from schedules.space.recording import Compiler
 
 WARP = 32
-SPARE_REGISTERS = 36  # indices, pointers, operands on their way
-USED = 1.2  # registers that a compiler takes for each that arrays need
+SPARE_REGISTERS = 28  # indices, pointers, operands on their way: as few as must be
+USED, TAKEN_REGISTERS = 1.2, 36  # what compilers take, for each that arrays need, and beside those
 MOST_UNROLLED = 4096  # statements of one body
 LAUNCH_S = 3e-6
 BEGIN = 200.0  # cycles in which a processor begins one block
@@ -137,8 +138,8 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
     for buffer in nest.buffers:
         made = [b for b in writers(nest, buffer.name) if b.name in inside]
         if buffer.name in used and buffer.scope == "global":
-            arrays = arrays + product(list(buffer.shape)) * ITEMSIZE[buffer.dtype]
-            parts = parts + _of_block(nest, s, buffer.name) * ITEMSIZE[buffer.dtype]
+            arrays = arrays + _used(nest, s, buffer.name, True) * ITEMSIZE[buffer.dtype]
+            parts = parts + _used(nest, s, buffer.name, False) * ITEMSIZE[buffer.dtype]
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
@@ -155,9 +156,10 @@ def _min_blocks(s: Stmt) -> Expr:
     return next((as_expr(v) for m in marks for k, v in m if k == "min_blocks"), Const(1))
 
 
-def _of_block(nest: Nest, s: Stmt, name: str) -> Expr:
-    """Elements of a global buffer that one block of a kernel uses."""
-    inner = {x.var: x.extent for x in walk(s) if isinstance(x, Loop) and not bound_to(x, "blockIdx")}
+def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
+    """Elements of a global buffer that a kernel uses, or one block of it."""
+    loops = [x for x in walk(s) if isinstance(x, Loop)]
+    inner = {x.var: x.extent for x in loops if by_all or not bound_to(x, "blockIdx")}
     places = [at for b in blocks(s) for at in accesses(b, name)]
     return product([n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=True)])
 
@@ -277,12 +279,11 @@ def _shape(k: KernelFacts, env: Columns, m: Machine) -> _Shape:
     shared = number(k.shared_bytes, env)
     held = number(k.local_bytes, env) / 4
     together = number(k.min_blocks, env)
+    # as many as leave room for so many blocks: the compiler keeps to that
     most = np.floor(m.registers / (np.ceil(threads / WARP) * WARP * together))
-    taken = held * USED + SPARE_REGISTERS
-    taken = np.where(together > 1, np.minimum(most, taken), taken)
-    resident = _resident(threads, shared, taken, m)
+    resident = _resident(threads, shared, np.minimum(most, held * USED + TAKEN_REGISTERS), m)
     registers = np.ceil(held) + SPARE_REGISTERS
-    fits = (together == 1) | (registers <= most) & (resident >= together)
+    fits = (registers <= most) & (resident >= together)
     return _Shape(threads, shared, registers, number(k.blocks, env), resident, fits)
 
 

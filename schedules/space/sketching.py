@@ -19,7 +19,7 @@ from schedules.nest import find_block, loops_of, subtree_of
 from schedules.schedule import Schedule
 from schedules.space.holes import Choice, EvenTile, HoleSpec, PerfectTile
 
-MAX_SKETCHES = 24
+MAX_SKETCHES = 32
 
 
 class Draft:

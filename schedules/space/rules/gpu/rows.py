@@ -48,10 +48,11 @@ def schedule_rows(d: Draft, root: str, rank: int) -> None:
     b = d.block(root)
     loops = [x.var for x in d.loops(root)]
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
+    width = max(n, math.prod(extent(x) or LONG for x in d.loops(root)[rank:]))  # or of what is made of a row
     height = extent(d.loops(root)[rank - 1])
-    across, down = (FEW, MANY) if n <= SHORT and height >= MANY[0] else (THREADS, ROWS)
+    across, down = (FEW, MANY) if width <= SHORT and height >= MANY[0] else (THREADS, ROWS)
     # where rows have one element, which thread of several makes it is lost on its readers
-    threads = d.choice(f"{root}.threads", [t for t in across if t <= max(8, 2 * n)] if n != 1 else [1])
+    threads = d.choice(f"{root}.threads", [t for t in across if t <= max(8, 2 * width)] if n != 1 else [1])
     rows = d.choice(f"{root}.rows", [k for k in down if k <= max(height, 1) or not height])
     lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
     outer, inner = d.s.split(loops[rank - 1], (None, rows))

@@ -35,7 +35,7 @@ THREADS = (1, 2, 4, 8, 16, 32)
 OWN = (1, 2, 4, 8)  # elements of a thread along an axis
 TURNS = (1, 2, 4, 8)  # of unrolled steps of the reduction, all fetched at a time
 UNROLLED = (4, 8)  # steps: what they read side by side is a vector, and there before it is needed
-TAPS = 49  # steps of a reduction beside its longest axis that may be fetched at a time: of a window
+TAPS = 49  # steps of a reduction beside its longest axis, of a window, that may be fetched at a time
 PAD = 16  # bytes: rows that threads read at the same place lie in other banks, and vectors remain aligned
 MOST_UNROLLED = 32
 PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
@@ -100,7 +100,8 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
     d.s.reorder(*blocks, *threads, *rest, *vectors)
     block = d.s.fuse(*blocks) if len(blocks) > 1 else blocks[0]
     d.s.bind(block, "blockIdx.x")
-    d.s.annotate(block, "min_blocks", d.choice(f"{producer}.min_blocks", TOGETHER))
+    if d.target.kind == "cuda":
+        d.s.annotate(block, "min_blocks", d.choice(f"{producer}.min_blocks", TOGETHER))
     _bind(d, threads)
     for x in rest:
         d.s.unroll(x)
@@ -184,18 +185,22 @@ def _accumulate(
 
 def _in_order(d: Draft, producer: str, reduce: list[Loop], share: bool) -> tuple[list[str], Loop, list[str]]:
     """Loops around that along which operands are fetched, that one, and loops within what is fetched at a
-    time: the taps of a window may be either, but are fetched together where they lie side by side."""
-    length = {x.var: extent(x) or LONG for x in reduce}
-    long = max(reversed(reduce), key=lambda x: length[x.var])
-    others = [x.var for x in reduce if x is not long]
-    taps = math.prod(length[v] for v in others)
-    if not share or taps > TAPS:
-        return [x.var for x in reduce[:-1]], reduce[-1], []
-    if taps == 1 or (
-        long is reduce[-1] and d.choose(f"{producer}.taps", ("around", "together")) == "around"
-    ):
-        return others, long, []
-    return [], long, others
+    time: the taps of a window may be either. Apart, each is fetched along the last axis."""
+    *others, last = reduce
+    long = _longest(reduce)
+    rest = [x for x in reduce if x is not long]
+    taps = math.prod(extent(x) or LONG for x in rest)
+    if taps == 1:
+        return [x.var for x in rest], long, []
+    if share and taps <= TAPS and extent(long):
+        if d.choose(f"{producer}.taps", ("apart", "together")) == "together":
+            return [], long, [x.var for x in rest]
+    return [x.var for x in others], last, []
+
+
+def _longest(reduce: Sequence[Loop]) -> Loop:
+    """The last of the longest; one that is still open is part of a long one."""
+    return max(reversed(reduce), key=lambda x: extent(x) or LONG)
 
 
 def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
@@ -237,15 +242,13 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
 
 
 def _along_reduction(d: Draft, producer: str, buffer: str) -> bool:
-    """Whether the last index of what a product reads moves with its reduction alone: then threads side by
-    side read rows, not neighbours."""
+    """Whether the last index of what a product reads moves with its longest reduction alone: then threads
+    side by side read rows, not neighbours."""
     b = d.block(producer)
     n = extents(b)
-    reduce = [i.var for i in b.iters if i.kind == "reduce"]
+    long = max(reversed([i.var for i in b.iters if i.kind == "reduce"]), key=lambda v: n[v] or LONG)
     (read,) = (x for x in operands(b) if x.buffer == buffer)
-    if not read.indices or not (moving := E.variables(read.indices[-1])) <= set(reduce):
-        return False
-    return all(n[v] == 0 or n[v] > TAPS for v in moving)
+    return bool(read.indices) and E.variables(read.indices[-1]) == {long}
 
 
 def _inline_paddings(d: Draft, producer: str) -> None:

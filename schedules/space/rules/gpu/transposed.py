@@ -6,7 +6,7 @@ the square is padded, so that its columns do not all lie in one bank (Ruetsch an
 
 from __future__ import annotations
 
-from schedules.expr import Var
+from schedules.expr import Const, Var
 from schedules.ir import Block, Nest
 from schedules.nest import reads
 from schedules.space.rules.patterns import extents, spatial
@@ -26,12 +26,14 @@ def read_across(nest: Nest, b: Block) -> tuple[str, str] | None:
         return None
     every = list(reads(b))
     for x in every:
-        last = x.indices[-1] if x.indices else None
-        if sum(y.buffer == x.buffer for y in every) > 1 or nest.buffer(x.buffer).scope != "global":
+        moving = [i.name for i in x.indices if isinstance(i, Var)]
+        plain = len(set(moving)) == len(moving) and all(isinstance(i, (Var, Const)) for i in x.indices)
+        once = sum(y.buffer == x.buffer for y in every) == 1
+        if not plain or not once or nest.buffer(x.buffer).scope != "global":
             continue
-        if isinstance(last, Var) and last.name in axes[:-1] and n[last.name] >= LEAST:
-            if Var(axes[-1]) in x.indices:
-                return x.buffer, last.name
+        last = x.indices[-1] if x.indices else None
+        if isinstance(last, Var) and last.name in axes[:-1] and n[last.name] >= LEAST and axes[-1] in moving:
+            return x.buffer, last.name
     return None
 
 
