@@ -173,7 +173,7 @@ def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Resu
         if peers is None:
             skipped = dict.fromkeys(PEERS, reason)
             return found | {"times_s": {"autotune": kernel.time(repeat=3)}, "skipped": skipped}
-        times, skipped = peers.compare(kernel, w, o.peers.split(","))
+        times, skipped = peers.compare(kernel, w, o.peers)
         return found | {"times_s": times, "skipped": skipped}
 
 
@@ -315,7 +315,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--trials", type=int, help="end the tuning of a task earlier, after so many")
     p.add_argument("--db", type=Path, help="keep what is tuned in this log")
     p.add_argument("--parts", type=int, default=20, help="of the suite, each a step")
-    p.add_argument("--peers", default=",".join(PEERS), help="only these, separated by commas")
+    p.add_argument("--peers", type=lambda s: s.split(","), default=PEERS, help="only these, with commas")
     p.add_argument("--steps", help="only these, separated by commas")
     p.add_argument("--markdown", action="store_true", help="print the table of --out and stop")
     p.add_argument("--child", help=argparse.SUPPRESS)
@@ -339,7 +339,7 @@ def main() -> int:
         n = content["parts"]
         print(f"{o.out} has the suite in {n} parts: give --parts {n}, or another --out", file=sys.stderr)
         return 2
-    if strange := [p for p in o.peers.split(",") if p not in PEERS]:
+    if strange := [p for p in o.peers if p not in PEERS]:
         print(f"no peer {strange[0]!r}; they are {', '.join(PEERS)}", file=sys.stderr)
         return 2
     wanted = [s.strip() for s in o.steps.split(",")] if o.steps else steps(o)

@@ -24,9 +24,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from schedules import ops
+from schedules.ir import Nest
 from schedules.model import Target, Trace, canonical
 from schedules.schedule import Schedule
-from schedules.space.gpu import seconds
+from schedules.space import gpu
 
 APART = 0.05  # of the logarithm of a time: candidates nearer than that count as equals
 FIRST = 8
@@ -54,6 +55,12 @@ class Task:
         return float(self.measured.min() / self.measured[order].min())
 
 
+def estimate(nest: Nest, target: Target) -> float:
+    """Seconds that a nest without holes takes, by the estimate."""
+    features = gpu.Features(gpu.analyse(nest), (), gpu.Machine.of(target))
+    return float(features(np.zeros((1, 0), np.int64))[0, gpu.FEATURE_NAMES.index("est_time_s")])
+
+
 def tasks(path: Path, every: int = 1) -> Iterator[Task]:
     """The tasks of an export, of the trials every so many one."""
     workloads, targets = {}, {}
@@ -73,7 +80,7 @@ def tasks(path: Path, every: int = 1) -> Iterator[Task]:
         dag = ops.workload(w["op"], params, w["definition"]["dag"]["inputs"][0][2], layout).dag
         chosen, t = found[::every], targets[target]
         traces = [Trace.from_json(canonical(x["trace"])) for x in chosen]
-        estimates = [seconds(Schedule.replay(dag, trace, t).nest, t) for trace in traces]
+        estimates = [estimate(Schedule.replay(dag, trace, t).nest, t) for trace in traces]
         name = " ".join([w["op"], *(f"{k}={v}" for k, v in w["params"].items())])
         yield Task(name, np.array([x["time_s"] for x in chosen]), np.array(estimates))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.codegen import cxx
+from autotune.codegen import cxx, emulator
 from autotune.measure.check import Checker
 from schedules import ops, te
 from schedules.dag import ComputeDAG
@@ -118,3 +118,26 @@ def sampled(dag: ComputeDAG, each: int, seed: int = 0) -> Iterator[tuple[str, Tr
 
 def program(dag: ComputeDAG, trace: Trace) -> GridProgram:
     return lower_simt(Schedule.replay(dag, trace, TARGET).nest)
+
+
+def _some(c: Case, count: int) -> list[tuple[str, GridProgram]]:
+    each = -(-count // len(space(c.dag).sketches))
+    return [(name, program(c.dag, trace)) for name, trace in sampled(c.dag, each)][:count]
+
+
+def emulate(c: Case, count: int) -> None:
+    need_cxx()
+    found = _some(c, count)
+    obj = emulator.build(*(p for _, p in found))
+    for n, (name, p) in enumerate(found):
+        outputs = c.poisoned()
+        fault = emulator.run(obj, p, [*c.inputs, *outputs], n)
+        assert fault is None, f"{name}: {fault}"
+        c.check(outputs, name)
+
+
+def workload_case(op: str, params: dict[str, object]) -> Case:
+    workload = ops.workload(op, params)
+    rng = np.random.default_rng(1)
+    inputs = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in workload.dag.inputs)
+    return Case(workload.dag, inputs, tuple(ops.reference(workload, list(inputs))))

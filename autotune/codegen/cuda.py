@@ -42,8 +42,8 @@ _FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
 
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:
-    together = [v for x in kernel.blocks for k, v in x.annotations if k == "min_blocks" and v != 1]
-    bounds = ", ".join(map(str, [kernel.threads, *together[:1]]))
+    together = next((v for x in kernel.blocks for k, v in x.annotations if k == "min_blocks"), 1)
+    bounds = f"{kernel.threads}, {together}" if together != 1 else kernel.threads
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({params})'
 
 

@@ -138,14 +138,16 @@ class Arena:
         self._free: list[tuple[int, int]] = []
         sizes = [p.nbytes for p in params]
         pages = all(n % PAGE == 0 for n in sizes)
-        names = ["begin"] if pages or elsewhere else ["end", "begin"]
-        if any(n % LINE == 0 for n in sizes) and not elsewhere:
-            names.append("shifted")
+        names = ["begin"]
+        if not elsewhere:
+            ends = [] if pages else ["end"]
+            shifted = ["shifted"] if any(n % LINE == 0 for n in sizes) else []
+            names = [*ends, "begin", *shifted, "timing"]
         tight = [self._region(_pages(n)) for n in sizes]
         self.placements: list[Placement] = []
         filled: set[int] = set()  # regions of inputs, read-only from then on
         self._written: dict[int, int] = {}  # regions of outputs and their bytes
-        for name in names if elsewhere else [*names, "timing"]:
+        for name in names:
             pointers = []
             for i, (p, n) in enumerate(zip(params, sizes)):
                 is_input = i < self.n_inputs

@@ -65,7 +65,7 @@ class OnDevice:
         wanted = [(p.dtype, p.shape) for p in arena.params]
         if [(a.dtype, a.shape) for a in self._object.code.params] != wanted:
             raise CompileError("the code takes other arrays than this workload")
-        self.placements = arena.placements[:1]
+        self.placements = arena.placements
         self._arrays = arrays
         self._warm = self._first = False
 

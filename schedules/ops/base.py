@@ -18,6 +18,7 @@ from schedules.errors import WorkloadError
 Array = NDArray[Any]
 Params = Mapping[str, Any]
 FLOATS = (HALF, "float32", "float64")
+PIECE = 1 << 16  # elements of a reference at a time
 MAX_ELEMENTS = 2**34  # of one tensor: 64 GiB in float32
 
 
@@ -146,6 +147,15 @@ def stored(t: te.Tensor, dtype: str) -> te.Tensor:
     if t.dtype == dtype:
         return t
     return te.compute(t.shape, lambda *at: te.cast(t[at], dtype), f"{t.name}_{dtype}")
+
+
+def piecewise(f: Callable[..., Array], dtype: str, *arrays: Array) -> Array:
+    """``f`` of so many first indices of the arrays at a time that their float64 copies stay in a cache."""
+    out = np.empty(arrays[0].shape, dtype)
+    step = max(1, PIECE * len(out) // max(1, out.size))
+    for lo in range(0, len(out), step):
+        out[lo : lo + step] = f(*(wide(x[lo : lo + step]) for x in arrays))
+    return out
 
 
 def wide(x: Array) -> Array:

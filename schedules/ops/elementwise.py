@@ -8,7 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, wide
+from schedules.ops.base import Array, Operator, Param, Params, piecewise
 
 
 def _add(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -26,12 +26,7 @@ def _fma(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
 
 def _fma_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    a, b, c, d = inputs
-    out = np.empty_like(a)
-    for lo in range(0, a.size, 2**20):  # in blocks, so that the float64 copies stay small
-        part = slice(lo, lo + 2**20)
-        out[part] = wide(d[part]) + (wide(a[part]) + b[part]) * c[part]
-    return [out]
+    return [piecewise(lambda a, b, c, d: d + (a + b) * c, dtype, *inputs)]
 
 
 def _permute(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from schedules import te
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+from schedules.ops.base import FLOATS, Array, Operator, Param, Params, piecewise, wide
 
 EPS = 1e-5  # of layer_norm
 RMS_EPS = 1e-6
-BLOCK = 1 << 16  # elements of a reference at a time
 
 
 def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -30,7 +29,7 @@ def _softmax_reference(p: Params, dtype: str, layout: str | None, inputs: Sequen
         e = np.exp(x - x.max(1, keepdims=True))
         return np.asarray(e / e.sum(1, keepdims=True))
 
-    return [_by_rows(inputs[0], dtype, rows)]
+    return [piecewise(rows, dtype, inputs[0])]
 
 
 def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -56,7 +55,7 @@ def _layer_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Seq
         d = x - x.mean(1, keepdims=True)
         return np.asarray(d / np.sqrt((d * d).mean(1, keepdims=True) + EPS) * gamma + beta)
 
-    return [_by_rows(inputs[0], dtype, rows)]
+    return [piecewise(rows, dtype, inputs[0])]
 
 
 def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
@@ -71,20 +70,11 @@ def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
 def _rms_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     gamma = wide(inputs[1])
-    return [
-        _by_rows(
-            inputs[0], dtype, lambda x: x / np.sqrt((x * x).mean(1, keepdims=True) + RMS_EPS) * gamma
-        )
-    ]
 
+    def rows(x: Array) -> Array:
+        return np.asarray(x / np.sqrt((x * x).mean(1, keepdims=True) + RMS_EPS) * gamma)
 
-def _by_rows(x: Array, dtype: str, rows: Callable[[Array], Array]) -> Array:
-    """A function of rows in float64, of so many at a time that they stay in a cache."""
-    out = np.empty(x.shape, dtype)
-    step = max(1, BLOCK // max(1, x.shape[1]))
-    for lo in range(0, len(x), step):
-        out[lo : lo + step] = rows(wide(x[lo : lo + step]))
-    return out
+    return [piecewise(rows, dtype, inputs[0])]
 
 
 _MN = (Param("m", "rows"), Param("n", "columns, normalised over"))

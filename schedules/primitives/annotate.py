@@ -54,9 +54,8 @@ class Annotate(Primitive):
             raise ScheduleError(
                 f"annotate {self.where}: {self.key} is {known.start} to {known.stop - 1}, not {self.value}"
             )
-        if self.where not in block_names(nest):
-            loop = find_loop(nest, self.where)
-        if self.key == "min_blocks" and (self.where in block_names(nest) or not bound_to(loop, "blockIdx")):
+        loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
+        if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
             raise ScheduleError(f"annotate {self.where}: min_blocks is of a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:

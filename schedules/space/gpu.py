@@ -9,7 +9,7 @@ which blocks compute and wait (docs/adr/0033).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,7 +84,7 @@ class Access:
     scope: str
     side_by_side: bool
     reuse: Expr
-    beside: Expr
+    adjacent: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,13 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
 
 
 def _min_blocks(s: Stmt) -> Expr:
-    marks = (x.annotations for x in walk(s) if bound_to(x, "blockIdx"))
-    return next((as_expr(v) for m in marks for k, v in m if k == "min_blocks"), Const(1))
+    hint = _hint((x for x in walk(s) if isinstance(x, Loop) and bound_to(x, "blockIdx")), "min_blocks")
+    return Const(1) if hint is None else hint
+
+
+def _hint(where: Iterable[Loop | Block], key: str) -> Expr | None:
+    """What the first of these says that has such a hint; None where none has."""
+    return next((as_expr(v) for x in where for k, v in x.annotations if k == key), None)
 
 
 def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
@@ -179,14 +184,15 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
         if spans[d] == size:  # nothing could be told, but lowering may: what loops overrun counts then
             told = [s for s in (span(at[d], inner) for at in places) if s is not None]
             spans[d] = functools.reduce(E.maximum, [n for _, n in told], size)
-    pads = [as_expr(x) for b in writers(nest, name) for k, x in b.annotations if k == "pad"]
-    return product([*spans[:-1], spans[-1] + pads[0]] if pads and spans else spans)
+    pad = _hint(writers(nest, name), "pad")
+    return product([*spans[:-1], spans[-1] + pad] if pad is not None and spans else spans)
 
 
 def _ahead(s: Stmt, b: Block) -> Expr:
     """1 where a loop around the block asks for what it writes to be loaded ahead, into registers."""
-    marks = (x.annotations for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop))
-    return next((as_expr(v) for m in marks for k, v in m if k == "prefetch"), Const(0))
+    path = path_to(s, lambda x: x is b) or ()
+    hint = _hint((x for x in path if isinstance(x, Loop)), "prefetch")
+    return Const(0) if hint is None else hint
 
 
 def _fetched(s: Stmt, b: Block) -> Expr:
@@ -223,16 +229,16 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         used = frozenset().union(*(E.variables(bound(b, i)) for i in ix)) if ix else frozenset()
         return product([x.extent for x in unrolled if x.var not in used])
 
-    def beside(name: str, ix: tuple[Expr, ...]) -> Expr:
+    def adjacent(name: str, ix: tuple[Expr, ...]) -> Expr:
         steps = affine.linear(bound(b, ix[-1]))[0] if ix else {}
         near = product([x.extent for x in unrolled if steps.get(Var(x.var)) == Const(1)])
-        pads = [as_expr(x) for w in writers(nest, name) for k, x in w.annotations if k == "pad"]
-        return near if not pads else E.minimum(near, 4 - pads[0] % 4)
+        pad = _hint(writers(nest, name), "pad")
+        return near if pad is None else E.minimum(near, 4 - pad % 4)
 
     found = tuple(
         Access(
             ITEMSIZE[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix),
-            beside(name, ix),
+            adjacent(name, ix),
         )
         for name, ix in places
     )  # fmt: skip
@@ -343,12 +349,12 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
         for a in w.accesses:
             times = n / number(a.reuse, env)
             if a.scope == "shared":
-                wide = np.clip(number(a.beside, env), 1.0, 4.0)
+                wide = np.clip(number(a.adjacent, env), 1.0, 4.0)
                 near = near + times * np.where(wide >= 4, 0.4, np.where(wide >= 2, 0.6, 1.0))
                 loads = loads + times / wide
             elif a.scope == "global":
-                near = near + times / np.clip(number(w.lanes, env), 1.0, 4.0)
-                loads = loads + times / np.clip(number(w.lanes, env), 1.0, 4.0)
+                single = times / np.clip(number(w.lanes, env), 1.0, 4.0)
+                near, loads = near + single, loads + single
                 far = far + times * a.item
                 scattered = scattered + times * a.item * (not a.side_by_side)
     waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
@@ -373,12 +379,6 @@ def _measure(k: KernelFacts, env: Columns, m: Machine) -> dict[str, Number]:
         "waits": waits, "cycles": wave, "lanes": lanes, "intensity": flops / np.maximum(far, 1.0),
         "warp_use": warp_use, "est_s": seconds,
     }  # fmt: skip
-
-
-def seconds(nest: Nest, target: Target) -> float:
-    """The estimate for a nest whose holes are all filled: the sum over its kernels."""
-    machine, env = Machine.of(target), Columns()
-    return sum(float(_measure(k, env, machine)["est_s"]) for k in analyse(nest))
 
 
 class Features:

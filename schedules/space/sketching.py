@@ -96,6 +96,10 @@ class Draft:
         own = {id(x) for x in walk(subtree_of(self.s.nest, name))}
         return [x for x in self.loops(name) if id(x) in own]
 
+    def fused(self, loops: Sequence[str]) -> str:
+        """Loops within each other as one; one alone is that already."""
+        return self.s.fuse(*loops) if len(loops) > 1 else loops[0]
+
     def dtype(self, block: Block) -> str:
         return self.s.nest.buffer(block.writes[0].buffer).dtype
 

@@ -23,7 +23,7 @@ def schedule_elementwise(d: Draft, name: str) -> None:
     if not loops:
         return
     if _walks_in_order(b):
-        flat = d.s.fuse(*loops) if len(loops) > 1 else loops[0]
+        flat = d.fused(loops)
         _tile_flat(d, name, flat)
     else:
         _tile_axes(d, name, loops)

@@ -59,7 +59,7 @@ def schedule_rows(d: Draft, root: str) -> None:
     rows = loops[:rank]
     row = None
     if rows:
-        row = d.s.fuse(*rows) if len(rows) > 1 else rows[0]
+        row = d.fused(rows)
     if row is not None:
         compute_stages_at(d, root, row)
         inside = [x for x in d.s.blocks() if row in {y.var for y in d.loops(x)}]

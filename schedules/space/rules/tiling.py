@@ -94,7 +94,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         outer, place = _block_for_caches(d, plan)
     else:
         outer = _tile_for_registers(d, plan)
-    tiles = d.s.fuse(*outer) if len(outer) > 1 else outer[0]
+    tiles = d.fused(outer)
     _place_producers(d, producer, pack_name, tiles, steady)
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)

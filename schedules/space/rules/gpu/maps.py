@@ -18,7 +18,7 @@ def schedule_map(d: Draft, name: str) -> None:
     loops = [x.var for x in d.loops(name)]
     last = extent(d.loops(name)[-1])
     lanes = d.choice(f"{name}.vec", lanes_of(last, d.dtype(b)))
-    flat = d.s.fuse(*loops) if len(loops) > 1 else loops[0]
+    flat = d.fused(loops)
     total = 1
     for i in b.iters:
         total *= int(getattr(i.extent, "value", 1))

@@ -17,7 +17,7 @@ def schedule_plainly(d: Draft, name: str) -> None:
         return
     if reduce:
         d.s.reorder(*spatial, *reduce)
-    flat = d.s.fuse(*spatial) if len(spatial) > 1 else spatial[0]
+    flat = d.fused(spatial)
     block, thread = d.s.split(flat, (None, d.choice(f"{name}.threads", THREADS)))
     d.s.bind(block, "blockIdx.x")
     d.s.bind(thread, "threadIdx.x")

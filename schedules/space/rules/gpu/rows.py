@@ -171,7 +171,7 @@ def _thread_map(
 ) -> None:
     """An elementwise stage: its loop over rows, and the rest, if any, over the threads of a row."""
     if rest:
-        flat = d.s.fuse(*rest) if len(rest) > 1 else rest[0]
+        flat = d.fused(rest)
         whole, v = d.s.split(flat, (None, lanes))
         outer, thread = d.s.split(whole, (None, threads))
         d.s.reorder(thread, outer, v)

@@ -98,7 +98,7 @@ def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
         rest.append(v)
         (vectors if c.vector else rest).append(i)
     d.s.reorder(*blocks, *threads, *rest, *vectors)
-    block = d.s.fuse(*blocks) if len(blocks) > 1 else blocks[0]
+    block = d.fused(blocks)
     d.s.bind(block, "blockIdx.x")
     if d.target.kind == "cuda":
         d.s.annotate(block, "min_blocks", d.choice(f"{producer}.min_blocks", TOGETHER))
@@ -187,7 +187,8 @@ def _in_order(d: Draft, producer: str, reduce: list[Loop], share: bool) -> tuple
     """Loops around that along which operands are fetched, that one, and loops within what is fetched at a
     time: the taps of a window may be either. Apart, each is fetched along the last axis."""
     *others, last = reduce
-    long = _longest(reduce)
+    name = _longest({x.var: extent(x) for x in reduce})
+    (long,) = (x for x in reduce if x.var == name)
     rest = [x for x in reduce if x is not long]
     taps = math.prod(extent(x) or LONG for x in rest)
     if taps == 1:
@@ -198,9 +199,9 @@ def _in_order(d: Draft, producer: str, reduce: list[Loop], share: bool) -> tuple
     return [x.var for x in others], last, []
 
 
-def _longest(reduce: Sequence[Loop]) -> Loop:
-    """The last of the longest; one that is still open is part of a long one."""
-    return max(reversed(reduce), key=lambda x: extent(x) or LONG)
+def _longest(lengths: Mapping[str, int]) -> str:
+    """The last of the longest; one that is still open, 0, is part of a long one."""
+    return max(reversed([*lengths]), key=lambda name: lengths[name] or LONG)
 
 
 def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
@@ -215,7 +216,7 @@ def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor
 
 def _bind(d: Draft, threads: list[str]) -> None:
     if threads:
-        d.s.bind(d.s.fuse(*threads) if len(threads) > 1 else threads[0], "threadIdx.x")
+        d.s.bind(d.fused(threads), "threadIdx.x")
 
 
 def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
@@ -229,7 +230,7 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
     if rows:
         d.s.annotate(copy, "pad", PAD // ITEMSIZE[d.dtype(d.block(copy))])
     own = [x.var for x in d.own_loops(copy)]
-    flat = d.s.fuse(*own) if len(own) > 1 else own[0]
+    flat = d.fused(own)
     last = extents(d.block(copy))
     contiguous = last[d.block(copy).iters[-1].var]
     lanes = d.choice(f"{copy}.vec", lanes_of(contiguous, d.dtype(d.block(copy))))
@@ -246,7 +247,7 @@ def _along_reduction(d: Draft, producer: str, buffer: str) -> bool:
     side by side read rows, not neighbours."""
     b = d.block(producer)
     n = extents(b)
-    long = max(reversed([i.var for i in b.iters if i.kind == "reduce"]), key=lambda v: n[v] or LONG)
+    long = _longest({i.var: n[i.var] for i in b.iters if i.kind == "reduce"})
     (read,) = (x for x in operands(b) if x.buffer == buffer)
     return bool(read.indices) and E.variables(read.indices[-1]) == {long}
 

@@ -53,7 +53,7 @@ def schedule_transposed(d: Draft, name: str, buffer: str, axis: str) -> None:
     d.s.compute_at(copy, block)
     d.s.annotate(copy, "pad", PAD)
     for own in ([x.var for x in d.own_loops(copy)], [inner, inner_last]):
-        flat = d.s.fuse(*own) if len(own) > 1 else own[0]
+        flat = d.fused(own)
         turns, thread = d.s.split(flat, (None, threads))
         d.s.reorder(thread, turns)
         d.s.bind(thread, "threadIdx.x")
