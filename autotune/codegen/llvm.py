@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.codegen.llvm_address import Place
-from autotune.codegen.llvm_driver import ROOT_TOKEN, THREAD_TOKEN, driver
+from autotune.codegen.llvm_driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver, first_of
 from autotune.codegen.llvm_expr import CodegenError
 from autotune.codegen.llvm_room import room
 from autotune.codegen.llvm_scope import Scope, Scopes
@@ -429,18 +429,20 @@ class _Function:
             f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
             f" {{\n{text}\n  ret void\n}}"
         )
-        chunk = dict(s.annotations).get("chunk", 0)
-        assert isinstance(chunk, int)
+        hinted = dict(s.annotations).get("chunk", 0)
+        assert isinstance(hinted, int)
+        threads = sh.threads
+        chunk = hinted or max(1, n // (16 * threads))
         end = FENCE if sh.func.streamed else ""
-        sh.functions.append(
-            driver(name, n, chunk or max(1, n // (16 * sh.threads)), sh.func.params, outer, s.var, end)
-        )
-        slots = 3 + len(outer)
+        sh.functions.append(driver(name, n, chunk, threads, sh.func.params, outer, s.var, end))
+        counters = threads * SHARE
         ctx = self.s.fresh("ctx")
-        self.allocas.append(f"  {ctx} = alloca [{slots} x i64], align {ALIGN}")
-        self.s.do(f"store atomic i64 0, ptr {ctx} monotonic, align 8")
+        self.allocas.append(f"  {ctx} = alloca [{counters + 2 + len(outer)} x i64], align {ALIGN}")
+        for t in range(threads):
+            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {t * SHARE}")
+            self.s.do(f"store atomic i64 {first_of(t, n, threads)}, ptr {p} monotonic, align 8")
         for k, v in enumerate(["ptr %args", "ptr %scratch", *(f"i64 {self._ref(v)}" for v in outer)]):
-            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {k + 1}")
+            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {counters + k}")
             self.s.do(f"store {v}, ptr {p}, align 8")
         sh.declares.setdefault("declare void @at_parallel(ptr, ptr, i32)")
         self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")

@@ -15,7 +15,7 @@ from schedules.primitives.base import Primitive, require_serial
 
 @dataclass(frozen=True)
 class Parallel(Primitive):
-    """Mark a loop: threads claim its iterations in chunks, in no order.
+    """Mark a loop: threads claim its iterations in chunks, each those of its own share first, in no order.
 
     Legal when no two iterations write the same element of a buffer that outlives the iteration:
     not over a reduction (rfactor it first), and not inside another parallel loop. Cost: a wake-up
