@@ -351,7 +351,7 @@ def test_text_compiles_and_calls_only_libc(triple: str) -> None:
     assert declared == {
         *("pthread_create", "pthread_attr_init", "pthread_attr_setdetachstate", "pthread_attr_setstacksize"),
         *("pthread_attr_destroy", "pthread_sigmask", "sigfillset", "sigdelset", "clock_gettime"),
-        *("sched_yield", "sched_getcpu", "sched_getaffinity", "sched_setaffinity", "syscall"),
+        *("sched_yield", "sched_getcpu", "sched_getaffinity", "sched_setaffinity", "memcmp", "syscall"),
     }
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="default")
     assembly = machine.emit_assembly(module)
@@ -381,6 +381,8 @@ def rest():  # until the worker sleeps: it may be on its way to another CPU
         time.sleep(0.001)
     time.sleep(0.002)
 os.sched_setaffinity(0, {here})
+rest()
+kernel(data)  # so that it rests elsewhere
 moved = 0
 for alone in [True] * 3 + [False] * 20:  # the worker may use the caller's CPU only, then any
     rest()
@@ -389,7 +391,8 @@ for alone in [True] * 3 + [False] * 20:  # the worker may use the caller's CPU o
         os.sched_setaffinity(worker, every)
     assert np.allclose(kernel(data), np.exp(1.0), rtol=1e-5)
     rest()
-    assert os.sched_getaffinity(worker) == ({here} if alone else every)
+    # asleep it may not use the caller's CPU, unless it has no other
+    assert os.sched_getaffinity(worker) == ({here} if alone else every - {here})
     moved += not alone and cpu(worker) != here
 print("moved", moved)
 """
@@ -400,6 +403,36 @@ def test_a_worker_leaves_the_cpu_of_its_caller() -> None:
     done = subprocess.run([sys.executable, "-c", ON_ONE_CPU], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) >= 10, done.stdout
+
+
+RESTS_ELSEWHERE = """
+import threading
+rows = (16, 1 << 19)
+x = te.placeholder(rows, "float32", name="x")
+s = at.Schedule([x, te.compute(rows, lambda i, j: te.exp(-te.exp(-te.exp(x[i, j]))), name="y")])
+s.parallel(s.loops("y")[0])
+os.sched_setaffinity(0, every)  # threads are counted by the CPUs of who builds
+long = at.build(s, threads=2)
+os.sched_setaffinity(0, {here})
+many, out = np.zeros(rows, "f4"), np.zeros(rows, "f4")
+free = 0
+for _ in range(20):
+    rest()
+    assert os.sched_getaffinity(worker) == every - {here} and cpu(worker) != here
+    call = threading.Thread(target=long, args=(many,), kwargs={"out": out})
+    call.start()
+    while call.is_alive() and not free:
+        free += os.sched_getaffinity(worker) == every
+    call.join()
+assert free, "a worker may go anywhere while it is awake"
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_worker_that_sleeps_is_not_woken_on_the_cpu_of_its_caller() -> None:
+    script = ON_ONE_CPU[: ON_ONE_CPU.index("moved = 0")] + RESTS_ELSEWHERE
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

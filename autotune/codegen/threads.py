@@ -19,10 +19,11 @@ All coordination is one 64-bit word, so that every decision is one compare-and-s
 
 The generation is also the futex word. Workers spin for about SPIN_NS after the last job that they were asked
 to join, then sleep; the caller makes the waking system call only if one that it needs is asleep. Linux often
-wakes a worker on the CPU of the caller, which computes meanwhile, and leaves both there for tens of
-milliseconds (seen on two CPUs in processes with other threads: no gain from the second thread); a worker that
-finds itself there moves to another CPU before it joins. The module calls only libc: pthread_create and its
-attributes, signal sets, clock_gettime, sched_yield, sched_getcpu, sched_get/setaffinity, syscall(futex).
+wakes a worker on the CPU of the caller, which computes meanwhile, and leaves it waiting there for
+milliseconds (two CPUs: 2 to 5 after most rests, without the second thread); so a worker may not use the
+caller's CPU while it sleeps, and one that finds itself there moves to another before it joins. The module
+calls only libc: pthread_create and its attributes, signal sets, clock_gettime, sched_yield, sched_getcpu,
+sched_get/setaffinity, memcmp, syscall(futex).
 
 The code must stay mapped until the process ends, as workers are never joined.
 """
@@ -103,6 +104,7 @@ declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
+declare i32 @memcmp(ptr, ptr, i64)
 $declare_pause
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
@@ -229,6 +231,8 @@ unlock:
 define internal ptr @at_worker(ptr %argument) nounwind {
 entry:
   %time = alloca { i64, i64 }, align 8
+  %cpus = alloca [128 x i8], align 8
+  %others = alloca [128 x i8], align 8
   %packed = ptrtoint ptr %argument to i64
   %tid.wide = and i64 %packed, 65535
   %tid = trunc i64 %tid.wide to i32
@@ -241,7 +245,7 @@ entry:
 ; Spin anew from now on. %known is the generation last looked at: one more job is open to us when it changes.
 restart:
   %known = phi i64 [ %first, %entry ], [ %generation, %joined ], [ %generation, %missed ],
-    [ %relax.known, %awoken ]
+    [ %relax.known, %awoken ], [ %relax.known, %free ]
   %start = call i64 @at_now(ptr %time)
   br label %poll
 
@@ -318,6 +322,9 @@ time.left:
   br label %poll
 
 sleep:
+  ; Woken on the caller's CPU it would wait there for milliseconds, until it is moved or the caller rests.
+  %caller = load atomic i32, ptr @at_home monotonic, align 4
+  %avoids = call i1 @at_avoid(i32 %caller, ptr %cpus, ptr %others)
   ; seq_cst store before the kernel's comparison of the generation, which it does under its own lock with full
   ; barriers: see `publish`. If a job was opened meanwhile, the comparison fails and the call returns at once.
   store atomic i8 1, ptr %flag seq_cst, align 1
@@ -329,15 +336,17 @@ sleep:
 ; A stale flag would only cost a caller one needless system call, so monotonic will do.
 awoken:
   store atomic i8 0, ptr %flag monotonic, align 1
+  br i1 %avoids, label %free, label %restart
+
+free:
+  call void @at_free(ptr %cpus, ptr %others)
   br label %restart
 }
 
-; Nanoseconds of the monotonic clock, for differences.
-; Go to another of the CPUs that this thread may use. False where there is none.
-define internal i1 @at_move(i32 %cpu) noinline nounwind {
+; Run on any CPU that this thread may use but this one: %all has what it might use, %others what it may now.
+; False where there is no other, and nothing changed.
+define internal i1 @at_avoid(i32 %cpu, ptr %all, ptr %others) noinline nounwind {
 entry:
-  %all = alloca [128 x i8], align 8
-  %others = alloca [128 x i8], align 8
   %known = icmp ult i32 %cpu, 1024
   br i1 %known, label %ask, label %stay
 
@@ -357,9 +366,38 @@ clear:
   %rest = xor i8 %one, -1
   %kept = and i8 %bits, %rest
   store i8 %kept, ptr %place, align 1
-  ; fails, and changes nothing, where no CPU is left; then the mask is as it was
+  ; fails, and changes nothing, where no CPU is left
   %left = call i32 @sched_setaffinity(i32 0, i64 128, ptr %others)
   %gone = icmp eq i32 %left, 0
+  ret i1 %gone
+
+stay:
+  ret i1 false
+}
+
+; The end of @at_avoid, unless somebody else has said meanwhile where this thread may run.
+define internal void @at_free(ptr %all, ptr %others) noinline nounwind {
+entry:
+  %now = alloca [128 x i8], align 8
+  %size = call i32 @sched_getaffinity(i32 0, i64 128, ptr %now)
+  %differs = call i32 @memcmp(ptr %now, ptr %others, i64 128)
+  %told = icmp ne i32 %differs, 0
+  br i1 %told, label %done, label %restore
+
+restore:
+  %restored = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
+  br label %done
+
+done:
+  ret void
+}
+
+; Go to another of the CPUs that this thread may use. False where there is none.
+define internal i1 @at_move(i32 %cpu) noinline nounwind {
+entry:
+  %all = alloca [128 x i8], align 8
+  %others = alloca [128 x i8], align 8
+  %gone = call i1 @at_avoid(i32 %cpu, ptr %all, ptr %others)
   br i1 %gone, label %restore, label %stay
 
 restore:
@@ -370,6 +408,7 @@ stay:
   ret i1 false
 }
 
+; Nanoseconds of the monotonic clock, for differences.
 define internal i64 @at_now(ptr %time) nounwind {
   %status = call i32 @clock_gettime(i32 1, ptr %time)
   %seconds = load i64, ptr %time, align 8
