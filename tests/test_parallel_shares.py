@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite.binding as llvm
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.codegen.llvm_driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver, first_of
+from autotune.codegen.llvm_driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from schedules.ir import Buffer
 
 THREAD_BYTES = 64  # of scratch memory, by which the body tells who runs it
@@ -43,9 +44,9 @@ define void @enter(ptr %ctx, i32 %tid) {{
 class ParallelLoop:
     """A compiled driver; threads enter a job of it in the order in which the test sends them."""
 
-    def __init__(self, n: int, chunk: int, threads: int) -> None:
-        self.n, self.threads = n, threads
-        text = driver("loop", n, chunk, threads, [Buffer("log", (1,), "int64")], [], "i", "")
+    def __init__(self, n: int, chunk: int, shares: int) -> None:
+        self.n, self.shares = n, shares
+        text = driver("loop", n, chunk, shares, [Buffer("log", (1,), "int64")], [], "i", "")
         text = text.replace(THREAD_TOKEN, str(THREAD_BYTES)).replace(ROOT_TOKEN, "0")
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -58,12 +59,10 @@ class ParallelLoop:
 
     def begin(self) -> None:
         """A new job."""
-        self.log = np.zeros(1 + 2 * (self.n + 1), np.int64)
+        self.log = np.zeros(1 + 2 * (self.n + 1) * (self.shares + 1), np.int64)  # even if all run all
         self.args = np.array([self.log.ctypes.data], np.int64)
-        counters = self.threads * SHARE
-        self.ctx = np.zeros(counters + 2, np.int64)
-        self.ctx[:counters:SHARE] = [first_of(t, self.n, self.threads) for t in range(self.threads)]
-        self.ctx[counters:] = self.args.ctypes.data, 1 << 20  # arguments, and scratch that nobody writes
+        self.ctx = np.zeros(self.shares * SHARE + 2, np.int64)
+        self.ctx[-2:] = self.args.ctypes.data, 1 << 20  # arguments, and scratch that nobody writes
 
     def run(self, tid: int) -> None:
         self.enter(self.ctx.ctypes.data, tid)
@@ -76,47 +75,58 @@ class ParallelLoop:
 
 
 def test_a_thread_begins_with_its_own_share_and_goes_on_with_the_next_ones() -> None:
-    loop = ParallelLoop(10, 2, 3)  # shares 0..2, 3..5, 6..9
+    loop = ParallelLoop(10, 2, 3)  # shares 0..3, 4..6, 7..9
     for _ in range(2):
         loop.begin()
         loop.run(1)
-        assert loop.done == [(1, i) for i in (3, 4, 5, 6, 7, 8, 9, 0, 1, 2)]
+        assert loop.done == [(1, i) for i in (4, 5, 6, 7, 8, 9, 0, 1, 2, 3)]
         loop.run(0)
         loop.run(2)
         assert len(loop.done) == 10  # who comes late finds nothing
 
 
+def test_threads_without_a_share_help() -> None:
+    loop = ParallelLoop(4, 1, 2)
+    loop.run(3)  # of four threads
+    assert loop.done == [(3, i) for i in (2, 3, 0, 1)]
+
+
 def test_chunks_end_with_the_share() -> None:
     loop = ParallelLoop(10, 4, 2)
-    loop.ctx[SHARE] = 8  # the other thread is at its last two iterations
+    loop.ctx[SHARE] = 3  # the other thread is at its last two iterations
     loop.run(0)
     assert loop.done == [(0, i) for i in (0, 1, 2, 3, 4, 8, 9)]
 
 
-@given(n=st.integers(0, 40), chunk=st.integers(1, 9), threads=st.integers(1, 6), data=st.data())
+@given(n=st.integers(0, 40), chunk=st.integers(1, 9), shares=st.integers(1, 6), data=st.data())
 def test_every_iteration_runs_once_whoever_comes(
-    n: int, chunk: int, threads: int, data: st.DataObject
+    n: int, chunk: int, shares: int, data: st.DataObject
 ) -> None:
-    come = data.draw(st.lists(st.integers(0, threads - 1), min_size=1, unique=True))
-    loop = ParallelLoop(n, chunk, threads)
-    for tid in come:
+    """Others have claimed some chunks of every share, which they run later."""
+    sizes = np.diff([-(-n * t // shares) for t in range(shares + 1)])
+    assert sizes.max() == sizes[0] and sizes.max() - sizes.min() <= 1
+    claimed = [data.draw(st.integers(0, -(-int(x) // chunk))) * chunk for x in sizes]
+    loop = ParallelLoop(n, chunk, shares)
+    loop.ctx[: shares * SHARE : SHARE] = claimed
+    for tid in data.draw(st.lists(st.integers(0, shares), min_size=1, unique=True)):
         loop.run(tid)
-    assert sorted(i for _, i in loop.done) == list(range(n))
+    begins = [-(-n * t // shares) for t in range(shares)]
+    theirs = [b + k for b, size, c in zip(begins, sizes, claimed, strict=True) for k in range(min(size, c))]
+    assert sorted([i for _, i in loop.done] + theirs) == list(range(n))
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_every_iteration_runs_once_with_all_at_once(threads: int) -> None:
-    loop = ParallelLoop(20_000, 1, threads)
+    n = 1_000_000
+    loop = ParallelLoop(n, 1, threads)
     with ThreadPoolExecutor(threads) as pool:
-        for _ in range(10):
+        for _ in range(100):
             loop.begin()
-            list(pool.map(loop.run, range(threads)))
-            assert sorted(i for _, i in loop.done) == list(range(20_000))
-
-
-@given(n=st.integers(0, 10_000), threads=st.integers(1, 200))
-def test_shares_are_as_even_as_can_be(n: int, threads: int) -> None:
-    bounds = [first_of(t, n, threads) for t in range(threads + 1)]
-    sizes = np.diff(bounds)
-    assert bounds[0] == 0 and bounds[-1] == n
-    assert sizes.min() >= 0 and sizes.max() - sizes.min() <= 1
+            start = threading.Barrier(threads)
+            list(pool.map(lambda tid, start=start: (start.wait(), loop.run(tid)), range(threads)))
+            assert loop.log[0] == n
+            who, what = loop.log[1 : 1 + 2 * n].reshape(-1, 2).T
+            np.testing.assert_array_equal(np.sort(what), np.arange(n))
+            if len(np.unique(who)) > 1:
+                return
+    raise AssertionError("no two threads ever took part")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.codegen.llvm_address import Place
-from autotune.codegen.llvm_driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver, first_of
+from autotune.codegen.llvm_driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm_expr import CodegenError
 from autotune.codegen.llvm_room import room
 from autotune.codegen.llvm_scope import Scope, Scopes
@@ -413,7 +413,7 @@ class _Function:
     # -- threads -------------------------------------------------------------------------------
 
     def parallel(self, s: Loop) -> None:
-        """The body becomes a function of the iteration; a driver claims chunks from a counter in its
+        """The body becomes a function of the iteration; a driver claims chunks from counters in its
         context and the thread pool runs that driver on every thread."""
         n = self.constant(s)
         sh = self.shared
@@ -431,16 +431,16 @@ class _Function:
         )
         hinted = dict(s.annotations).get("chunk", 0)
         assert isinstance(hinted, int)
-        threads = sh.threads
-        chunk = hinted or max(1, n // (16 * threads))
+        chunk = hinted or max(1, n // (16 * sh.threads))
+        shares = max(1, min(sh.threads, n))
         end = FENCE if sh.func.streamed else ""
-        sh.functions.append(driver(name, n, chunk, threads, sh.func.params, outer, s.var, end))
-        counters = threads * SHARE
+        sh.functions.append(driver(name, n, chunk, shares, sh.func.params, outer, s.var, end))
+        counters = shares * SHARE
         ctx = self.s.fresh("ctx")
         self.allocas.append(f"  {ctx} = alloca [{counters + 2 + len(outer)} x i64], align {ALIGN}")
-        for t in range(threads):
-            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {t * SHARE}")
-            self.s.do(f"store atomic i64 {first_of(t, n, threads)}, ptr {p} monotonic, align 8")
+        for k in range(0, counters, SHARE):
+            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {k}")
+            self.s.do(f"store atomic i64 0, ptr {p} monotonic, align 8")
         for k, v in enumerate(["ptr %args", "ptr %scratch", *(f"i64 {self._ref(v)}" for v in outer)]):
             p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {counters + k}")
             self.s.do(f"store {v}, ptr {p}, align 8")

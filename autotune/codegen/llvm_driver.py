@@ -9,19 +9,14 @@ from schedules.ir import Buffer
 ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"  # filled in when the module is done
 
 
-SHARE = 16  # words between the counters of two threads: two cache lines, as neighbours are fetched together
-
-
-def first_of(share: int, n: int, threads: int) -> int:
-    """Where the share of a thread begins, of ``n`` iterations."""
-    return n * share // threads
+SHARE = 16  # words between two counters: two cache lines, as neighbours are fetched together
 
 
 def driver(
     name: str,
     n: int,
     chunk: int,
-    threads: int,
+    shares: int,
     params: Sequence[Buffer],
     outer: Sequence[str],
     var: str,
@@ -30,16 +25,16 @@ def driver(
     """``void @name(ptr ctx, i32 tid)`` calls ``@name_body`` for every iteration of ``var`` that it claims, at
     most ``chunk`` at a time; ``end`` is run before it returns.
 
-    Each of ``threads`` threads has a share of the ``n`` iterations (`first_of`), and ``ctx`` a counter
-    of what is claimed of it. A thread begins with its own: from call to call it finds there what its core's
-    caches hold. Then it goes on with the next one's, who may be late, or not come at all (affinity
-    scheduling: Markatos & LeBlanc, 1994). ``ctx``: ``SHARE`` words a counter, arguments, scratch, variables
-    of loops around."""
+    The ``n`` iterations are ``shares`` contiguous shares, as even as can be and the first the largest, and
+    ``ctx`` counts what is claimed of each. A thread begins with the share of its number: from call to call
+    it finds there what its core's caches hold. Then it goes on with the next one's, whose thread may be late,
+    or not come at all (affinity scheduling: Markatos & LeBlanc, 1994). ``ctx``: `SHARE` words a counter, 0 at
+    first; arguments, scratch, variables of loops around."""
     lines = ["entry:"]
     for k, what in enumerate(["%args", "%scratch", *(f"%in_{v}" for v in outer)]):
         t = "ptr" if k < 2 else "i64"
         lines += [
-            f"  %c{k} = getelementptr i64, ptr %ctx, i64 {threads * SHARE + k}",
+            f"  %c{k} = getelementptr i64, ptr %ctx, i64 {shares * SHARE + k}",
             f"  {what} = load {t}, ptr %c{k}, align 8",
         ]
     for k, b in enumerate(params):
@@ -54,28 +49,32 @@ def driver(
         f"  %t1 = mul i64 %t, {THREAD_TOKEN}",
         f"  %t2 = add i64 %t1, {ROOT_TOKEN}",
         "  %thread = getelementptr i8, ptr %scratch, i64 %t2",
-        "  br label %share",
-        "share:",
+        "  br label %go",
+        "go:",
         "  %gone = phi i64 [ 0, %entry ], [ %gone1, %none ]",
         "  %turn = add i64 %t, %gone",
-        f"  %owner = urem i64 %turn, {threads}",
-        f"  %o1 = mul i64 %owner, {SHARE}",
-        "  %counter = getelementptr i64, ptr %ctx, i64 %o1",
-        "  %o2 = add i64 %owner, 1",
-        f"  %o3 = mul i64 %o2, {n}",
-        f"  %bound = udiv i64 %o3, {threads}",
+        f"  %share = urem i64 %turn, {shares}",
+        f"  %word = mul i64 %share, {SHARE}",
+        "  %counter = getelementptr i64, ptr %ctx, i64 %word",
+        f"  %b0 = mul i64 %share, {n}",
+        f"  %b1 = add i64 %b0, {shares - 1}",
+        f"  %begin = udiv i64 %b1, {shares}",
+        f"  %b2 = add i64 %b1, {n}",
+        f"  %bound = udiv i64 %b2, {shares}",
+        "  %size = sub i64 %bound, %begin",
         "  br label %look",
         "look:",
         # a plain look first: the line stays with its owner where nothing is left
         "  %seen = load atomic i64, ptr %counter monotonic, align 8",
-        "  %some = icmp slt i64 %seen, %bound",
+        "  %some = icmp slt i64 %seen, %size",
         "  br i1 %some, label %claim, label %none",
         "claim:",
         # claims need no order among themselves: results are published by the end of the job
-        f"  %first = atomicrmw add ptr %counter, i64 {chunk} monotonic",
-        "  %left = icmp slt i64 %first, %bound",
+        f"  %claimed = atomicrmw add ptr %counter, i64 {chunk} monotonic",
+        "  %left = icmp slt i64 %claimed, %size",
         "  br i1 %left, label %run, label %none",
         "run:",
+        "  %first = add i64 %begin, %claimed",
         f"  %end0 = add i64 %first, {chunk}",
         "  %over = icmp sgt i64 %end0, %bound",
         "  %end = select i1 %over, i64 %bound, i64 %end0",
@@ -88,8 +87,8 @@ def driver(
         "  br i1 %more, label %next, label %look",
         "none:",
         "  %gone1 = add i64 %gone, 1",
-        f"  %others = icmp ult i64 %gone1, {threads}",
-        "  br i1 %others, label %share, label %exit",
+        f"  %others = icmp ult i64 %gone1, {shares}",
+        "  br i1 %others, label %go, label %exit",
         "exit:",
         end,
         "  ret void",

@@ -7,7 +7,7 @@
 - `void @at_pool_reset()`: for the child after a fork, where the workers are gone;
 - `i32 @at_pool_workers()`: workers that were started.
 
-Work is claimed by chunks from an atomic counter in ctx, so a worker that comes late need not run at all: when
+Work is claimed by chunks from atomic counters in ctx, so a worker that comes late need not run at all: when
 the caller's fn returns, every chunk is claimed, the job is closed, and the caller waits only for workers
 that have entered. From then on nobody touches ctx, which may therefore live on the caller's stack.
 A second caller, from another thread or nested in a kernel, runs fn(ctx, 0) alone; so does everyone if no
@@ -20,8 +20,8 @@ All coordination is one 64-bit word, so that every decision is one compare-and-s
 The generation is also the futex word. Workers spin for about SPIN_NS after the last job that they were asked
 to join, then sleep; the caller makes the waking system call only if one that it needs is asleep. Linux often
 wakes a worker on the CPU of the caller, which computes meanwhile, and leaves it waiting there for
-milliseconds (two CPUs: 2 to 5 after most rests, without the second thread); so a worker may not use the
-caller's CPU while it sleeps, and one that finds itself there moves to another before it joins. The module
+milliseconds (two CPUs: 2 to 5 after most rests, without the second thread); so who sleeps may not use the
+CPU of its last caller, and one that finds itself with a caller moves to another before it joins. The module
 calls only libc: pthread_create and its attributes, signal sets, clock_gettime, sched_yield, sched_getcpu,
 sched_get/setaffinity, memcmp, syscall(futex).
 
@@ -231,8 +231,11 @@ unlock:
 define internal ptr @at_worker(ptr %argument) nounwind {
 entry:
   %time = alloca { i64, i64 }, align 8
+  ; The CPU that this worker may not use now, or -1; the CPUs that it might use before, and may now.
+  %avoided = alloca i32, align 4
   %cpus = alloca [128 x i8], align 8
   %others = alloca [128 x i8], align 8
+  store i32 -1, ptr %avoided, align 4
   %packed = ptrtoint ptr %argument to i64
   %tid.wide = and i64 %packed, 65535
   %tid = trunc i64 %tid.wide to i32
@@ -245,7 +248,7 @@ entry:
 ; Spin anew from now on. %known is the generation last looked at: one more job is open to us when it changes.
 restart:
   %known = phi i64 [ %first, %entry ], [ %generation, %joined ], [ %generation, %missed ],
-    [ %relax.known, %awoken ], [ %relax.known, %free ]
+    [ %relax.known, %awoken ]
   %start = call i64 @at_now(ptr %time)
   br label %poll
 
@@ -273,6 +276,7 @@ ours:
   br i1 %shares, label %move, label %look.open
 
 move:
+  call void @at_free(ptr %avoided, ptr %cpus, ptr %others)
   %moved = call i1 @at_move(i32 %cpu)
   br i1 %moved, label %lost, label %look.open
 
@@ -324,7 +328,20 @@ time.left:
 sleep:
   ; Woken on the caller's CPU it would wait there for milliseconds, until it is moved or the caller rests.
   %caller = load atomic i32, ptr @at_home monotonic, align 4
-  %avoids = call i1 @at_avoid(i32 %caller, ptr %cpus, ptr %others)
+  %still = load i32, ptr %avoided, align 4
+  %same = icmp eq i32 %still, %caller
+  br i1 %same, label %check.cpus, label %avoid
+
+check.cpus:
+  %kept = call i1 @at_may_use(ptr %others)
+  br i1 %kept, label %doze, label %avoid
+
+avoid:
+  call void @at_free(ptr %avoided, ptr %cpus, ptr %others)
+  call void @at_avoid(i32 %caller, ptr %avoided, ptr %cpus, ptr %others)
+  br label %doze
+
+doze:
   ; seq_cst store before the kernel's comparison of the generation, which it does under its own lock with full
   ; barriers: see `publish`. If a job was opened meanwhile, the comparison fails and the call returns at once.
   store atomic i8 1, ptr %flag seq_cst, align 1
@@ -336,16 +353,12 @@ sleep:
 ; A stale flag would only cost a caller one needless system call, so monotonic will do.
 awoken:
   store atomic i8 0, ptr %flag monotonic, align 1
-  br i1 %avoids, label %free, label %restart
-
-free:
-  call void @at_free(ptr %cpus, ptr %others)
   br label %restart
 }
 
-; Run on any CPU that this thread may use but this one: %all has what it might use, %others what it may now.
-; False where there is no other, and nothing changed.
-define internal i1 @at_avoid(i32 %cpu, ptr %all, ptr %others) noinline nounwind {
+; Use this CPU no longer: %avoided is it then, %all what this thread might use, %others what it may use now.
+; Nothing where there is no other, or the CPU is none of its own.
+define internal void @at_avoid(i32 %cpu, ptr %avoided, ptr %all, ptr %others) noinline nounwind {
 entry:
   %known = icmp ult i32 %cpu, 1024
   br i1 %known, label %ask, label %stay
@@ -353,9 +366,9 @@ entry:
 ask:
   %size = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
   %answered = icmp eq i32 %size, 0
-  br i1 %answered, label %clear, label %stay
+  br i1 %answered, label %look, label %stay
 
-clear:
+look:
   call void @llvm.memcpy.p0.p0.i64(ptr %others, ptr %all, i64 128, i1 false)
   %byte = lshr i32 %cpu, 3
   %place = getelementptr i8, ptr %others, i32 %byte
@@ -363,26 +376,55 @@ clear:
   %low = and i32 %cpu, 7
   %low.byte = trunc i32 %low to i8
   %one = shl i8 1, %low.byte
-  %rest = xor i8 %one, -1
-  %kept = and i8 %bits, %rest
+  %has = and i8 %bits, %one
+  %own = icmp ne i8 %has, 0
+  br i1 %own, label %clear, label %stay
+
+clear:
+  %kept = xor i8 %bits, %one
   store i8 %kept, ptr %place, align 1
   ; fails, and changes nothing, where no CPU is left
   %left = call i32 @sched_setaffinity(i32 0, i64 128, ptr %others)
   %gone = icmp eq i32 %left, 0
-  ret i1 %gone
+  br i1 %gone, label %done, label %stay
+
+done:
+  store i32 %cpu, ptr %avoided, align 4
+  ret void
 
 stay:
+  store i32 -1, ptr %avoided, align 4
+  ret void
+}
+
+; Whether it is these CPUs that this thread may use: somebody else may have said otherwise.
+define internal i1 @at_may_use(ptr %cpus) noinline nounwind {
+entry:
+  %now = alloca [128 x i8], align 8
+  %size = call i32 @sched_getaffinity(i32 0, i64 128, ptr %now)
+  %answered = icmp eq i32 %size, 0
+  br i1 %answered, label %compare, label %unknown
+
+compare:
+  %differs = call i32 @memcmp(ptr %now, ptr %cpus, i64 128)
+  %same = icmp eq i32 %differs, 0
+  ret i1 %same
+
+unknown:
   ret i1 false
 }
 
 ; The end of @at_avoid, unless somebody else has said meanwhile where this thread may run.
-define internal void @at_free(ptr %all, ptr %others) noinline nounwind {
+define internal void @at_free(ptr %avoided, ptr %all, ptr %others) noinline nounwind {
 entry:
-  %now = alloca [128 x i8], align 8
-  %size = call i32 @sched_getaffinity(i32 0, i64 128, ptr %now)
-  %differs = call i32 @memcmp(ptr %now, ptr %others, i64 128)
-  %told = icmp ne i32 %differs, 0
-  br i1 %told, label %done, label %restore
+  %was = load i32, ptr %avoided, align 4
+  store i32 -1, ptr %avoided, align 4
+  %avoids = icmp ne i32 %was, -1
+  br i1 %avoids, label %look, label %done
+
+look:
+  %kept = call i1 @at_may_use(ptr %others)
+  br i1 %kept, label %restore, label %done
 
 restore:
   %restored = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
@@ -395,17 +437,14 @@ done:
 ; Go to another of the CPUs that this thread may use. False where there is none.
 define internal i1 @at_move(i32 %cpu) noinline nounwind {
 entry:
+  %avoided = alloca i32, align 4
   %all = alloca [128 x i8], align 8
   %others = alloca [128 x i8], align 8
-  %gone = call i1 @at_avoid(i32 %cpu, ptr %all, ptr %others)
-  br i1 %gone, label %restore, label %stay
-
-restore:
-  %restored = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
-  ret i1 true
-
-stay:
-  ret i1 false
+  call void @at_avoid(i32 %cpu, ptr %avoided, ptr %all, ptr %others)
+  %was = load i32, ptr %avoided, align 4
+  %gone = icmp ne i32 %was, -1
+  call void @at_free(ptr %avoided, ptr %all, ptr %others)
+  ret i1 %gone
 }
 
 ; Nanoseconds of the monotonic clock, for differences.

@@ -12,7 +12,7 @@ from schedules.nest import block_names, find_block, find_loop, map_blocks, repla
 from schedules.primitives.base import Factor, Primitive
 
 HINTS = {  # what a hint is of, and what it says
-    "chunk": "loop: iterations that a thread claims at once from a parallel loop",
+    "chunk": "loop: iterations that a thread claims at once from a parallel loop, at most its share",
     "prefetch": "loop: on a CPU, arguments are asked for that many iterations before they are read; on "
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
     "prefetch_cache": "loop: on a CPU, 2 has what it asks for fetched into the second cache, not the first",
