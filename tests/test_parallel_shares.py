@@ -103,15 +103,17 @@ def test_every_iteration_runs_once_whoever_comes(
     n: int, chunk: int, shares: int, data: st.DataObject
 ) -> None:
     """Others have claimed some chunks of every share, which they run later."""
-    sizes = np.diff([-(-n * t // shares) for t in range(shares + 1)])
+    bounds = [-(-n * t // shares) for t in range(shares + 1)]
+    sizes = np.diff(bounds)
     assert sizes.max() == sizes[0] and sizes.max() - sizes.min() <= 1
     claimed = [data.draw(st.integers(0, -(-int(x) // chunk))) * chunk for x in sizes]
     loop = ParallelLoop(n, chunk, shares)
     loop.ctx[: shares * SHARE : SHARE] = claimed
     for tid in data.draw(st.lists(st.integers(0, shares), min_size=1, unique=True)):
         loop.run(tid)
-    begins = [-(-n * t // shares) for t in range(shares)]
-    theirs = [b + k for b, size, c in zip(begins, sizes, claimed, strict=True) for k in range(min(size, c))]
+    theirs = [
+        b + k for b, size, c in zip(bounds[:-1], sizes, claimed, strict=True) for k in range(min(size, c))
+    ]
     assert sorted([i for _, i in loop.done] + theirs) == list(range(n))
 
 
