@@ -162,7 +162,8 @@ class Session:
         options = self.options
         policy = policies.create(options.search, space, options.model, options.seed, near, self.target)
         policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
-        earlier = resume.read(self.log, self.workload, self.target, space)
+        tolerant = self.options.tolerance is not None
+        earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
         policy.exclude(earlier.digests)
         policy.tell(earlier.results)
         self.resumed = earlier.trials
@@ -489,4 +490,5 @@ def _run_options(options: TuneOptions) -> dict[str, object]:
         "search": options.search,
         "model": options.model,
         "batch": options.batch,
+        **{k: v for k, v in (("rtol", options.rtol), ("atol", options.atol)) if v is not None},
     }

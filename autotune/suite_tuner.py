@@ -277,6 +277,7 @@ class _Suite:
             *(workload, self.target, share),
             nominal=None if first is None else first.nominal,
             control=None if before is None else before.control,
+            tolerance=self.options.tolerance,
         )
         self._made[workload.digest] = made
         return made

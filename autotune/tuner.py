@@ -68,7 +68,9 @@ def tune(
                 if options.needs_xgboost:
                     stack.enter_context(preparation.xgboost_on_its_way())
                 if measurer is None:
-                    measurer = stack.enter_context(preparation.measurer(workload, target, budget))
+                    measurer = stack.enter_context(
+                        preparation.measurer(workload, target, budget, tolerance=options.tolerance)
+                    )
                 session.prepare(space, peak)
 
             def until() -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autotune.measure.inputs import Tolerance
 from autotune.search import policies
 from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
@@ -16,8 +17,9 @@ from schedules.model import Target, Trace, Workload
 @dataclass(frozen=True)
 class TuneOptions:
     """What the user chooses. ``trials``: new trials at most (None: no limit); ``budget_s``: seconds
-    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration).
-    Raises `SettingsError` for what cannot be."""
+    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration); ``rtol`` and
+    ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: as near as rounding
+    explains; one None: 0). Raises `SettingsError` for what cannot be."""
 
     trials: int | None = None
     budget_s: float = 60.0
@@ -25,6 +27,8 @@ class TuneOptions:
     model: str = "xgb"
     seed: int = 0
     batch: int | None = None
+    rtol: float | None = None
+    atol: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("trials", self.trials), ("batch", self.batch)):
@@ -33,11 +37,21 @@ class TuneOptions:
         budget = self.budget_s
         if not _is((int, float), budget) or not (budget > 0 and math.isfinite(budget)):
             raise SettingsError(f"the budget is {budget!r}; it must be a positive, finite number of seconds")
+        for name, part in (("rtol", self.rtol), ("atol", self.atol)):
+            if part is not None and not (_is((int, float), part) and 0 <= part < math.inf):
+                raise SettingsError(f"{name} is {part!r}; it must be a finite number of at least 0, or None")
         if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
             raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
         for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
             if name not in known:
                 raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """What the user states in place of the bounds of rounding."""
+        if self.rtol is None and self.atol is None:
+            return None
+        return Tolerance(self.rtol or 0.0, self.atol or 0.0)
 
     @property
     def needs_xgboost(self) -> bool:

@@ -22,6 +22,7 @@ from autotune.metrics import PREDICTED
 from autotune.settings import SettingsError
 from autotune.tuner import Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
+from schedules import ops
 from schedules.model import Trace
 from tests.search_table import FormulaSpace
 
@@ -452,12 +453,10 @@ def test_an_error_of_measuring_ends_the_run_as_failed(log: Log) -> None:
 
 
 def test_a_long_budget_gives_large_tasks_the_time_of_a_slow_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "random_inputs", lambda dag: [])
-    monkeypatch.setattr(preparation.ops, "reference", lambda workload, inputs: [])
     monkeypatch.setattr(preparation, "Measurer", lambda *_, options, **__: options)
 
     def timeout_s(n: int, budget_s: float) -> float:
-        task = preparation.ops.workload("matmul", {"m": n, "n": n, "k": n}, "float64")
+        task = ops.workload("matmul", {"m": n, "n": n, "k": n}, "float64")
         return cast(Options, preparation.measurer(task, TARGET, budget_s)).timeout_s
 
     assert [timeout_s(64, budget_s) for budget_s in (1.0, 20.0, 3600.0)] == [1.0, 4.0, 10.0]
