@@ -26,11 +26,13 @@ Arrays = Sequence[np.ndarray]
 
 
 def results(dag: ComputeDAG, data: Arrays, *, devices: bool = True) -> Iterator[tuple[str, Arrays]]:
-    """The outputs of a DAG by what computed them: the reference, the interpreter, the CPU by plain loops and by
-    a sampled schedule, which has vectors, then the emulator and OpenCL where they are."""
+    """The outputs of a DAG by what computed them: the reference, the interpreter, the CPU by plain loops and
+    by sampled schedules, which have vectors, then the emulator and OpenCL where they are."""
     yield "the reference", evaluate(dag, data)
     yield "the interpreter", interpret(lower(initial(dag)), dag, data)
-    yield from ((f"plain loops, arrays at {at}", x) for at, x in execute(dag, Trace(()), host(), data).items())
+    yield from (
+        (f"plain loops, arrays at {at}", x) for at, x in execute(dag, Trace(()), host(), data).items()
+    )
     for trace in sampled(dag):
         what = [f"{s.primitive} {dict(s.args)}" for s in trace.steps]
         yield from ((f"{what}, arrays at {at}", x) for at, x in execute(dag, trace, host(), data).items())
@@ -67,4 +69,3 @@ def on_opencl(p: GridProgram, dag: ComputeDAG, data: Arrays) -> Arrays:
 def blank(dag: ComputeDAG) -> list[np.ndarray]:
     tensors = [dag.tensors[n] for n in dag.outputs]
     return [np.full(t.shape, np.nan if t.dtype.startswith("float") else -77, t.dtype) for t in tensors]
-

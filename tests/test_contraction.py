@@ -1,4 +1,4 @@
-"""Floating point is computed as written: a product and a sum are one operation in a reduction's update only."""
+"""Floating point is computed as written: a product and a sum are fused in a reduction's update only."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ Tree = tuple[Any, ...]
 def elementwise(inputs: int, dtype: str, *bodies: Callable[..., Expr]) -> ComputeDAG:
     """Each body of one element of every input, as an output."""
     xs = [te.placeholder((N,), dtype, f"x{n}") for n in range(inputs)]
-    outs = [
-        te.compute((N,), lambda i, f=f: f(*(x[i] for x in xs)), f"y{n}") for n, f in enumerate(bodies)
-    ]
+    outs = [te.compute((N,), lambda i, f=f: f(*(x[i] for x in xs)), f"y{n}") for n, f in enumerate(bodies)]
     return te.dag([*xs, *outs])
 
 
@@ -83,7 +81,12 @@ def test_products_of_float16_are_rounded_to_float32() -> None:
 def test_quotients_are_no_products() -> None:
     """Division by a constant is not multiplication by its reciprocal, and roots are rounded right."""
     dag = elementwise(
-        2, "float32", lambda a, b: a / 3.0, lambda a, b: a / b, lambda a, b: te.sqrt(te.abs(a)), lambda a, b: 1.0 / b
+        2,
+        "float32",
+        lambda a, b: a / 3.0,
+        lambda a, b: a / b,
+        lambda a, b: te.sqrt(te.abs(a)),
+        lambda a, b: 1.0 / b,
     )
     a, b = data = realistic(2)
     check(dag, data, [a / np.float32(3), a / b, np.sqrt(np.abs(a)), np.float32(1) / b])
@@ -143,7 +146,7 @@ def by_numpy(t: Tree, xs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def check_trees(trees: Sequence[Tree], **kw: bool) -> None:
-    every = [("max", ("max", ("input", 0), ("input", 1)), ("input", 2)), *trees]  # no input may be idle
+    every = [("max", ("max", ("input", 0), ("input", 1)), ("input", 2)), *trees]  # so no input is idle
     dag = elementwise(3, "float32", *(lambda *xs, t=t: as_expr(t, xs) for t in every))
     data = realistic(3)
     with np.errstate(all="ignore"):
@@ -167,7 +170,9 @@ def test_expressions_are_what_numpy_computes_on_devices(trees: list[Tree]) -> No
 
 def sums(body: Stmt) -> list[Store]:
     """Stores that add a product to what they overwrite."""
-    found = [x for x in walk(body) if isinstance(x, Store) and isinstance(x.value, E.Binary) and x.value.op == "+"]
+    found = [
+        x for x in walk(body) if isinstance(x, Store) and isinstance(x.value, E.Binary) and x.value.op == "+"
+    ]
     return [
         x
         for x in found
@@ -186,7 +191,7 @@ def marked(f: LoweredFunc) -> int:
 
 @pytest.mark.parametrize("op", ["matmul", "conv2d", "norm2", "layer_norm", "attention"])
 def test_lowering_keeps_updates_together(op: str) -> None:
-    """Through every pass: of plain loops, of each sketch, and of random steps, rfactor and online among them."""
+    """In every pass: of plain loops, of each sketch, of random steps with rfactor and online."""
     dag = case(op).dag
     assert marked(lower(initial(dag)))
     for _, f in stages(initial(dag)):
@@ -251,12 +256,12 @@ def test_a_reduction_of_sums_is_right() -> None:
     """Terms that are no product are rounded as they are written."""
     k = te.reduce_axis(N, "k")
     a, b = (te.placeholder((3, N), "float32", x) for x in "ab")
-    dag = te.dag([a, b, te.compute((3,), lambda i: te.sum(a[i, k] * b[i, k] - b[i, k] * a[i, k], axis=k), "c")])
+    dag = te.dag(
+        [a, b, te.compute((3,), lambda i: te.sum(a[i, k] * b[i, k] - b[i, k] * a[i, k], axis=k), "c")]
+    )
     rng = np.random.default_rng(0)
     data = [rng.standard_normal((3, N)).astype("float32") for _ in range(2)]
     zero = [np.zeros(3, "float32")]
     for trace in (Trace(()), *sampled(dag)):
         check_compiled(dag, trace, host(), data, zero)
     np.testing.assert_array_equal(evaluate(dag, data), zero)
-
-

@@ -153,8 +153,8 @@ class Expressions(Addresses):
         zero = "zeroinitializer" if x.lanes > 1 else "0"
         if op == "ceildiv":
             q, r = self._divide("//", x, y), self._divide("%", x, y)
-            more = self.s.emit(f"zext {vector('i1', x.lanes)} {self.s.emit(f'icmp ne {r}, {zero}')} to {x.type}")
-            return out(f"add {q}, {more}")
+            more = Value(self.s.emit(f"icmp ne {r}, {zero}"), "bool", x.lanes)
+            return out(f"add {q}, {out(f'zext {more} to {x.type}').ref}")
         c = int(y.ref) if y.lanes == 1 and y.ref.lstrip("-").isdigit() else 0
         if c > 0 and c & (c - 1) == 0:
             if op == "//":

@@ -21,8 +21,8 @@ from schedules.simt import GridKernel
 MOST_INT = (1 << 31) - 1
 
 # By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
-# C leaves undefined what these define, as numpy does: casts to integers end at the largest and least, sums and
-# products of integers wrap, division by zero gives 0, and the least integer divided by -1 is itself.
+# C leaves undefined what these define, as numpy does: casts to integers end at the largest and least, sums
+# and products of integers wrap, division by zero gives 0, and the least integer divided by -1 is itself.
 FUNCTIONS = """\
 #define AT_FLOAT(T, dtype) \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
@@ -177,8 +177,8 @@ class Expressions:
             return "1" if v else "0"
         if not E.is_float(dtype):
             wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
-            least = v in (E.RANGES["int32"][0], E.RANGES["int64"][0])  # in C it is no literal, but a difference
-            text = f"{v + 1} - 1" if least else str(v)
+            least = v in (E.RANGES["int32"][0], E.RANGES["int64"][0])
+            text = f"{v + 1} - 1" if least else str(v)  # C has no literals below 0, and none of that size
             if wide:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text

@@ -14,7 +14,6 @@ from autotune.codegen.gridcode import GridCode
 from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
 
-
 EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"  # as other devices do; some can't
 
 
