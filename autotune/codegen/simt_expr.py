@@ -191,8 +191,10 @@ class Expressions:
             text = "NAN"
         elif np.isinf(size):
             text = "INFINITY"
+        elif dtype == "float32":
+            text = np.format_float_scientific(size) + "f"
         else:
-            text = np.format_float_scientific(size) + ("f" if dtype == "float32" else "")
+            text = repr(float(size))
         return f"(-{text})" if np.signbit(rounded) else text
 
 
