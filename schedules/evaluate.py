@@ -27,7 +27,7 @@ MAX_POINTS = 2**19  # points of a block: 4 MB a temporary in float64
 BINARY: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "//": np.floor_divide,
     "%": np.remainder, "min": np.minimum, "max": np.maximum,
-    "ceildiv": lambda a, b: -np.floor_divide(-a, b),
+    "ceildiv": lambda a, b: np.floor_divide(a, b) + (np.remainder(a, b) != 0),
     "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
 }  # fmt: skip
 _erf = np.frompyfunc(math.erf, 1, 1)

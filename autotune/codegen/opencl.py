@@ -30,10 +30,14 @@ static inline at_half at_round(float f) {
 }
 #define AT_INLINE static inline
 typedef long at_long;
+typedef ulong at_ulong;
+#pragma OPENCL FP_CONTRACT ON  // in this function only: PoCL's mad rounds twice, and fma may be slow
+#define AT_FMA(a, b, c) ((a) * (b) + (c))
 """ + f"""\
 {FUNCTIONS}#ifdef cl_khr_fp64
 AT_FLOAT(double, float64)
 #endif
+#pragma OPENCL FP_CONTRACT OFF
 """
 
 

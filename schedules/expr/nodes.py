@@ -327,7 +327,8 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """``a op b`` with constants folded and neutral elements dropped (integers only: floating
-    point is left as written, so that a schedule never changes rounding)."""
+    point is left as written, so that a schedule never changes rounding). Code keeps it so: it rounds
+    every operation, but for the multiply-add of a reduction's update (`ir.multiply_add`)."""
     ea, eb, d = _pair(a, b)
     if d == "bool":
         raise TypeError(f"operator {op!r} needs numbers, got bool; use te.select")
@@ -362,7 +363,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         case "//" | "ceildiv":
             if cb == 1 or ca == 0:
                 return ea
-            if op == "ceildiv" and ea == eb:
+            if op == "ceildiv" and ea == eb and d == INDEX:  # a size; another value may be 0
                 return Const(1, d)
         case "%":
             if cb == 1:

@@ -50,11 +50,12 @@ def _expand(b: Block, dtypes: dict[str, str]) -> Stmt:
 
 def _stores(b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: dict[str, str]) -> Stmt:
     """All stores of one instance. Several of a reduction take effect together: through temporaries."""
-    if len(places) == 1 or b.reducer is None:
-        return seq(*(Store(p.buffer, p.indices, v) for p, v in zip(places, values, strict=True)))
+    update = b.reducer is not None
+    if len(places) == 1 or not update:
+        return seq(*(Store(p.buffer, p.indices, v, update) for p, v in zip(places, values, strict=True)))
     names = numbered_each((f"{b.name}_t{n}" for n in range(len(places))), dtypes)
     temps = [Buffer(n, (), dtypes[p.buffer], "local") for n, p in zip(names, places, strict=True)]
-    stmts: list[Stmt] = [Store(t.name, (), v) for t, v in zip(temps, values, strict=True)]
+    stmts: list[Stmt] = [Store(t.name, (), v, update) for t, v in zip(temps, values, strict=True)]
     stmts += [
         Store(p.buffer, p.indices, Load(t.name, (), t.dtype))
         for t, p in zip(temps, places, strict=True)
