@@ -37,13 +37,19 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x = te.placeholder((m, n), dtype, "x")
     gamma = te.placeholder((n,), dtype, "gamma")
     beta = te.placeholder((n,), dtype, "beta")
-    k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
+    k, q, r = (te.reduce_axis(n, "k") for _ in range(3))
     total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "row_sum")
-    mean = te.compute((m,), lambda i: total[i] * (1 / n), "mean")
+    mean = te.compute((m,), lambda i: total[i] / n, "mean")
+    # The mean is rounded, and so was its sum: what it is off by is the mean of the deviations from it, which
+    # are small (the corrected two-pass algorithm: Chan, Golub and LeVeque, 1983).
+    rest = te.compute((m,), lambda i: te.sum(x[i, q] - mean[i], axis=q), "dev_sum")
+    off = te.compute((m,), lambda i: rest[i] / n, "mean_off")
     dev = te.compute((m,), lambda i: te.sum((x[i, r] - mean[i]) * (x[i, r] - mean[i]), axis=r), "sq_dev")
-    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(dev[i] * (1 / n) + EPS), "inv_std")
+
+    var = te.compute((m,), lambda i: te.maximum(dev[i] / n - off[i] * off[i], 0.0), "var")
+    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(var[i] + EPS), "inv_std")
     y = te.compute(
-        (m, n), lambda i, j: te.cast((x[i, j] - mean[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"
+        (m, n), lambda i, j: te.cast((x[i, j] - mean[i] - off[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"
     )
     return [x, gamma, beta, y]
 
@@ -63,7 +69,7 @@ def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x, gamma = te.placeholder((m, n), dtype, "x"), te.placeholder((n,), dtype, "gamma")
     k = te.reduce_axis(n, "k")
     squares = te.compute((m,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "sq_sum")
-    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] * (1 / n) + RMS_EPS), "inv_rms")
+    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] / n + RMS_EPS), "inv_rms")
     y = te.compute((m, n), lambda i, j: te.cast(x[i, j] * inv[i] * gamma[j], dtype), "y")
     return [x, gamma, y]
 

@@ -35,7 +35,6 @@ from schedules.nest import (
     fresh_each,
     loops_of,
     numbered,
-    numbered_each,
     replace_stmt,
     vars_bound,
 )
@@ -115,8 +114,10 @@ def _is_run(nest: Nest, b: Block, var: str) -> bool:
     reduce, space = vars_bound(b, "reduce"), vars_bound(b, "spatial")
     others = {x.var: x.extent for x in _inside(loop, b) if x.var not in reduce - space}
     told = recovered([bound(b, i) for i in b.writes[0].indices], others)
-    return var not in space and all(v in told or n == Const(1) for v, n in others.items()) and not (
-        reduce & others.keys()
+    return (
+        var not in space
+        and all(v in told or n == Const(1) for v, n in others.items())
+        and not (reduce & others.keys())
     )
 
 
@@ -160,23 +161,22 @@ def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
     for n, r in zip(names, results, strict=True):
         nest = add_buffer(nest, replace(r, name=n, scope="local"))
     places = tuple(replace(w, buffer=n) for w, n in zip(b.writes, names, strict=True))
-    within = [x.var for x in _inside(loop, b)]
-    outer = [x for x in loops_of(nest, name) if x.var in vars_bound(b, "reduce") and x is not loop]
-    outer = [x for x in outer if x.var not in within]
-    reduced = numbered_each((f"r_{x.var}" for x in outer), {i.var for i in b.iters})
     space = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
     start = Block(
-        fresh(nest, f"{name}_run_init"), tuple(i for i, _ in space), tuple(e for _, e in space), places,
+        fresh(nest, f"{name}_run_init"),
+        tuple(i for i, _ in space),
+        tuple(e for _, e in space),
+        places,
         b.reducer.identity,
-    )  # fmt: skip
-    final = Block(
-        fresh(nest, f"{name}_sum"),
-        (*start.iters, *(Iter(n, x.extent, "reduce") for n, x in zip(reduced, outer, strict=True))),
-        (*start.binds, *(Var(x.var) for x in outer)),
-        b.writes,
-        tuple(Load(p.buffer, p.indices, r.dtype) for p, r in zip(places, results, strict=True)),
-        b.reducer,
-        b.init,
+    )
+    # a run is added where its first term would be: the result starts with the first run
+    reduced = [x.var for x in (loop, *_inside(loop, b)) if x.var in vars_bound(b, "reduce")]
+    final = replace(
+        b,
+        name=fresh(nest, f"{name}_sum"),
+        binds=tuple(E.substitute(e, dict.fromkeys(reduced, Const(0))) for e in b.binds),
+        values=tuple(Load(p.buffer, p.indices, r.dtype) for p, r in zip(places, results, strict=True)),
+        where=(),
     )
     run = replace_stmt(replace(nest, body=loop), b, replace(b, writes=places, init=False)).body
     first = _over_elements(nest, loop, b, start, "init")
