@@ -8,6 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.ops.base import FLOATS, Array, Operator, Param, Params, piecewise, wide
+from schedules.tensors import IterVar
 
 EPS = 1e-5  # of layer_norm
 RMS_EPS = 1e-6
@@ -37,16 +38,20 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x = te.placeholder((m, n), dtype, "x")
     gamma = te.placeholder((n,), dtype, "gamma")
     beta = te.placeholder((n,), dtype, "beta")
-    k, q, r = (te.reduce_axis(n, "k") for _ in range(3))
+    k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "row_sum")
     mean = te.compute((m,), lambda i: total[i] / n, "mean")
     # The mean is rounded, and so was its sum: what it is off by is the mean of the deviations from it, which
     # are small (the corrected two-pass algorithm: Chan, Golub and LeVeque, 1983).
-    rest = te.compute((m,), lambda i: te.sum(x[i, q] - mean[i], axis=q), "dev_sum")
-    off = te.compute((m,), lambda i: rest[i] / n, "mean_off")
-    dev = te.compute((m,), lambda i: te.sum((x[i, r] - mean[i]) * (x[i, r] - mean[i]), axis=r), "sq_dev")
+    sums = te.reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "sums")
 
-    var = te.compute((m,), lambda i: te.maximum(dev[i] / n - off[i] * off[i], 0.0), "var")
+    def deviations(i: IterVar) -> te.Reduction:
+        d = x[i, r] - mean[i]
+        return sums((d, d * d), axis=r)
+
+    dev, squares = te.compute((m,), deviations, ("dev_sum", "sq_dev"))
+    off = te.compute((m,), lambda i: dev[i] / n, "mean_off")
+    var = te.compute((m,), lambda i: te.maximum(squares[i] / n - off[i] * off[i], 0.0), "var")
     inv = te.compute((m,), lambda i: 1.0 / te.sqrt(var[i] + EPS), "inv_std")
     y = te.compute(
         (m, n), lambda i, j: te.cast((x[i, j] - mean[i] - off[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"

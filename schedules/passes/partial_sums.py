@@ -22,7 +22,7 @@ from dataclasses import replace
 from schedules import expr as E
 from schedules.dag import Reducer
 from schedules.deps import recovered
-from schedules.expr import Binary, Const, Expr, Load, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, bound_to, const, path_to, seq, with_body
 from schedules.nest import (
     accesses,
@@ -54,19 +54,8 @@ def partial_sums(nest: Nest, limit: int = LIMIT) -> Nest:
 
 
 def adds(r: Reducer) -> bool:
-    """Whether a component is a floating-point sum, and each is reduced on its own by one operation."""
-    ops = [_operation(r, n) for n in range(len(r.identity))]
-    floats = [E.is_float(c.dtype) for c in r.identity]
-    return "" not in ops and ("+", True) in zip(ops, floats, strict=True)
-
-
-def _operation(r: Reducer, n: int) -> str:
-    """The operation of a component that is ``xn op yn``, else nothing."""
-    c = r.combine[n]
-    if not isinstance(c, Binary) or c.op not in ("+", "*", "min", "max"):
-        return ""
-    names = {x.buffer for x in (c.a, c.b) if isinstance(x, Load)}
-    return c.op if names == {f"x{n}", f"y{n}"} else ""
+    """Whether a component is a floating-point sum, and each is reduced on its own."""
+    return r.apart and any(r.operation(n) == "+" and E.is_float(c.dtype) for n, c in enumerate(r.identity))
 
 
 def _chain(nest: Nest, b: Block) -> list[Loop]:
