@@ -123,8 +123,8 @@ def filled(dag: ComputeDAG, value: float) -> list[np.ndarray]:
 
 
 def tolerance(dtype: str) -> float:
-    """A quarter of what `LIMIT` roundings make at worst."""
-    return float(LIMIT * np.finfo(dtype).eps / 8)
+    """A quarter of what 2^13 roundings make at worst: no more terms are added one after another."""
+    return float(2**13 * np.finfo(dtype).eps / 8)
 
 
 def first(out: object) -> float:
