@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedules import expr as E
 from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Buffer, Guard, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.nest import bound, domain, numbered_each
+from schedules.nest import apart, bound, domain, numbered_each
 
 
 def expand_blocks(nest: Nest) -> Stmt:
@@ -49,9 +49,10 @@ def _expand(b: Block, dtypes: dict[str, str]) -> Stmt:
 
 
 def _stores(b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: dict[str, str]) -> Stmt:
-    """All stores of one instance. Several of a reduction take effect together: through temporaries."""
+    """All stores of one instance. Several of a reduction that depend on each other take effect together:
+    through temporaries."""
     update = b.reducer is not None
-    if len(places) == 1 or not update:
+    if apart(b):
         return seq(*(Store(p.buffer, p.indices, v, update) for p, v in zip(places, values, strict=True)))
     names = numbered_each((f"{b.name}_t{n}" for n in range(len(places))), dtypes)
     temps = [Buffer(n, (), dtypes[p.buffer], "local") for n, p in zip(names, places, strict=True)]
