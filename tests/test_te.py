@@ -228,7 +228,7 @@ BODIES = {
         lambda i, j: te.cast(N[i, j], "int64") - 2**70,
         r"1180591620717411303424 is out of the range of int64.* te.cast\(x, \"float64\"\)",
     ),
-    "too large for a float": (lambda i, j: A[i, j] + 10**400, "0 is out of the range of float32.*math.inf"),
+    "too large for a float": (lambda i, j: A[i, j] + 10**400, "0 is out of the range of float32.*te.inf"),
     "too large for an axis": (
         lambda i, j: te.cast(i + 2**70, "int64"),
         r"stage X: the literal 1180591620717411303424 is out of the range of an axis, 64 bits; compute with",
