@@ -33,10 +33,10 @@ from schedules.dtypes import HALF
 from schedules.errors import WorkloadError
 from schedules.evaluate import BINARY, CALL, Scope, blocks, builtin, cast, grid
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.passes.partial_sums import LIMIT as CHAIN
 
 Array = NDArray[Any]
 POINTS = 2**15  # of a block: its temporaries stay in the second cache
-CHAIN = 4096  # terms that a schedule adds one after another at most; longer sums are sums of such parts
 # Of each function, in units of u: ours on CPUs, and what OpenCL allows where devices compute them.
 FUNCTION_ERROR = {"exp": 6.0, "log": 6.0, "sqrt": 6.0, "tanh": 10.0, "erf": 32.0, "sigmoid": 12.0}
 SIGNED = 8.0  # growth of a sum of terms of random signs
