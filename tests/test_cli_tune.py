@@ -24,6 +24,8 @@ class TuneOptions:
     search: str
     model: str
     seed: int
+    rtol: float | None = None
+    atol: float | None = None
 
 
 @dataclass(frozen=True)
