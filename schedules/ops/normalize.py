@@ -105,7 +105,7 @@ LAYER_NORM = Operator(
     _MN,
     _layer_norm,
     _layer_norm_reference,
-    lambda p: int(8 * p["m"] * p["n"] + 5 * p["m"]),  # a sum, −×+ of deviations, −××+; 5 a row
+    lambda p: int(8 * p["m"] * p["n"] + 5 * p["m"]),  # a sum, −×+ of deviations, −××+; 5 a row: the formula
     dtypes=FLOATS,
 )
 RMS_NORM = Operator(
