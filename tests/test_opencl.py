@@ -240,7 +240,7 @@ def test_a_device_that_refuses_every_program_is_passed_over(monkeypatch: pytest.
         def __init__(self, context: object, source: str) -> None:
             pass
 
-        def build(self) -> None:
+        def build(self, options: object) -> None:
             raise cl.Error("BUILD_PROGRAM_FAILURE")
 
     monkeypatch.setattr(cl, "Program", Refused)
