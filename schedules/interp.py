@@ -51,6 +51,7 @@ class _Memory:
         self.written[name] = np.full(array.shape, known)
 
 
+@np.errstate(all="ignore")  # infinities and NaN are results like others
 def run(
     program: Nest | LoweredFunc,
     arrays: Mapping[str, np.ndarray],
@@ -149,7 +150,7 @@ class Compiler:
     def expr(self, e: Expr) -> Thunk:
         match e:
             case Const(value=v, dtype=d):
-                v = _half(v) if d == HALF else v
+                v = rounding(d)(v) if E.is_float(d) else v
                 return lambda env: v
             case Var(name=n):
                 return lambda env: env[n]
