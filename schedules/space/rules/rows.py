@@ -196,8 +196,7 @@ def vectorize_partial(d: Draft, name: str) -> None:
         order = [x.var for x in reduce]
         rest = [x.var for x in own if x.var not in order and x.var != lane]
         d.s.reorder(*rest, *order, lane) if rest else d.s.reorder(*order, lane)
-    if len(b.writes) == 1:
-        d.s.vectorize(lane)
+    d.s.vectorize(lane)
     if reduce:
         d.s.decompose_reduction(name, reduce[0].var)
         d.s.partition(reduce[-1].var)
