@@ -37,6 +37,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "layer_norm": {"m": 6, "n": 33},
     "rms_norm": {"m": 5, "n": 64},
     "reduce_sum": {"m": 5, "n": 130},
+    "argmax": {"m": 5, "n": 130},
+    "argmin": {"m": 4, "n": 33},
     "norm2": {"b": 3, "m": 7, "n": 9},
     "conv1d": {"l": 9, "ci": 3, "co": 4, "k": 3, "padding": 1},
     "conv2d": {"h": 7, "w": 7, "ci": 4, "co": 6, "k": 3, "padding": 1},

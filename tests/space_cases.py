@@ -42,6 +42,8 @@ BIG = {
     "layer_norm": {"m": 4096, "n": 1024},
     "norm2": {"b": 16, "m": 512, "n": 512},
     "reduce_sum": {"m": 4096, "n": 4096},
+    "argmax": {"m": 4096, "n": 4096},
+    "argmin": {"m": 1, "n": 1 << 20},
     "permute": {"shape": (64, 256, 512), "axes": (2, 0, 1)},
     "matmul_bias_gelu": {"m": 128, "n": 3072, "k": 768},
     "conv1d": {"l": 256, "ci": 64, "co": 128, "k": 3, "stride": 2, "padding": 1},
@@ -148,7 +150,7 @@ def _params(name: str, d: Draw) -> dict[str, object]:
         return {**_window(d), "c": d.n(0.6)}
     if name in ("max_pool2d", "avg_pool2d"):
         return {**_window(d, square=True), "c": d.n(0.6)}
-    if name in ("softmax", "layer_norm", "rms_norm", "reduce_sum"):
+    if name in ("softmax", "layer_norm", "rms_norm", "reduce_sum", "argmax", "argmin"):
         return {"m": d.n(0.4), "n": d.n(3.0)}
     if name == "norm2":
         return {"b": d.n(0.2), "m": d.n(0.5), "n": d.n(1.5)}
