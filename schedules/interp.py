@@ -54,6 +54,7 @@ class _Memory:
         self.written[name] = np.full(array.shape, known)
 
 
+@np.errstate(all="ignore")  # infinities and NaN are results like others
 def run(
     program: Nest | LoweredFunc,
     arrays: Mapping[str, np.ndarray],

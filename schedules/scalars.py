@@ -47,14 +47,14 @@ def const(value: int | float, dtype: str) -> Const:
 
 
 def max_value(dtype: str) -> Const:
-    """The largest finite value of ``dtype``. Of floats `inf` is larger: the smallest of a row that may hold it
-    starts at ``te.inf``."""
+    """The largest finite value of ``dtype``. Of floats ``te.inf`` is larger: a least value of what may hold
+    infinities starts there."""
     return const(_finite(dtype, "max"), dtype)
 
 
 def min_value(dtype: str) -> Const:
-    """The lowest finite value of ``dtype``. Of floats ``-te.inf`` is lower: the largest of a row that may hold
-    it starts there."""
+    """The lowest finite value of ``dtype``. Of floats ``-te.inf`` is lower: a largest value of what may hold
+    infinities starts there."""
     return const(_finite(dtype, "min"), dtype)
 
 

@@ -286,8 +286,8 @@ def reducer(
     ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it. It must lose to
     every value, infinities too: `max_value` and `min_value` of floats are finite, ``te.inf`` is not.
     ``combine(x, y)`` returns the tuple that joins two. Schedules join parts in any order: what breaks a tie
-    by order, and not by the values, gives another result in each. NaN is the value that isn't equal to itself.
-    Example, the largest value and its first place, NaN before all numbers, as numpy has it:
+    by order, and not by the values, gives another result in each. NaN is what isn't equal to itself. Example,
+    the largest value and its first place, NaN before all numbers, as numpy has it:
 
         def join(x, y):
             (i, u), (j, v) = x, y

@@ -285,7 +285,7 @@ def one_store_of_a_tuple(m: Patch) -> None:
     m.setattr(
         expand_pass,
         "_stores",
-        lambda b, places, values, dtypes: Seq(
+        lambda b, places, values, *_: Seq(
             tuple(Store(p.buffer, p.indices, v) for p, v in zip(places, values, strict=True))
         ),
     )

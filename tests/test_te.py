@@ -216,7 +216,10 @@ BODIES = {
     "mixed dtypes": (lambda i, j: A[i, j] + N[i, j], "different dtypes, float32 and int32"),
     "fraction of an int": (lambda i, j: N[i, j] * 1.5, "not a whole number"),
     "fraction of numpy": (lambda i, j: N[i, j] * np.float32(1.5), "not a whole number"),
-    "infinity and an int": (lambda i, j: te.minimum(N[i, j], np.float32(np.inf)), "not a whole number"),
+    "infinity and an int": (
+        lambda i, j: te.minimum(N[i, j], np.float32(np.inf)),
+        "int32, which has no infinity",
+    ),
     "literal too large": (
         lambda i, j: N[i, j] + (2**32 + 5),
         r"stage X: the literal 4294967301 is out of the range of int32 and meets a value of it; "

@@ -105,14 +105,14 @@ class Const(Expr):
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not Const:
             return NotImplemented
-        a, b = self.value, other.value  # type: ignore[attr-defined]
+        a, b = self.value, other.value
         if a is not b:
             if a != b:
                 if a == a or b == b:
                     return False
             elif not a and math.copysign(1.0, a) != math.copysign(1.0, b):
                 return False
-        return bool(self.dtype == other.dtype)  # type: ignore[attr-defined]
+        return self.dtype == other.dtype
 
     def __hash__(self) -> int:
         v = self.value

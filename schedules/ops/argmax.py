@@ -45,11 +45,11 @@ def _operator(name: str, doc: str, extreme: Callable[..., te.Reduction]) -> Oper
 
 ARGMAX = _operator(
     "argmax",
-    "x(m,n) → int32 (m,): the place of the largest element of each row; of equals the first, or the first NaN",
+    "x(m,n) → int32 (m,): the place of each row's largest element, of equals the first; of NaN the first",
     te.max,
 )
 ARGMIN = _operator(
     "argmin",
-    "x(m,n) → int32 (m,): the place of the least element of each row; of equals the first, or the first NaN",
+    "x(m,n) → int32 (m,): the place of each row's least element, of equals the first; of NaN the first",
     te.min,
 )

@@ -1,9 +1,9 @@
 """Transposed convolution: conv2d_transpose, as a product and the sum of what falls on each output point.
 
 Every tap of the kernel is multiplied with every element of the input, and lands at output
-stride·input + tap - padding. So output p of a dimension gets the taps t with p + padding - t a multiple of the
-stride: with p + padding = stride·m + a, those are t = a + stride·j, of the input at m - j. Nothing is
-multiplied that was put between elements or around them: an infinite weight meets no such zero (Dumoulin &
+stride·input + tap - padding. So output p of a dimension gets the taps t with p + padding - t a multiple of
+the stride: with p + padding = stride·m + a, those are t = a + stride·j, of the input at m - j. No zero that
+was put between elements or around them is multiplied: it would make NaN of an infinite weight (Dumoulin &
 Visin, A guide to convolution arithmetic, 2016).
 """
 
