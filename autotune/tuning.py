@@ -107,9 +107,10 @@ class Trials:
 class TuneResult:
     """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
     "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
-    ``spent_s`` splits the time: prepare, search, measure
+    ``spent_s`` splits the time: prepare, plain loops, search, measure
     (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
-    slower than it could beside them."""
+    slower than it could beside them. ``notes``: sentences on what to expect of more time
+    (`autotune.notes`)."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -122,6 +123,7 @@ class TuneResult:
     stopped: str
     spent_s: Mapping[str, float] = field(default_factory=dict)
     throttled: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """One line: the task, the best, how many trials and how long."""
