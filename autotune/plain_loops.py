@@ -15,7 +15,8 @@ SKETCH = "plain loops"  # in a record, in place of a sketch of the space
 TRACE = Trace()
 RATE = 1e9  # FLOPs or bytes a second, about, of one thread without vectors
 DEVICE_RATE = 1e8  # of one thread of a device
-CHEAP_SHARE = 0.02  # of a round, that one run of them may take to be tried first
+CHEAP_SHARE, CHEAP_S = 0.02, 0.02  # of a round, or seconds, that one run may take for them to come first
+QUICK_S = 0.5  # that one run may take where a run of the search would else end with nothing
 FAR = 20.0  # times as slow as the best as foretold: not tried
 
 
@@ -29,7 +30,12 @@ class PlainLoops:
 
     def cheap(self, round_s: float) -> bool:
         """Whether to try them first, where a round takes so long."""
-        return self.pending and self.foretold_s <= CHEAP_SHARE * round_s
+        return self.pending and self.foretold_s <= max(CHEAP_SHARE * round_s, CHEAP_S)
+
+    @property
+    def quick(self) -> bool:
+        """Whether to try them however short the budget is, if nothing else was found."""
+        return self.foretold_s <= QUICK_S
 
     def in_reach(self, best_s: float | None) -> bool:
         """Whether they may be faster than the best so far."""

@@ -53,7 +53,7 @@ MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
-LEAST_S = 1.0  # that a run has for its first kernel, whatever its budget
+LEAST_S = 5.0  # that quick plain loops have where nothing else was found, whatever the budget
 HANGS_S = 1.0  # a candidate that a round has spent all of its time on
 
 
@@ -120,7 +120,7 @@ class Session:
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
         self._left: Chosen | None = None  # what a deadline cut off, which the search will not propose again
         self._batch_size = FIRST_BATCH
-        self._tried_plain = 0
+        self._begun, self._tried_plain = False, 0
         self._few: int | None = None  # configurations of a small space
         self._warm_runs = warm_runs(workload.dag, target)
         self._expectation = Expectation()
@@ -151,37 +151,41 @@ class Session:
     # -- phases ------------------------------------------------------------------------------
 
     def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
-        """Derive the space, measure the limit, and tell the search what earlier runs found."""
+        """Derive the space, and read what earlier runs found. ``peak`` measures the limit, when there is time
+        for a search."""
         if space is None:
             from autotune.codegen.columns import compile_columns
             from schedules.space import derive
 
             space = derive(self.workload.dag, self.target, compile_columns)
-        if peak is None:
-            from autotune.limits import limit_of
-
-            peak = limit_of(self.workload, self.target)
         self.space, self._peak = space, peak
         self._few = small(space)
-        self.sample_peak()
-        near = transfer.neighbours(self.log, self.workload, self.target, space, self.options)
-        options = self.options
-        policy = policies.create(options.search, space, options.model, options.seed, near, self.target)
-        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
         tolerant = self.options.tolerance is not None
-        earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
-        self._plain = PlainLoops(
-            self.workload, self.target, known=plain_loops.TRACE.digest in earlier.digests
-        )
-        policy.exclude({*earlier.digests, plain_loops.TRACE.digest})
-        policy.tell(earlier.results)
-        self.resumed = earlier.trials
+        self._earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
+        self.resumed = self._earlier.trials
+        known = plain_loops.TRACE.digest in self._earlier.digests
+        self._plain = PlainLoops(self.workload, self.target, known)
         best = self.log.best(self.workload, self.target)
         self.best_s = None if best is None else best.time_s
         if self.best_s:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
+
+    def _begin_search(self) -> None:
+        """Measure the limit, and tell a search what earlier runs found."""
+        if self._peak is None:
+            from autotune.limits import limit_of
+
+            self._peak = limit_of(self.workload, self.target)
+        self.sample_peak()
+        options, space = self.options, self.space
+        near = transfer.neighbours(self.log, self.workload, self.target, space, options)
+        policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
+        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
+        policy.exclude({*self._earlier.digests, plain_loops.TRACE.digest})
+        policy.tell(self._earlier.results)
         self._search = self._stack.enter_context(AskAhead(policy))
+        self._begun = True
 
     def sample_peak(self) -> None:
         """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
@@ -202,6 +206,10 @@ class Session:
                 if not self._try_plain_loops(measurer, until()):
                     break
                 continue
+            if not self._begun:
+                self.report("preparing")
+                with self.timed("prepare"):
+                    self._begin_search()
             n = self._batch()
             if n < 1 and self._plain.pending and self._trials_left:  # one was left for them
                 if self._plain.in_reach(self.best_s):
@@ -315,7 +323,7 @@ class Session:
         each candidate in its own way."""
         begin = time.monotonic()
         if self._plain.in_reach(self.best_s) and self._trials_left:
-            least = begin + LEAST_S if self.best_s is None else 0.0
+            least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
             self._try_plain_loops(measurer, max(self.until, least))
         places = PLACES if self.target.kind == "cpu" else 1
         done = 0  # passes that were not rough

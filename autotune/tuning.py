@@ -13,6 +13,8 @@ from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
 
+SHORT_S = 3.0  # seconds of a budget in which no model is loaded
+
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -54,8 +56,13 @@ class TuneOptions:
         return Tolerance(self.rtol or 0.0, self.atol or 0.0)
 
     @property
+    def guide(self) -> str:
+        """The model that the search is given: none that takes long to load in a short budget."""
+        return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
+
+    @property
     def needs_xgboost(self) -> bool:
-        return self.search == "evolutionary" and self.model in LEARNED
+        return self.search == "evolutionary" and self.guide in LEARNED
 
 
 @dataclass(frozen=True)

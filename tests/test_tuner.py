@@ -437,6 +437,7 @@ def test_plain_loops_that_take_long_come_last_if_they_may_be_the_fastest(
     log: Log, monkeypatch: pytest.MonkeyPatch, trials: int, share_of_reach: float, tried: bool
 ) -> None:
     monkeypatch.setattr(plain_loops, "CHEAP_SHARE", 0.0)
+    monkeypatch.setattr(plain_loops, "CHEAP_S", 0.0)
     space = FormulaSpace()
     measured = FakeMeasurer(space)
 
@@ -450,6 +451,12 @@ def test_plain_loops_that_take_long_come_last_if_they_may_be_the_fastest(
     assert result.measured == trials == len(measured.measured)
     assert measured.measured[-1:] == [plain_loops.TRACE.digest] if tried and trials > 1 else True
     assert (plain_loops.TRACE.digest in measured.measured) == (tried and trials > 1)
+
+
+def test_a_short_budget_loads_no_model() -> None:
+    assert not TuneOptions(budget_s=1.0).needs_xgboost and TuneOptions(budget_s=1.0).guide == "analytic"
+    assert TuneOptions(budget_s=60.0).needs_xgboost and TuneOptions(budget_s=60.0).guide == "xgb"
+    assert TuneOptions(budget_s=1.0, model="random").guide == "random"
 
 
 def test_what_is_foretold_of_plain_loops() -> None:
