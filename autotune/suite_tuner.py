@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from autotune import preparation, targets
 from autotune.interrupts import Interrupts
 from autotune.measure import Measurer, memory
-from autotune.session import RESERVE_SHARE, Measuring, Session, best_of
+from autotune.run_records import best_of
+from autotune.session import RESERVE_SHARE, Measuring, Session
 from autotune.task_scheduler import GradientScheduler, ScheduledTask
 from autotune.tuning import Progress, TuneOptions, TuneResult
 from kernels_db.errors import LogError

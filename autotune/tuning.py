@@ -13,6 +13,8 @@ from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
 
+SHORT_S = 3.0  # seconds of a budget in which no model is loaded
+
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -54,8 +56,13 @@ class TuneOptions:
         return Tolerance(self.rtol or 0.0, self.atol or 0.0)
 
     @property
+    def guide(self) -> str:
+        """The model that the search is given: none that takes long to load in a short budget."""
+        return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
+
+    @property
     def needs_xgboost(self) -> bool:
-        return self.search == "evolutionary" and self.model in LEARNED
+        return self.search == "evolutionary" and self.guide in LEARNED
 
 
 @dataclass(frozen=True)
@@ -107,9 +114,10 @@ class Trials:
 class TuneResult:
     """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
     "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
-    ``spent_s`` splits the time: prepare, search, measure
+    ``spent_s`` splits the time: prepare, plain loops, search, measure
     (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
-    slower than it could beside them."""
+    slower than it could beside them. ``notes``: sentences on what to expect of more time
+    (`autotune.notes`)."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -122,6 +130,7 @@ class TuneResult:
     stopped: str
     spent_s: Mapping[str, float] = field(default_factory=dict)
     throttled: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """One line: the task, the best, how many trials and how long."""

@@ -135,6 +135,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
         "elapsed_s": result.elapsed_s,
         "seed": result.seed,
         "stopped": result.stopped,
+        "notes": list(result.notes),
     }
 
 
@@ -172,4 +173,6 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         why = counts(result.throttled)
         out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
     out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
+    for note in result.notes:
+        out.print(f"  note     {note}")
     out.print(f"  log      {locate(where)}")
