@@ -24,7 +24,6 @@ from autotune.settings import SettingsError
 from autotune.tuner import Best, Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
 from schedules import ops
-from schedules import ops
 from schedules.model import Trace
 from tests.search_table import FormulaSpace
 
