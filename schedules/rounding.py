@@ -31,7 +31,7 @@ from schedules.contraction import contract, factors, size
 from schedules.dag import ComputeDAG, Stage
 from schedules.dtypes import HALF
 from schedules.errors import WorkloadError
-from schedules.evaluate import BINARY, CALL, Scope, blocks, builtin, cast, grid
+from schedules.evaluate import BINARY, CALL, Scope, blocks, cast, grid
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.passes.partial_sums import LIMIT as CHAIN
 
@@ -58,7 +58,8 @@ def growth(terms: int, steady: bool = False) -> float:
 
     Errors of random values have both signs: a chain of n is off by ``λ sqrt(n)`` of them but for a
     negligible probability (N. Higham and T. Mary, *A new approach to probabilistic rounding error analysis*,
-    2019). ``steady``: the terms are alike, so that errors may have one sign, and a chain of n is off by n."""
+    2019). ``steady``: the terms have few values. What each is rounded by is the same time after time, so that
+    a chain of n may be off by n."""
     chain, levels = min(terms, CHAIN), math.ceil(math.log(max(2, terms), CHAIN))
     return 4 + levels * (chain if steady else 3 * math.sqrt(chain))
 
@@ -71,7 +72,8 @@ def evaluate_with_bounds(
     ``signs``: the inputs are drawn independently, with random signs. Then the parts of a sum of their
     products are of the size of its root, and whatever its length it is off by no more than `SIGNED`
     ``u * Σ|terms|`` (N. Higham and T. Mary, *Sharper probabilistic backward error analysis for basic linear
-    algebra kernels with random data*, 2020). ``steady``: elements of an input are alike (see `growth`).
+    algebra kernels with random data*, 2020). ``steady``: the inputs have few different
+    elements (see `growth`).
     Raises `WorkloadError` where the expression reads out of bounds.
     """
     known = _Known(
@@ -143,14 +145,13 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
 def _stage(stage: Stage, known: _Known) -> list[_Value]:
     if stage.reducer is None:
         return _elementwise(stage, known)
-    op = builtin(stage)
-    if op is None:
+    if not stage.reducer.apart:
         return _fold(stage, known)
-    if op == "+":
+    if len(stage.outputs) == 1 and stage.reducer.operation(0) == "+":
         found = _contracted(stage, known)
         if found is not None:
             return [found]
-    return [_reduce(stage, known, op)]
+    return [_reduce(stage, known, n) for n in range(len(stage.outputs))]
 
 
 class _Out:
@@ -224,14 +225,16 @@ def _whole(a: Array) -> bool:
     return all(bool((p == np.rint(p)).all()) for p in np.array_split(flat, -(-flat.size // POINTS) or 1))
 
 
-def _reduce(stage: Stage, known: _Known, op: str) -> _Value:
-    """A reduction by one numpy ufunc."""
+def _reduce(stage: Stage, known: _Known, number: int) -> _Value:
+    """The component of this number of a reduction, by one numpy ufunc."""
     assert stage.reducer is not None
-    t, rank = stage.outputs[0], len(stage.axes)
+    op = stage.reducer.operation(number)
+    assert op is not None
+    t, rank = stage.outputs[number], len(stage.axes)
     ufunc: Any = BINARY[op]
     floats = E.is_float(t.dtype)
     dtype = np.dtype(np.float64 if floats else t.dtype)
-    identity = stage.reducer.identity[0].value
+    identity = stage.reducer.identity[number].value
     out = np.full(t.shape, identity, dtype)
     # Σ|terms| of a sum, of a product Π(|terms| + errors); Σ of errors, or the largest; all terms whole
     total = np.full(t.shape, 1.0 if op == "*" else 0.0)
@@ -240,7 +243,7 @@ def _reduce(stage: Stage, known: _Known, op: str) -> _Value:
     axes = stage.axes + stage.reduce_axes
     over = tuple(range(rank, len(axes)))
     for block in blocks(axes, POINTS):
-        v, e = _Bounds(stage.name, grid(axes, block), known).value(stage.values[0])
+        v, e = _Bounds(stage.name, grid(axes, block), known).value(stage.values[number])
         full = tuple(hi - lo for lo, hi in block)
         v = np.broadcast_to(v, full)
         at = tuple(slice(*b) for b in block[:rank])
@@ -340,12 +343,15 @@ def _beside(pairs: list[_Value], rest: list[_Value]) -> list[_Value]:
 
 
 def _rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> _Value:
-    """``v`` as a result in ``dtype``: what rounding may change is added to its error."""
+    """``v`` as a result in ``dtype``: what rounding may change is added to its error. ``times``, where it is
+    not 1: so many roundings in an order that is open. What is not whole may be exact in one order only."""
     if not E.is_float(dtype):
         return v, e
     v = np.asarray(v)
     narrow = "float64" if dtype == "float64" else "float32"
-    inexact = v != (np.rint(v) if dtype == "float64" else v.astype(narrow))
+    inexact = v != (np.rint(v) if dtype == "float64" or times != 1 else v.astype(narrow))
+    if times != 1:
+        inexact |= np.abs(v) >= 1 / _unit(dtype)
     if e is None and not inexact.any():
         return v, None
     info = np.finfo(narrow)

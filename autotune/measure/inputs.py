@@ -119,11 +119,11 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     if longest == 1 or nbytes > MOST_BYTES:
         return found
     rng = np.random.default_rng([seed, 1])
-    whole = _telling(dag, _whole(dag, rng, longest), signs=True)
+    whole = _telling(dag, _whole(dag, rng, longest), signs=True, steady=True)
     more = [whole]
     if 2 * nbytes <= MOST_BYTES:
         if longest >= SPARSE_FROM and (whole is None or any(x.any() for x in whole.bounds)):
-            more.append(_telling(dag, _sparse(dag, rng, longest)))
+            more.append(_telling(dag, _sparse(dag, rng, longest), steady=True))
         if longest > STEADY_FROM * CHAIN:
             more.append(_telling(dag, [_steady(x) for x in first.inputs], steady=True))
     return found + [x for x in more if x is not None]
