@@ -15,6 +15,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, HALF, ITEMSIZE
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Var
 from schedules.expr_json import from_json, to_json
+from schedules.inside import check_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,9 @@ class ComputeDAG:
     of them alone may be done once, before (see `schedules.constants`).
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique, every
-    load reads an input or an earlier stage with the right rank and dtype, axes have extent >= 1, and
-    nothing is computed in float16: it is only loaded, chosen, and converted from and to float32.
+    load reads an input or an earlier stage with the right rank and dtype and is proved to stay inside it
+    (see `schedules.inside`), axes have extent >= 1, and nothing is computed in float16: it is only loaded,
+    chosen, and converted from and to float32.
     """
 
     inputs: tuple[Tensor, ...]
@@ -175,6 +177,8 @@ class ComputeDAG:
                             raise ValueError(
                                 f"stage {s.name}: {E.show(x)} does not fit {t.name}{list(t.shape)} {t.dtype}"
                             )
+            extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
+            check_loads(s.name, s.values, extents, lambda e: known[e.buffer].shape)
             for o in s.outputs:
                 if o.shape != tuple(a.extent for a in s.axes):
                     raise ValueError(f"stage {s.name}: output shape {o.shape} is not its axes'")

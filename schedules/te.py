@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
-from schedules.affine import bounds
 from schedules.dag import Axis, Reducer, operand
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.evaluate import evaluate
-from schedules.expr import Const, Expr, ExprLike, Select, Var
+from schedules.expr import Const, Expr, ExprLike, Var
+from schedules.inside import check_loads
 from schedules.scalars import (
     abs,
     all,
@@ -64,7 +64,6 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte counts
-_WITNESS_POINTS = 2**20  # domains up to this size are searched exhaustively for a bad index
 
 
 # --- placeholders and stages ------------------------------------------------------------------
@@ -130,7 +129,8 @@ def compute(
                 'e.g. te.cast(value, "int32")'
                 + (" or te.select(value, 1, 0)" if E.dtype_of(v) == "bool" else "")
             )
-        _check_bounds(v, {a.var: a.extent for a in (*op.axes, *op.reduce_axes)}, (), label)
+    extents = {a.var: a.extent for a in (*op.axes, *op.reduce_axes)}
+    check_loads(label, values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
     outs = tuple(Tensor(dims, E.dtype_of(v), op.names[i], op, i) for i, v in enumerate(values))
     return outs if many else outs[0]
 
@@ -195,80 +195,6 @@ def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
         return None
 
     return E.rewrite(e, visit)
-
-
-def _check_bounds(e: Expr, extents: dict[str, int], guards: tuple[Expr, ...], label: str) -> None:
-    """Refuse an index for which some point of the domain, within its guards, is out of range."""
-    match e:
-        case Select(cond=c, a=a, b=b):
-            _check_bounds(c, extents, guards, label)
-            _check_bounds(a, extents, guards + E.conjuncts(c), label)
-            _check_bounds(b, extents, (*guards, E.Logic("not", (c,))), label)
-            return
-        case Access(indices=indices, tensor=t):
-            for d, ix in enumerate(indices):
-                found = bounds(ix, {v: (0, n - 1) for v, n in extents.items()})
-                if found is not None and 0 <= found[0] and found[1] < t.shape[d]:
-                    continue
-                bad = _witness(ix, t.shape[d], extents, guards)
-                if bad is not None:
-                    raise WorkloadError(
-                        f"stage {label}: index {d} of {E.show(e)} is {bad}, outside 0..{t.shape[d] - 1} "
-                        f"of {t!r}; correct the index or guard it with te.select"
-                    )
-        case Const(value=int(v), dtype=E.INDEX) if v not in E.RANGES["int64"]:
-            raise WorkloadError(
-                f"stage {label}: the literal {v} is out of the range of an axis, 64 bits; compute with "
-                'te.cast(axis, "float64")'
-            )
-    for k in E.children(e):
-        _check_bounds(k, extents, guards, label)
-
-
-def _witness(ix: Expr, size: int, extents: dict[str, int], guards: tuple[Expr, ...]) -> str | None:
-    """A point where ``ix`` leaves 0..size-1, as text; None when there is none, or none was found.
-
-    Guards that don't share variables with the index cannot save it. Guards that read tensors, or compute
-    with anything but axes, cannot be decided: they count as holding nowhere, so nothing is refused on their
-    account.
-    """
-    names = E.variables(ix)
-    used: list[Expr] = []
-    grown = True
-    while grown:  # guards tied to the index through shared variables
-        grown = False
-        for g in guards:
-            if g not in used and E.variables(g) & names:
-                used.append(g)
-                names |= E.variables(g)
-                grown = True
-    dtypes = {E.dtype_of(x) for e in (ix, *used) for x in E.walk(e)}
-    if builtins.any(E.loads(g) for g in guards) or not dtypes <= {E.INDEX, "bool"}:
-        return None
-    order = [v for v in extents if v in names]
-    width = MAX_EXTENT
-    if math.prod(extents[v] for v in order) > _WITNESS_POINTS:  # the corners, which decide linear forms
-        width = int(_WITNESS_POINTS ** (1 / len(order))) // 2 or 1
-    points = [_ends(extents[v], width) for v in order]
-    env = dict(zip(order, np.meshgrid(*points, indexing="ij", sparse=True), strict=True)) if order else {}
-    with np.errstate(all="ignore"):
-        value = np.asarray(E.evaluate(ix, env))
-        bad = (value < 0) | (value >= size)
-        for g in used:
-            bad = bad & np.asarray(E.evaluate(g, env), dtype=bool)
-    if not bad.any():
-        return None
-    full = np.broadcast_shapes(bad.shape, *(x.shape for x in env.values()))
-    at = tuple(int(i) for i in np.argwhere(np.broadcast_to(bad, full))[-1])
-    where = ", ".join(f"{v}={points[i][at[i]]}" for i, v in enumerate(order))
-    return f"{int(np.broadcast_to(value, full)[at])}" + (f" at {where}" if where else "")
-
-
-def _ends(extent: int, width: int) -> np.ndarray:
-    """0..extent-1, or of a longer range the first and the last ``width`` numbers."""
-    if extent <= 2 * width:
-        return np.arange(extent)
-    return np.r_[0:width, extent - width : extent]
 
 
 # --- reductions -------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from schedules.expr.nodes import FOLD, Binary, Compare, Const, Expr, Hole, Logic, Select, Var, kind
+from schedules.expr.nodes import FOLD, INDEX, Binary, Cast, Compare, Const, Expr, Hole, Logic, Select, Var, kind
 
 
 def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = None) -> Any:
@@ -43,6 +43,8 @@ def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = No
             if hasattr(x, "shape"):
                 return np.where(x, evaluate(a, env), evaluate(b, env))
             return evaluate(a, env) if x else evaluate(b, env)
+        case Cast(dtype=d, a=a):
+            return np.asarray(evaluate(a, env)).astype(np.int64 if d == INDEX else d)
     raise TypeError(f"not an index expression: {e!r}")
 
 

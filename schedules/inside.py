@@ -1,0 +1,216 @@
+"""Whether every load of a stage stays inside its tensor.
+
+An index is proved inside, or found outside at a point, or neither. Only what is proved is accepted: what
+lies behind an array is not the program's. The conditions of the selects around a load narrow it. What data
+decides, conditions that read tensors, counts as holding everywhere, whatever is in them.
+
+Stores need no proof: a stage writes ``out[axes]``, each axis within the extent that the output has. So do
+reads of what a schedule adds (caches, packed copies, partial sums): they follow from accesses that are inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.errors import WorkloadError
+from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Hole, Load, Logic, Select
+from schedules.infeasible import impossible, interval, negation
+
+MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
+_BLOCK = 2**18  # points that are looked at together
+_LITERALS = E.RANGES["int64"]
+
+
+@dataclass(frozen=True)
+class Escape:
+    """An index that may leave its tensor. ``value`` at the point ``where``, which shows it; None where no
+    point is known, and none excluded."""
+
+    value: int | None = None
+    where: str = ""
+
+
+def check_loads(
+    stage: str, values: Sequence[Expr], extents: Mapping[str, int], shape: Callable[[Load], tuple[int, ...]]
+) -> None:
+    """Raise `WorkloadError` unless every load of ``values`` is proved inside the shape of its tensor, for all
+    points of ``extents`` that the conditions of the selects around it leave."""
+    for v in values:
+        _check(v, (), f"stage {stage}", extents, shape)
+
+
+def _check(
+    e: Expr, guards: tuple[Expr, ...], what: str, extents: Mapping[str, int],
+    shape: Callable[[Load], tuple[int, ...]],
+) -> None:  # fmt: skip
+    match e:
+        case Select(cond=c, a=a, b=b):
+            _check(c, guards, what, extents, shape)
+            _check(a, (*guards, c), what, extents, shape)
+            _check(b, (*guards, Logic("not", (c,))), what, extents, shape)
+            return
+        case Load(indices=indices):
+            for d, (ix, n) in enumerate(zip(indices, shape(e), strict=True)):
+                _check_index(e, d, ix, n, guards, what, extents, shape(e))
+        case Const(value=int(v), dtype=E.INDEX) if v not in _LITERALS:
+            raise WorkloadError(
+                f"{what}: the literal {v} is out of the range of an axis, 64 bits; compute with "
+                'te.cast(axis, "float64")'
+            )
+    for k in E.children(e):
+        _check(k, guards, what, extents, shape)
+
+
+def _check_index(
+    e: Load, d: int, ix: Expr, n: int, guards: tuple[Expr, ...], what: str, extents: Mapping[str, int],
+    shape: tuple[int, ...],
+) -> None:  # fmt: skip
+    known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
+    names = E.variables(ix).union(*map(E.variables, known))
+    found = decide(ix, n, tuple((v, m) for v, m in extents.items() if v in names), known)
+    if found is None:
+        return
+    where = f"0..{n - 1} of {e.buffer}{list(shape)} {e.dtype}"
+    ignored = [g for g in guards if not told_by_axes(g)]
+    value = f"{found.value}{f' at {found.where}' if found.where else ''}"
+    if found.value is not None and not ignored:
+        raise WorkloadError(
+            f"{what}: index {d} of {E.show(e)} is {value}, outside {where}; "
+            "correct the index or guard it with te.select"
+        )
+    because = f"; {E.show(ignored[0])} depends on more than axes, and may hold anywhere" if ignored else ""
+    at = f": it would be {value}" if found.value is not None else ""
+    test = E.show(E.all_of(E.compare("<=", 0, ix), E.compare("<", ix, n)))
+    raise WorkloadError(
+        f"{what}: index {d} of {E.show(e)} cannot be proved inside {where}{at}{because}; test it in the "
+        f"condition too, te.select(te.all(..., {test}), ...), or cut it off with te.minimum and te.maximum"
+    )
+
+
+# --- conditions -------------------------------------------------------------------------------
+
+
+def weaker(cond: Expr, holds: bool = True) -> Expr:
+    """What axes alone tell where ``cond`` holds (or does not): a condition that follows from it."""
+    match cond:
+        case Logic(op="not", args=args):
+            return weaker(args[0], not holds)
+        case Logic(op=op, args=args):
+            parts = [weaker(x, holds) for x in args]
+            return E.all_of(*parts) if (op == "and") == holds else E.any_of(*parts)
+    if not told_by_axes(cond):
+        return E.TRUE
+    return cond if holds else negation(cond)
+
+
+def told_by_axes(e: Expr) -> bool:
+    """Whether axes alone decide ``e``, and every backend alike: no tensors, no functions, and no floating
+    point that may be rounded once or twice, or converted to what cannot hold it."""
+    for x in E.walk(e):
+        if isinstance(x, (Load, Call, Hole)):
+            return False
+        if isinstance(x, Cast) and not E.is_float(x.dtype) and E.is_float(E.dtype_of(x.a)):
+            return False
+        if isinstance(x, Binary) and E.is_float(E.dtype_of(x)):
+            product = any(isinstance(k, Binary) and k.op == "*" for k in (x.a, x.b))
+            if x.op == "/" or (x.op in "+-" and product):
+                return False
+    return True
+
+
+# --- the decision -----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 12)
+def decide(
+    ix: Expr, size: int, extents: tuple[tuple[str, int], ...], guards: tuple[Expr, ...]
+) -> Escape | None:
+    """None where ``0 <= ix < size`` is proved for all points of ``extents`` at which the ``guards``, which
+    axes decide, hold."""
+    if E.dtype_of(ix) != INDEX:
+        return Escape()
+    ranges = {v: (0, n - 1) for v, n in extents}
+    lo, hi = interval(ix, ranges)
+    if 0 <= lo and hi < size:
+        return None
+    if impossible((*guards, ix < 0), ranges) and impossible((*guards, E.compare("<=", size, ix)), ranges):
+        return None
+    if not told_by_axes(ix) or any(_may_trap(x, ranges) for e in (ix, *guards) for x in E.walk(e)):
+        return Escape()
+    tied = _tied(ix, guards)
+    domain = _domain(ix, tied, dict(extents))
+    if math.prod(domain.values()) <= MAX_POINTS:
+        return _search(ix, size, tied, {v: np.arange(n) for v, n in domain.items()})
+    width = int(_BLOCK ** (1 / len(domain))) // 2 or 1
+    return _search(ix, size, tied, {v: _ends(n, width) for v, n in domain.items()}) or Escape()
+
+
+def _may_trap(e: Expr, ranges: Mapping[str, tuple[int, int]]) -> bool:
+    """An integer division whose divisor may be 0: no value is known."""
+    if not isinstance(e, Binary) or e.op not in ("//", "%", "ceildiv"):
+        return False
+    if E.dtype_of(e) != INDEX:
+        return not (isinstance(e.b, Const) and e.b.value > 0)
+    lo, hi = interval(e.b, ranges)
+    return lo <= 0 <= hi
+
+
+def _tied(ix: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The guards that share axes with the index, directly or through others: the rest can't save it."""
+    names, used, grown = E.variables(ix), list[Expr](), True
+    while grown:
+        new = [g for g in guards if g not in used and (E.variables(g) & names or not E.variables(g))]
+        grown = bool(new)
+        used += new
+        names = names.union(*map(E.variables, new))
+    return tuple(used)
+
+
+def _domain(ix: Expr, guards: tuple[Expr, ...], extents: Mapping[str, int]) -> dict[str, int]:
+    names = E.variables(ix).union(*map(E.variables, guards))
+    return {v: n for v, n in extents.items() if v in names}
+
+
+def _search(
+    ix: Expr, size: int, guards: tuple[Expr, ...], points: Mapping[str, np.ndarray]
+) -> Escape | None:
+    """A point, of all combinations of ``points``, at which the guards hold and the index is outside."""
+    for block in _blocks(list(points.values())):
+        env = dict(zip(points, np.meshgrid(*block, indexing="ij", sparse=True), strict=True))
+        with np.errstate(all="ignore"):
+            value = np.asarray(E.evaluate(ix, env))
+            bad = (value < 0) | (value >= size)
+            for g in guards:
+                bad = bad & np.asarray(E.evaluate(g, env), dtype=bool)
+        if bad.any():
+            full = tuple(map(len, block))
+            at = tuple(int(i) for i in np.argwhere(np.broadcast_to(bad, full))[-1])
+            named = {v: p[i] for v, p, i in zip(points, block, at, strict=True) if v in E.variables(ix)}
+            where = ", ".join(f"{v}={i}" for v, i in named.items())
+            return Escape(int(np.broadcast_to(value, full)[at]), where)
+    return None
+
+
+def _blocks(points: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """The points in blocks of bounded size, the first axis cut first."""
+    if math.prod(map(len, points)) <= _BLOCK:
+        yield points
+        return
+    n = max(1, _BLOCK // math.prod(map(len, points[1:])))
+    for start in range(0, len(points[0]), n):
+        head = points[0][start : start + n]
+        for rest in _blocks(points[1:]) if n == 1 else [points[1:]]:
+            yield [head, *rest]
+
+
+def _ends(extent: int, width: int) -> np.ndarray:
+    """0..extent-1, or of a longer range the first and the last ``width`` numbers."""
+    if extent <= 2 * width:
+        return np.arange(extent)
+    return np.r_[0:width, extent - width : extent]
