@@ -50,7 +50,7 @@ def test_errors_name_what_the_user_wrote(json: list[str]) -> None:
 
 
 def test_signs_are_typed() -> None:
-    assert plain("2×3 − 1 → µs · μ ≤ é…") == "2x3 - 1 -> us * u <= e..."  # noqa: RUF001
+    assert plain("2×3 − 1 → µs · μ ≤ é…") == "2x3 - 1 -> us * u <= e..."
     for op in OPERATORS:
         assert "?" not in plain(op.doc + "".join(p.doc for p in op.params)), op.name
 
