@@ -21,14 +21,15 @@ def small(space: Space) -> int | None:
 
 
 def notes(best: Best | None, few: int | None, tried: int, stopped: str) -> tuple[str, ...]:
-    """Of a run that ended so and whose space has ``few`` configurations, where these are few; ``tried``: with
-    the trials of earlier runs. There is one where the best is far from the limit and little is left to try."""
+    """Of a run that ended so; ``few``: configurations of its space, if these are few; ``tried``: with the
+    trials of earlier runs. There is one where the best is far from the limit and little is left to try."""
     if best is None or best.share_of_peak is None or best.share_of_peak >= FAR:
         return ()
     if stopped == "exhausted":
         told = f"all {tried} configurations of the space were tried, so more time will not help"
     elif few is not None:
-        told = f"the space has only {few} configuration{'s' if few != 1 else ''}, of which {tried} were tried"
+        plural = "s" if few != 1 else ""
+        told = f"the space has only {few} configuration{plural}, of which {tried} were tried"
     else:
         return ()
     share = f"the best reaches {best.share_of_peak:.0%} of the limit"

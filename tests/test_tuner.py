@@ -472,8 +472,8 @@ def test_what_is_foretold_of_plain_loops() -> None:
 @pytest.mark.parametrize(
     ("share", "few", "stopped", "said"),
     [
-        (0.02, None, "exhausted", "reaches 2% of the limit: all 9 configurations of the space were tried, so"),
-        (0.02, 12, "budget", "reaches 2% of the limit: the space has only 12 configurations, of which 9 were"),
+        (0.02, None, "exhausted", "2% of the limit: all 9 configurations of the space were tried, so"),
+        (0.02, 12, "budget", "2% of the limit: the space has only 12 configurations, of which 9 were"),
         (0.02, None, "budget", None),
         (0.9, 12, "exhausted", None),
         (None, 12, "exhausted", None),

@@ -72,7 +72,7 @@ codecs.register_error("autotune.plain", _in_ascii)
 
 
 def print_whatever_the_encoding() -> None:
-    """From now on, what the encoding of stdout or stderr has no character for is printed as `plain` has it."""
+    """Have what the encoding of stdout or stderr has no character for printed as `plain` has it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="autotune.plain")

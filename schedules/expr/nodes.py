@@ -21,6 +21,13 @@ class Expr:
     # Found once and kept: trees are shared, and asked for these again and again.
     __slots__ = ("_hash", "_holes", "_loads", "_variables")
 
+    def __copy__(self) -> Expr:
+        """Itself: an expression does not change, and its variables and tensors are told by identity."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Expr:
+        return self
+
     def __add__(self, o: ExprLike) -> Expr:
         return binary("+", self, o)
 
