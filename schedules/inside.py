@@ -143,10 +143,10 @@ def decide(
         return None
     if not told_by_axes(ix) or any(_may_trap(x, ranges) for e in (ix, *guards) for x in E.walk(e)):
         return Escape()
-    tied = _tied(ix, guards)
-    domain = _domain(ix, tied, dict(extents))
-    if math.prod(domain.values()) <= MAX_POINTS:
-        return _search(ix, size, tied, {v: np.arange(n) for v, n in domain.items()})
+    for tied in (guards, _tied(ix, guards)):
+        domain = _domain(ix, tied, dict(extents))
+        if math.prod(domain.values()) <= MAX_POINTS:
+            return _search(ix, size, tied, {v: np.arange(n) for v, n in domain.items()})
     width = int(_BLOCK ** (1 / len(domain))) // 2 or 1
     return _search(ix, size, tied, {v: _ends(n, width) for v, n in domain.items()}) or Escape()
 
@@ -162,7 +162,8 @@ def _may_trap(e: Expr, ranges: Mapping[str, tuple[int, int]]) -> bool:
 
 
 def _tied(ix: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The guards that share axes with the index, directly or through others: the rest can't save it."""
+    """The guards that share axes with the index, directly or through others. The rest say nothing of it; they
+    are taken to hold somewhere."""
     names, used, grown = E.variables(ix), list[Expr](), True
     while grown:
         new = [g for g in guards if g not in used and (E.variables(g) & names or not E.variables(g))]
