@@ -5,7 +5,8 @@ lies behind an array is not the program's. The conditions of the selects around 
 decides, conditions that read tensors, counts as holding everywhere, whatever is in them.
 
 Stores need no proof: a stage writes ``out[axes]``, each axis within the extent that the output has. So do
-reads of what a schedule adds (caches, packed copies, partial sums): they follow from accesses that are inside.
+reads of what a schedule adds (caches, packed copies, partial sums): they follow from accesses that are
+inside.
 """
 
 from __future__ import annotations

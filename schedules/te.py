@@ -14,12 +14,9 @@ from __future__ import annotations
 import builtins
 import inspect
 import keyword
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from schedules import expr as E
 from schedules.dag import Axis, Reducer, operand

@@ -9,7 +9,7 @@ import pytest
 from cli_runner import run
 from log_cases import TARGETS, copy_of
 
-from autotune import metrics
+from autotune import metrics, plain_loops
 from autotune.search.expectation import GAIN, LEAST, Expectation
 from autotune.tuner import TuneOptions, tune
 from kernels_db import Log, NewRecord
@@ -70,12 +70,13 @@ def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
     space = FormulaSpace()
     seen = []
     tune(
-        *(WORKLOAD, TARGET, log, TuneOptions(trials=48, model="scratch", batch=16), seen.append),
+        *(WORKLOAD, TARGET, log, TuneOptions(trials=49, model="scratch", batch=16), seen.append),
         space=space,
         measurer=FakeMeasurer(space),
         peak=lambda: PEAK_S,
     )
-    records = sorted(log.records(kind="trial"), key=lambda r: r.trial)
+    trials = sorted(log.records(kind="trial"), key=lambda r: r.trial)
+    records = [r for r in trials if r.sketch != plain_loops.SKETCH]  # nobody foretells these
     assert [set(r.environment[metrics.PREDICTED]) for r in records] == [{"analytic"}] * 16 + [
         {"analytic", "model"}
     ] * 32
