@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 import autotune as at
 from autotune import te
 from autotune.targets import detect
+from grid_cases import Case, emulate
+from helpers import check_compiled, expected, host, inputs
 from schedules import expr as E
 from schedules import ops
 from schedules.dag import Axis, ComputeDAG, Stage, Tensor
@@ -237,3 +239,55 @@ def test_no_dag_reads_outside_wherever_it_comes_from(tmp_path: Path) -> None:
         Workload.from_json(text)
 
 
+@pytest.mark.parametrize("shape", [(N + 1,), (2, N)])
+def test_tensors_of_another_shape_are_no_way_out(shape: tuple[int, ...]) -> None:
+    """Whatever the tensors of a DAG are by name, its own shapes count."""
+    text = json.loads(json.dumps(outside()).replace(f'"x", [{N}]', f'"x", {list(shape)}'))
+    if len(shape) == 1:
+        assert ComputeDAG.from_json(text).inputs[0].shape == shape
+    else:
+        with pytest.raises(ValueError, match="does not fit"):
+            ComputeDAG.from_json(text)
+
+
+# --- what the code of a select loads ----------------------------------------------------------
+
+W = 21
+SELECTS: dict[str, Any] = {
+    "shifted": lambda x, z, i, j: te.select(j + 1 < W, x[j + 1], z),
+    "before and behind": lambda x, z, i, j: te.select(te.all(j >= i, j - i < W), x[j - i], z),
+    "the same in all lanes": lambda x, z, i, j: te.select(i + j + 1 < W, x[i + 1], z),
+    "on the other side": lambda x, z, i, j: te.select(i + j + 1 >= W, z, x[i + 1]),
+    "both in one sum": lambda x, z, i, j: te.select(i + j + 1 < W, x[i + 1] + x[i + j + 1], z),
+    "one in another": lambda x, z, i, j: te.select(j < 3, te.select(i + j + 1 < W, x[i + 1], z), x[i]),
+    "every second": lambda x, z, i, j: te.select(2 * j + i < W, x[2 * j + i], z),
+    "backwards": lambda x, z, i, j: te.select(j + i < W, x[W - 1 - j - i], z),
+}
+
+
+def select_dag(name: str, dtype: str) -> ComputeDAG:
+    x = te.placeholder((W,), dtype, "x")
+    value = te.cast if dtype == "float16" else lambda v, _: v
+    return te.dag([x, te.compute((W, W + 3), lambda i, j: value(SELECTS[name](x, te.const(0, dtype), i, j), dtype),
+                                 "C")])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64"])
+@pytest.mark.parametrize("name", SELECTS)
+def test_lanes_load_only_what_they_choose(name: str, dtype: str) -> None:
+    """Arrays end, or begin, at inaccessible pages."""
+    dag = select_dag(name, dtype)
+    data = inputs(dag)
+    want = expected(dag, data)
+    np.testing.assert_array_equal(te.evaluate(dag, data)[0], want[0])
+    for tail in ("guard", "shift"):
+        s = Schedule(dag)
+        s.vectorize(s.split("C_j", [None, 8], tail)[1])
+        check_compiled(dag, s.trace, host(), data, want)
+
+
+def test_threads_of_a_grid_load_only_what_they_choose() -> None:
+    for name in SELECTS:
+        dag = select_dag(name, "float32")
+        data = tuple(inputs(dag))
+        emulate(Case(dag, data, tuple(expected(dag, list(data)))), 4)

@@ -51,6 +51,7 @@ class Addresses(ABC):
         self.lane_base = 0  # the lane variable's value in the first lane
         self.lanes = 1
         self.mask: Value | None = None
+        self.chosen: Value | None = None  # the mask of the side of a select that lanes take
         self.unrolled: dict[str, tuple[int, Scope]] = {}  # iterations, and the scope that all run in
         self._flat: dict[tuple[str, tuple[Expr, ...], affine.Range | None], Flat] = {}
         # the same by identity, which is asked of every access of an unrolled tile; the indices are kept, too

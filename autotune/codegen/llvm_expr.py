@@ -268,6 +268,8 @@ class Expressions(Addresses):
         step = self.stride(flat)
         t, n = LLVM_TYPE[dtype], self.lanes
         if step == 0:
+            if self.mask is not None and self.chosen is not None:
+                return self._shared_load(buffer, flat, dtype, self.chosen)
             return Value(self._remembered_load(buffer, flat, t, None, 1), dtype)
         if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
             return self._masked_load(buffer, flat, step, dtype)
@@ -372,6 +374,18 @@ class Expressions(Addresses):
             )
         return Value(self.s.emit(code), dtype, n)
 
+    def _shared_load(self, buffer: str, flat: Flat, dtype: str, lanes: Value) -> Value:
+        """What all of ``lanes`` load alike: it may be out of bounds where none of them is active, and a zero
+        is loaded in its place."""
+        t = LLVM_TYPE[dtype]
+        name, fold = f"@zero.{t}", f"@llvm.vector.reduce.or.v{lanes.lanes}i1"
+        self.declare(f"declare i1 {fold}(<{lanes.lanes} x i1>)")
+        self.declare(f"{name} = private constant {t} zeroinitializer, align {LINE}")
+        ptr, _ = self.address(buffer, flat)
+        some = self.s.emit(f"call i1 {fold}({lanes})")
+        place = self.s.emit(f"select i1 {some}, ptr {ptr}, ptr {name}", hint="p")
+        return Value(self.s.emit(f"load {t}, ptr {place}, align {ITEMSIZE[dtype]}"), dtype)
+
     # -- choice --------------------------------------------------------------------------------
 
     def and_mask(self, cond: Value) -> Value:
@@ -394,16 +408,18 @@ class Expressions(Addresses):
         if cond.lanes == 1:
             found = self._load_or_constant(e, cond)
             return found if found is not None else self._branch(e, cond)
-        outer = self.mask
-        self.mask = self.and_mask(cond)
-        x = self.splat(self.value(e.a), self.lanes)
-        self.mask = outer
         true = self.splat(Value("true", "bool"), self.lanes)
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
-        self.mask = self.and_mask(other)
-        y = self.splat(self.value(e.b), self.lanes)
-        self.mask = outer
+        x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _side(self, e: Expr, taken: Value) -> Value:
+        """A side of a select, in the lanes that take it."""
+        outer = self.mask, self.chosen
+        self.mask = self.chosen = self.and_mask(taken)
+        x = self.splat(self.value(e), self.lanes)
+        self.mask, self.chosen = outer
+        return x
 
     def _load_or_constant(self, e: Select, cond: Value) -> Value | None:
         """A vector of memory or a constant, for all lanes alike: a load from an address that is chosen. An
