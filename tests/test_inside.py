@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grid_cases import Case, emulate
+from helpers import check_compiled, expected, host, inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotune as at
 from autotune import te
 from autotune.targets import detect
-from grid_cases import Case, emulate
-from helpers import check_compiled, expected, host, inputs
 from schedules import expr as E
 from schedules import ops
 from schedules.dag import Axis, ComputeDAG, Stage, Tensor
