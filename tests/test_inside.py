@@ -268,8 +268,8 @@ SELECTS: dict[str, Any] = {
 def select_dag(name: str, dtype: str) -> ComputeDAG:
     x = te.placeholder((W,), dtype, "x")
     value = te.cast if dtype == "float16" else lambda v, _: v
-    return te.dag([x, te.compute((W, W + 3), lambda i, j: value(SELECTS[name](x, te.const(0, dtype), i, j), dtype),
-                                 "C")])  # fmt: skip
+    zero = te.const(0, dtype)
+    return te.dag([x, te.compute((W, W + 3), lambda i, j: value(SELECTS[name](x, zero, i, j), dtype), "C")])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64"])
