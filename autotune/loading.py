@@ -200,6 +200,8 @@ def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None
 
 def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     """What was looked for, where, what is there instead, and the command that would help."""
+    from autotune.renamed import renamed
+
     place = str(locate(where))
     others = _targets(workload, where)
     wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
@@ -218,6 +220,9 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
         ahead = "known ahead: --constant-weights, or constant_weights=True"
         kind = ahead if twin.dag.constants else "as arguments: without --constant-weights"
         lines.append(f"stored there with its weights {kind}")
+        what = "or tune this one"
+    if not others and (other_names := renamed(workload, where)) is not None:
+        lines.append(other_names)
         what = "or tune this one"
     lines.append(f"{what}: {tune_command(workload, place, threads)}")
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from autotune import building, kernels, targets
 from autotune.codegen import emulator
 from autotune.devices import select
 from autotune.devices.emulated import EmulatedDevice
-from autotune.workloads import with_constants
+from autotune.workloads import as_workload, with_constants
 from kernels_db import NewRecord
 from schedules import ops
 from schedules.model import Step, Target
@@ -187,6 +187,43 @@ def test_the_other_kind_of_weights_is_pointed_at(tmp_path: Path, ahead: bool) ->
     with pytest.raises(at.KernelNotFound, match=f"stored there with its weights {said}"):
         at.load("matmul", **SHAPE, constant_weights=ahead, db=db)
     assert at.best("matmul", **SHAPE, constant_weights=not ahead, db=db).time_s == 1e-3
+
+
+def expression(given: str = "A", made: str = "C", axis: str = "k", row: str = "i", reducer: str = "sum") -> list[Any]:
+    te = at.te
+    a, k = te.placeholder((3, 4), name=given), te.reduce_axis(4, axis)
+    add = te.reducer((0,), lambda x, y: (x[0] + y[0],), reducer)
+    function = eval(f"lambda {row}: add(a[{row}, k], axis=k)", {"add": add, "a": a, "k": k})
+    c = te.compute((3,), function, made)
+    return [a, c, te.compute((3,), lambda i: c[i] * 2.0, "D")]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"given": "left"}, "input 'left' is 'A' there;"),
+        ({"made": "product"}, "tensor 'product' is 'C' there;"),
+        ({"axis": "r"}, "reduction axis of C 'r' is 'k' there;"),
+        ({"row": "x"}, "axis of C 'x' is 'i' there;"),
+        ({"reducer": "plus"}, "reducer of C 'plus' is 'sum' there;"),
+        ({"given": "C", "made": "A", "row": "y"}, "input 'C' is 'A' there, tensor 'A' is 'C' there, axis of A 'y' is"),
+    ],
+)  # fmt: skip
+def test_a_renamed_expression_is_told_what_the_log_calls_it(
+    tmp_path: Path, other: dict[str, str], said: str
+) -> None:
+    db = tmp_path / "t.db"
+    with at.Log(db) as log:
+        run = log.start_run(as_workload(expression(), {}), host(), {"cpu": "here"}, seed=0).uid
+        log.add(NewRecord(run, 0, "x", at.Trace(), "ok", times_s=[1e-3]))
+    assert at.best(expression(), db=db).time_s == 1e-3
+    for find in (at.load, at.best):
+        with pytest.raises(at.KernelNotFound) as caught:
+            find(expression(**other), db=db)
+        assert f"stored there under other names, which a kernel is found by: {said}" in str(caught.value)
+    with pytest.raises(at.KernelNotFound) as caught:  # nothing of the kind
+        at.load([*expression(**other)[:2]], db=db)
+    assert "other names" not in str(caught.value)
 
 
 def test_fallback_gives_an_untuned_kernel_and_says_so(tmp_path: Path) -> None:
