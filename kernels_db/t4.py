@@ -134,8 +134,8 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
         raise explain(err, path) from None
     except (ValueError, RecursionError):
         raise LogError(
-            f"{path} is not a T4 document, or was torn: it is not whole JSON with a list of results, each "
-            f"below {MAX_VALUE >> 20} MB; write or copy it again"
+            f"{path} is not a T4 document: it is not JSON with a list of results, each below "
+            f"{MAX_VALUE >> 20} MB, or it was torn; write or copy it again"
         ) from None
 
 
