@@ -86,6 +86,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"h": 3, "w": 2, "ci": 2, "co": 3, "kh": 2, "kw": 5, "stride": 3, "padding": 2},
         {"h": 5, "w": 4, "ci": 1, "co": 2, "k": 3, "padding": 2},
         {"h": 1, "w": 1, "ci": 2, "co": 1, "k": 1, "stride": 3},
+        {"h": 3, "w": 4, "ci": 2, "co": 2, "k": 6, "padding": 1},
     ],
     "capsule_conv2d": [
         {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1, "stride": 2},

@@ -404,6 +404,7 @@ ODD: list[tuple[str, str | None, dict[str, int]]] = [
         {"h": 4, "w": 4, "ci": 3, "co": 8, "k": 3, "stride": 2},
         {"h": 3, "w": 2, "ci": 2, "co": 3, "kh": 2, "kw": 5, "stride": 3, "padding": 2},
         {"h": 2, "w": 3, "ci": 2, "co": 1, "k": 1, "stride": 3},
+        {"h": 3, "w": 4, "ci": 2, "co": 3, "k": 5, "padding": 1},  # a reduction over taps
     )
 ]
 

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.expr import Expr
+from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Operator, Param, Params, stored, wide
 from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
 
 LAYOUTS = ("NHWC", "NCHW")
+FEW = 16  # taps of an output: added where it is stored
 
 
 def _out(p: Params) -> tuple[int, int]:
@@ -31,8 +32,8 @@ def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     b, h, w, ci, co, kh, kw = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw"))
     nchw = layout == "NCHW"
     oh, ow = _out(p)
-    r, s = (te.reduce_axis(-(-p[n] // p["stride"]), name) for n, name in (("kh", "r"), ("kw", "s")))
-    c = te.reduce_axis(ci, "c")
+    rows, columns = (-(-k // p["stride"]) for k in (kh, kw))  # taps of an output
+    r, s, c = te.reduce_axis(rows, "r"), te.reduce_axis(columns, "s"), te.reduce_axis(ci, "c")
     if nchw:
         x, k = te.placeholder((b, ci, h, w), dtype, "x"), te.placeholder((ci, co, kh, kw), dtype, "w")
         taps = te.compute(
@@ -48,20 +49,26 @@ def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
             "taps",
         )
 
-    def landing(n: Expr, e: Expr, f: Expr, o: Expr) -> te.Reduction:
-        t, i, row = _source(e, r, h, kh, p)
-        u, j, column = _source(f, s, w, kw, p)
+    def landing(n: Expr, e: Expr, f: Expr, o: Expr, nth: tuple[ExprLike, ExprLike]) -> Expr:
+        t, i, row = _source(e, nth[0], h, kh, p)
+        u, j, column = _source(f, nth[1], w, kw, p)
         at = (n, o, t, u, i, j) if nchw else (n, t, u, i, j, o)
-        return te.sum(te.select(te.all(*row, *column), taps[at], 0), axis=(r, s))
+        return te.select(te.all(*row, *column), taps[at], 0)
+
+    def total(n: Expr, e: Expr, f: Expr, o: Expr) -> Expr | te.Reduction:
+        if rows * columns > FEW:
+            return te.sum(landing(n, e, f, o, (r, s)), axis=(r, s))
+        first, *others = (landing(n, e, f, o, nth) for nth in np.ndindex(rows, columns))
+        return te.cast(sum(others, first), dtype)
 
     if nchw:
-        y = te.compute((b, co, oh, ow), named("nopq", lambda n, o, e, f: landing(n, e, f, o)), "y")
+        y = te.compute((b, co, oh, ow), named("nopq", lambda n, o, e, f: total(n, e, f, o)), "y")
     else:
-        y = te.compute((b, oh, ow, co), named("npqo", landing), "y")
+        y = te.compute((b, oh, ow, co), named("npqo", total), "y")
     return [x, k, stored(y, dtype)]
 
 
-def _source(at: Expr, nth: Expr, size: int, kernel: int, p: Params) -> tuple[Expr, Expr, list[Expr]]:
+def _source(at: Expr, nth: ExprLike, size: int, kernel: int, p: Params) -> tuple[Expr, Expr, list[Expr]]:
     """Of the taps that land at an output, the ``nth``: it, the input that it is multiplied with, and when
     both are there."""
     stride, place = p["stride"], at + p["padding"]
