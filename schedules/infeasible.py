@@ -1,7 +1,7 @@
 """Proofs that conditions over axes cannot hold together.
 
-Conditions are taken apart into cases of linear inequalities over integers: ``or``, ``!=``, ``min``, ``max`` and
-``select`` are two cases each; ``q = x // c`` is a new unknown with ``0 <= x - c q < c``, and ``x % c`` is
+Conditions are taken apart into cases of linear inequalities over integers: ``or``, ``!=``, ``min``, ``max``
+and ``select`` are two cases each; ``q = x // c`` is a new unknown with ``0 <= x - c q < c``, and ``x % c`` is
 ``x - c q``; what is not linear is an unknown within its bounds. A case is impossible where eliminating its
 unknowns one by one (Fourier and Motzkin's method, with constants rounded to integers) ends in ``0 <= -1``.
 
@@ -196,7 +196,7 @@ class _Proof:
             return
         system.known.add(q)
         self._bound(q, system)
-        terms = {q: -c}
+        terms: dict[Expr, int] = {q: -c}
         const = self._add(x, 1, terms, system)
         system.rows += [(terms, const), ({a: -k for a, k in terms.items()}, c - 1 - const)]
 

@@ -14,12 +14,9 @@ from __future__ import annotations
 import builtins
 import inspect
 import keyword
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from schedules import expr as E
 from schedules.dag import Axis, Reducer, operand
@@ -91,7 +88,8 @@ def compute(
 ) -> Any:
     """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn``
     name the axes. Returns a tensor, or a tuple of them when ``fn`` returns a tuple or a reduction
-    over tuples; ``name`` may then be a sequence."""
+    over tuples; ``name`` may then be a sequence. Every load must be proved inside its tensor; the condition
+    of a `select` around it helps, where axes and not tensors decide it."""
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     dims = _shape(shape, f"stage {label}")
     taken: set[str] = set()

@@ -8,13 +8,12 @@ from random import Random
 
 import numpy as np
 import pytest
+from grid_cases import Case, emulate
+from helpers import check_compiled, host, interpret, same
+from random_schedules import random_schedule
 
 import autotune as at
 from autotune import te
-from grid_cases import Case, emulate
-from helpers import check_compiled, host, interpret, same
-
-from random_schedules import random_schedule
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.schedule import Schedule

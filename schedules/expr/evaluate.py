@@ -7,7 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from schedules.expr.nodes import FOLD, INDEX, Binary, Cast, Compare, Const, Expr, Hole, Logic, Select, Var, kind
+from schedules.expr.nodes import (
+    FOLD,
+    INDEX,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Hole,
+    Logic,
+    Select,
+    Var,
+    kind,
+)
 
 
 def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = None) -> Any:
