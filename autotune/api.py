@@ -34,6 +34,8 @@ def tune(
     model: str = "xgb",
     db: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     **params: Any,
 ) -> TuneResult:
@@ -42,8 +44,9 @@ def tune(
     Ends after ``budget_s`` seconds or ``trials`` new trials, whichever comes first. Every trial is
     committed to the tuning log ``db`` as it happens; earlier ones are reused. ``constant_weights``: weights
     are known ahead of the calls (True: those of the operator, or names of inputs), so that packing them
-    costs a call nothing; `Kernel.pack_weights` does it. The result's ``best`` is None when nothing valid was
-    found.
+    costs a call nothing; `Kernel.pack_weights` does it. ``rtol``, ``atol``: an output is right within
+    ``atol + rtol * |reference|``; without them, within what rounding explains. The result's ``best`` is None
+    when nothing valid was found.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
     """
@@ -53,7 +56,9 @@ def tune(
 
     workload = as_workload(program, params, dtype, layout, constant_weights)
     goal = targets.parse(target, threads)
-    options = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    options = TuneOptions(
+        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
+    )
     with Log(database(db)) as log:
         return run(workload, goal, log, options, progress)
 
@@ -71,6 +76,8 @@ def tune_suite(
     model: str = "xgb",
     db: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
     progress: Callable[[SuiteProgress], None] | None = None,
 ) -> SuiteResult:
     """Tune many tasks under one budget of ``budget_s`` seconds, shared so that Σ weight · time falls fastest.
@@ -102,7 +109,9 @@ def tune_suite(
     if not tasks:
         raise SettingsError("the suite has no tasks; give at least one")
     goal = targets.parse(target, threads)
-    options = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    options = TuneOptions(
+        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
+    )
     with Log(database(db)) as log:
         return run(tasks, goal, log, options, progress)
 

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator
 
 from autotune import settings
-from autotune.measure import Control, Measurer, Nominal, Options, random_inputs
+from autotune.measure import Control, Measurer, Nominal, Options
+from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import check_fits
 from autotune.settings import SettingsError
-from schedules import ops
 from schedules.model import Target, Workload
 
 REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
@@ -58,10 +58,9 @@ def measurer(
     budget_s: float,
     nominal: Nominal | None = None,
     control: Control | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Measurer:
-    """A measurer whose limits suit the budget; the reference is the library's where there is one."""
-    inputs = random_inputs(workload.dag) if workload.op in ops.REGISTRY else None
-    reference = None if inputs is None else ops.reference(workload, inputs)
+    """A measurer whose limits suit the budget."""
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
     slow_s = SLOWER * runs_s if target.kind == "cpu" else runs_s
     limits = Options(
@@ -71,8 +70,7 @@ def measurer(
     )
     return Measurer(
         *(workload, target),
-        inputs=inputs,
-        reference=reference,
+        tolerance=tolerance,
         options=limits,
         nominal=nominal,
         control=control,

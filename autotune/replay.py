@@ -2,20 +2,21 @@
 
 A table is one of
 
-- an export of our own log (``log export``) or the log itself: the task with the most candidates;
-- a cache file of Kernel Tuner (plain or gzip), also one that was never closed;
-- T4 results, schema 1.0.0 (auto-tuning community; plain or gzip).
+- an export of our own log (``log export``) or the log itself: one of its tasks (`autotune.replay_log`);
+- a cache file of Kernel Tuner, also one that was never closed or was torn;
+- T4 results, schema 1.0.0 (auto-tuning community).
 
-Configurations that failed are part of the table, and cost a search its trial. Nothing of a file is executed.
+Files may be packed with gzip or xz. Configurations that failed are part of the table, and cost a search its
+trial. Nothing of a file is executed.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,19 @@ from pydantic import BaseModel, ValidationError
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.table import Sheet, TableSpace
+from kernels_db.compression import opened
+from kernels_db.spool import as_file
+from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
-from schedules.space.base import Candidate
 
 BATCH = 8  # candidates that a search is asked for at a time
 MOST_BYTES = 1 << 30
 UNITS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
 Config = Mapping[str, Any]
+NO_TABLE = "{} is neither a log, nor an export, nor a table of Kernel Tuner or T4"
+TORN = {'"tune_params_keys"': "a cache of Kernel Tuner", '"results"': "a document of T4 results"}
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 
 
 class ReplayError(AutotuneError):
@@ -74,10 +80,14 @@ class T4Document(BaseModel):
 
 @dataclass(frozen=True)
 class Table:
-    """A space of recorded candidates, and what it is called."""
+    """A space of recorded candidates, and what it is called. Of a log: which of its ``tasks`` it is, from 1,
+    and their names. ``notes``: what of the file was not read."""
 
     name: str
     space: TableSpace
+    task: int | None = None
+    tasks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,57 +120,81 @@ def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int 
     return Run(seed, tuple(best))
 
 
-def read(path: Path) -> Table:
-    """The table of a file. Raises `ReplayError`, or `LogError` for a log that cannot be read."""
-    with path.open("rb") as file:
-        head = file.read(16)
-    if head.startswith(b"SQLite format 3"):
-        with Log(path, read_only=True) as log:
-            return _of_log(log)
-    text = _text(path, head)
-    first = text.lstrip()[:1]
-    if first != "{":
-        raise ReplayError(f"{path} is neither a log, nor an export, nor a table of Kernel Tuner or T4")
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ReplayError(f"{path} is nested too deeply") from None
-    except ValueError:
-        document = _unclosed(text)
-    if document is None:
-        return _of_export(path)
+def read(path: Path, task: str | None = None) -> Table:
+    """The table of a file, or of a pipe. ``task``: which one of a log, by its number or by words of its name;
+    None: that with the most records. Raises `ReplayError`, or `LogError` for a log that cannot be read."""
+    from autotune import replay_log
+
+    with as_file(path) as file:
+        with opened(file) as f:
+            head = f.read(4096)
+        if head.startswith(MAGIC):
+            with Log(file, read_only=True) as log:
+                return replay_log.of_log(log, task)
+        document, torn = (None, "") if b'"format"' in head.split(b"\n", 1)[0] else _document(file, path)
+        if document is None:
+            return replay_log.of_export(file, task)
+    if task is not None:
+        raise ReplayError(f"{path} is a table of one task; leave out --task")
     try:
         if "cache" in document and "tune_params_keys" in document:
-            return _of_kernel_tuner(KernelTunerCache.model_validate(document), path)
-        if "results" in document:
-            return _of_t4(T4Document.model_validate(document), path)
+            table = _of_kernel_tuner(KernelTunerCache.model_validate(document), path)
+        elif "results" in document:
+            table = _of_t4(T4Document.model_validate(document), path)
+        else:
+            raise ReplayError(
+                f"{path}: {torn or 'a JSON document'}, but no table of Kernel Tuner (cache) or T4 (results)"
+            )
     except ValidationError as err:
         why = err.errors()[0]
         raise ReplayError(f"{path}: {'.'.join(map(str, why['loc']))}: {why['msg']}") from None
-    raise ReplayError(f"{path}: a JSON document, but no table of Kernel Tuner (cache) or T4 (results)")
+    return replace(table, notes=(f"{path} is {torn}: what comes before is read",)) if torn else table
 
 
-def _text(path: Path, head: bytes) -> str:
-    opened = gzip.open(path, "rb") if head.startswith(b"\x1f\x8b") else path.open("rb")
+def _document(file: Path, path: Path) -> tuple[dict[str, Any] | None, str]:
+    """The JSON document of a file, and where it is torn, if it is: then what is whole of it. None for what
+    may be an export."""
+    text = _text(file)
+    if text.lstrip()[:1] != "{":
+        raise ReplayError(NO_TABLE.format(path))
     try:
-        with opened as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, EOFError) as err:
-        raise ReplayError(f"{path} cannot be read: {err}") from None
+        return json.loads(text), ""
+    except RecursionError:
+        raise ReplayError(f"{path} is nested too deeply") from None
+    except json.JSONDecodeError as err:
+        kind = next((k for k in TORN if k in text[:100_000]), None)
+        if kind is None:
+            return None, ""
+        where = f"{TORN[kind]}, torn at line {err.lineno}"
+        end, brackets = _last_entry(text[: err.pos])
+        if not end:
+            again = "tune again, or copy it again"
+            raise ReplayError(f"{path} is {where}, with no configuration before; {again}") from None
+        # A cache that Kernel Tuner is still writing lacks its last brackets alone.
+        return json.loads(text[:end] + brackets), where if text[end:].strip(" \t\r\n,") else ""
+
+
+def _last_entry(text: str) -> tuple[int, str]:
+    """Where the last entry of a table ends that is whole, 0 if none does; and the brackets that close the
+    document there. All of ``text`` is the beginning of one."""
+    closing: list[str] = []
+    end, brackets = 0, ""
+    for token in _TOKEN.finditer(text):
+        if token[0] in "{[":
+            closing.append("}" if token[0] == "{" else "]")
+        elif token[0] in "}]":
+            closing.pop()
+            if len(closing) == 2:
+                end, brackets = token.end(), "".join(reversed(closing))
+    return end, brackets
+
+
+def _text(path: Path) -> str:
+    with opened(path) as file:
+        data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ReplayError(f"{path} is larger than {MOST_BYTES >> 20} MiB")
     return data.decode("utf-8", errors="replace")
-
-
-def _unclosed(text: str) -> dict[str, Any] | None:
-    """A cache that Kernel Tuner was still writing lacks its last brackets; None for anything else."""
-    if '"tune_params_keys"' not in text[:100_000]:
-        return None
-    try:
-        found: dict[str, Any] = json.loads(text.rstrip().rstrip(",") + "}}")
-    except ValueError:
-        return None
-    return found
 
 
 def _of_kernel_tuner(document: KernelTunerCache, path: Path) -> Table:
@@ -243,44 +277,3 @@ def _columns(v: float | str, place: Mapping[float | str, int]) -> tuple[float, f
     whole = int(number) if number > 0 and number.is_integer() else 0
     odd = math.log2(whole // (whole & -whole)) if whole else -1.0
     return number, log2, float(place[v]), odd
-
-
-def _of_export(path: Path) -> Table:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as tmp, Log(Path(tmp) / "import.db") as log:
-        merged = log.merge(path)
-        if not merged.new:
-            raise ReplayError(f"{path} is neither a log, nor an export, nor a table of Kernel Tuner or T4")
-        return _of_log(log)
-
-
-def _of_log(log: Log) -> Table:
-    """The task with the most candidates whose decisions are recorded."""
-    from autotune import resume
-    from schedules.space import derive
-
-    tasks = log.tasks()
-    if not tasks:
-        raise ReplayError(f"{log.path} has no records")
-    largest = max(tasks, key=lambda task: sum(log.by_status(*task).values()))
-    workload, target = log.workload(largest[0]), log.target(largest[1])
-    space = derive(workload.dag, target)
-    best: dict[Candidate, float] = {}
-    for r in log.records(workload=workload, target=target):
-        candidate = resume.candidate_of(r, space)
-        if candidate is not None:
-            t = r.time_s if r.status in ("ok", "slow") and r.time_s else math.nan
-            best[candidate] = float(np.fmin(best.get(candidate, math.nan), t))  # NaN where none ran
-    sheets = []
-    for i, name in enumerate(space.sketches):
-        mine = [(c.row, t) for c, t in best.items() if c.sketch == i]
-        if mine:
-            rows = np.array([row for row, _ in mine], dtype=np.int64).reshape(len(mine), -1)
-            times = np.array([t for _, t in mine])
-            sheets.append(Sheet(name, space.holes(i), rows, times, space.features(i, rows)))
-    if not sheets:
-        raise ReplayError(f"{log.path}: no record has decisions of this version's space; tune anew")
-    if not np.isfinite(list(best.values())).any():
-        raise ReplayError(f"{log.path}: none of the {len(best)} configurations of its largest task ran")
-    return Table(f"{workload.op} on {target.arch}", TableSpace(sheets, space.feature_names))

@@ -65,10 +65,19 @@ def throughput(status: str, time_s: float | None) -> float:
     return 1.0 / time_s if status in ("ok", "slow") and time_s is not None and time_s > 0 else 0.0
 
 
-def read(log: Log, workload: Workload | str, target: Target | str, space: Space, most: int = MOST) -> Earlier:
+def read(
+    log: Log,
+    workload: Workload | str,
+    target: Target | str,
+    space: Space,
+    most: int = MOST,
+    tolerant: bool = False,
+) -> Earlier:
     """Sum up a task's records, oldest first: the last final of a trace counts, else its fastest trial. Learnt
     from are the ``most`` fastest, in the order of their trials: how long nothing better was found is part of
-    it. What failed without being tried, or as the code of another generator, may be tried again."""
+    it. What failed without being tried, or as the code of another generator, may be tried again; and
+    ``tolerant``, where the user says how far results may be off, what was wrong."""
+    again = {"error", "wrong_result"} if tolerant else {"error"}
     reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
     decided: dict[str, Candidate] = {}
     told: dict[str, Mapping[str, Any]] = {}
@@ -82,7 +91,7 @@ def read(log: Log, workload: Workload | str, target: Target | str, space: Space,
 
     for record in islice(log.records(workload=workload, target=target), READ):
         value = throughput(record.status, record.time_s)
-        if not value and (record.status == "error" or generator(record.machine) != generator_version()):
+        if not value and (record.status in again or generator(record.machine) != generator_version()):
             continue
         final = record.kind == "final"
         before = reached.get(record.trace_digest)

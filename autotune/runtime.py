@@ -19,6 +19,7 @@ from autotune import aligned
 from autotune.codegen.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from schedules.dtypes import ITEMSIZE
+from schedules.errors import NotPicklable
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -182,6 +183,19 @@ class Kernel:
         if self._source is None:
             raise ValueError("this kernel was loaded as object code only; its source is not known")
         return self._source()
+
+    def __copy__(self) -> Kernel:
+        """Itself: a kernel does not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NotPicklable(
+            f"a kernel of {self.workload.op} cannot be pickled: it is machine code at an address of this "
+            f"process; load it in the other one, with the same arguments of autotune.load"
+        )
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{b.name}: {_type(b)}" for b in self._ins)

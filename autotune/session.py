@@ -17,21 +17,24 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from autotune import resume, targets, transfer
+from autotune import plain_loops, resume, targets, transfer
 from autotune.interrupts import Interrupts
 from autotune.limits import warm_runs
 from autotune.measure.control import comparing_s
 from autotune.measure.protocol import finals_s
 from autotune.metrics import PREDICTED
+from autotune.notes import notes, small
+from autotune.plain_loops import PlainLoops
+from autotune.run_records import FINALISTS, best_of, new_record, run_options, trace_of
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result
 from autotune.search.expectation import Expectation
 from autotune.search.seeded import Seeded
-from autotune.tuning import Best, Progress, TuneOptions, TuneResult
+from autotune.tuning import Progress, TuneOptions, TuneResult
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
-from schedules.model import Target, Trace, TraceError, Workload
+from schedules.model import Target, Trace, Workload
 from schedules.space.base import Candidate, Space
 
 if TYPE_CHECKING:
@@ -42,7 +45,6 @@ FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
 SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
-FINALISTS = 8
 FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES = 3  # ...so many places of memory
@@ -51,6 +53,7 @@ MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
+LEAST_S = 5.0  # that quick plain loops have where nothing else was found, whatever the budget
 HANGS_S = 1.0  # a candidate that a round has spent all of its time on
 
 
@@ -117,6 +120,8 @@ class Session:
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
         self._left: Chosen | None = None  # what a deadline cut off, which the search will not propose again
         self._batch_size = FIRST_BATCH
+        self._begun, self._tried_plain = False, 0
+        self._few: int | None = None  # configurations of a small space
         self._warm_runs = warm_runs(workload.dag, target)
         self._expectation = Expectation()
         self._peak: Callable[[], float] | None = None
@@ -128,7 +133,7 @@ class Session:
             self.target,
             targets.machine(),
             seed=self.options.seed,
-            options=_run_options(self.options),
+            options=run_options(self.options),
         )
         self.run = run.uid
         return self
@@ -146,32 +151,41 @@ class Session:
     # -- phases ------------------------------------------------------------------------------
 
     def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
-        """Derive the space, measure the limit, and tell the search what earlier runs found."""
+        """Derive the space, and read what earlier runs found. ``peak`` measures the limit, when there is time
+        for a search."""
         if space is None:
             from autotune.codegen.columns import compile_columns
             from schedules.space import derive
 
             space = derive(self.workload.dag, self.target, compile_columns)
-        if peak is None:
-            from autotune.limits import limit_of
-
-            peak = limit_of(self.workload, self.target)
         self.space, self._peak = space, peak
-        self.sample_peak()
-        near = transfer.neighbours(self.log, self.workload, self.target, space, self.options)
-        options = self.options
-        policy = policies.create(options.search, space, options.model, options.seed, near, self.target)
-        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
-        earlier = resume.read(self.log, self.workload, self.target, space)
-        policy.exclude(earlier.digests)
-        policy.tell(earlier.results)
-        self.resumed = earlier.trials
+        self._few = small(space)
+        tolerant = self.options.tolerance is not None
+        self._earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
+        self.resumed = self._earlier.trials
+        known = plain_loops.TRACE.digest in self._earlier.digests
+        self._plain = PlainLoops(self.workload, self.target, known)
         best = self.log.best(self.workload, self.target)
         self.best_s = None if best is None else best.time_s
         if self.best_s:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
+
+    def _begin_search(self) -> None:
+        """Measure the limit, and tell a search what earlier runs found."""
+        if self._peak is None:
+            from autotune.limits import limit_of
+
+            self._peak = limit_of(self.workload, self.target)
+        self.sample_peak()
+        options, space = self.options, self.space
+        near = transfer.neighbours(self.log, self.workload, self.target, space, options)
+        policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
+        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
+        policy.exclude({*self._earlier.digests, plain_loops.TRACE.digest})
+        policy.tell(self._earlier.results)
         self._search = self._stack.enter_context(AskAhead(policy))
+        self._begun = True
 
     def sample_peak(self) -> None:
         """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
@@ -188,7 +202,20 @@ class Session:
         """Rounds of trials until ``until()``. Says what ended the search for good: "trials", "exhausted",
         "converged" unless it is to ``keep_on`` then, or None."""
         while self.stopped is None and time.monotonic() < until():
+            if self._plain.cheap(self.round_s):
+                if not self._try_plain_loops(measurer, until()):
+                    break
+                continue
+            if not self._begun:
+                self.report("preparing")
+                with self.timed("prepare"):
+                    self._begin_search()
             n = self._batch()
+            if n < 1 and self._plain.pending and self._trials_left:  # one was left for them
+                if self._plain.in_reach(self.best_s):
+                    self._try_plain_loops(measurer, until())
+                self._plain.pending = False
+                continue
             if n < 1:
                 self.stopped = "trials"
                 break
@@ -207,6 +234,33 @@ class Session:
         with self.timed("search"):
             asked = search.ask(n)
         return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
+
+    def _try_plain_loops(self, measurer: Measuring, until: float) -> bool:
+        """A trial of the loops as the expression states them; whether there was time for it."""
+        self.report("measuring")
+        with self.timed("plain loops"):
+            for _, m in measurer.arrivals([plain_loops.TRACE], self.best_s, until):
+                self._plain.pending, self._tried_plain = False, 1
+                self._take(m, plain_loops.SKETCH, plain_loops.TRACE, {}, 0.0)
+        return not self._plain.pending
+
+    def _take(
+        self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
+    ) -> float:
+        """Log a trial and count it; its throughput."""
+        self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
+        self.measured += 1
+        for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
+            self.spent[phase] += seconds
+        reached = resume.throughput(m.status, m.time_s)
+        if m.status == "ok" and m.time_s is not None:
+            self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
+        else:
+            self.failed[m.status] += 1
+        self.throttled.update(m.facts.get("throttled", ()))
+        self._expectation.add(reached if m.status == "ok" else 0.0)
+        self.report("measuring")
+        return reached
 
     def _round(self, measurer: Measuring, chosen: Chosen, until: Callable[[], float]) -> None:
         """Measure a round and tell the policy. Where a CPU is left over, the next round is begun meanwhile,
@@ -227,19 +281,8 @@ class Session:
             facts = {resume.DECISIONS: decisions, "round": self.rounds}
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
-            self._log(new_record(self.run, self.measured, name, trace, m, facts, search_s=searched))
-            self.measured += 1
-            for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
-                self.spent[phase] += seconds
-            if m.status == "ok" and m.time_s is not None:
-                self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
-            else:
-                self.failed[m.status] += 1
-            self.throttled.update(m.facts.get("throttled", ()))
-            results[index] = Result(candidate, resume.throughput(m.status, m.time_s), m.facts)
+            results[index] = Result(candidate, self._take(m, name, trace, facts, searched), m.facts)
             untold.add(index)
-            self._expectation.add(results[index].throughput if m.status == "ok" else 0.0)
-            self.report("measuring")
             now = time.monotonic()
             self.spent["measure"] += now - last
             last = now
@@ -279,6 +322,9 @@ class Session:
         places of memory too, while there is time: which pages arrays are in decides up to some percent, for
         each candidate in its own way."""
         begin = time.monotonic()
+        if self._plain.in_reach(self.best_s) and self._trials_left:
+            least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
+            self._try_plain_loops(measurer, max(self.until, least))
         places = PLACES if self.target.kind == "cpu" else 1
         done = 0  # passes that were not rough
         lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
@@ -328,7 +374,12 @@ class Session:
     @property
     def each_s(self) -> float | None:
         """Seconds that a trial takes; None before there was one."""
-        return self.spent["measure"] / self.measured if self.measured else None
+        trials = self.measured - self._tried_plain  # with which processes start
+        return self.spent["measure"] / trials if trials else None
+
+    @property
+    def _trials_left(self) -> bool:
+        return self.options.trials is None or self.measured < self.options.trials
 
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well; places after the first mostly take half of what
@@ -353,7 +404,8 @@ class Session:
             fitting = self.round_s / max(self.each_s, 1e-9)
             batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
         if self.options.trials is not None:
-            batch = min(batch, self.options.trials - self.measured - under_way)
+            left_over = self._plain.pending and self.options.trials > 1  # for the plain loops
+            batch = min(batch, self.options.trials - self.measured - under_way - left_over)
         return batch
 
     def _plan(
@@ -402,10 +454,11 @@ class Session:
         )
 
     def result(self, stopped: str) -> TuneResult:
+        best = best_of(self.workload, self.target, self.log, self.peak_s)
         return TuneResult(
             workload=self.workload,
             target=self.target,
-            best=best_of(self.workload, self.target, self.log, self.peak_s),
+            best=best,
             measured=self.measured,
             failed=dict(sorted(self.failed.items())),
             throttled=dict(sorted(self.throttled.items())),
@@ -414,59 +467,11 @@ class Session:
             seed=self.options.seed,
             stopped=stopped,
             spent_s=dict(self.spent),
+            notes=notes(best, self._few, self.measured + self.resumed, stopped),
         )
 
     def _share(self, time_s: float | None) -> float | None:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
-
-
-def new_record(
-    run: str,
-    trial: int,
-    sketch: str,
-    trace: Trace,
-    m: Measurement,
-    environment: Mapping[str, object],
-    kind: str = "trial",
-    search_s: float = 0.0,
-) -> NewRecord:
-    """What the log keeps of a measurement; ``search_s``: seconds that choosing the candidate took."""
-    seconds = {"search": search_s, "build": m.build_s, "check": m.check_s, "run": m.run_s}
-    return NewRecord(
-        run=run,
-        trial=trial,
-        sketch=sketch,
-        trace=trace,
-        status=m.status,
-        reason=m.reason,
-        times_s=m.times_s,
-        time_s=m.time_s,
-        error=m.error,
-        environment={
-            **environment,
-            "reference_rate": m.reference_rate,
-            "seconds": {k: round(v, 6) for k, v in seconds.items()},
-            **({resume.FACTS: m.facts} if m.facts else {}),
-        },
-        kind=kind,
-    )
-
-
-def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
-    """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
-    top = log.top_k(workload, target, FINALISTS)
-    record = next((r for r in top if r.time_s is not None and trace_of(r)), None)
-    if record is None:
-        return None
-    return Best.of(workload, record, peak_s)
-
-
-def trace_of(record: Record) -> Trace | None:
-    """The schedule of a record, None where this version cannot read it."""
-    try:
-        return record.trace
-    except TraceError:
-        return None
 
 
 class _Timer:
@@ -480,13 +485,3 @@ class _Timer:
 
     def __exit__(self, *_: object) -> None:
         self._spent[self._phase] += time.monotonic() - self._begin
-
-
-def _run_options(options: TuneOptions) -> dict[str, object]:
-    return {
-        "trials": options.trials,
-        "budget_s": options.budget_s,
-        "search": options.search,
-        "model": options.model,
-        "batch": options.batch,
-    }

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from autotune import preparation, targets
 from autotune.interrupts import Interrupts
 from autotune.measure import Measurer, memory
-from autotune.session import RESERVE_SHARE, Measuring, Session, best_of
+from autotune.run_records import best_of
+from autotune.session import RESERVE_SHARE, Measuring, Session
 from autotune.task_scheduler import GradientScheduler, ScheduledTask
 from autotune.tuning import Progress, TuneOptions, TuneResult
 from kernels_db.errors import LogError
@@ -277,6 +278,7 @@ class _Suite:
             *(workload, self.target, share),
             nominal=None if first is None else first.nominal,
             control=None if before is None else before.control,
+            tolerance=self.options.tolerance,
         )
         self._made[workload.digest] = made
         return made

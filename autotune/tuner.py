@@ -68,11 +68,16 @@ def tune(
                 if options.needs_xgboost:
                     stack.enter_context(preparation.xgboost_on_its_way())
                 if measurer is None:
-                    measurer = stack.enter_context(preparation.measurer(workload, target, budget))
+                    measurer = stack.enter_context(
+                        preparation.measurer(workload, target, budget, tolerance=options.tolerance)
+                    )
                 session.prepare(space, peak)
 
             def until() -> float:
-                """When the last trial may begin: it takes its time, and the finalists take theirs."""
+                """When the last trial may begin: it takes its time, and the finalists take theirs, if there
+                are any."""
+                if not session.measured and session.best_s is None:
+                    return session.until
                 needed = session.finals_s()
                 reserve = max(RESERVE_SHARE * budget, min(needed, 2.5 * RESERVE_SHARE * budget))
                 return session.until - reserve - min(session.each_s or 0.0, RESERVE_SHARE * budget)

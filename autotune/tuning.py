@@ -6,18 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autotune.measure.inputs import Tolerance
 from autotune.search import policies
 from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
 
+SHORT_S = 3.0  # seconds of a budget in which no model is loaded
+
 
 @dataclass(frozen=True)
 class TuneOptions:
     """What the user chooses. ``trials``: new trials at most (None: no limit); ``budget_s``: seconds
-    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration).
-    Raises `SettingsError` for what cannot be."""
+    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration); ``rtol`` and
+    ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: as near as rounding
+    explains; one None: 0). Raises `SettingsError` for what cannot be."""
 
     trials: int | None = None
     budget_s: float = 60.0
@@ -25,6 +29,8 @@ class TuneOptions:
     model: str = "xgb"
     seed: int = 0
     batch: int | None = None
+    rtol: float | None = None
+    atol: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("trials", self.trials), ("batch", self.batch)):
@@ -33,6 +39,9 @@ class TuneOptions:
         budget = self.budget_s
         if not _is((int, float), budget) or not (budget > 0 and math.isfinite(budget)):
             raise SettingsError(f"the budget is {budget!r}; it must be a positive, finite number of seconds")
+        for name, part in (("rtol", self.rtol), ("atol", self.atol)):
+            if part is not None and not (_is((int, float), part) and 0 <= part < math.inf):
+                raise SettingsError(f"{name} is {part!r}; it must be a finite number of at least 0, or None")
         if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
             raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
         for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
@@ -40,8 +49,20 @@ class TuneOptions:
                 raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
 
     @property
+    def tolerance(self) -> Tolerance | None:
+        """What the user states in place of the bounds of rounding."""
+        if self.rtol is None and self.atol is None:
+            return None
+        return Tolerance(self.rtol or 0.0, self.atol or 0.0)
+
+    @property
+    def guide(self) -> str:
+        """The model that the search is given: none that takes long to load in a short budget."""
+        return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
+
+    @property
     def needs_xgboost(self) -> bool:
-        return self.search == "evolutionary" and self.model in LEARNED
+        return self.search == "evolutionary" and self.guide in LEARNED
 
 
 @dataclass(frozen=True)
@@ -93,9 +114,10 @@ class Trials:
 class TuneResult:
     """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
     "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
-    ``spent_s`` splits the time: prepare, search, measure
+    ``spent_s`` splits the time: prepare, plain loops, search, measure
     (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
-    slower than it could beside them."""
+    slower than it could beside them. ``notes``: sentences on what to expect of more time
+    (`autotune.notes`)."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -108,6 +130,7 @@ class TuneResult:
     stopped: str
     spent_s: Mapping[str, float] = field(default_factory=dict)
     throttled: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """One line: the task, the best, how many trials and how long."""

@@ -23,7 +23,7 @@ from statistics import geometric_mean
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from schedules import ops
+from schedules.dag import ComputeDAG
 from schedules.ir import Nest
 from schedules.model import Target, Trace, canonical
 from schedules.schedule import Schedule
@@ -75,9 +75,7 @@ def tasks(path: Path, every: int = 1) -> Iterator[Task]:
                 trials[x["workload"], x["target"]].append(x)
     for (digest, target), found in trials.items():
         w = workloads[digest]
-        params = dict(w["params"])
-        layout = params.pop("layout", None)
-        dag = ops.workload(w["op"], params, w["definition"]["dag"]["inputs"][0][2], layout).dag
+        dag = ComputeDAG.from_json(w["definition"]["dag"])  # as it was then: operators change
         chosen, t = found[::every], targets[target]
         traces = [Trace.from_json(canonical(x["trace"])) for x in chosen]
         estimates = [estimate(Schedule.replay(dag, trace, t).nest, t) for trace in traces]

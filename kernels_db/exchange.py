@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from kernels_db.compat import HEADER, check_header
+from kernels_db.compression import opened
 from kernels_db.errors import LogError
 from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES, after, now
 from kernels_db.sqlite import explain
@@ -66,9 +67,10 @@ def size(columns: Mapping[str, Any]) -> int:
 
 def read_lines(path: Path) -> Iterator[bytes | Refused]:
     """The lines of an export file, for `parse_line`; one that is too long is a `Refused` in its place. A
-    zero-byte file is an empty log. Raises `LogError` if the file cannot be read or its header is not ours."""
+    zero-byte file is an empty log, a packed one is unpacked. Raises `LogError` if the file cannot be read or
+    its header is not ours."""
     try:
-        with path.open("rb") as f:
+        with opened(path) as f:
             first = f.readline(MAX_LINE)
             if not first:
                 return

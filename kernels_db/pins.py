@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from kernels_db.compression import opened
 from kernels_db.errors import LogError
 from kernels_db.replacing import replaced
 from schedules.model import canonical
@@ -31,8 +32,8 @@ class Pin:
     task: str = ""
 
 
-def write(path: Path, pins: Iterable[Pin]) -> int:
-    """Write a lock file; gives the number of pins. Raises `LogError`."""
+def write(path: Path | IO[str], pins: Iterable[Pin]) -> int:
+    """Write a lock file, or to an open text file; gives the number of pins. Raises `LogError`."""
     lines = [canonical({name: getattr(pin, name) for name in (*_KEYS, "task")}) for pin in sorted(pins)]
     head = f'{{"format":"{FORMAT}","version":{VERSION},"pins":['
     with replaced(path) as f:
@@ -43,9 +44,11 @@ def write(path: Path, pins: Iterable[Pin]) -> int:
 def read(path: Path) -> list[Pin]:
     """The pins of a lock file. Raises `LogError`."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        with opened(path) as f:
+            text = f.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
             raise LogError(f"{path} is larger than any lock file: {MOST_BYTES >> 20} MB")
-        value = json.loads(path.read_bytes())
+        value = json.loads(text)
     except OSError as err:
         raise LogError(f"cannot read {path}: {err.strerror}; give a file of autotune log pin") from None
     except (ValueError, RecursionError):

@@ -18,6 +18,7 @@ from kernels_db.place import Place, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import REJECTED, Hit, Machine, Origin, Record, Run, host_digest
 from kernels_db.schema import MachineRow, PinRow, RecordRow, RunRow, TargetRow, VerificationRow, WorkloadRow
+from schedules.errors import NotPicklable
 from schedules.model import Target, Workload
 
 WorkloadLike = Workload | str  # a workload or its digest
@@ -42,6 +43,12 @@ class LogReader:
     def path(self) -> str:
         """Where the log is, for messages: a URL is without its password."""
         return str(self.place)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise NotPicklable(
+            f"the log {self.path} can be neither copied nor pickled: it is a connection of this process; "
+            f"open it again, with its path, in the other one"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from kernels_db import sqlite
+from kernels_db.compression import packing
 from kernels_db.errors import LogError
 from kernels_db.place import masked
 
@@ -18,10 +19,15 @@ _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # of a path, which has one / left of t
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[IO[str]]:
-    """A text file to write in the place of ``path``; its directory is made. Raises `LogError` where that is a
+def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
+    """A text file to write in the place of a path, packed if its name ends in ``.gz`` or ``.xz``; its
+    directory is made. An open file is given back. Raises `LogError` where that is a
     database, a file of one, or a URL, or cannot be written, and `BrokenPipeError` for a pipe that nobody
     reads any more."""
+    if not isinstance(place, (str, os.PathLike)):
+        yield place
+        return
+    path = Path(place)
     # A link stays one: that of the standard output belongs to the system.
     home = path.resolve() if path.is_file() else path
     for file in {path, home}:
@@ -33,8 +39,8 @@ def replaced(path: Path) -> Iterator[IO[str]]:
     plain = not path.exists() or path.is_file()
     part = home.with_name(f".{home.name}.{os.getpid()}.part") if plain else path
     try:
-        with part.open("w", encoding="ascii", newline="\n") as f:
-            yield f
+        with part.open("wb") as f, packing(path, f) as text:
+            yield text
         if plain:
             part.replace(home)
     except BrokenPipeError:  # as of any program before `head`

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.orm import Session
@@ -221,12 +221,15 @@ class Log(LogReader):
 
     # -- exchange ---------------------------------------------------------------------------------------
 
-    def export(self, path: str | os.PathLike[str], top: int | None = None, form: str = "jsonl") -> int:
+    def export(
+        self, path: str | os.PathLike[str] | IO[str], top: int | None = None, form: str = "jsonl"
+    ) -> int:
         """Write the log to a JSON Lines file (see `kernels_db.exchange`), or of every task only the
         ``top`` best records and what they refer to; with ``form="t4"`` as a T4 document (`kernels_db.t4`).
         Gives the number of records.
 
-        The file is replaced whole, or left as it was. A pipe that nobody reads any more is a
+        A name that ends in ``.gz`` or ``.xz`` is packed. The file is replaced whole, or left as it was; an
+        open text file is written to. A pipe that nobody reads any more is a
         `BrokenPipeError`."""
         count = 0
 
@@ -238,7 +241,7 @@ class Log(LogReader):
                     self._line((kind, value))  # what cannot be written is damaged
                 yield kind, value
 
-        with replaced(Path(path)) as f:
+        with replaced(path) as f:
             for piece in t4.document(objects()) if form == "t4" else map(self._line, objects()):
                 f.write(piece)
         return count
@@ -264,8 +267,8 @@ class Log(LogReader):
                     yield kind, value
 
     def merge(self, path: str | os.PathLike[str]) -> MergeResult:
-        """Take in another log, a database, an export or a T4 document. Malformed content is refused and
-        counted by reason, the rest goes in; merging again changes nothing."""
+        """Take in another log, a database, an export or a T4 document, packed or not. Malformed content is
+        refused and counted by reason, the rest goes in; merging again changes nothing."""
         source = locate(path)
         tally = transfer.Tally()
         if isinstance(source, PostgresDatabase):

@@ -8,6 +8,7 @@ a kernel that we do not have: as records they are refused; `autotune replay` sea
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Generator, Iterable, Iterator
@@ -15,6 +16,7 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import IO, Any
 
+from kernels_db.compression import opened
 from kernels_db.errors import LogError
 from kernels_db.exchange import Item, Refused, capped, decode
 from kernels_db.sqlite import explain
@@ -87,7 +89,7 @@ def _ms(seconds: Any) -> float:
 def is_t4(path: Path) -> bool:
     """Whether a file looks like one document of this format. Raises `LogError`."""
     try:
-        with path.open("rb") as f:
+        with opened(path) as f:
             head = f.read(4096).lstrip()
     except OSError as err:
         raise explain(err, path) from None
@@ -126,14 +128,14 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
     """Each value of the results, and of what is ours in the metadata, under "results" and "metadata" in the
     order of the document. Raises `LogError` where it is not one."""
     try:
-        with path.open(encoding="utf-8") as f:
+        with opened(path) as packed, io.TextIOWrapper(packed, encoding="utf-8") as f:
             yield from _parts(_Pieces(f))
     except OSError as err:
         raise explain(err, path) from None
     except (ValueError, RecursionError):
         raise LogError(
             f"{path} is not a T4 document: it is not JSON with a list of results, each below "
-            f"{MAX_VALUE >> 20} MB; write it again"
+            f"{MAX_VALUE >> 20} MB, or it was torn; write or copy it again"
         ) from None
 
 

@@ -232,8 +232,7 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
 
 @lru_cache(maxsize=1 << 14)
 def _simplify_index(e: Expr, ranges: tuple[tuple[str, Range], ...]) -> Expr:
-    """Remembered: passes, and candidates, meet the same indices again and again. (Not for floating
-    point, where what is equal need not be the same: 0.0 and -0.0.)"""
+    """Remembered: passes, and candidates, meet the same indices again and again."""
     return _simplify(e, dict(ranges))
 
 

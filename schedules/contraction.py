@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,28 @@ MAX_CALLS = 20_000  # beyond this the loop costs more than plain evaluation
 MAX_ELEMENTS = 2**21  # of an operand slice: 16 MB in float64
 
 
-def contract(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
-    """The output of a sum-of-products stage, or None when the stage isn't one. float32 is summed
-    in float64; integers wrap."""
+Terms = list[tuple[Array, list[str]]]  # the factors of a product, each with a label a dimension
+
+
+def factors(stage: Stage) -> list[Load] | None:
+    """The loads whose product a stage sums, or None when it sums anything else."""
+    return _factors(stage.values[0])
+
+
+def contract(
+    stage: Stage,
+    arrays: Mapping[str, Array] | Sequence[Array],
+    product: Callable[[Terms, list[str]], Array] | None = None,
+) -> Array | None:
+    """The output of a sum-of-products stage, or None when the stage isn't one. float32 is summed, and
+    returned, in float64; integers wrap. ``arrays``: by name, or one for each of `factors`. ``product``: what
+    takes the place of the sum of products over all labels but the free ones (`size` is one)."""
     operands = _factors(stage.values[0])
     if operands is None:
         return None
+    if isinstance(arrays, Mapping):
+        arrays = [arrays[x.buffer] for x in operands]
+    product = product or _product
     extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
     fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
     used: frozenset[str] = frozenset().union(*(E.variables(x) for x in operands))
@@ -47,18 +63,18 @@ def contract(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
         ranges = dict(zip(extents, point, strict=True))
         here = {v: Const(ranges[v][0]) for v in fixed}
         terms = []
-        for x in operands:
-            piece = _slice(E.substitute(x, here), arrays[x.buffer], ranges)
+        for x, source in zip(operands, arrays, strict=True):
+            piece = _slice(E.substitute(x, here), source, ranges)
             if piece is None:
                 return None  # reads out of bounds: the general path says where
             terms.append((piece[0].astype(out.dtype), piece[1]))
         free = [v for v in spatial if any(v in labels for _, labels in terms)]
-        got = _product(terms, free)
+        got = product(terms, free)
         sizes = {v: hi - lo for v, (lo, hi) in ranges.items()}
         out[tuple(slice(*ranges[v]) for v in spatial)] += got.reshape(
             [sizes[v] if v in free else 1 for v in spatial]
         )
-    return out.astype(t.dtype)
+    return out
 
 
 def _factors(e: Expr) -> list[Load] | None:
@@ -160,6 +176,24 @@ def _product(terms: list[tuple[Array, list[str]]], free: list[str]) -> Array:
     for a, labels in terms:
         args += [a, [number[v] for v in labels]]
     return np.asarray(np.einsum(*args, [number[v] for v in free]))
+
+
+def size(terms: Terms, free: list[str]) -> Array:
+    """At least Σ of the products' absolute values over all labels but ``free``: of two terms by the
+    inequality of Cauchy and Schwarz, which needs no product of them."""
+    if len(terms) != 2:
+        return _product([(np.abs(a), labels) for a, labels in terms], free)
+    norms: Terms = []
+    for a, labels in terms:
+        axes = tuple(i for i, v in enumerate(labels) if v not in free)
+        norms.append((np.sqrt(np.square(a).sum(axis=axes)), [v for v in labels if v in free]))
+    # what one term does not have of the summed labels counts for each of its points
+    shared = [{v for v in labels if v not in free} for _, labels in terms]
+    times = 1.0
+    extents = {v: n for a, labels in terms for v, n in zip(labels, a.shape, strict=True)}
+    for v in shared[0] ^ shared[1]:
+        times *= math.sqrt(extents[v])
+    return _product(norms, free) * times
 
 
 def _matmul(a: tuple[Array, list[str]], b: tuple[Array, list[str]], free: list[str]) -> Array | None:

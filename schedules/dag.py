@@ -59,6 +59,19 @@ class Reducer:
             for c in self.combine
         )
 
+    def operation(self, n: int) -> str:
+        """The ``op`` (+, *, min, max) where component ``n`` is ``xn op yn``, else nothing."""
+        c = self.combine[n]
+        if not isinstance(c, Binary) or c.op not in ("+", "*", "min", "max"):
+            return ""
+        names = {x.buffer for x in (c.a, c.b) if isinstance(x, Load)}
+        return c.op if names == {f"x{n}", f"y{n}"} else ""
+
+    @property
+    def apart(self) -> bool:
+        """Whether each component is reduced on its own, by one operation."""
+        return all(self.operation(n) for n in range(len(self.combine)))
+
 
 def _computed_half(e: Expr) -> Expr | None:
     """A part of ``e`` that is arithmetic on float16, or converts it from or to other than float32."""

@@ -14,3 +14,7 @@ class ScheduleError(AutotuneError, ValueError):
 
 class WorkloadError(AutotuneError, ValueError):
     """An operator, its parameters or its dtype do not make a workload."""
+
+
+class NotPicklable(AutotuneError, TypeError):
+    """What belongs to this process, code or a connection, cannot be pickled."""

@@ -24,14 +24,14 @@ from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load
 Array = NDArray[Any]
 MAX_POINTS = 2**19  # points of a block: 4 MB a temporary in float64
 
-_BINARY: dict[str, Callable[..., Any]] = {
+BINARY: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "//": np.floor_divide,
     "%": np.remainder, "min": np.minimum, "max": np.maximum,
-    "ceildiv": lambda a, b: -np.floor_divide(-a, b),
+    "ceildiv": lambda a, b: np.floor_divide(a, b) + (np.remainder(a, b) != 0),
     "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
 }  # fmt: skip
 _erf = np.frompyfunc(math.erf, 1, 1)
-_CALL: dict[str, Callable[[Any], Any]] = {
+CALL: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "floor": np.floor,
     "erf": lambda x: np.asarray(_erf(np.asarray(x, np.float64)), np.float64).astype(x.dtype),
     "sigmoid": lambda x: np.where(x >= 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x))),
@@ -66,17 +66,17 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     if stage.reducer is None:
         return _elementwise(stage, arrays)
-    op = _builtin(stage)
+    op = builtin(stage)
     if op is None:
         return _fold(stage, arrays)
     if op == "+":
         out = contract(stage, arrays)
         if out is not None:
-            return [out]
+            return [out.astype(stage.outputs[0].dtype)]
     return [_reduce(stage, arrays, op)]
 
 
-def _builtin(stage: Stage) -> str | None:
+def builtin(stage: Stage) -> str | None:
     """The operator of a reduction by +, *, min or max alone; by structure, since names are free."""
     assert stage.reducer is not None
     if len(stage.reducer.combine) != 1:
@@ -90,7 +90,7 @@ def _builtin(stage: Stage) -> str | None:
 def _elementwise(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     outs = [np.empty(t.shape, t.dtype) for t in stage.outputs]
     for block in blocks(stage.axes, MAX_POINTS):
-        scope = _Scope(stage.name, _grid(stage.axes, block), arrays)
+        scope = Scope(stage.name, grid(stage.axes, block), arrays)
         for out, v in zip(outs, stage.values, strict=True):
             out[tuple(slice(*b) for b in block)] = scope.value(v)
     return outs
@@ -101,12 +101,12 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
     assert stage.reducer is not None
     t, rank = stage.outputs[0], len(stage.axes)
     wide = op in "+*" and t.dtype == "float32"
-    ufunc: Any = _BINARY["min" if op == "min" else op]
+    ufunc: Any = BINARY["min" if op == "min" else op]
     dtype = np.dtype(np.float64 if wide else t.dtype)
     out = np.full(t.shape, stage.reducer.identity[0].value, dtype)
     axes = stage.axes + stage.reduce_axes
     for block in blocks(axes, MAX_POINTS):
-        v = _Scope(stage.name, _grid(axes, block), arrays, wide).value(stage.values[0])
+        v = Scope(stage.name, grid(axes, block), arrays, wide).value(stage.values[0])
         full = np.broadcast_to(v, tuple(hi - lo for lo, hi in block))
         part = ufunc.reduce(full, axis=tuple(range(rank, len(axes))), dtype=dtype)
         at = tuple(slice(*b) for b in block[:rank])
@@ -126,7 +126,7 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 
     def join(x: list[Array], y: list[Array]) -> list[Array]:
         env = {f"{p}{i}": a for p, xs in (("x", x), ("y", y)) for i, a in enumerate(xs)}
-        scope = _Scope(stage.name, {}, env)
+        scope = Scope(stage.name, {}, env)
         return [
             np.broadcast_to(scope.value(c), x[0].shape).astype(d)
             for c, d in zip(combine, dtypes, strict=True)
@@ -134,7 +134,7 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 
     axes = stage.axes + stage.reduce_axes
     for block in blocks(axes, MAX_POINTS):
-        scope = _Scope(stage.name, _grid(axes, block), arrays)
+        scope = Scope(stage.name, grid(axes, block), arrays)
         full = tuple(hi - lo for lo, hi in block)
         xs = [
             np.broadcast_to(scope.value(v), full).reshape(*full[:rank], -1).astype(d)
@@ -152,7 +152,7 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     return outs
 
 
-def _cast(x: Array, dtype: str) -> Array:
+def cast(x: Array, dtype: str) -> Array:
     """As kernels do: what no integer of the dtype is near is cut off at its ends, and NaN is 0."""
     if x.dtype.kind != "f" or not dtype.startswith("int"):
         return x.astype(dtype)
@@ -178,7 +178,7 @@ def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], 
     return itertools.product(*cuts)
 
 
-def _grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, Array]:
+def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, Array]:
     """Each axis' points, shaped to broadcast against the others."""
     n = len(axes)
     return {
@@ -187,13 +187,13 @@ def _grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str,
     }
 
 
-class _Scope:
+class Scope:
     """Evaluates expressions on one block. ``wide`` computes float32 values in float64."""
 
     def __init__(
-        self, stage: str, grid: Mapping[str, Array], arrays: Mapping[str, Array], wide: bool = False
+        self, stage: str, points: Mapping[str, Array], arrays: Mapping[str, Array], wide: bool = False
     ):
-        self.stage, self.grid, self.arrays, self.wide = stage, grid, arrays, wide
+        self.stage, self.points, self.arrays, self.wide = stage, points, arrays, wide
 
     def _widen(self, x: Any) -> Any:
         return x.astype(np.float64) if self.wide and x.dtype == np.float32 else x
@@ -204,26 +204,26 @@ class _Scope:
             case Const(value=v, dtype=d):
                 return self._widen(np.asarray(v).astype(np.int64 if d == INDEX else d))
             case Var(name=n):
-                return self.grid[n]
+                return self.points[n]
             case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-                return _BINARY[op](self.value(a, mask), self.value(b, mask))
+                return BINARY[op](self.value(a, mask), self.value(b, mask))
             case Logic(op="not", args=args):
                 return np.logical_not(self.value(args[0], mask))
             case Logic(op=op, args=args):
                 vals = [self.value(x, mask) for x in args]
                 return (np.logical_and if op == "and" else np.logical_or).reduce(np.broadcast_arrays(*vals))
             case Call(fn=fn, arg=a):
-                return _CALL[fn](self.value(a, mask))
+                return CALL[fn](self.value(a, mask))
             case Cast(dtype=d, a=a):
-                return self._widen(_cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
+                return self._widen(cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
             case Select(cond=c, a=a, b=b):
                 cond = self.value(c, mask)
                 return np.where(cond, self.value(a, mask & cond), self.value(b, mask & ~cond))
             case Load():
-                return self._widen(self._load(e, mask))
+                return self._widen(self.load(e, mask))
         raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
 
-    def _load(self, e: Load, mask: Any) -> Array:
+    def load(self, e: Load, mask: Any) -> Array:
         source = self.arrays[e.buffer]
         if not e.indices:
             return source

@@ -34,7 +34,7 @@ def _operations(values: Sequence[E.Expr]) -> int:
         # indices and conditions are not the tensors' arithmetic
         inside = inside and not isinstance(e, (E.Load, E.Compare, E.Logic))
         parts = [getattr(e, f.name) for f in fields(e)]  # type: ignore[arg-type]
-        own = [x for x in parts if not isinstance(x, (E.Expr, tuple))]
+        own = [e] if isinstance(e, E.Const) else [x for x in parts if not isinstance(x, (E.Expr, tuple))]
         made = (E.kind(e), *own, *map(number, E.children(e), repeat(inside)))
         n = numbers.setdefault(made, len(numbers))
         if inside and isinstance(e, (E.Binary, E.Call)) and E.dtype_of(e) != E.INDEX:

@@ -3,6 +3,9 @@
 Scalar and slow, for small shapes. It traps what hardware would not: indices out of bounds and, as
 NaN or a trap for integers, reads of elements never written. Primitives and passes are right when
 the interpreter gives the same before and after.
+
+Every operation is rounded to its dtype; compiled code may round the product and the sum of a reduction's
+update (`ir.multiply_add`) at once. Integers wrap, and dividing them by zero gives 0.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ class _Memory:
         self.written[name] = np.full(array.shape, known)
 
 
+@np.errstate(all="ignore")  # infinities and NaN are results like others
 def run(
     program: Nest | LoweredFunc,
     arrays: Mapping[str, np.ndarray],
@@ -103,7 +107,7 @@ FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
     "%": lambda a, b: a % b if b else 0,
     "min": lambda a, b: a if a != a or a < b else b,
     "max": lambda a, b: a if a != a or a > b else b,
-    "ceildiv": lambda a, b: -(-a // b),
+    "ceildiv": lambda a, b: -(-a // b) if b else 0,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     "==": lambda a, b: a == b,
@@ -114,7 +118,7 @@ FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
 def rounding(dtype: str) -> Callable[[Any], Any]:
     """A Python number as a value of the dtype."""
     if dtype == "float32":
-        return lambda v: float(np.float32(v))
+        return _single
     if dtype == HALF:
         return _half
     if dtype in ("int32", "int64"):
@@ -135,6 +139,11 @@ def _half(v: Any) -> float:
         return float(np.float16(v))
 
 
+def _single(v: Any) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(v))
+
+
 class Compiler:
     """Statements and expressions as Python closures over an environment of loop variables."""
 
@@ -149,7 +158,7 @@ class Compiler:
     def expr(self, e: Expr) -> Thunk:
         match e:
             case Const(value=v, dtype=d):
-                v = _half(v) if d == HALF else v
+                v = rounding(d)(v) if E.is_float(d) else v
                 return lambda env: v
             case Var(name=n):
                 return lambda env: env[n]

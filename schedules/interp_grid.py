@@ -103,6 +103,7 @@ class _Checked(Compiler):
         return f"race on {buffer}{list(p)}: thread {me[1]} of block {list(me[0])} uses what {who} has {done}"
 
 
+@np.errstate(all="ignore")  # infinities and NaN are results like others
 def run_grid(program: GridProgram, arrays: Mapping[str, np.ndarray], *, backwards: bool = False) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place. ``backwards``: the last thread
     of a block first. Raises InterpError on a race, a barrier that not all threads reach, an access out of

@@ -23,7 +23,7 @@ from typing import TypeGuard, Union
 
 from schedules.dag import Reducer
 from schedules.dtypes import ITEMSIZE
-from schedules.expr import Const, Expr, Hole, Var
+from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.model import LINE
 
 GPU_AXES = (
@@ -105,11 +105,12 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Lowered: ``buffer[indices] = value``."""
+    """Lowered: ``buffer[indices] = value``. Where it is the ``update`` of a reduction, see `multiply_add`."""
 
     buffer: str
     indices: tuple[Expr, ...]
     value: Expr
+    update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,19 @@ class LoweredFunc:
     body: Stmt
     streamed: tuple[str, ...] = ()
     skewed: tuple[str, ...] = ()
+
+
+def multiply_add(s: Store) -> tuple[Expr, Expr, Expr] | None:
+    """``a``, ``b`` and ``c`` of a reduction's update ``a * b + c``: code may round it once, after the sum.
+    None for all other stores, whose every operation is rounded."""
+    match s:
+        case Store(
+            update=True,
+            value=Binary(op="+", a=c, b=Binary(op="*", a=a, b=b))
+            | Binary(op="+", a=Binary(op="*", a=a, b=b), b=c),
+        ) if is_float(dtype_of(c)):
+            return a, b, c
+    return None
 
 
 def skew(name: str) -> Var:

@@ -10,6 +10,7 @@ from schedules.passes.begin_with_lines import begin_with_lines
 from schedules.passes.compact import compact
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.fetch_ahead import fetch_ahead
+from schedules.passes.partial_sums import partial_sums
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.reuse import reuse
@@ -25,7 +26,7 @@ Pass = Callable[[Stmt], Stmt]
 
 
 def pipeline(nest: Nest) -> list[tuple[str, Pass]]:
-    """The passes after `expand_blocks`, in order, by name."""
+    """The passes after `partial_sums` and `expand_blocks`, in order, by name."""
     params = tuple(nest.buffer(n) for n in nest.params)
     dtypes = {b.name: b.dtype for b in nest.buffers}
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
@@ -67,6 +68,7 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     Raises VerifyError."""
     verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
+    nest = partial_sums(nest)
     try:
         s = expand_blocks(nest)
         for _, run in pipeline(nest):
@@ -116,6 +118,7 @@ def _blame(nest: Nest) -> None:
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
     """The program after each pass, for people and for tests: until `compact` places them, intermediate
     buffers are allocated whole around it."""
+    nest = partial_sums(nest)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 
     def func(s: Stmt) -> LoweredFunc:

@@ -130,6 +130,12 @@ def bound(b: Block, e: Expr) -> Expr:
     return E.substitute(e, dict(zip((i.var for i in b.iters), b.binds, strict=True)))
 
 
+def apart(b: Block) -> bool:
+    """Whether the outputs of a block can be written one after another: it has one, reduces nothing, or each
+    of them on its own."""
+    return len(b.writes) == 1 or b.reducer is None or b.reducer.apart
+
+
 def domain(it: Iter, e: Expr) -> list[Expr]:
     """The conditions under which a binding lies in the domain of its iteration variable."""
     return [Compare("<=", Const(0), e), Compare("<", e, it.extent)]

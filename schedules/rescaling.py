@@ -7,6 +7,7 @@ are, and so is a sum of such values: it can be summed before the maximum is know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from schedules import expr as E
@@ -30,7 +31,7 @@ def degree(value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool]) ->
     def power(e: Expr) -> float | None:
         terms = linear(e)
         p = -terms.pop(top, 0.0)
-        return p if p > 0 and terms == {k: p * c for k, c in wanted.items()} else None
+        return p if 0 < p < math.inf and terms == {k: p * c for k, c in wanted.items()} else None
 
     def go(e: Expr) -> float | None:
         if free(e):

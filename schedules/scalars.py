@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, HALF
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike
+
+inf = math.inf  # a Python float, for use wherever a number is; -inf too
 
 
 def check_dtype(dtype: Any, what: str) -> str:
@@ -26,7 +29,8 @@ def check_dtype(dtype: Any, what: str) -> str:
 
 
 def const(value: int | float, dtype: str) -> Const:
-    """A literal of ``dtype``. Raises when an integer dtype cannot hold it."""
+    """A literal of ``dtype``, of floats also ``te.inf`` and NaN. Raises `WorkloadError` when an integer dtype
+    cannot hold it."""
     check_dtype(dtype, "te.const")
     try:
         if E.is_float(dtype):
@@ -35,17 +39,22 @@ def const(value: int | float, dtype: str) -> Const:
     except (OverflowError, ValueError):  # an integer beyond all floats; an infinity or NaN
         fits = False
     if not fits:
-        raise WorkloadError(f"{value!r} is not a value of {dtype}; choose another dtype")
+        remedy = "choose another dtype"
+        if value in (inf, -inf):
+            remedy = f'its end is te.{"max" if value > 0 else "min"}_value("{dtype}")'
+        raise WorkloadError(f"{value!r} is not a value of {dtype}; {remedy}")
     return Const(int(value), dtype)
 
 
 def max_value(dtype: str) -> Const:
-    """The largest finite value of ``dtype``."""
+    """The largest finite value of ``dtype``. Of floats ``te.inf`` is larger: a least value of what may hold
+    infinities starts there."""
     return const(_finite(dtype, "max"), dtype)
 
 
 def min_value(dtype: str) -> Const:
-    """The lowest finite value of ``dtype``."""
+    """The lowest finite value of ``dtype``. Of floats ``-te.inf`` is lower: a largest value of what may hold
+    infinities starts there."""
     return const(_finite(dtype, "min"), dtype)
 
 
@@ -58,7 +67,7 @@ def _finite(dtype: str, end: str) -> int | float:
 def limit(dtype: str, sign: int) -> Const:
     """The neutral value of max (sign -1) and of min (sign 1)."""
     if E.is_float(dtype):
-        return Const(sign * float("inf"), dtype)
+        return Const(sign * inf, dtype)
     return max_value(dtype) if sign > 0 else min_value(dtype)
 
 

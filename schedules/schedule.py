@@ -54,6 +54,16 @@ class Schedule:
         self.nest = initial(program)
         self._steps: list[Step] = []
 
+    def __copy__(self) -> Schedule:
+        """Another one with the same steps; what is done to one does not change the other."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._steps = list(self._steps)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Schedule:
+        return self.__copy__()  # all else in it does not change
+
     @property
     def trace(self) -> Trace:
         """The steps so far."""

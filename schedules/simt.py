@@ -32,6 +32,7 @@ from schedules.lower import pipeline
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
 from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.partial_sums import partial_sums
 from schedules.passes.prefetch import prefetch
 from schedules.passes.privatize import privatize
 from schedules.passes.promote import promote
@@ -75,6 +76,7 @@ def lower_simt(nest: Nest) -> GridProgram:
     """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
     verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
+    nest = partial_sums(nest)
     s = expand_blocks(nest)
     for title, run in pipeline(nest):
         if title not in FOR_CPUS:

@@ -37,6 +37,7 @@ from schedules.scalars import (
     exp,
     floor,
     if_then_else,
+    inf,
     limit,
     log,
     logical_not,
@@ -54,8 +55,8 @@ from schedules.tensors import Access, IterVar, Op, Reduction, Tensor, dag
 
 __all__ = [
     "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
-    "evaluate", "exp", "floor", "if_then_else", "log", "logical_not", "max", "max_value", "maximum",
-    "min", "min_value", "minimum", "not_equal", "placeholder", "prod", "reduce_axis", "reducer",
+    "evaluate", "exp", "floor", "if_then_else", "inf", "log", "logical_not", "max", "max_value",
+    "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "prod", "reduce_axis", "reducer",
     "select", "sigmoid", "sqrt", "sum", "tanh",
 ]  # fmt: skip
 
@@ -206,14 +207,21 @@ def reducer(
 ) -> Callable[..., Reduction]:
     """An associative, commutative reduction over tuples, for use like `sum`: ``r(values, axis=k)``.
 
-    ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it.
+    ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it. It must lose to
+    every value, infinities too: `max_value` and `min_value` of floats are finite, ``te.inf`` is not.
     ``combine(x, y)`` returns the tuple that joins two. Schedules join parts in any order: what breaks a tie
-    by order, and not by the values, gives another result in each. Example, the largest value and its first
-    place:
+    by order, and not by the values, gives another result in each. NaN is what isn't equal to itself. Example,
+    the largest value and its first place, NaN before all numbers, as numpy has it:
 
-        argmax = te.reducer(lambda i, v: (te.max_value(i), te.min_value(v)), lambda x, y: (
-            te.select(te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[0] < y[0])), x[0], y[0]),
-            te.maximum(x[1], y[1])), "argmax")
+        def join(x, y):
+            (i, u), (j, v) = x, y
+            both_nan = te.all(te.not_equal(u, u), te.not_equal(v, v))
+            tie = te.any(te.equal(u, v), both_nan)
+            above = te.any(u > v, te.all(te.not_equal(u, u), te.equal(v, v)))
+            wins = te.any(above, te.all(tie, i < j))
+            return te.select(wins, i, j), te.select(wins, u, v)
+
+        argmax = te.reducer(lambda i, v: (te.max_value(i), -te.inf), join, "argmax")
         place, value = te.compute((m,), lambda i: argmax((te.cast(k, "int32"), A[i, k]), axis=k))
     """
 

@@ -11,6 +11,8 @@ import numpy as np
 from autotune.building import build_object
 from autotune.codegen.compile import host_arch, load_object
 from autotune.measure.arena import Arena, Param
+from autotune.measure.check import Checker
+from autotune.measure.inputs import judged
 from schedules import expr as E
 from schedules.dag import ComputeDAG
 from schedules.expr import Const, Var
@@ -22,6 +24,12 @@ from schedules.nest import bind_loops, initial
 from schedules.schedule import Schedule
 
 Arrays = dict[str, np.ndarray]
+
+
+def checker(dag: ComputeDAG, inputs: Sequence[np.ndarray]) -> Checker:
+    """What a measurement holds outputs for these inputs against."""
+    draw = judged(dag, inputs)
+    return Checker(dag.outputs, draw.reference, draw.bounds)
 
 
 def host(threads: int = 1) -> Target:

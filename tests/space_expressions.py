@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from schedules import te
+from schedules.scalars import limit
 
 Arrays = list[np.ndarray]
 
@@ -75,7 +76,7 @@ def _argmax(d: Draw, t: str) -> Own:
     k = te.reduce_axis(n, "k")
     # of equal values the first: a tie that every order breaks alike
     argmax = te.reducer(
-        lambda i, v: (te.max_value(i), te.min_value(v)),
+        lambda i, v: (te.max_value(i), limit(v, -1)),
         lambda x, y: (
             te.select(te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[0] < y[0])), x[0], y[0]),
             te.maximum(x[1], y[1]),
@@ -91,7 +92,7 @@ def _column_argmin(d: Draw, t: str) -> Own:
     a = te.placeholder((m, n), t, "a")
     k = te.reduce_axis(m, "k")
     argmin = te.reducer(
-        lambda i, v: (te.max_value(i), te.max_value(v)),
+        lambda i, v: (te.max_value(i), limit(v, 1)),
         lambda x, y: (
             te.select(te.any(x[1] < y[1], te.all(te.equal(x[1], y[1]), x[0] < y[0])), x[0], y[0]),
             te.minimum(x[1], y[1]),

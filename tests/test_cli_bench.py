@@ -41,6 +41,8 @@ SMALL: dict[str, dict[str, object]] = {
     "softmax": {"m": 5, "n": 9},
     "layer_norm": {"m": 5, "n": 9},
     "norm2": {"b": 2, "m": 5, "n": 9},
+    "argmax": {"m": 5, "n": 9},
+    "argmin": {"m": 5, "n": 9},
     "reduce_sum": {"m": 5, "n": 9},
     "permute": {"shape": (2, 3, 4), "axes": (2, 0, 1)},
     "add": {"n": 11},

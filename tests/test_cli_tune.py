@@ -24,6 +24,8 @@ class TuneOptions:
     search: str
     model: str
     seed: int
+    rtol: float | None = None
+    atol: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class TuneResult:
     seed: int
     stopped: str
     throttled: Mapping[str, int] = field(default_factory=lambda: {"HwSlowdown": 4})
+    notes: tuple[str, ...] = ("the best reaches 2% of the limit",)
 
 
 Calls = list[tuple[Workload, Target, str, TuneOptions]]
@@ -152,7 +155,7 @@ def test_json_has_what_is_promised_and_nothing_else_on_stdout(tuner: Callable[..
         d["best"]["time_s"] == 1e-3 and d["best"]["share_of_peak"] == 0.5 and d["best"]["record_id"] == "ab12"
     )
     assert Trace.from_json(json.dumps(d["best"]["trace"])).steps[0].primitive == "split"
-    assert d["elapsed_s"] == 10.5 and d["seed"] == 3
+    assert d["elapsed_s"] == 10.5 and d["seed"] == 3 and d["notes"] == ["the best reaches 2% of the limit"]
 
 
 def test_people_get_a_live_line_on_stderr_and_the_result_on_stdout(tuner: Callable[..., Calls]) -> None:
@@ -165,6 +168,7 @@ def test_people_get_a_live_line_on_stderr_and_the_result_on_stdout(tuner: Callab
     assert "matmul m=512 n=512 k=512 float32, 1 thread" in ran.out
     assert "1 ms, 268.4 GFLOP/s, 50.0 % of peak" in ran.out
     assert "throttled beside trials: HwSlowdown 4" in ran.out
+    assert "note     the best reaches 2% of the limit" in ran.out
     assert "\x1b" not in ran.out + ran.err  # plain text in a pipe
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grid_cases import SMALL, Case, case, missing, need_cxx, program, sampled
-from helpers import check_compiled, execute, expected, host
+from helpers import check_compiled, checker, execute, expected, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import target
@@ -24,7 +24,6 @@ from autotune.codegen.gridcode import grid_code
 from autotune.codegen.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
-from autotune.measure.check import Checker, working_dtype
 from autotune.peers import peer as find_peer
 from schedules import expr as E
 from schedules import interp, ops, te
@@ -291,49 +290,53 @@ def test_gpus_load_sixteen_bytes_at_a_time() -> None:
 def test_every_operator_has_it() -> None:
     for op in SMALL:
         dag = ops.workload(op, SMALL[op], "float16").dag
-        assert {t.dtype for t in dag.params} == {"float16"}
-        assert working_dtype(dag) == "float32", op  # one rounding, at the end
+        places = {"int32"} if op in ("argmax", "argmin") else set()
+        assert {t.dtype for t in dag.params} == {"float16"} | places
 
 
 # -- what is right ----------------------------------------------------------------------------------------
 
 
 def test_an_output_may_be_off_by_its_rounding_and_no_more() -> None:
-    rng = np.random.default_rng(0)
-    exact = rng.standard_normal(4000)
-    ref = exact.astype("float16")
-    check = Checker(["y"], [ref], 100).check
-    near = (exact * (1 + 3e-7 * rng.standard_normal(4000))).astype("float16")
-    assert (near != ref).any() and not check([near], 0).reason
-    assert not check([np.nextafter(ref, np.float16(np.inf))], 0).reason
-    for wrong in (ref.copy(), ref.copy()):
-        i = int(np.abs(ref).argmax())
+    """Where float32 may be on either side of a rounding boundary, both halves are right, and none beyond."""
+    x, k = te.placeholder((400, 40), "float16", "x"), te.reduce_axis(40, "k")
+    total = te.compute((400,), lambda i: te.sum(x[i, k], axis=k), "total")
+    dag = te.dag([x, te.compute((400,), lambda i: te.cast(total[i] * 0.3, "float16"), "y")])
+    a = np.random.default_rng(0).standard_normal((400, 40)).astype("float16")
+    (ref,) = evaluate(dag, [a])
+    check = checker(dag, [a]).check
+    for order in (a, a[:, ::-1], a[:, np.random.default_rng(1).permutation(40)]):
+        total32 = np.add.accumulate(order.astype("float32"), axis=1)[:, -1]
+        assert not check([(total32 * np.float32(0.3)).astype("float16")], 0).reason
+    for i in (int(np.abs(ref).argmax()), 7):
+        wrong = ref.copy()
         wrong[i] = np.nextafter(np.nextafter(wrong[i], np.float16(0)), np.float16(0))
-        assert "1 of 4000 elements wrong" in check([wrong], 0).reason
-    coarse = Checker(["y"], [ref], 100, "float16").check
-    assert not coarse([wrong], 0).reason and coarse([ref * np.float16(1.5)], 0).reason
+        assert f"1 of 400 elements wrong, first at [{i}]" in check([wrong], 0).reason
 
 
 def test_a_term_left_out_of_a_long_sum_is_found() -> None:
     n = 4096
     x = np.random.default_rng(1).standard_normal((64, n)).astype("float16")
     dag = ops.workload("reduce_sum", {"m": 64, "n": n}, "float16").dag
-    (ref,) = evaluate(dag, [x])
     short = x[:, :-1].astype("float64").sum(1).astype("float16")
-    assert "elements wrong" in Checker.of(dag, [ref]).check([short], 0).reason
+    assert "elements wrong" in checker(dag, [x]).check([short], 0).reason
     other = x[:, ::-1].astype("float32").sum(1).astype("float16")
-    assert not Checker.of(dag, [ref]).check([other], 0).reason
+    assert not checker(dag, [x]).check([other], 0).reason
 
 
-def test_values_stored_as_float16_on_the_way_are_known() -> None:
-    t = te.compute((4, 6), lambda i, j: te.cast(A[i, j] * 2.0, "float16"), "t")
-    u = te.compute((4, 6), lambda i, j: te.cast(t[i, j] + 1.0, "float16"), "u")
-    assert working_dtype(te.dag([A, t])) == "float32"
-    assert working_dtype(te.dag([A, u])) == "float16"
-    v = te.compute((4, 6), lambda i, j: te.cast(te.cast(F[i, j], "float16") + 1.0, "float16"), "v")
-    assert working_dtype(te.dag([F, v])) == "float16"
-    moved = te.compute((4, 6), lambda i, j: te.select(i < 2, A[i, j], 0), "moved")
-    assert working_dtype(te.dag([A, moved])) == "float32"
+def test_a_step_of_float16_on_the_way_counts() -> None:
+    """A value that float32 leaves on either side of a boundary of float16 may be either of them then."""
+    t = te.compute((4, 6), lambda i, j: te.cast(te.exp(te.cast(A[i, j], "float32")), "float16"), "t")
+    u = te.compute((4, 6), lambda i, j: te.cast(t[i, j] * 100.0, "float32"), "u")
+    dag = te.dag([A, u])
+    a = np.random.default_rng(0).standard_normal((4, 6)).astype("float16")
+    exact = np.exp(a.astype("float64"))
+    half = exact.astype("float16")
+    check = checker(dag, [a]).check
+    right = half.astype("float32") * np.float32(100)
+    assert not check([right], 0).reason
+    step = np.nextafter(half, np.float16(np.inf)).astype("float32") * np.float32(100)
+    assert "elements wrong" in check([step], 0).reason  # no value is that near to a boundary
 
 
 # -- tuned, loaded, called --------------------------------------------------------------------------------
@@ -348,7 +351,8 @@ def test_tune_then_load(tmp_path: Path) -> None:
     want = ops.reference(ops.workload("softmax", shape, "float16"), [x])
     y = kernel(x)
     assert y.dtype == np.float16
-    assert not Checker(["y"], want, 260).check([y], 0).reason
+    np.testing.assert_allclose(y.astype("float32"), want[0].astype("float32"), rtol=1e-3)
+    assert not checker(ops.workload("softmax", shape, "float16").dag, [x]).check([y], 0).reason
     with pytest.raises(at.ArgumentError, match=r"'x' is float32, but the kernel takes float16: .*'float16'"):
         kernel(x.astype("float32"))
     with pytest.raises(at.ArgumentError, match="output 'y' is float32"):

@@ -98,7 +98,6 @@ PADDED: dict[str, dict[str, object]] = {
     "conv2d": {"h": 5, "w": 5, "ci": 12, "co": 8, "k": 3, "padding": 1},
     "depthwise_conv2d": {"h": 5, "w": 6, "c": 12, "k": 3, "padding": 1},
     "max_pool2d": {"h": 6, "w": 5, "c": 12, "k": 3, "stride": 1, "padding": 1},
-    "conv2d_transpose": {"h": 4, "w": 4, "ci": 4, "co": 12, "k": 3, "stride": 2, "padding": 1},
 }
 
 

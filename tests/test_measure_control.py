@@ -8,12 +8,12 @@ from dataclasses import replace
 import measure_fakes as fakes
 import numpy as np
 import pytest
+from helpers import checker
 
 from autotune import targets
 from autotune.devices.cpu import Reference
 from autotune.measure import Control, Measurer, Options, protocol, worker
 from autotune.measure.arena import Arena, Param
-from autotune.measure.check import Checker
 from autotune.measure.control import CHOICE
 from autotune.measure.native import Native
 from autotune.workloads import as_workload
@@ -209,9 +209,10 @@ def test_where_caches_do_not_hold_both_each_runs_once_before_it_is_timed() -> No
 def bench(target: Target) -> tuple[worker.Bench, bytes]:
     """What a worker measures an addition of 1312 bytes an array with, and a right kernel for it."""
     dag, host = fakes.addition((8, 41)), targets.detect(1)
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [np.ones((8, 41), "float32")] * 2)
-    cpu, checker = targets.measured_by(host), Checker.of(dag, [np.full((8, 41), 2, "float32")])
-    made = worker.Bench(target, arena, checker, Native(cpu), Reference(cpu), OPTIONS)
+    ones = [np.ones((8, 41), "float32")] * 2
+    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], ones)
+    cpu = targets.measured_by(host)
+    made = worker.Bench(target, arena, (checker(dag, ones),), Native(cpu), Reference(cpu), OPTIONS)
     return made, fakes.build(dag, fakes.trace("right"), host)
 
 

@@ -70,12 +70,13 @@ def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
     space = FormulaSpace()
     seen = []
     tune(
-        *(WORKLOAD, TARGET, log, TuneOptions(trials=48, model="scratch", batch=16), seen.append),
+        *(WORKLOAD, TARGET, log, TuneOptions(trials=49, model="scratch", batch=16), seen.append),
         space=space,
         measurer=FakeMeasurer(space),
         peak=lambda: PEAK_S,
     )
-    records = sorted(log.records(kind="trial"), key=lambda r: r.trial)
+    plain, *records = sorted(log.records(kind="trial"), key=lambda r: r.trial)
+    assert metrics.PREDICTED not in plain.environment
     assert [set(r.environment[metrics.PREDICTED]) for r in records] == [{"analytic"}] * 16 + [
         {"analytic", "model"}
     ] * 32

@@ -230,7 +230,7 @@ def split_rounds_down(m: Patch) -> None:
 
 def no_multiply_add(m: Patch) -> None:
     """a + b * c forgets the sum."""
-    m.setattr(Expressions, "_fma", lambda self, a, b, c: self.value(E.binary("*", a, b)))
+    m.setattr(Expressions, "multiply_add", lambda self, a, b, c: self.value(E.binary("*", a, b)))
 
 
 def lanes_overwrite(m: Patch) -> None:
@@ -285,7 +285,7 @@ def one_store_of_a_tuple(m: Patch) -> None:
     m.setattr(
         expand_pass,
         "_stores",
-        lambda b, places, values, dtypes: Seq(
+        lambda b, places, values, *_: Seq(
             tuple(Store(p.buffer, p.indices, v) for p, v in zip(places, values, strict=True))
         ),
     )

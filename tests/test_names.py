@@ -88,7 +88,7 @@ def test_accumulators_in_registers_are_no_tensor_of_that_name() -> None:
 def test_temporaries_of_a_reduction_over_tuples_are_no_tensor_of_that_name() -> None:
     a, t = te.placeholder((3, 5), name="A"), te.placeholder((3,), name="p_t0")
     k = te.reduce_axis(5, name="k")
-    both = te.reducer((0, 0), lambda x, y: (x[0] + y[0], x[1] + y[1]), "both")
+    both = te.reducer((0, 0), lambda x, y: (x[0] + y[0], x[1] + y[1] + x[0] * y[0]), "both")
     p = te.compute((3,), lambda i: both((a[i, k] + t[i], a[i, k] * t[i]), axis=k), name="p")
     s = Schedule([a, t, *p])
     assert "p_t01" in show(lower(s.nest))

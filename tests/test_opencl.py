@@ -60,6 +60,44 @@ def test_a_schedule_of_every_operator_in_float16(op: str) -> None:
     check(op, 1, "float16")
 
 
+# The least that PoCL 3.0 got wrong: what all work-items convert alike, in a loop that follows a barrier.
+ALIKE = (
+    OPENCL.prelude
+    + """
+__kernel __attribute__((reqd_work_group_size(4, 1, 1)))
+void kernel0(__global const at_half *restrict x, __global at_half *restrict y) {
+  __local at_half s[16];
+  const int i = AT_LOCAL_x;
+  for (int j = 0; j < 4; ++j) s[i * 4 + j] = x[i * 4 + j];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float a[4];
+  for (int j = 0; j < 4; ++j) a[j] = 0.0f;
+  for (int r = 0; r < 3; ++r) {
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) a[j] += at_widen(s[r + i + j]) * at_widen(at_round(at_widen(s[r]) * 0.5f));
+  }
+  for (int j = 0; j < 4; ++j) y[i * 4 + j] = at_round(a[j]);
+}
+"""
+)
+
+
+def test_what_work_items_convert_alike_is_each_ones_own() -> None:
+    if opencl.context() is None:
+        missing("opencl")
+    import pyopencl as cl
+
+    here = opencl.device()
+    x, y = np.arange(1, 17, dtype="f2"), np.full(16, np.nan, "f2")
+    memory = [here.allocate(x.nbytes), here.allocate(y.nbytes)]
+    here.upload(memory[0], x)
+    kernel = cl.Program(opencl.context(), ALIKE).build().kernel0
+    kernel(here.queue, (4,), (4,), *memory)
+    here.download(y, memory[1])
+    taps = np.lib.stride_tricks.sliding_window_view(x, 3)
+    np.testing.assert_array_equal(y, [taps[i + j] @ x[:3] / 2 for i in range(4) for j in range(4)])
+
+
 def test_a_window_as_nested_maxima_is_no_larger_for_the_driver() -> None:
     """Functions, where macros would repeat both arguments at each of 24 levels."""
     if opencl.context() is None:
@@ -82,7 +120,8 @@ def test_tune_then_load(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     shape = {"m": 19, "n": 21, "k": 18}
     result = at.tune("matmul", target="opencl", trials=4, budget_s=60, db=db, **shape)
-    assert result.measured == 4 and result.best is not None and not set(result.failed) - {"slow"}
+    # PoCL compiles a kernel when it is run first: one that is all unrolled may take too long
+    assert result.measured == 4 and result.best is not None and not set(result.failed) - {"slow", "timeout"}
     kernel = at.load("matmul", target="opencl", db=db, **shape)
     a, b = (np.arange(n, dtype="f4").reshape(s) % 7 for n, s in ((19 * 18, (19, 18)), (18 * 21, (18, 21))))
     np.testing.assert_array_equal(kernel(a, b), a @ b)
@@ -202,7 +241,7 @@ def test_a_device_that_refuses_every_program_is_passed_over(monkeypatch: pytest.
         def __init__(self, context: object, source: str) -> None:
             pass
 
-        def build(self) -> None:
+        def build(self, options: object) -> None:
             raise cl.Error("BUILD_PROGRAM_FAILURE")
 
     monkeypatch.setattr(cl, "Program", Refused)

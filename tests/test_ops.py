@@ -51,6 +51,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "layer_norm": [{"m": 5, "n": 7}, {"m": 3, "n": 1}, {"m": 2, "n": 131}],
     "norm2": [{"m": 5, "n": 7}, {"b": 3, "m": 2, "n": 9}],
     "reduce_sum": [{"m": 5, "n": 7}, {"m": 1, "n": 101}],
+    "argmax": [{"m": 5, "n": 7}, {"m": 1, "n": 101}, {"m": 3, "n": 1}],
+    "argmin": [{"m": 5, "n": 7}, {"m": 1, "n": 101}, {"m": 3, "n": 1}],
     "permute": [
         {"shape": (3, 5), "axes": (1, 0)},
         {"shape": (2, 3, 4), "axes": (2, 0, 1)},
@@ -102,6 +104,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "add": [{"n": 13}],
     "fused_multiply_add": [{"n": 13}],
 }
+PLACES = ("argmax", "argmin")  # int32 of whatever dtype
 ALL = [
     (name, params, dtype, layout)
     for name, rows in CASES.items()
@@ -125,7 +128,8 @@ def check(w: Workload) -> None:
     dtype = w.dag.inputs[0].dtype
     assert len(got) == len(want) == len(w.dag.outputs)
     for g, r in zip(got, want, strict=True):
-        assert g.shape == r.shape and g.dtype == r.dtype == dtype and r.flags.c_contiguous
+        assert g.shape == r.shape and g.dtype == r.dtype and r.flags.c_contiguous
+        assert g.dtype == ("int32" if w.op in PLACES else dtype)
         tol = {"float32": 3e-6, "float64": 1e-13}.get(dtype, 0)
         np.testing.assert_allclose(g, r, rtol=tol, atol=tol)
     for x, k in zip(inputs, kept, strict=True):
@@ -219,6 +223,7 @@ def test_references_by_hand() -> None:
         ("softmax", "m=3,n=5", 75),
         ("norm2", "b=2,m=3,n=5", 60),
         ("reduce_sum", "m=3,n=5", 15),
+        ("argmax", "m=3,n=5", 15),
         ("add", "n=7", 7),
         ("fused_multiply_add", "n=7", 21),
         ("permute", "shape=2x3,axes=1x0", 0),

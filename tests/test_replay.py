@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,7 @@ def test_our_own_log_and_its_export(tmp_path: Path) -> None:
     run("log", "export", export, "--db", db)
     for path in (db, export):
         table = read(path)
-        assert table.space.configurations == result.measured
+        assert table.space.configurations == result.measured - 1  # the plain loops are in no space
         assert result.best is not None
         ran = replay(table, "evolutionary", "xgb", 50, 0)
         assert len(ran.best_s) == table.space.configurations
@@ -164,7 +166,7 @@ def test_failures_and_decisions_of_no_space_in_a_log(tmp_path: Path) -> None:
         made = log.start_run(workload, target, {}, seed=0).uid
         add("ok", [2**63] * len(c.row), (1.0,))
         add("crash", list(c.row))
-    with pytest.raises(ReplayError, match="none of the 1 configurations of its largest task ran"):
+    with pytest.raises(ReplayError, match="none of the 1 configurations of matmul m=16 .* ran"):
         read(db)
     assert run("replay", db).status == 2
     with Log(db) as log:
@@ -204,11 +206,110 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, message: str) ->
 def test_the_command_line(tmp_path: Path) -> None:
     path = written(tmp_path / "cache.json", kernel_tuner())
     found = run("replay", path, "--trials", 20, "--seeds", 3, "--json").json
-    assert set(found) == {"space", "configurations", "valid", "optimum_s", "runs"}
+    promised = {"space", "configurations", "valid", "optimum_s", "runs"}
+    assert set(found) == promised | {"task", "tasks", "notes"} and found["task"] is None
     assert [r["seed"] for r in found["runs"]] == [0, 1, 2]
     assert all(len(r["best_s"]) == 20 for r in found["runs"])
     text = run("replay", path, "--trials", 20, "--seeds", 3, "--search", "random").out
     assert "96 configurations" in text and "%" in text
+
+
+@pytest.mark.parametrize("made", [kernel_tuner, t4])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_torn_table_is_read_as_far_as_it_goes(tmp_path: Path, made: Any, packed: bool) -> None:
+    whole, path = json.dumps(made(), indent=1), tmp_path / "cache.json"
+    for cut in (len(whole) // 2, len(whole) - 70, whole.index('"column"') + 3):
+        text = whole[:cut].encode()
+        path.write_bytes(gzip.compress(text) if packed else text)
+        table = read(path)
+        assert 0 < table.space.configurations <= 96
+        (note,) = table.notes
+        line = whole[:cut].count("\n") + 1
+        assert f"torn at line {line}" in note or f"torn at line {line - 1}" in note
+        assert note in run("replay", path, "--trials", 2, "--seeds", 1).out
+        assert run("replay", path, "--trials", 2, "--seeds", 1, "--json").json["notes"] == [note]
+
+
+def test_a_cache_torn_anywhere_is_read_or_refused_as_one(tmp_path: Path) -> None:
+    text, path, before = json.dumps(kernel_tuner()), tmp_path / "cache.json", 0
+    for cut in range(text.index('"tune_params_keys"') + 18, len(text), 97):
+        path.write_text(text[:cut])
+        try:
+            count = read(path).space.configurations
+        except ReplayError as err:
+            assert "a cache of Kernel Tuner, torn at line 1, with no configuration" in str(err)
+            assert before == 0
+        else:
+            assert before <= count == min(text[:cut].count("}"), 96)
+            before = count
+    assert before > 90
+
+
+def log_of_two_tasks(path: Path) -> None:
+    target = from_name("x86-64-v3")
+    with Log(path) as log:
+        for n, count in ((16, 3), (24, 5)):
+            workload = ops.workload("matmul", {"m": 16, "n": n, "k": 8})
+            space = derive(workload.dag, target)
+            made = log.start_run(workload, target, {}, seed=0).uid
+            for i, c in enumerate(create("random", space).ask(count)):
+                trace, facts = space.trace(c.sketch, np.array(c.row)), {DECISIONS: list(c.row)}
+
+                def add(kind: str, t: float, status: str = "ok") -> None:
+                    name = space.sketches[c.sketch]  # noqa: B023
+                    log.add(
+                        NewRecord(made, 0, name, trace, status, times_s=(t,), environment=facts, kind=kind)  # noqa: B023
+                    )
+
+                add("trial", 1.0 + i)
+                if i == 0:  # lucky, and timed again
+                    add("trial", 0.5)
+                    add("final", 0.75)
+                    add("final", 4.0)
+                if i == 1:  # found wrong afterwards
+                    add("trial", 1.0, "wrong_result")
+
+
+def test_the_newest_final_is_what_a_schedule_takes(tmp_path: Path) -> None:
+    log_of_two_tasks(tmp_path / "t.db")
+    table = read(tmp_path / "t.db")
+    assert sorted(table.space.times_s.tolist()) == [3.0, 4.0, 4.0, 5.0]
+    with Log(tmp_path / "t.db") as log:
+        tasks = sorted(log.tasks(), key=lambda task: log.workload(task[0]).params)
+        for number, (w, t) in enumerate(tasks, 1):
+            best = log.best(w, t)
+            assert best is not None
+            assert read(tmp_path / "t.db", str(number)).space.times_s.min() == best.time_s
+
+
+def test_which_task_of_a_log(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    log_of_two_tasks(db)
+    words = ("replay", db, "--trials", 2, "--seeds", 1, "--search", "random")
+    found = run(*words, "--json").json
+    assert found["task"] == 2 and found["configurations"] == 5 and len(found["tasks"]) == 2
+    assert found["space"] == found["tasks"][1] == "matmul m=16 n=24 k=8 float32, 1 thread on x86-64-v3"
+    said = " ".join(run(*words).out.split())
+    assert "task 2 of 2, that with the most records" in said and f"1: {found['tasks'][0]}" in said
+    for task in ("1", "matmul m=16,n=16", "N=16"):
+        other = run(*words, "--task", task, "--json").json
+        assert other["task"] == 1 and other["configurations"] == 3, task
+    for task, message in (("3", "no task of"), ("softmax", "no task of"), ("matmul", "2 tasks of .* are")):
+        refused = run(*words, "--task", task)
+        assert refused.status == 2 and re.search(message, refused.err) and "n=24" in refused.err
+    cache = written(tmp_path / "cache.json", kernel_tuner())
+    assert "a table of one task" in run("replay", cache, "--task", "1").err
+
+
+def test_lines_of_an_export_that_are_not_valid_are_noted(tmp_path: Path) -> None:
+    log_of_two_tasks(tmp_path / "t.db")
+    export = tmp_path / "all.jsonl.xz"
+    run("log", "export", export, "--db", tmp_path / "t.db")
+    assert read(export).notes == ()
+    torn = tmp_path / "torn.jsonl"
+    torn.write_bytes(lzma.decompress(export.read_bytes())[:-9])
+    (note,) = read(torn).notes
+    assert "1 lines of" in note and str(torn) in note
 
 
 def test_a_table_offers_what_a_space_does() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import gc
-import inspect
 import itertools
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -287,19 +284,11 @@ def test_a_short_contiguous_axis_lets_another_one_fill_the_vectors() -> None:
     assert not any("lanes" in name for name in long.sketches)
 
 
-@pytest.mark.parametrize(
-    ("op", "params"),
-    [
-        ("conv2d_transpose", {"h": 2, "w": 33, "ci": 8, "co": 3, "k": 4, "stride": 2, "padding": 1}),
-        ("conv2d", {"h": 3, "w": 33, "ci": 5, "co": 2, "k": 3, "padding": 1}),
-    ],
-)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_few_channels_let_columns_of_a_padded_copy_fill_the_vectors(
-    op: str, params: dict[str, int], threads: int
-) -> None:
-    """Three channels fill three lanes: the copy is stored with its columns innermost, and read by vectors."""
-    workload = ops.workload(op, params)
+def test_few_channels_let_columns_of_a_padded_copy_fill_the_vectors(threads: int) -> None:
+    """Two channels fill two lanes: the copy is stored with its columns innermost, and read by vectors."""
+    params = {"h": 3, "w": 33, "ci": 5, "co": 2, "k": 3, "padding": 1}
+    workload = ops.workload("conv2d", params)
     space = derive(workload.dag, host(threads))
     inputs = [
         (np.arange(np.prod(t.shape)) % 7 - 3).reshape(t.shape).astype(t.dtype) for t in workload.dag.inputs
@@ -318,7 +307,7 @@ def test_few_channels_let_columns_of_a_padded_copy_fill_the_vectors(
             assert columns - 1 <= (const(pad.shape[-1]) or 0) <= columns + 1
             np.testing.assert_array_equal(at.build(s, target=space.target)(*inputs), want)
     # enough channels fill vectors themselves
-    many = derive(ops.workload(op, params | {"co": 32}).dag, host(threads))
+    many = derive(ops.workload("conv2d", params | {"co": 32}).dag, host(threads))
     assert not any(".lanes=" in name for name in many.sketches)
 
 
@@ -354,22 +343,6 @@ def test_a_reduction_may_read_more_than_registers_hold(threads: int) -> None:
         ok = space.valid(k, rows)
         assert ok.any() and not ok.all()
         check_compiled(dag, space.trace(k, rows[ok][0]), space.target, data, [np.sum(want * want)])
-
-
-def test_the_documented_argmax_is_the_same_in_every_order() -> None:
-    """A few values of a row are the largest, and lanes meet them in another order than the row does."""
-    example = textwrap.dedent((inspect.getdoc(te.reducer) or "").split("place:\n\n")[1])
-    a, k = te.placeholder((8, 203), name="A"), te.reduce_axis(203, "k")
-    names: dict[str, Any] = {"te": te, "A": a, "k": k, "m": 8}
-    exec(example, names)
-    dag = te.dag([a, names["place"], names["value"]])
-    data = [(np.random.default_rng(0).random((8, 203)) > 0.95).astype(np.float32)]
-    want = [data[0].argmax(1).astype(np.int32), data[0].max(1)]
-    space = derive(dag, target())
-    for n in range(len(space.sketches)):
-        rows = space.sample(n, 64, np.random.default_rng(0))
-        for row in rows[space.valid(n, rows)][:4]:
-            check_compiled(dag, space.trace(n, row), space.target, data, want)
 
 
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))

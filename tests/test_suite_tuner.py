@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from log_cases import TARGETS
 
+from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
 from autotune.session import Session
@@ -263,6 +264,7 @@ def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_contr
         budget_s: float,
         nominal: Nominal | None = None,
         control: Control | None = None,
+        tolerance: Tolerance | None = None,
     ) -> Started:
         given.append(nominal)
         controls.setdefault(workload.digest, []).append(control)

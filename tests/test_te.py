@@ -59,13 +59,12 @@ def test_digest_is_fixed_and_the_same_in_another_process() -> None:
     assert done.stdout.strip() == MATMUL_DIGEST
 
 
-def test_outputs_are_the_listed_computed_tensors() -> None:
+def test_outputs_are_listed_tensors_that_no_listed_tensor_reads() -> None:
     a, b, c = matmul()
     d = te.compute(c.shape, lambda i, j: te.maximum(c[i, j], 0.0), "D")
     e = te.compute(c.shape, lambda i, j: c[i, j] + 1, "F")
     assert te.dag([a, b, c]).outputs == ("C",)
-    assert te.dag([a, b, d]).outputs == ("D",)
-    assert te.dag([a, b, c, d]).outputs == ("C", "D") and te.dag([a, d, b, c]).outputs == ("D", "C")
+    assert te.dag([a, b, d]).outputs == te.dag([a, b, c, d]).outputs == ("D",)
     both = te.dag([b, a, d, e])
     assert both.outputs == ("D", "F") and [t.name for t in both.inputs] == ["B", "A"]
     assert [s.name for s in both.stages] == ["C", "D", "F"]
@@ -217,7 +216,10 @@ BODIES = {
     "mixed dtypes": (lambda i, j: A[i, j] + N[i, j], "different dtypes, float32 and int32"),
     "fraction of an int": (lambda i, j: N[i, j] * 1.5, "not a whole number"),
     "fraction of numpy": (lambda i, j: N[i, j] * np.float32(1.5), "not a whole number"),
-    "infinity and an int": (lambda i, j: te.minimum(N[i, j], np.float32(np.inf)), "not a whole number"),
+    "infinity and an int": (
+        lambda i, j: te.minimum(N[i, j], np.float32(np.inf)),
+        "int32, which has no infinity",
+    ),
     "literal too large": (
         lambda i, j: N[i, j] + (2**32 + 5),
         r"stage X: the literal 4294967301 is out of the range of int32 and meets a value of it; "
@@ -229,7 +231,7 @@ BODIES = {
         lambda i, j: te.cast(N[i, j], "int64") - 2**70,
         r"1180591620717411303424 is out of the range of int64.* te.cast\(x, \"float64\"\)",
     ),
-    "too large for a float": (lambda i, j: A[i, j] + 10**400, "0 is out of the range of float32.*math.inf"),
+    "too large for a float": (lambda i, j: A[i, j] + 10**400, "0 is out of the range of float32.*te.inf"),
     "too large for an axis": (
         lambda i, j: te.cast(i + 2**70, "int64"),
         r"stage X: the literal 1180591620717411303424 is out of the range of an axis, 64 bits; compute with",

@@ -16,17 +16,20 @@ import numpy as np
 import pytest
 from log_cases import TARGETS, copy_of
 
-from autotune import preparation, session
+from autotune import plain_loops, preparation, session
 from autotune.measure.results import Measurement, Options
 from autotune.metrics import PREDICTED
+from autotune.notes import notes, small
 from autotune.settings import SettingsError
-from autotune.tuner import Progress, TuneOptions, TuneResult, tune
+from autotune.tuner import Best, Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
+from schedules import ops
 from schedules.model import Trace
 from tests.search_table import FormulaSpace
 
 WORKLOAD, TARGET = copy_of(64), TARGETS[0]
 PEAK_S = 1e-4
+PLAIN_S = 1.0  # what the plain loops take
 
 
 class FakeMeasurer:
@@ -48,6 +51,8 @@ class FakeMeasurer:
         self.best_s: list[float | None] = []
 
     def true_s(self, trace: Trace) -> float:
+        if trace == plain_loops.TRACE:
+            return PLAIN_S
         (step,) = trace.steps
         row = np.array([[v for _, v in step.args]])
         return 1 / float(self.space.throughput(self.space.sketches.index(step.primitive), row)[0])
@@ -155,12 +160,12 @@ def test_results_in_another_order_are_logged_as_they_arrive_and_change_nothing(t
             run(log, measurer, batch=16, model="xgb")
             records = list(log.records(kind="trial"))
         assert all(r.time_s == measurer.true_s(r.trace) for r in records)
-        rounds = [[r.trace_digest for r in records if r.environment["round"] == n] for n in range(3)]
+        rounds = [[r.trace_digest for r in records if r.environment.get("round") == n] for n in range(3)]
         order.append([digests[:: 1 if name == "a" else -1] for digests in rounds])
     assert order[0] == order[1]
 
 
-@pytest.mark.parametrize(("share", "sizes"), [(0.0, [16, 32, 64, 88]), (1e9, [16] * 12 + [8])])
+@pytest.mark.parametrize(("share", "sizes"), [(0.0, [1, 16, 32, 64, 87]), (1e9, [1] + [16] * 12 + [7])])
 @pytest.mark.parametrize("cpus", [1, 64])
 def test_rounds_double_while_choosing_them_takes_too_long(
     log: Log, monkeypatch: pytest.MonkeyPatch, share: float, sizes: list[int], cpus: int
@@ -233,7 +238,7 @@ def test_what_a_deadline_cuts_off_is_measured_next(
         with Log(tmp_path / f"{name}.db") as log:
             assert run(log, measurer, trials=None).stopped == "exhausted"
             records = log.records(kind="trial")
-            found.append({r.trace_digest: r.environment[PREDICTED] for r in records})
+            found.append({r.trace_digest: r.environment.get(PREDICTED) for r in records})
         whole = list(found[0])
     assert len(whole) > 4
     if hangs:
@@ -405,11 +410,90 @@ def test_the_budget_is_kept(log: Log) -> None:
     assert result.best is not None
 
 
-def test_nothing_fits_into_a_tiny_budget(log: Log) -> None:
+def test_a_tiny_budget_gives_the_plain_loops(log: Log) -> None:
     measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
     result = run(log, measurer, trials=None, budget_s=1e-6)
-    assert (result.stopped, result.measured, result.best) == ("budget", 0, None)
-    assert measurer.finals == []
+    assert (result.stopped, result.measured, measurer.finals) == ("budget", 1, [])
+    assert result.best is not None and result.best.trace == plain_loops.TRACE
+    again = run(log, measurer, trials=None, budget_s=1e-6)
+    assert (again.measured, again.resumed) == (0, 1)
+
+
+def test_no_result_is_slower_than_the_plain_loops(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PLAIN_S", 1e-9)
+    result = run(log, FakeMeasurer(FormulaSpace()), trials=20)
+    assert result.measured == 20 and result.best is not None and result.best.trace == plain_loops.TRACE
+    (plain,) = (r for r in log.records(kind="trial") if r.sketch == plain_loops.SKETCH)
+    assert plain.trial == 0 and plain.uid != result.best.record_id  # it was timed again beside the others
+    again = FakeMeasurer(FormulaSpace())
+    assert run(log, again, trials=20).resumed == 20
+    assert plain_loops.TRACE.digest not in again.measured
+
+
+@pytest.mark.parametrize("trials", [1, 16, 40])
+@pytest.mark.parametrize(("share_of_reach", "tried"), [(0.5, True), (2.0, False)])
+def test_plain_loops_that_take_long_come_last_if_they_may_be_the_fastest(
+    log: Log, monkeypatch: pytest.MonkeyPatch, trials: int, share_of_reach: float, tried: bool
+) -> None:
+    monkeypatch.setattr(plain_loops, "CHEAP_SHARE", 0.0)
+    monkeypatch.setattr(plain_loops, "CHEAP_S", 0.0)
+    space = FormulaSpace()
+    measured = FakeMeasurer(space)
+
+    class Foretold(plain_loops.PlainLoops):
+        def in_reach(self, best_s: float | None) -> bool:
+            self.foretold_s = share_of_reach * plain_loops.FAR * (best_s or 0.0)
+            return super().in_reach(best_s) if best_s else False
+
+    monkeypatch.setattr(session, "PlainLoops", Foretold)
+    result = run(log, measured, trials=trials)
+    assert result.measured == trials == len(measured.measured)
+    assert measured.measured[-1:] == [plain_loops.TRACE.digest] if tried and trials > 1 else True
+    assert (plain_loops.TRACE.digest in measured.measured) == (tried and trials > 1)
+
+
+def test_a_short_budget_loads_no_model() -> None:
+    assert not TuneOptions(budget_s=1.0).needs_xgboost and TuneOptions(budget_s=1.0).guide == "analytic"
+    assert TuneOptions(budget_s=60.0).needs_xgboost and TuneOptions(budget_s=60.0).guide == "xgb"
+    assert TuneOptions(budget_s=1.0, model="random").guide == "random"
+
+
+def test_what_is_foretold_of_plain_loops() -> None:
+    def plain(op: str, known: bool = False, **params: int) -> plain_loops.PlainLoops:
+        return plain_loops.PlainLoops(ops.workload(op, params), TARGET, known)
+
+    assert plain("add", n=1 << 20).cheap(round_s=6.0)
+    assert not plain("add", known=True, n=1 << 20).cheap(round_s=6.0)
+    large = plain("matmul", m=4096, n=4096, k=4096)
+    assert not large.cheap(round_s=6.0) and not large.in_reach(1.0)
+    assert large.in_reach(None) and large.in_reach(10.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "few", "stopped", "said"),
+    [
+        (0.02, None, "exhausted", "2% of the limit: all 9 configurations of the space were tried, so"),
+        (0.02, 12, "budget", "2% of the limit: the space has only 12 configurations, of which 9 were"),
+        (0.02, None, "budget", None),
+        (0.9, 12, "exhausted", None),
+        (None, 12, "exhausted", None),
+    ],
+)
+def test_a_result_far_from_the_limit_says_what_is_left_to_try(
+    share: float | None, few: int | None, stopped: str, said: str | None
+) -> None:
+    best = Best(1e-3, 1.0, share, plain_loops.TRACE, "a")
+    found = notes(best, few, 9, stopped)
+    assert len(found) == (said is not None) and all(said is not None and said in x for x in found)
+    assert notes(None, few, 9, stopped) == ()
+
+
+def test_notes_are_part_of_the_result(log: Log) -> None:
+    space = FormulaSpace(choices=((3, 2), (2,)), peaks=(1.0, 0.5))
+    assert small(space) == 6 and small(FormulaSpace()) is None
+    result = run(log, FakeMeasurer(space), trials=None)
+    share = result.best.share_of_peak if result.best else None
+    assert share is not None and bool(result.notes) == (share < 0.3)
 
 
 def test_slow_trials_make_small_rounds(log: Log) -> None:
@@ -452,12 +536,10 @@ def test_an_error_of_measuring_ends_the_run_as_failed(log: Log) -> None:
 
 
 def test_a_long_budget_gives_large_tasks_the_time_of_a_slow_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "random_inputs", lambda dag: [])
-    monkeypatch.setattr(preparation.ops, "reference", lambda workload, inputs: [])
     monkeypatch.setattr(preparation, "Measurer", lambda *_, options, **__: options)
 
     def timeout_s(n: int, budget_s: float) -> float:
-        task = preparation.ops.workload("matmul", {"m": n, "n": n, "k": n}, "float64")
+        task = ops.workload("matmul", {"m": n, "n": n, "k": n}, "float64")
         return cast(Options, preparation.measurer(task, TARGET, budget_s)).timeout_s
 
     assert [timeout_s(64, budget_s) for budget_s in (1.0, 20.0, 3600.0)] == [1.0, 4.0, 10.0]

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli import bench, best, doctor, log, ops, replay, tune
-from autotune.cli.output import error_document
+from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
 from autotune.settings import Settings
 from schedules.errors import AutotuneError
@@ -39,6 +39,7 @@ class Group(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
+        print_whatever_the_encoding()
         arguments = list(sys.argv[1:] if args is None else args)
         try:
             status = super().main(arguments, "autotune", complete_var, False, **extra)

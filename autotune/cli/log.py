@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -201,10 +202,11 @@ def verify(
 @app.command("pin", short_help="Have the best of now taken from now on.")
 def pin(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Also write the pins to this lock file.")
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Also write the pins to this lock file; - is stdout."),
     ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Pin as this lock file says.")
+        Path | None, typer.Option("--from", metavar="FILE", help="Pin as this lock file says; - is stdin.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove all pins.")] = False,
     db: opt.DbOption = None,
@@ -226,18 +228,20 @@ def pin(
 
     if (remove and (file or source)) or (file and source):
         raise typer.BadParameter("give one of FILE, --from FILE and --remove")
+    place = None if file is None else opt.output_place(file, json)
     with existing(opt.db_of(db)) as log:
         if remove:
             n, said = log.unpin(), "pins removed"
         else:
-            made = log.pin(None if source is None else pins.read(source))
+            made = log.pin(None if source is None else pins.read(opt.input_path(source)))
             n, said = len(made), "tasks pinned"
-            if file is not None:
-                pins.write(file, [replace(p, task=_named(log, p)) for p in made])
+            if place is not None:
+                pins.write(place, [replace(p, task=_named(log, p)) for p in made])
     if json:
         print_json({"removed" if remove else "pinned": n, "file": None if file is None else str(file)})
     else:
-        console().print(f"{n} {said}" + ("" if file is None else f", written to {file}"))
+        written = "" if file is None else f", written to {'stdout' if place is sys.stdout else file}"
+        console(stderr=place is sys.stdout).print(f"{n} {said}{written}")
 
 
 def _named(log: Log, pin: Pin) -> str:

@@ -23,7 +23,12 @@ TopOption = Annotated[
 
 def export(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write; an existing export is replaced.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Where to write; an existing export is replaced. FILE.gz and FILE.xz are packed, "
+            "- is stdout.",
+        ),
     ],
     top: TopOption = None,
     form: Annotated[
@@ -41,34 +46,42 @@ def export(
       autotune log export all.jsonl
       autotune log export best.jsonl --top 1 --db tuning.db
       autotune log export results.json --format t4
+      autotune log export - | autotune log import - --db other.db
     """
     opt.one_of("--format", form, FORMS)
+    place = opt.output_place(file, json)
     with existing(opt.db_of(db)) as log:
-        n = log.export(file, top=top, form=form)
+        n = log.export(place, top=top, form=form)
     if json:
         print_json({"path": str(file), "records": n})
     else:
         # What goes down a pipe is the log alone.
-        console(stderr=not file.is_file()).print(f"{n} records written to {file}")
+        console(stderr=not file.is_file()).print(
+            f"{n} records written to {'stdout' if place is sys.stdout else file}"
+        )
 
 
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exports, or T4 documents.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Exports, or T4 documents; - is stdin.")
+    ],
     db: opt.DbOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Take exports into the log. Lines that are not valid are refused and counted, and the exit status is 1.
+    """Take exports into the log, packed (gzip, xz) or not. Lines that are not valid are refused and counted,
+    and the exit status is 1.
 
     \b
     Example:
       autotune log import best.jsonl --db tuning.db
     """
-    _merge([str(f) for f in files], opt.db_of(db), json)
+    _merge([str(opt.input_path(f)) for f in files], opt.db_of(db), json)
 
 
 def merge(
     sources: Annotated[
-        list[str], typer.Argument(metavar="FILE_OR_DB...", help="Exports, logs, and URLs of logs.")
+        list[str],
+        typer.Argument(metavar="FILE_OR_DB...", help="Exports, logs, and URLs of logs; - is stdin."),
     ],
     db: opt.DbOption = None,
     json: opt.JsonOption = False,
@@ -80,7 +93,7 @@ def merge(
       autotune log merge other.db export.jsonl --db tuning.db
       autotune log merge tuning.db --db postgresql+psycopg://tuner@host/team
     """
-    _merge(sources, opt.db_of(db), json)
+    _merge([str(opt.input_path(Path(s))) if s == "-" else s for s in sources], opt.db_of(db), json)
 
 
 def _merge(sources: list[str], db: str, json: bool) -> None:

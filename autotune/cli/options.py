@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -147,3 +149,17 @@ def target_summary(target: Target) -> dict[str, Any]:
 def trace_value(trace: Trace) -> Any:
     """A trace as a JSON value."""
     return json.loads(trace.to_json())
+
+
+def input_path(path: Path) -> Path:
+    """A file to read; ``-`` is stdin."""
+    return Path("/dev/stdin") if str(path) == "-" else path
+
+
+def output_place(path: Path, json: bool) -> Path | IO[str]:
+    """Where to write; ``-`` is stdout, which then has nothing else."""
+    if str(path) != "-":
+        return path
+    if json:
+        raise typer.BadParameter("- and --json both print on stdout; give a file")
+    return sys.stdout

@@ -6,8 +6,12 @@ colour and box characters that the receiver of a pipe has no use for.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
+import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +23,59 @@ if TYPE_CHECKING:
     from schedules.model import Workload
 
 PLAIN_WIDTH = 200  # of a pipe: wide enough that rows of tables stay on one line
+_PLAIN = str.maketrans(
+    {
+        "\N{MULTIPLICATION SIGN}": "x",
+        "\N{MIDDLE DOT}": "*",
+        "\N{DOT OPERATOR}": "*",
+        "\N{MINUS SIGN}": "-",
+        "\N{EN DASH}": "-",
+        "\N{EM DASH}": "-",
+        "\N{NON-BREAKING HYPHEN}": "-",
+        "\N{RIGHTWARDS ARROW}": "->",
+        "\N{MICRO SIGN}": "u",
+        "\N{GREEK SMALL LETTER MU}": "u",
+        "\N{GREEK SMALL LETTER EPSILON}": "epsilon",
+        "\N{LESS-THAN OR EQUAL TO}": "<=",
+        "\N{GREATER-THAN OR EQUAL TO}": ">=",
+        "\N{NOT EQUAL TO}": "!=",
+        "\N{ALMOST EQUAL TO}": "~",
+        "\N{SQUARE ROOT}": "sqrt ",
+        "\N{N-ARY SUMMATION}": "sum ",
+        "\N{GREEK CAPITAL LETTER SIGMA}": "sum ",
+        "\N{SUPERSCRIPT TWO}": "^2",
+        "\N{SUPERSCRIPT THREE}": "^3",
+        "\N{INFINITY}": "inf",
+        "\N{LEFT SINGLE QUOTATION MARK}": "'",
+        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+        "\N{LEFT DOUBLE QUOTATION MARK}": '"',
+        "\N{RIGHT DOUBLE QUOTATION MARK}": '"',
+        "\N{HORIZONTAL ELLIPSIS}": "...",
+    }
+)
+
+
+def plain(text: str) -> str:
+    """A text in ASCII: signs as they are typed, letters without accents, ``?`` for what is left."""
+    letters = unicodedata.normalize("NFKD", text.translate(_PLAIN))
+    known = "".join(c for c in letters if not unicodedata.combining(c))
+    return known.encode("ascii", "replace").decode("ascii")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return plain(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("autotune.plain", _in_ascii)
+
+
+def print_whatever_the_encoding() -> None:
+    """Have what the encoding of stdout or stderr has no character for printed as `plain` has it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="autotune.plain")
 
 
 def print_json(document: Mapping[str, Any]) -> None:

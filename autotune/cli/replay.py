@@ -13,8 +13,19 @@ from autotune.cli.output import console, print_json, seconds, table
 
 def replay(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A log, an export, a Kernel Tuner cache or T4 results.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A log, an export, a Kernel Tuner cache or T4 results; - is stdin."
+        ),
     ],
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            metavar="N|WORDS",
+            help="Which task of a log: its number, or words of its name. [default: with the most records]",
+        ),
+    ] = None,
     search: opt.SearchOption = "evolutionary",
     model: opt.ModelOption = "xgb",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of each search.")] = 100,
@@ -26,15 +37,17 @@ def replay(
     \b
     Examples:
       autotune replay tuning.db --trials 64
+      autotune replay tuning.db --task "matmul m=512"
       autotune replay kernel_tuner_cache.json.gz --search random --seeds 20 --json
     """
     from autotune.replay import read
     from autotune.replay import replay as run
+    from autotune.replay_log import listed
 
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
 
-    recorded = read(file)
+    recorded = read(opt.input_path(file), task)
     times = recorded.space.times_s
     optimum = float(times.min())
     runs = [run(recorded, search, model, trials, seed) for seed in range(seeds)]
@@ -42,6 +55,9 @@ def replay(
         print_json(
             {
                 "space": recorded.name,
+                "task": recorded.task,
+                "tasks": list(recorded.tasks),
+                "notes": list(recorded.notes),
                 "configurations": recorded.space.configurations,
                 "valid": len(times),
                 "optimum_s": optimum,
@@ -52,6 +68,12 @@ def replay(
     out = console()
     out.print(recorded.name, style="bold")
     out.print(f"  {recorded.space.configurations} configurations, {len(times)} ran, best {seconds(optimum)}")
+    for note in recorded.notes:
+        out.print(f"  note: {note}")
+    if len(recorded.tasks) > 1:
+        largest = "" if task else ", that with the most records"
+        which = f"task {recorded.task} of {len(recorded.tasks)}{largest}"
+        out.print(f"  {which}; choose with --task: {listed(recorded.tasks)}")
     rows = []
     for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, trials) if k <= trials}):
         reached = [r.best_s[min(after, len(r.best_s)) - 1] for r in runs if r.best_s]

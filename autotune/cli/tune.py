@@ -44,6 +44,15 @@ def tune(
     ] = False,
     db: opt.DbOption = None,
     seed: opt.SeedOption = 0,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            "--rtol",
+            min=0,
+            help="Accept outputs within ATOL + RTOL x |reference|. [default: what rounding explains]",
+        ),
+    ] = None,
+    atol: Annotated[float | None, typer.Option("--atol", min=0, help="See --rtol.")] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Tune an operator: every candidate is checked, timed and kept in the tuning log.
@@ -76,7 +85,9 @@ def tune(
     from autotune.tuner import tune as run
     from kernels_db.store import Log
 
-    chosen = TuneOptions(trials=trials, budget_s=budget_s, search=search, model=model, seed=seed)
+    chosen = TuneOptions(
+        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
+    )
     if suite is not None:
         tune_suite(suite, constant_weights, goal, where, chosen, json)
         return
@@ -124,6 +135,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
         "elapsed_s": result.elapsed_s,
         "seed": result.seed,
         "stopped": result.stopped,
+        "notes": list(result.notes),
     }
 
 
@@ -161,4 +173,6 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         why = counts(result.throttled)
         out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
     out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
+    for note in result.notes:
+        out.print(f"  note     {note}")
     out.print(f"  log      {locate(where)}")

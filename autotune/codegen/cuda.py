@@ -15,9 +15,11 @@ PRELUDE = """\
 #define AT_STORE(type, n, p, v) (*reinterpret_cast<type##n*>(&p) = v)
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
+#define AT_FMA(a, b, c) fma(a, b, c)  // for the rest, --fmad=false keeps what is written
 #endif
 #define AT_INLINE static __device__ __forceinline__
 typedef long long at_long;
+typedef unsigned long long at_ulong;
 #ifndef AT_EMULATED
 typedef unsigned short at_half;  // its bits; NVRTC has no cuda_fp16.h of its own
 struct __align__(4) at_half2 { at_half s0, s1; };

@@ -11,6 +11,7 @@
 #include <ucontext.h>
 
 #define AT_EMULATED
+#define AT_FMA(a, b, c) ((a) * (b) + (c))
 #define __global__
 #define __device__
 #define __forceinline__ inline

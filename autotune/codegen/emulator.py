@@ -20,7 +20,10 @@ from autotune.codegen.simt import emit
 from schedules.ir import nbytes
 from schedules.simt import GridKernel, GridProgram
 
-FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w")
+FLAGS = (
+    "-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w",
+    "-ffp-contract=off",
+)  # fmt: skip
 ALIGN = 256
 
 

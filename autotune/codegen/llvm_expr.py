@@ -30,7 +30,10 @@ class Expressions(Addresses):
         self.features = features  # of the target
 
     def scalar(self, e: Expr) -> Value:
-        v = self.value(e)
+        return self.of_all_lanes(self.value(e), e)
+
+    def of_all_lanes(self, v: Value, e: Expr) -> Value:
+        """The value of an expression, which lanes must share."""
         if v.lanes != 1:
             raise CodegenError(f"{E.show(e)} differs between lanes where one value is needed")
         return v
@@ -64,10 +67,6 @@ class Expressions(Addresses):
                 return self.load(b, ix, d)
             case Select():
                 return self._select(e)
-            case Binary(op="+", a=a, b=Binary(op="*", a=x, b=y)) if is_float(E.dtype_of(e)):
-                return self._fma(x, y, a)
-            case Binary(op="+", a=Binary(op="*", a=x, b=y), b=b) if is_float(E.dtype_of(e)):
-                return self._fma(x, y, b)
             case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
                 return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
             case Binary(op=op, a=a, b=b):
@@ -113,7 +112,8 @@ class Expressions(Addresses):
         v = self.counter(name)
         return Value(str(v) if isinstance(v, int) else v[0], INDEX)
 
-    def _fma(self, a: Expr, b: Expr, c: Expr) -> Value:
+    def multiply_add(self, a: Expr, b: Expr, c: Expr) -> Value:
+        """``a * b + c`` rounded once where the processor can."""
         x, y, z = self.same_lanes(self.value(a), self.value(b), self.value(c))
         t = mangle(LLVM_TYPE[x.dtype], x.lanes)
         self.declare(f"declare {x.type} @llvm.fmuladd.{t}({x.type}, {x.type}, {x.type})")
@@ -150,10 +150,11 @@ class Expressions(Addresses):
         def out(code: str) -> Value:
             return Value(self.s.emit(code), x.dtype, x.lanes)
 
+        zero = "zeroinitializer" if x.lanes > 1 else "0"
         if op == "ceildiv":
-            minus = self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x)
-            q = self._divide("//", minus, y)
-            return self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), q)
+            q, r = self._divide("//", x, y), self._divide("%", x, y)
+            more = Value(self.s.emit(f"icmp ne {r}, {zero}"), "bool", x.lanes)
+            return out(f"add {q}, {out(f'zext {more} to {x.type}').ref}")
         c = int(y.ref) if y.lanes == 1 and y.ref.lstrip("-").isdigit() else 0
         if c > 0 and c & (c - 1) == 0:
             if op == "//":
@@ -161,13 +162,12 @@ class Expressions(Addresses):
             return out(f"and {x}, {c - 1}")
         i1 = vector("i1", x.lanes)
         special, divisor = "", y
-        if c == 0:  # by 0 or -1 it is the product
+        if c in (0, -1):  # by 0 or -1 it is the product
             one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
             two = self.splat(Value("2", x.dtype), x.lanes) if x.lanes > 1 else Value("2", x.dtype)
             special = self.s.emit(f"icmp ult {out(f'add {y}, {one.ref}')}, {two.ref}")
             y = out(f"select {i1} {special}, {one}, {y}")
         r = out(f"srem {x}, {y.ref}")
-        zero = "zeroinitializer" if x.lanes > 1 else "0"
         nonzero = self.s.emit(f"icmp ne {r}, {zero}")
         differ = self.s.emit(f"icmp slt {x.type} {out(f'xor {r}, {y.ref}').ref}, {zero}")
         fix = self.s.emit(f"and {i1} {nonzero}, {differ}")

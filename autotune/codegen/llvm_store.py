@@ -14,7 +14,7 @@ from autotune.codegen.llvm_types import LLVM_TYPE, Value, literal, mangle
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Binary, Const, Expr, Load, is_float
-from schedules.ir import Prefetch, Store, skew
+from schedules.ir import Prefetch, Store, multiply_add, skew
 from schedules.model import LINE
 
 
@@ -68,11 +68,11 @@ class Stores(Expressions):
             if self.lane_var is not None and (red := self._reduction(s)) is not None:
                 value = self.reduce_lanes(*red, s)
             else:
-                value = self.scalar(s.value)
+                value = self.of_all_lanes(self.stored(s), s.value)
             ptr, _ = self.address(s.buffer, flat)
             self.s.do(f"store {value}, ptr {ptr}, align {align}")
             return
-        value = self.splat(self.value(s.value), self.lanes)
+        value = self.splat(self.stored(s), self.lanes)
         if step == 1:
             ptr, _ = self.address(s.buffer, flat)
             if self.mask is None:
@@ -93,6 +93,11 @@ class Stores(Expressions):
         for lane, ptr in enumerate(self._lane_addresses(s.buffer, flat, step)):
             one = self.s.emit(f"extractelement {value}, i64 {lane}")
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
+
+    def stored(self, s: Store) -> Value:
+        """The value of a store."""
+        found = multiply_add(s)
+        return self.value(s.value) if found is None else self.multiply_add(*found)
 
     def prefetch(self, s: Prefetch) -> None:
         """A request for each line of dense lanes, for each lane where these are lines apart, or for the one

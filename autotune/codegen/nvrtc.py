@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autotune.errors import CompileError
 
-FLAGS = (b"--std=c++17", b"--disable-warnings", b"--ptxas-options=-v")
+FLAGS = (b"--std=c++17", b"--fmad=false", b"--disable-warnings", b"--ptxas-options=-v")
 _NAME = re.compile(r"Function properties for (\w+)|Compiling entry function '(\w+)'")
 _FACTS = {
     "registers": re.compile(r"Used (\d+) registers"),

@@ -22,18 +22,38 @@ typedef ushort at_half;  // its bits: without cl_khr_fp16 there are pointers to 
 typedef ushort2 at_half2;
 typedef ushort4 at_half4;
 typedef ushort8 at_half8;
+#ifdef POCL_DEVICE_ADDRESS_BITS  // PoCL's: 3.0 gives all work-items one's address of a variable
+static inline float at_widen(at_half h) {
+  const uint bits = h & 0x7fffu, sign = (h & 0x8000u) << 16;
+  const float small = (float)bits * 0x1p-24f;  // subnormal, and zero
+  const uint large = (bits << 13) + (bits < 0x7c00u ? 112u << 23 : 224u << 23);
+  return as_float(sign | (bits < 0x0400u ? as_uint(small) : large));
+}
+static inline at_half at_round(float f) {
+  const uint bits = as_uint(f) & 0x7fffffffu, sign = (as_uint(f) & 0x80000000u) >> 16;
+  const uint small = (uint)rint(fmin(as_float(bits), 1.0f) * 0x1p24f);  // in units of the least half
+  const uint large = (bits + 0xfffu + (bits >> 13 & 1u) - (112u << 23)) >> 13;  // to even
+  const uint most = bits > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return (at_half)(sign | (bits < 0x38800000u ? small : bits < 0x477ff000u ? large : most));
+}
+#else
 static inline float at_widen(at_half h) { return vload_half(0, (const half *)&h); }
 static inline at_half at_round(float f) {
   at_half h;
   vstore_half_rte(f, 0, (half *)&h);
   return h;
 }
+#endif
 #define AT_INLINE static inline
 typedef long at_long;
+typedef ulong at_ulong;
+#pragma OPENCL FP_CONTRACT ON  // in this function only: PoCL's mad rounds twice, and fma may be slow
+#define AT_FMA(a, b, c) ((a) * (b) + (c))
 """ + f"""\
 {FUNCTIONS}#ifdef cl_khr_fp64
 AT_FLOAT(double, float64)
 #endif
+#pragma OPENCL FP_CONTRACT OFF
 """
 
 

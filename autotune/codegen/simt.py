@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from autotune.codegen.dialect import Dialect
@@ -188,7 +188,7 @@ class _Emitter(Expressions):
         self.close()
 
     def store(self, s: Store) -> None:
-        text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.expr(s.value)};"
+        text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
         guard = self.guard(s.buffer)
         self.do(f"if ({guard}) {text}" if guard else text)
 
@@ -276,7 +276,7 @@ class _Emitter(Expressions):
         for lane in range(width):
             lanes.lane = lane
             at_lane = partial(self.in_lane, var=var, k=first + lane)
-            values.append(self.expr(E.rewrite(s.value, at_lane)))
+            values.append(self.stored(replace(s, value=E.rewrite(s.value, at_lane))))
             if sums:
                 self.do(f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {values[-1]};")
         if not sums:

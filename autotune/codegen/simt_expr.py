@@ -14,14 +14,15 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
-from schedules.ir import Buffer, Loop, const, walk
+from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.passes.simplify import expressions
 from schedules.simt import GridKernel
 
 MOST_INT = (1 << 31) - 1
 
 # By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
-# Casts to integers end at the largest and least, where C says nothing of them.
+# C leaves undefined what these define, as numpy does: casts to integers end at the largest and least, sums
+# and products of integers wrap, division by zero gives 0, and the least integer divided by -1 is itself.
 FUNCTIONS = """\
 #define AT_FLOAT(T, dtype) \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
@@ -32,21 +33,32 @@ FUNCTIONS = """\
   AT_INLINE at_long at_int64_##dtype(T a) { \\
     const at_long most = 9223372036854775807; \\
     return a != a ? 0 : a >= 0x1p63f ? most : a < -0x1p63f ? -most - 1 : (at_long)a; \\
-  }
-#define AT_INTEGER(T, dtype) \\
+  } \\
+  AT_INLINE T at_fma_##dtype(T a, T b, T c) { return AT_FMA(a, b, c); }
+#define AT_INTEGER(T, U, dtype) \\
+  AT_INLINE T at_add_##dtype(T a, T b) { return (T)((U)a + (U)b); } \\
+  AT_INLINE T at_sub_##dtype(T a, T b) { return (T)((U)a - (U)b); } \\
+  AT_INLINE T at_mul_##dtype(T a, T b) { return (T)((U)a * (U)b); } \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b ? a : b; } \\
   AT_INLINE T at_max_##dtype(T a, T b) { return a > b ? a : b; } \\
-  AT_INLINE T at_abs_##dtype(T a) { return a < 0 ? -a : a; } \\
+  AT_INLINE T at_abs_##dtype(T a) { return a < 0 ? at_sub_##dtype(0, a) : a; } \\
   AT_INLINE T at_floordiv_##dtype(T a, T b) { \\
-    return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
+    if (b == 0 || b == -1) return at_mul_##dtype(a, b); \\
+    return a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
   } \\
   AT_INLINE T at_mod_##dtype(T a, T b) { \\
-    return b == 0 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); \\
+    if (b == 0 || b == -1) return 0; \\
+    return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); \\
+  } \\
+  AT_INLINE T at_ceildiv_##dtype(T a, T b) { \\
+    return at_add_##dtype(at_floordiv_##dtype(a, b), at_mod_##dtype(a, b) != 0); \\
   }
 AT_FLOAT(float, float32)
-AT_INTEGER(int, int32)
-AT_INTEGER(at_long, int64)
+AT_INTEGER(int, unsigned, int32)
+AT_INTEGER(at_long, at_ulong, int64)
 """
+# Of the operators that a function stands for.
+NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 
 
 @dataclass
@@ -83,9 +95,10 @@ class Expressions:
         return self.names[name]
 
     def combine(self, op: str, dtype: str, a: str, b: str) -> str:
-        if op in ("min", "max"):
-            return f"{self.helper(op, dtype)}({a}, {b})"
-        return f"({a} {op} {b})"
+        """``a op b``. Indices are known to be far from the ends of their range."""
+        if op in ("+", "-", "*", "/") and (dtype == E.INDEX or E.is_float(dtype)):
+            return f"({a} {op} {b})"
+        return f"{self.helper(NAMES.get(op, op), dtype)}({a}, {b})"
 
     def helper(self, name: str, dtype: str) -> str:
         """One of `FUNCTIONS`."""
@@ -144,39 +157,45 @@ class Expressions:
     def binary(self, op: str, a: Expr, b: Expr) -> str:
         d = E.dtype_of(a)
         x, y = self.expr(a), self.expr(b)
-        if op in ("+", "-", "*") or (op == "/" and E.is_float(d)):
-            return f"({x} {op} {y})"
-        if op in ("min", "max"):
-            return self.combine(op, d, x, y)
-        if d == E.INDEX and isinstance(b, Const) and b.value > 0:
+        if op in ("//", "%", "ceildiv") and d == E.INDEX and isinstance(b, Const) and b.value > 0:
             span = affine.bounds(a, self.ranges)
             if span is not None and span[0] >= 0:
                 if op == "ceildiv":
                     return f"(({x} + {b.value - 1}) / {y})"
                 return f"({x} {'/' if op == '//' else '%'} {y})"
-        name = self.helper("mod" if op == "%" else "floordiv", d)
-        return f"(-{name}(-{x}, {y}))" if op == "ceildiv" else f"({name}({x}, {y}))"
+        return self.combine(op, d, x, y)
+
+    def stored(self, s: Store) -> str:
+        """The value of a store."""
+        found = multiply_add(s)
+        if found is None:
+            return self.expr(s.value)
+        return f"{self.helper('fma', E.dtype_of(s.value))}({', '.join(map(self.expr, found))})"
 
     def literal(self, v: int | float | bool, dtype: str) -> str:
         if dtype == "bool":
             return "1" if v else "0"
         if not E.is_float(dtype):
             wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
+            least = v in (E.RANGES["int32"][0], E.RANGES["int64"][0])
+            text = f"{v + 1} - 1" if least else str(v)  # C has no literals below 0, and none of that size
             if wide:
-                return f"(({self.d.types['int64']}){v})"
-            return f"({v})" if v < 0 else str(v)
+                return f"(({self.d.types['int64']}){text})"
+            return f"({text})" if v < 0 else text
+        with np.errstate(over="ignore"):
+            rounded = np.dtype(dtype).type(v)
         if dtype == HALF:
-            with np.errstate(over="ignore"):
-                return f"{int(np.float16(v).view(np.uint16)):#06x}"
-        if math.isnan(v):
+            return f"{int(rounded.view(np.uint16)):#06x}"
+        size = abs(rounded)
+        if np.isnan(size):
             text = "NAN"
-        elif math.isinf(v):
+        elif np.isinf(size):
             text = "INFINITY"
         elif dtype == "float32":
-            text = np.format_float_scientific(np.float32(abs(v))) + "f"
+            text = np.format_float_scientific(size) + "f"
         else:
-            text = repr(abs(float(v)))
-        return f"(-{text})" if math.copysign(1.0, v) < 0 else text
+            text = repr(float(size))
+        return f"(-{text})" if np.signbit(rounded) else text
 
 
 def member(dtype: str, lane: int) -> str:

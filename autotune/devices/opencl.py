@@ -14,6 +14,8 @@ from autotune.codegen.gridcode import GridCode
 from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
 
+EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"  # as other devices do; some can't
+
 
 @cache
 def context() -> Any:
@@ -44,9 +46,11 @@ def _compiles(cl: Any, context: Any) -> bool:
 
 def _built(cl: Any, context: Any, source: str) -> Any:
     """A program, without the compiler's remarks. Raises ``cl.Error``."""
+    exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    can = all(d.single_fp_config & exact for d in context.devices)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cl.CompilerWarning)
-        return cl.Program(context, source).build()
+        return cl.Program(context, source).build([EXACT] if can else [])
 
 
 class OpenclProgram:

@@ -1,7 +1,8 @@
 """Memory for a kernel's arrays, between spans that no access survives.
 
 Every array lies in a region of its own with inaccessible pages on both sides. A *placement* says where in
-its region each array lies; the checks run a kernel once in each:
+its region each array lies; the checks run a kernel once in each, and every draw of inputs lies in one at
+least:
 
 - ``end``: each array ends exactly where the inaccessible pages begin;
 - ``begin``: each array begins exactly behind them (both at once where all sizes are whole pages);
@@ -80,11 +81,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the arrays lie in one check: ``pointers`` in parameter order, ``outputs`` as numpy views."""
+    """Where the arrays lie in one check: ``pointers`` in parameter order, ``outputs`` as numpy views.
+    ``draw``: which of the inputs lie there."""
 
     name: str
     pointers: ctypes.Array[ctypes.c_void_p]
     outputs: tuple[np.ndarray, ...]
+    draw: int = 0
 
 
 class Reserve:
@@ -120,9 +123,10 @@ class Reserve:
 
 class Arena:
     """All memory of a workload's kernels: ``scratch`` for what a kernel wants beside its arrays, ``packed``
-    for the packed form of each constant input, by its number. ``inputs`` are copied in; raises MemoryError.
-    Whoever runs kernels in it calls `fill_outputs` first. ``elsewhere``: they run in a device's memory, and
-    one place here is as good as another.
+    for the packed form of each constant input, by its number. ``inputs`` are copied in, and so is each of
+    ``more``: other draws of them; times are taken on the first. Raises MemoryError. Whoever runs kernels in
+    it calls `fill_outputs` first. ``elsewhere``: they run in a device's memory, and one place here is as good
+    as another.
     """
 
     def __init__(
@@ -131,6 +135,7 @@ class Arena:
         inputs: Sequence[np.ndarray],
         constants: Sequence[int] = (),
         elsewhere: bool = False,
+        more: Sequence[Sequence[np.ndarray]] = (),
     ) -> None:
         self.params = tuple(params)
         self.n_inputs = len(inputs)
@@ -138,36 +143,44 @@ class Arena:
         self._free: list[tuple[int, int]] = []
         sizes = [p.nbytes for p in params]
         pages = all(n % PAGE == 0 for n in sizes)
+        draws = [inputs, *more]
         names = ["begin"]
         if not elsewhere:
             ends = [] if pages else ["end"]
             shifted = ["shifted"] if any(n % LINE == 0 for n in sizes) else []
-            names = [*ends, "begin", *shifted, "timing"]
-        tight = [self._region(_pages(n)) for n in sizes]
+            names = [*ends, "begin", *shifted]
+        names += ["begin"] * (len(draws) - len(names))
+        places = [(name, number % len(draws)) for number, name in enumerate(names)]
+        if not elsewhere:
+            places.append(("timing", 0))
         self.placements: list[Placement] = []
-        filled: set[int] = set()  # regions of inputs, read-only from then on
         self._written: dict[int, int] = {}  # regions of outputs and their bytes
-        for name in names:
+        regions: dict[tuple[object, ...], int] = {}
+        for name, draw in places:
             pointers = []
             for i, (p, n) in enumerate(zip(params, sizes)):
                 is_input = i < self.n_inputs
                 after = {"shifted": np.dtype(p.dtype).itemsize, "timing": MALLOC_HEADER}.get(name, 0)
                 room = _pages(n + after)
-                # Outputs share one region; a read-only input needs one for each place.
-                own = after or (is_input and name == "begin" and n % PAGE and "end" in names)
-                base = self._region(room) if own else tight[i]
+                # Outputs share one region. A read-only input needs one for each place and draw, but where it
+                # is whole pages, which begin and end at inaccessible pages at once.
+                whole = after == 0 and n % PAGE == 0
+                key = (i, draw, "" if whole else name) if is_input else (i, after)
+                filled = key in regions
+                if not filled:
+                    regions[key] = self._region(room)
+                base = regions[key]
                 at = base + room - n if name == "end" else base + after
                 self.spans.append(
                     Span(p.name, "input" if is_input else "output", p.dtype, base - GUARD, at, at + n,
                          base + room + GUARD)
                 )  # fmt: skip
                 pointers.append(at)
-                if base in filled:  # an input of whole pages begins and ends at a guard page at once
+                if filled:
                     continue
                 if is_input:
-                    filled.add(base)
                     ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
-                    a = np.ascontiguousarray(inputs[i], dtype=p.dtype)
+                    a = np.ascontiguousarray(draws[draw][i], dtype=p.dtype)
                     ctypes.memmove(at, a.ctypes.data, n)
                     _protect(base, room, _READ)
                 else:
@@ -175,14 +188,17 @@ class Arena:
             outputs = tuple(
                 _view(at, p) for at, p in zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
             )
-            self.placements.append(Placement(name, (ctypes.c_void_p * len(pointers))(*pointers), outputs))
+            held = (ctypes.c_void_p * len(pointers))(*pointers)
+            self.placements.append(Placement(name, held, outputs, draw))
         self.timing = self.placements[0] if elsewhere else self.placements.pop()
         self.scratch = self._opened_on_demand("scratch")
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
 
-    def inputs(self) -> list[np.ndarray]:
-        """What candidates are timed on."""
-        return [_view(at or 0, p) for at, p in zip(self.timing.pointers, self.params[: self.n_inputs])]
+    def inputs(self, draw: int = 0) -> list[np.ndarray]:
+        """The inputs of a draw; of the first, what candidates are timed on."""
+        places = (self.timing, *self.placements)
+        pointers = next(x.pointers for x in places if x.draw == draw)
+        return [_view(at or 0, p) for at, p in zip(pointers, self.params[: self.n_inputs])]
 
     def fill_outputs(self) -> None:
         """Fill outputs, and what is around them, with NaN of every float type: their memory is ours then."""

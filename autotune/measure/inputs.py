@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -16,6 +17,9 @@ from schedules.errors import WorkloadError
 
 PIECE = 1 << 21  # elements that a thread draws at a time
 MOST_NAN = 0.1  # of an output: what is NaN is right wherever a kernel has NaN, too
+MOST_BYTES = 1 << 30  # of a draw, inputs and outputs: above it there is one draw, above half of it two
+SPARSE_FROM, SPARSE = 512, 64  # length of a sum that gets a draw of few numbers, and how many these are
+STEADY_FROM = 4  # times the longest chain: a sum that gets a draw of equal numbers
 TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, lambda x: 1 + np.abs(x))
 
 
@@ -47,31 +51,131 @@ def _normal(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.
     return out.reshape(shape)
 
 
-def telling_inputs(dag: ComputeDAG, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs as `random_inputs` draws them, and the right outputs for them. Where these are no numbers, as of
-    roots and logarithms, inputs are positive, or above 1.
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an output may be from the reference where the user says so: ``atol + rtol * |reference|``."""
 
-    Raises `WorkloadError` where an output is NaN everywhere for each of these.
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def bound(self, reference: np.ndarray) -> np.ndarray:
+        """For each element of an output."""
+        size = np.abs(reference, dtype=np.float32, casting="unsafe")
+        return np.asarray(self.rtol * np.where(np.isfinite(size), size, 0) + self.atol, np.float32)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Inputs of a check, the right outputs for them, and how far a right kernel may be from these."""
+
+    inputs: tuple[np.ndarray, ...]
+    reference: tuple[np.ndarray, ...]
+    bounds: tuple[np.ndarray, ...]
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return (*self.inputs, *self.reference, *self.bounds)
+
+    def within(self, tolerance: Tolerance | None) -> Draw:
+        """The same with the bounds that a user states in place of those of rounding."""
+        if tolerance is None:
+            return self
+        return replace(self, bounds=tuple(tolerance.bound(x) for x in self.reference))
+
+
+def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+    """These inputs with the right outputs; ``kind`` as `evaluate_with_bounds` has it."""
+    from schedules.rounding import evaluate_with_bounds
+
+    found = evaluate_with_bounds(dag, inputs, **kind)
+    return Draw(tuple(inputs), found.values, found.bounds)
+
+
+def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
+    """What candidates are checked on. The first draw is what they are timed on, too.
+
+    - Standard-normal numbers, as `random_inputs` draws them.
+    - Where something is summed, small whole numbers without 0, of random signs. Sums of their products need
+      no rounding, so that a term left out shows at any length.
+    - Where a long sum is rounded all the same, few numbers that are not 0, at the ends of each axis among
+      others: there a term is a large part of the sum.
+    - Where a sum is longer than schedules add terms one after another, one number for all elements of an
+      input: what adds them all one after another is far off.
+
+    Where the outputs are no numbers for these, as of roots and logarithms, they are made positive, or above
+    1. Raises `WorkloadError` where an output is NaN everywhere for the first draw however made.
     """
-    from schedules.evaluate import evaluate
+    from schedules.passes.partial_sums import LIMIT as CHAIN
 
-    drawn = random_inputs(dag, seed)
-    least = 1.0
-    chosen: tuple[list[np.ndarray], list[np.ndarray]] | None = None
-    for turned in TURNED:
-        inputs = [turned(x).astype(x.dtype, copy=False) if x.dtype.kind == "f" else x for x in drawn]
-        outputs = evaluate(dag, inputs)
-        share = max((float(np.isnan(x).mean()) for x in outputs if x.dtype.kind == "f"), default=0.0)
-        if share < least:
-            chosen, least = (inputs, outputs), share
-        if least <= MOST_NAN:
-            break
-    if chosen is None:
+    first = _telling(dag, random_inputs(dag, seed), signs=True)
+    if first is None:
         raise WorkloadError(
             f"an output of {', '.join(dag.outputs)} is NaN everywhere, for random inputs, positive ones and "
             "those above 1: no kernel of it could be checked"
         )
+    found = [first]
+    longest = max((prod(a.extent for a in s.reduce_axes) for s in dag.stages), default=1)
+    nbytes = sum(x.nbytes for x in found[0].arrays)
+    if longest == 1 or nbytes > MOST_BYTES:
+        return found
+    rng = np.random.default_rng([seed, 1])
+    whole = _telling(dag, _whole(dag, rng, longest), signs=True, steady=True)
+    more = [whole]
+    if 2 * nbytes <= MOST_BYTES:
+        if longest >= SPARSE_FROM and (whole is None or any(x.any() for x in whole.bounds)):
+            more.append(_telling(dag, _sparse(dag, rng, longest), steady=True))
+        if longest > STEADY_FROM * CHAIN:
+            more.append(_telling(dag, [_steady(x) for x in first.inputs], steady=True))
+    return found + [x for x in more if x is not None]
+
+
+def _telling(
+    dag: ComputeDAG, drawn: Sequence[np.ndarray], signs: bool = False, steady: bool = False
+) -> Draw | None:
+    """A draw whose outputs are numbers, by a turn of its inputs if need be; None where each is NaN."""
+    least = 1.0
+    chosen: Draw | None = None
+    for turned in TURNED:
+        inputs = [turned(x).astype(x.dtype, copy=False) if x.dtype.kind == "f" else x for x in drawn]
+        draw = judged(dag, inputs, signs=signs and turned is TURNED[0], steady=steady)
+        share = max((float(np.isnan(x).mean()) for x in draw.reference if x.dtype.kind == "f"), default=0.0)
+        if share < least:
+            chosen, least = draw, share
+        if least <= MOST_NAN:
+            break
     return chosen
+
+
+def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.ndarray]:
+    """Whole numbers from -3 to 3 (of the longest sums: -1 and 1), none of them 0."""
+    most = 3 if 9 * longest < 1 << 24 else 1
+
+    def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        size = rng.integers(1, most + 1, shape, np.int8) if most > 1 else np.ones(shape, np.int8)
+        return np.where(rng.random(shape, np.float32) < 0.5, -size, size).astype(dtype)
+
+    return [one(t.shape, t.dtype) for t in dag.inputs]
+
+
+def _sparse(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.ndarray]:
+    """Zeros but for about `SPARSE` elements of a sum, and the ends of every axis."""
+
+    def one(x: np.ndarray) -> np.ndarray:
+        keep = rng.random(x.shape, np.float32) < SPARSE / longest
+        for d in range(x.ndim):
+            ends: list[Any] = [slice(None)] * x.ndim
+            ends[d] = [0, -1]
+            border = keep[tuple(ends)]
+            share = SPARSE / max(SPARSE, x.size // x.shape[d])
+            keep[tuple(ends)] = border | (rng.random(border.shape, np.float32) < share)
+        return np.where(keep, x, 0).astype(x.dtype)
+
+    return [one(x) for x in _whole(dag, rng, 1)]
+
+
+def _steady(x: np.ndarray) -> np.ndarray:
+    """One number in all elements, whose sums are rounded."""
+    return np.full_like(x, 0.1 if x.dtype.kind == "f" else 1)
 
 
 def _drawn(dtype: str) -> np.dtype[Any]:

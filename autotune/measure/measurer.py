@@ -15,7 +15,7 @@ import numpy as np
 from autotune.codegen.gridcode import is_grid_code
 from autotune.limits import waits_for_memory, warm_runs
 from autotune.measure.control import WITNESSES, ControlKeeper
-from autotune.measure.inputs import random_inputs, telling_inputs
+from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.protocol import finals_s
 from autotune.measure.results import Control, Measurement, Nominal, Options
@@ -36,8 +36,9 @@ class Measurer:
     """Builds, checks and times candidates of one workload on one CPU target.
 
     ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
-    arrays in the order of ``dag.inputs`` (default: `telling_inputs`); ``reference``: the right outputs for
-    them (default: `schedules.evaluate.evaluate`); ``nominal``: that of another measurer of the same target,
+    arrays in the order of ``dag.inputs`` (default: several `draws`); ``reference``: the right outputs for
+    them (default: what `schedules.rounding` computes); ``tolerance``: how far outputs may be from them
+    (default: as far as rounding explains); ``nominal``: that of another measurer of the same target,
     with whose times these are to compare (default: as the machine runs at the start); ``control``: that of
     another measurer of the same workload (default: chosen among the first candidates). Use it as a context
     manager, from one thread; nothing that it starts outlives it or its process. A candidate's failure is a
@@ -52,6 +53,7 @@ class Measurer:
         build: str = "autotune.building:build_object",
         inputs: Sequence[np.ndarray] | None = None,
         reference: Sequence[np.ndarray] | None = None,
+        tolerance: Tolerance | None = None,
         options: Options | None = None,
         seed: int = 0,
         nominal: Nominal | None = None,
@@ -60,16 +62,18 @@ class Measurer:
         workload = workload if isinstance(workload, Workload) else Workload(workload)
         dag = workload.dag
         if inputs is None:
-            inputs, reference = telling_inputs(dag, seed)
-        elif reference is None:
-            from schedules.evaluate import evaluate
-
-            reference = evaluate(dag, list(inputs))
-        arrays = [
-            np.ascontiguousarray(a, dtype=t.dtype).reshape(t.shape)
-            for t, a in zip(dag.params, [*inputs, *reference], strict=True)
-        ]
-        count = len(dag.inputs)
+            chosen = draws(dag, seed)
+        else:
+            given = [
+                np.ascontiguousarray(a, dtype=t.dtype).reshape(t.shape)
+                for t, a in zip(dag.inputs, inputs, strict=True)
+            ]
+            chosen = [judged(dag, given)]
+            if reference is not None:
+                same = zip(reference, chosen[0].reference, strict=True)
+                right = tuple(np.asarray(a, r.dtype).reshape(r.shape) for a, r in same)
+                chosen = [replace(chosen[0], reference=right)]
+        chosen = [x.within(tolerance) for x in chosen]
         self.options = options or Options()
         if self.options.from_memory is None:
             self.options = replace(self.options, from_memory=waits_for_memory(dag, target))
@@ -82,7 +86,7 @@ class Measurer:
         n_builders = self.options.builders or (
             min(max(spare, 0) + 1, most) if self._overlap else usable_cpus()
         )
-        self._zygote = Zygote(workload, target, build, arrays[:count], arrays[count:], self.options, nominal)
+        self._zygote = Zygote(workload, target, build, chosen, self.options, nominal)
         self._runner = Runner(self._zygote, control)
         self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]

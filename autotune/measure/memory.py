@@ -12,7 +12,7 @@ import psutil
 from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
 
-COPIES = 7  # of every input and output: here, shared, and at up to four places in the worker
+COPIES = 9  # of every input and output: here, shared, and at up to four places in the worker; and bounds
 WIDE_BYTES = 16  # an element of any tensor while the reference computes: it and a temporary in float64
 RESERVE = 0.1  # of the free memory is left to others
 

@@ -24,33 +24,41 @@ class DeviceArrays:
 
     def __init__(self, device: Device, arena: Arena) -> None:
         self.device = device
-        self._inputs = arena.inputs()
+        count = 1 + max(x.draw for x in arena.placements)
+        self._inputs = [arena.inputs(draw) for draw in range(count)]
         self._outputs = arena.params[arena.n_inputs :]
-        self.memory: list[Memory] = []
+        made: list[Memory] = []
         try:
-            for p in arena.params:
-                self.memory.append(device.allocate(p.nbytes))
+            for p in (*self._outputs, *arena.params[: arena.n_inputs] * count):
+                made.append(device.allocate(p.nbytes))
         except DeviceError:
-            give_back(device, self.memory)
+            give_back(device, made)
             raise
+        self._results, rest, n = made[: len(self._outputs)], made[len(self._outputs) :], arena.n_inputs
+        self._drawn = [rest[i * n : (i + 1) * n] for i in range(count)]
         self.renew()
 
     def renew(self) -> None:
         """Copy the inputs there again: a candidate that is wrong may have written to them."""
-        for memory, x in zip(self.memory, self._inputs):
-            self.device.upload(memory, x)
+        for held, inputs in zip(self._drawn, self._inputs, strict=True):
+            for memory, x in zip(held, inputs, strict=True):
+                self.device.upload(memory, x)
         self.fresh = True  # until a candidate runs
+
+    def memory(self, draw: int = 0) -> list[Memory]:
+        """The memory of the parameters, with the inputs of a draw."""
+        return [*self._drawn[draw], *self._results]
 
     def poison(self) -> None:
         """Fill the outputs as `Arena.poison` does."""
-        for memory, p in zip(self.memory[len(self._inputs) :], self._outputs, strict=True):
+        for memory, p in zip(self._results, self._outputs, strict=True):
             _, value = POISON[p.dtype]
             width = min(4, np.dtype(p.dtype).itemsize)
             self.device.fill(memory, value & (1 << 8 * width) - 1, width, p.nbytes)
 
     def fetch(self, placement: Placement) -> None:
         """Copy the outputs into those of a placement."""
-        for memory, x in zip(self.memory[len(self._inputs) :], placement.outputs, strict=True):
+        for memory, x in zip(self._results, placement.outputs, strict=True):
             self.device.download(x, memory)
 
 
@@ -61,7 +69,7 @@ class OnDevice:
     scratch_bytes = 0  # of the host's memory
 
     def __init__(self, arena: Arena, arrays: DeviceArrays, data: bytes) -> None:
-        self._object = DeviceObject(data, arrays.device, arrays.memory)
+        self._object = DeviceObject(data, arrays.device, arrays.memory())
         wanted = [(p.dtype, p.shape) for p in arena.params]
         if [(a.dtype, a.shape) for a in self._object.code.params] != wanted:
             raise CompileError("the code takes other arrays than this workload")
@@ -73,7 +81,9 @@ class OnDevice:
         """Run once on poisoned outputs; seconds on the device, results in the outputs of a placement."""
         self._first = self._arrays.fresh
         self._arrays.poison()
-        seconds = self.timer()(1)
+        self.timer()
+        scratch = self._object.memory[len(self._object.code.params) :]
+        seconds = self._object.program.seconds([*self._arrays.memory(placement.draw), *scratch], 1)
         self._arrays.fetch(placement)
         return seconds
 

@@ -19,6 +19,7 @@ import numpy as np
 from autotune.errors import AutotuneError
 from autotune.measure import wire
 from autotune.measure.arena import Span
+from autotune.measure.inputs import Draw
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
 from schedules.model import Target, Workload
@@ -81,8 +82,7 @@ class Zygote:
         workload: Workload,
         target: Target,
         build: str,
-        inputs: Sequence[np.ndarray],
-        reference: Sequence[np.ndarray],
+        draws: Sequence[Draw],
         options: Options,
         nominal: Nominal | None = None,
     ) -> None:
@@ -91,9 +91,10 @@ class Zygote:
             "target": target.json,
             "build": build,
             "options": asdict(options),
+            "draws": len(draws),
             "nominal": nominal,
         }
-        self._data = _share([*inputs, *reference])
+        self._data = _share([x for draw in draws for x in draw.arrays])
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self.spans: tuple[Span, ...] = ()

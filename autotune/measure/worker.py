@@ -45,7 +45,7 @@ class Bench:
 
     target: Target
     arena: Arena
-    checker: Checker
+    checkers: tuple[Checker, ...]  # one for each draw of inputs
     native: Native
     reference: Reference
     options: Options
@@ -107,10 +107,11 @@ def _measured(
     limit = None if best_s is None else bench.options.give_up * best_s + COLD_S
     for number, placement in enumerate(loaded.placements):
         seconds = min(seconds, loaded.run(placement, number))
-        verdict = bench.checker.check(placement.outputs, number)
+        checker = bench.checkers[placement.draw]
+        verdict = checker.check(placement.outputs, number)
         if verdict.reason and loaded.again():
             loaded.run(placement, number)
-            verdict = bench.checker.check(placement.outputs, number)
+            verdict = checker.check(placement.outputs, number)
         if verdict.reason:
             return _wrong(verdict.reason, verdict.error, start)
         text = loaded.overrun(placement)

@@ -81,7 +81,7 @@ class Prepared:
     """What the children start with."""
 
     def __init__(self, setup: dict[str, Any], data: int) -> None:
-        """``data``: file with the inputs, then the reference outputs, end to end."""
+        """``data``: file with the arrays of each draw (`inputs.Draw.arrays`), end to end."""
         self.target = Target.from_json(setup["target"])
         self.dag = Workload.from_json(setup["workload"]).dag
         self.options = Options(**setup["options"])
@@ -89,15 +89,22 @@ class Prepared:
         if self.target.threads > 1:
             pool()  # compiled here once; its threads start in each worker
         params = [Param(t.name, t.shape, t.dtype) for t in self.dag.params]
-        arrays = _arrays(data, params)
         count = len(self.dag.inputs)
+        outputs = params[count:]
+        each = [*params, *(Param(p.name, p.shape, "float32") for p in outputs)]
+        drawn = _arrays(data, each * setup["draws"])
+        draws = [drawn[i : i + len(each)] for i in range(0, len(drawn), len(each))]
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
-        self.arena = Arena(params, arrays[:count], constants, elsewhere=self.target.kind != "cpu")
+        self.arena = Arena(
+            params, draws[0][:count], constants, self.target.kind != "cpu", [d[:count] for d in draws[1:]]
+        )
         cpu = measured_by(self.target)
         self.bench = worker.Bench(
             self.target,
             self.arena,
-            Checker.of(self.dag, arrays[count:]),
+            tuple(
+                Checker(self.dag.outputs, d[count : len(params)], d[len(params) :]) for d in draws
+            ),
             Native(cpu),
             Reference(cpu, *(setup["nominal"] or ())),
             self.options,

@@ -75,6 +75,14 @@ def _reduce_sum(p: Params, x: Arrays, out: np.ndarray) -> None:
     x[0].sum(axis=-1, out=out)
 
 
+def _argmax(p: Params, x: Arrays, out: np.ndarray) -> None:
+    out[:] = x[0].argmax(axis=-1)
+
+
+def _argmin(p: Params, x: Arrays, out: np.ndarray) -> None:
+    out[:] = x[0].argmin(axis=-1)
+
+
 def _add(p: Params, x: Arrays, out: np.ndarray) -> None:
     np.add(x[0], x[1], out=out)
 
@@ -98,6 +106,8 @@ EXPRESSIONS: dict[str, Callable[[Params, Arrays, np.ndarray], None]] = {
     "layer_norm": _layer_norm,
     "norm2": _norm2,
     "reduce_sum": _reduce_sum,
+    "argmax": _argmax,
+    "argmin": _argmin,
     "add": _add,
     "fused_multiply_add": _fused_multiply_add,
     "permute": _permute,

@@ -110,6 +110,14 @@ def _reduce_sum(p: Params, x: list[Any], out: Any) -> Call:
     return lambda: torch.sum(x[0], -1, out=out)
 
 
+def _argmax(p: Params, x: list[Any], out: Any) -> Call:
+    return lambda: torch.argmax(x[0], -1).to(torch.int32)
+
+
+def _argmin(p: Params, x: list[Any], out: Any) -> Call:
+    return lambda: torch.argmin(x[0], -1).to(torch.int32)
+
+
 def _add(p: Params, x: list[Any], out: Any) -> Call:
     return lambda: torch.add(x[0], x[1], out=out)
 
@@ -218,6 +226,8 @@ OPERATORS: dict[str, Make] = {
     "layer_norm": _layer_norm,
     "norm2": _norm2,
     "reduce_sum": _reduce_sum,
+    "argmax": _argmax,
+    "argmin": _argmin,
     "add": _add,
     "fused_multiply_add": _fused_multiply_add,
     "permute": _permute,

@@ -21,6 +21,13 @@ class Expr:
     # Found once and kept: trees are shared, and asked for these again and again.
     __slots__ = ("_hash", "_holes", "_loads", "_variables")
 
+    def __copy__(self) -> Expr:
+        """Itself: an expression does not change, and its variables and tensors are told by identity."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Expr:
+        return self
+
     def __add__(self, o: ExprLike) -> Expr:
         return binary("+", self, o)
 
@@ -96,10 +103,27 @@ def _remember_hash(cls: type[Node]) -> type[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Const(Expr):
-    """A literal. ``dtype`` is "index", "bool" or a numeric dtype such as "float32"."""
+    """A literal. ``dtype`` is "index", "bool" or a numeric dtype such as "float32". Literals are equal where
+    no computation tells them apart: 0.0 and -0.0 differ, NaN is NaN."""
 
     value: int | float | bool
     dtype: str = INDEX
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not Const:
+            return NotImplemented
+        a, b = self.value, other.value
+        if a is not b:
+            if a != b:
+                if a == a or b == b:
+                    return False
+            elif not a and math.copysign(1.0, a) != math.copysign(1.0, b):
+                return False
+        return self.dtype == other.dtype
+
+    def __hash__(self) -> int:
+        v = self.value
+        return hash((v if v == v else None, self.dtype))  # Python hashes each NaN apart
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -276,6 +300,12 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
     if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
         if is_float(like):
             return Const(_as_float(x, like), like)
+        if not hasattr(x, "__index__") and math.isinf(x):
+            end = f'te.{"max" if x > 0 else "min"}_value("{like}") is its end, or ' if like != INDEX else ""
+            raise TypeError(
+                f"{x!r} meets a value of dtype {like}, which has no infinity; "
+                f'{end}cast that first: te.cast(x, "float32")'
+            )
         if not hasattr(x, "__index__") and not float(x).is_integer():
             raise TypeError(
                 f"{x!r} is not a whole number but meets a value of dtype {like}; "
@@ -292,7 +322,7 @@ def _as_float(x: SupportsFloat, dtype: str) -> float:
     try:
         return float(x)
     except OverflowError:  # integers have no end
-        raise _out_of_range(x, dtype, "write it as a float, e.g. math.inf") from None
+        raise _out_of_range(x, dtype, "write it as a float, e.g. te.inf") from None
 
 
 def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
@@ -327,7 +357,8 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """``a op b`` with constants folded and neutral elements dropped (integers only: floating
-    point is left as written, so that a schedule never changes rounding)."""
+    point is left as written, so that a schedule never changes rounding). Code keeps it so: it rounds
+    every operation, but for the multiply-add of a reduction's update (`ir.multiply_add`)."""
     ea, eb, d = _pair(a, b)
     if d == "bool":
         raise TypeError(f"operator {op!r} needs numbers, got bool; use te.select")
@@ -362,7 +393,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         case "//" | "ceildiv":
             if cb == 1 or ca == 0:
                 return ea
-            if op == "ceildiv" and ea == eb:
+            if op == "ceildiv" and ea == eb and d == INDEX:  # a size; another value may be 0
                 return Const(1, d)
         case "%":
             if cb == 1:

@@ -12,6 +12,7 @@ from typing import Any
 from schedules import te
 from schedules.errors import WorkloadError
 from schedules.model import Workload
+from schedules.ops.argmax import ARGMAX, ARGMIN
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
 from schedules.ops.base import MAX_ELEMENTS, Array, Operator, Param, compulsory_bytes, suggest
 from schedules.ops.conv import (
@@ -58,6 +59,8 @@ OPERATORS: tuple[Operator, ...] = (
     TRANSPOSE_BATCH_MATMUL_SOFTMAX,
     NORM2,
     REDUCE_SUM,
+    ARGMAX,
+    ARGMIN,
     PERMUTE,
     ADD,
     FUSED_MULTIPLY_ADD,

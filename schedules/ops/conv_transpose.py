@@ -1,9 +1,10 @@
-"""Transposed convolution: conv2d_transpose, as the sum that each output point is.
+"""Transposed convolution: conv2d_transpose, as a product and the sum of what falls on each output point.
 
-Output p of a dimension gets the taps r with (p + padding - r) divisible by the stride. Written
-p = stride·i + e and e + padding = stride·m + a, those are r = a + stride·j, and the input is at i + m - j: a
-convolution for each of the stride phases e, none of which multiplies an inserted zero (Dumoulin & Visin, A
-guide to convolution arithmetic, 2016).
+Every tap of the kernel is multiplied with every element of the input, and lands at output
+stride·input + tap - padding. So output p of a dimension gets the taps t with p + padding - t a multiple of
+the stride: with p + padding = stride·m + a, those are t = a + stride·j, of the input at m - j. No zero that
+was put between elements or around them is multiplied: it would make NaN of an infinite weight (Dumoulin &
+Visin, A guide to convolution arithmetic, 2016).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr
-from schedules.ops.base import Array, Operator, Param, Params, wide
-from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named, pad
+from schedules.ops.base import Array, Operator, Param, Params, stored, wide
+from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
 
 LAYOUTS = ("NHWC", "NCHW")
 
@@ -28,60 +29,44 @@ def _out(p: Params) -> tuple[int, int]:
 
 def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     b, h, w, ci, co, kh, kw = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw"))
-    stride, padding = p["stride"], p["padding"]
     nchw = layout == "NCHW"
     oh, ow = _out(p)
-    taps = [-(-k // stride) for k in (kh, kw)]  # of one phase
-    rows, columns = (-(-n // stride) for n in (oh, ow))  # points of one phase
-    before = max(0, *(t - 1 - padding // stride for t in taps))
-    furthest = (stride - 1 + padding) // stride
-    after = max(0, rows + furthest - h, columns + furthest - w)
-    r, s, c = te.reduce_axis(taps[0], "r"), te.reduce_axis(taps[1], "s"), te.reduce_axis(ci, "c")
-
+    r, s = (te.reduce_axis(-(-p[n] // p["stride"]), name) for n, name in (("kh", "r"), ("kw", "s")))
+    c = te.reduce_axis(ci, "c")
     if nchw:
         x, k = te.placeholder((b, ci, h, w), dtype, "x"), te.placeholder((ci, co, kh, kw), dtype, "w")
-        z = pad(x, (before, after), (2, 3), 0, "nchw")
+        taps = te.compute(
+            (b, co, kh, kw, h, w),
+            lambda n, o, t, u, i, j: te.sum(x[n, c, i, j] * k[c, o, t, u], axis=c),
+            "taps",
+        )
     else:
         x, k = te.placeholder((b, h, w, ci), dtype, "x"), te.placeholder((kh, kw, ci, co), dtype, "w")
-        z = pad(x, (before, after), (1, 2), 0, "nhwc")
-    weights = _whole_phases(k, kh, kw, stride, nchw)
+        taps = te.compute(
+            (b, kh, kw, h, w, co),
+            lambda n, t, u, i, j, o: te.sum(x[n, i, j, c] * k[t, u, c, o], axis=c),
+            "taps",
+        )
 
-    def term(n: Expr, e: Expr, f: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
-        row, column = i + ((e + padding) // stride + before) - r, j + ((f + padding) // stride + before) - s
-        tap, tap_ = (e + padding) % stride + r * stride, (f + padding) % stride + s * stride
-        if nchw:
-            return te.sum(z[n, c, row, column] * weights[c, o, tap, tap_], axis=(r, s, c))
-        return te.sum(z[n, row, column, c] * weights[tap, tap_, c, o], axis=(r, s, c))
+    def landing(n: Expr, e: Expr, f: Expr, o: Expr) -> te.Reduction:
+        t, i, row = _source(e, r, h, kh, p)
+        u, j, column = _source(f, s, w, kw, p)
+        at = (n, o, t, u, i, j) if nchw else (n, t, u, i, j, o)
+        return te.sum(te.select(te.all(*row, *column), taps[at], 0), axis=(r, s))
 
     if nchw:
-        shape = (b, co, stride, stride, rows, columns)
-        phases = te.compute(shape, lambda n, o, e, f, i, j: term(n, e, f, i, j, o), "phases")
-
-        def place(n: Expr, o: Expr, p: Expr, q: Expr) -> Expr:
-            return te.cast(phases[n, o, p % stride, q % stride, p // stride, q // stride], dtype)
-
-        return [x, k, te.compute((b, co, oh, ow), place, "y")]
-    phases = te.compute((b, stride, stride, rows, columns, co), named("nefijo", term), "phases")
-
-    def place_last(n: Expr, p: Expr, q: Expr, o: Expr) -> Expr:
-        return te.cast(phases[n, p % stride, q % stride, p // stride, q // stride, o], dtype)
-
-    return [x, k, te.compute((b, oh, ow, co), place_last, "y")]
+        y = te.compute((b, co, oh, ow), named("nopq", lambda n, o, e, f: landing(n, e, f, o)), "y")
+    else:
+        y = te.compute((b, oh, ow, co), named("npqo", landing), "y")
+    return [x, k, stored(y, dtype)]
 
 
-def _whole_phases(w: te.Tensor, kh: int, kw: int, stride: int, nchw: bool) -> te.Tensor:
-    """The weights with zeros behind, so that every phase has as many taps; as they are where it has."""
-    full = [-(-k // stride) * stride for k in (kh, kw)]
-    if full == [kh, kw]:
-        return w
-    axes = (2, 3) if nchw else (0, 1)
-    shape = tuple(full[axes.index(d)] if d in axes else n for d, n in enumerate(w.shape))
-
-    def value(*at: Expr) -> Expr:
-        inside = te.all(*(at[d] < w.shape[d] for d in axes))
-        return te.select(inside, w[at], 0)
-
-    return te.compute(shape, named("cors" if nchw else "rsco", value), "pad_w")
+def _source(at: Expr, nth: Expr, size: int, kernel: int, p: Params) -> tuple[Expr, Expr, list[Expr]]:
+    """Of the taps that land at an output, the ``nth``: it, the input that it is multiplied with, and when
+    both are there."""
+    stride, place = p["stride"], at + p["padding"]
+    tap, i = place % stride + nth * stride, place // stride - nth
+    return tap, i, [i >= 0, i < size, *([tap < kernel] if kernel % stride else [])]
 
 
 def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.ops.base import FLOATS, Array, Operator, Param, Params, piecewise, wide
+from schedules.tensors import IterVar
 
 EPS = 1e-5  # of layer_norm
 RMS_EPS = 1e-6
@@ -39,11 +40,21 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     beta = te.placeholder((n,), dtype, "beta")
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "row_sum")
-    mean = te.compute((m,), lambda i: total[i] * (1 / n), "mean")
-    dev = te.compute((m,), lambda i: te.sum((x[i, r] - mean[i]) * (x[i, r] - mean[i]), axis=r), "sq_dev")
-    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(dev[i] * (1 / n) + EPS), "inv_std")
+    mean = te.compute((m,), lambda i: total[i] / n, "mean")
+    # The mean is rounded, and so was its sum: what it is off by is the mean of the deviations from it, which
+    # are small (the corrected two-pass algorithm: Chan, Golub and LeVeque, 1983).
+    sums = te.reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "sums")
+
+    def deviations(i: IterVar) -> te.Reduction:
+        d = x[i, r] - mean[i]
+        return sums((d, d * d), axis=r)
+
+    dev, squares = te.compute((m,), deviations, ("dev_sum", "sq_dev"))
+    off = te.compute((m,), lambda i: dev[i] / n, "mean_off")
+    var = te.compute((m,), lambda i: te.maximum(squares[i] / n - off[i] * off[i], 0.0), "var")
+    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(var[i] + EPS), "inv_std")
     y = te.compute(
-        (m, n), lambda i, j: te.cast((x[i, j] - mean[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"
+        (m, n), lambda i, j: te.cast((x[i, j] - mean[i] - off[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"
     )
     return [x, gamma, beta, y]
 
@@ -63,7 +74,7 @@ def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x, gamma = te.placeholder((m, n), dtype, "x"), te.placeholder((n,), dtype, "gamma")
     k = te.reduce_axis(n, "k")
     squares = te.compute((m,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "sq_sum")
-    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] * (1 / n) + RMS_EPS), "inv_rms")
+    inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] / n + RMS_EPS), "inv_rms")
     y = te.compute((m, n), lambda i, j: te.cast(x[i, j] * inv[i] * gamma[j], dtype), "y")
     return [x, gamma, y]
 
@@ -94,7 +105,7 @@ LAYER_NORM = Operator(
     _MN,
     _layer_norm,
     _layer_norm_reference,
-    lambda p: int(8 * p["m"] * p["n"] + 5 * p["m"]),  # a sum, −×+ of deviations, −××+; 5 a row
+    lambda p: int(8 * p["m"] * p["n"] + 5 * p["m"]),  # a sum, −×+ of deviations, −××+; 5 a row: the formula
     dtypes=FLOATS,
 )
 RMS_NORM = Operator(

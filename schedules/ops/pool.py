@@ -63,9 +63,9 @@ def _max_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
 def _avg_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     x, total = _pool(p, dtype, layout, 0, te.sum)
-    each = 1 / p["k"] ** 2
+    count = p["k"] ** 2
     return [x, te.compute(total.shape, named("ncpq" if layout == "NCHW" else "npqc",
-                                             lambda *i: te.cast(total[i] * each, dtype)), "y")]  # fmt: skip
+                                             lambda *i: te.cast(total[i] / count, dtype)), "y")]  # fmt: skip
 
 
 def _max_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

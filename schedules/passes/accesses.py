@@ -46,8 +46,8 @@ def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt
         match x:
             case Store(buffer=b, indices=ix, value=v):
                 ix = tuple(E.rewrite(i, f) for i in ix)
-                v = E.rewrite(v, f)
-                return Store(new, at(ix), v) if b == old else Store(b, ix, v)
+                to = (new, at(ix)) if b == old else (b, ix)
+                return Store(*to, E.rewrite(v, f), x.update)
             case AllReduce(buffer=b, indices=ix, op=op, value=v):
                 ix = tuple(E.rewrite(i, f) for i in ix)
                 to = (new, at(ix)) if b == old else (b, ix)

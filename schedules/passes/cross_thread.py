@@ -8,7 +8,7 @@ from dataclasses import replace
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load
-from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, bound_to, const, walk, with_body
+from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, bound_to, const, in_order, seq, walk, with_body
 
 OPS = ("+", "*", "min", "max")
 
@@ -22,8 +22,10 @@ def cross_thread(s: Stmt, threads: frozenset[str] = frozenset()) -> Stmt:
         while isinstance(body, Guard):
             conds.append(body.cond)
             body = body.body
-        if isinstance(body, Store) and s.var not in _variables(body.indices) and _accumulates(body):
-            return _reduction(s, body, E.all_of(*conds))
+        sums = [x for x in in_order(body) if isinstance(x, Store)]
+        if sums and all(s.var not in _variables(x.indices) and _accumulates(x) for x in sums):
+            if len(sums) == len(in_order(body)) and _independent(sums):
+                return seq(*(_reduction(s, x, E.all_of(*conds)) for x in sums))
     if bound_to(s, "threadIdx"):
         threads |= {s.var}
     s = with_body(s, lambda x: cross_thread(x, threads))
@@ -58,6 +60,11 @@ def _apart(s: Stmt, where: str) -> ScheduleError:
 
 def _accumulates(s: Store) -> bool:
     return any(x.buffer == s.buffer for x in E.loads(s.value))
+
+
+def _independent(sums: list[Store]) -> bool:
+    """Whether none of several sums reads another."""
+    return all(x is y or all(z.buffer != y.buffer for z in E.loads(x.value)) for x in sums for y in sums)
 
 
 def _variables(indices: tuple[Expr, ...]) -> frozenset[str]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from schedules import expr as E
-from schedules.expr import Expr, Load
-from schedules.ir import Access, Block, Buffer, Guard, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.nest import bound, domain, numbered_each
+from schedules.expr import Expr, Load, Var
+from schedules.ir import Access, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, seq, with_body
+from schedules.nest import apart, bound, domain, numbered_each
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """A vectorized loop, and the temporaries of its lanes."""
+
+    loop: Loop
+    temps: list[Buffer] = field(default_factory=list)
 
 
 def expand_blocks(nest: Nest) -> Stmt:
@@ -13,13 +23,19 @@ def expand_blocks(nest: Nest) -> Stmt:
     initialisation as a store at the first iteration of the reduction."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
 
-    def go(s: Stmt) -> Stmt:
-        return _expand(s, dtypes) if isinstance(s, Block) else with_body(s, go)
+    def go(s: Stmt, lanes: _Lanes | None = None) -> Stmt:
+        if isinstance(s, Block):
+            return _expand(s, dtypes, lanes)
+        if isinstance(s, Loop) and s.kind == "vectorize":
+            own = _Lanes(s)
+            body = with_body(s, lambda x: go(x, own))
+            return allocated(own.temps, body)
+        return with_body(s, lambda x: go(x, lanes))
 
     return go(nest.body)
 
 
-def _expand(b: Block, dtypes: dict[str, str]) -> Stmt:
+def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
     spatial: list[Expr] = []
     reduce: list[Expr] = []
     start: list[Expr] = []
@@ -44,22 +60,30 @@ def _expand(b: Block, dtypes: dict[str, str]) -> Stmt:
             parts.append(_guard(E.all_of(*start), zero))
         acc = tuple(Load(p.buffer, p.indices, dtypes[p.buffer]) for p in places)
         values = b.reducer.apply(acc, values)
-    parts.append(_guard(E.all_of(*reduce), _stores(b, places, values, dtypes)))
+    parts.append(_guard(E.all_of(*reduce), _stores(b, places, values, dtypes, lanes)))
     return _guard(E.all_of(*spatial), seq(*parts), speculative=True)
 
 
-def _stores(b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: dict[str, str]) -> Stmt:
-    """All stores of one instance. Several of a reduction take effect together: through temporaries."""
-    if len(places) == 1 or b.reducer is None:
-        return seq(*(Store(p.buffer, p.indices, v) for p, v in zip(places, values, strict=True)))
+def _stores(
+    b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: dict[str, str], lanes: _Lanes | None
+) -> Stmt:
+    """All stores of one instance. Several of a reduction that depend on each other take effect together:
+    through temporaries, of which each lane has its own."""
+    update = b.reducer is not None
+    if apart(b):
+        return seq(*(Store(p.buffer, p.indices, v, update) for p, v in zip(places, values, strict=True)))
     names = numbered_each((f"{b.name}_t{n}" for n in range(len(places))), dtypes)
-    temps = [Buffer(n, (), dtypes[p.buffer], "local") for n, p in zip(names, places, strict=True)]
-    stmts: list[Stmt] = [Store(t.name, (), v) for t, v in zip(temps, values, strict=True)]
+    shape, at = ((), ()) if lanes is None else ((lanes.loop.extent,), (Var(lanes.loop.var),))
+    temps = [Buffer(n, shape, dtypes[p.buffer], "local") for n, p in zip(names, places, strict=True)]
+    stmts: list[Stmt] = [Store(t.name, at, v, update) for t, v in zip(temps, values, strict=True)]
     stmts += [
-        Store(p.buffer, p.indices, Load(t.name, (), t.dtype))
+        Store(p.buffer, p.indices, Load(t.name, at, t.dtype))
         for t, p in zip(temps, places, strict=True)
     ]
-    return allocated(temps, seq(*stmts))
+    if lanes is None:
+        return allocated(temps, seq(*stmts))
+    lanes.temps.extend(temps)
+    return seq(*stmts)
 
 
 def _guard(cond: Expr, body: Stmt, *, speculative: bool = False) -> Stmt:

@@ -70,7 +70,7 @@ def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | No
     at: tuple[Expr, ...] = tuple(Var(x.var) for x in tile)
     here = Load(reg.name, at, reg.dtype)
     value = E.rewrite(s.value, lambda e: here if e == place else None)
-    body = _wrap(tile, Store(reg.name, at, value))
+    body = _wrap(tile, Store(reg.name, at, value, s.update))
     for x in reversed(chain):
         body = replace(x, body=body)
     before = _wrap(tile, Store(reg.name, at, place))

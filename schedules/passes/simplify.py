@@ -65,8 +65,9 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
                 return None
             shape = tuple(affine.simplify(n, ranges) for n in buf.shape)
             return Alloc(Buffer(buf.name, shape, buf.dtype, buf.scope), body)
-        case Store(buffer=name, indices=ix, value=value):
-            return Store(name, tuple(affine.simplify(i, ranges) for i in ix), affine.simplify(value, ranges))
+        case Store(buffer=name, indices=ix, value=value, update=update):
+            ix = tuple(affine.simplify(i, ranges) for i in ix)
+            return Store(name, ix, affine.simplify(value, ranges), update)
     return s
 
 
@@ -78,7 +79,8 @@ def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
         case Guard(cond=c, body=b):
             return replace(s, cond=E.substitute(c, env), body=substitute(b, env))
         case Store(indices=ix, value=v):
-            return Store(s.buffer, tuple(E.substitute(i, env) for i in ix), E.substitute(v, env))
+            ix = tuple(E.substitute(i, env) for i in ix)
+            return Store(s.buffer, ix, E.substitute(v, env), s.update)
         case Prefetch(indices=ix):
             return replace(s, indices=tuple(E.substitute(i, env) for i in ix))
     return with_body(s, lambda x: substitute(x, env))

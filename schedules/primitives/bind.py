@@ -12,8 +12,6 @@ from schedules.model import Target
 from schedules.nest import find_loop, loop_path, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, require_serial
 
-ACROSS = ("sum", "prod", "min", "max")  # reducers that threads can do together
-
 
 @dataclass(frozen=True)
 class Bind(Primitive):
@@ -60,8 +58,7 @@ def _reduces_across(nest: Nest, loop: Loop) -> bool:
         isinstance(b, Block)
         and b.reducer is not None
         and not b.init
-        and len(b.writes) == 1
-        and b.reducer.name in ACROSS
-        and nest.buffer(b.writes[0].buffer).scope == "local"
+        and b.reducer.apart
+        and all(nest.buffer(w.buffer).scope == "local" for w in b.writes)
         and loop.var in vars_bound(b, "reduce")
     )

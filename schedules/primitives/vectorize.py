@@ -8,7 +8,7 @@ from typing import ClassVar
 from schedules.errors import ScheduleError
 from schedules.ir import Block, Loop, Nest, walk
 from schedules.model import Target
-from schedules.nest import find_loop, replace_stmt, vars_bound
+from schedules.nest import apart, find_loop, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
 MAX_LANES = 256  # beyond, LLVM's legalisation takes seconds
@@ -36,7 +36,7 @@ class Vectorize(Primitive):
                     f"vectorize {self.loop}: loop {s.var} is inside it; reorder so that "
                     f"{self.loop} is innermost"
                 )
-            if isinstance(s, Block) and s.reducer is not None and len(s.writes) > 1:
+            if isinstance(s, Block) and not apart(s):
                 if self.loop in vars_bound(s, "reduce"):
                     raise ScheduleError(
                         f"vectorize {self.loop}: block {s.name} reduces a tuple over it; rfactor "

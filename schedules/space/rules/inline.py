@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedules.nest import readers
 from schedules.space.rules.patterns import (
+    computed_again,
     is_costly,
     is_guarded_copy,
     is_map,
@@ -18,7 +19,9 @@ SHORT_REDUCTION = 64
 
 def inline_stages(d: Draft) -> None:
     """Inline every elementwise stage that is cheap or read once. A padding stage that feeds a
-    reduction may be inlined as a guard, or kept as a copy: a choice."""
+    reduction may be inlined as a guard, or kept as a copy: a choice. So may stages whose values are then
+    computed several times, all of them or none."""
+    again: str | None = None
     for name in d.s.blocks():
         nest = d.s.nest
         b = d.block(name)
@@ -41,6 +44,10 @@ def inline_stages(d: Draft) -> None:
             continue
         if is_costly(b) and (wider or len(users) > 1 or any(not is_row_reduction(nest, u) for u in reducing)):
             continue
+        if computed_again(nest, b):
+            again = d.choose("stages", ("", "kept")) if again is None else again
+            if again:
+                continue
         d.s.inline(name)
 
 

@@ -71,6 +71,15 @@ def is_costly(b: Block) -> bool:
     )
 
 
+def computed_again(nest: Nest, b: Block) -> bool:
+    """Whether a reader, had it the stage inlined, would compute a value of it again for a neighbour: it reads
+    arithmetic at several places, such as a stencil of a stencil does."""
+    if not any(isinstance(x, E.Binary) and E.dtype_of(x) != E.INDEX for v in b.values for x in E.walk(v)):
+        return False
+    made = b.writes[0].buffer
+    return any(len({x.indices for x in reads(u) if x.buffer == made}) > 1 for u in readers(nest, made))
+
+
 def unit_stride_vars(nest: Nest, x: Load) -> set[str]:
     """Iterations along which consecutive points read consecutive elements: those of the last dimension longer
     than 1."""

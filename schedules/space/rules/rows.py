@@ -14,7 +14,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir import Block, Loop, blocks
-from schedules.nest import bound, reads, vars_bound
+from schedules.nest import apart, bound, reads, vars_bound
 from schedules.space.facts import arithmetic
 from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
 from schedules.space.rules.prefetching import prefetch_rows
@@ -144,7 +144,7 @@ def lanes_of_reduction(d: Draft, name: str, unit: int = 0) -> str:
     lanes = d.choice(f"{name}.lanes", options)
     _, inner = d.s.split(last.var, (None, lanes))
     partial = d.s.rfactor(name, inner)
-    if len(b.writes) == 1:
+    if apart(b):
         lane = d.loops(name)[-1].var
         d.s.decompose_reduction(name, lane)  # lanes share no first value: they are reduced in one piece
         d.s.vectorize(lane)
@@ -196,8 +196,7 @@ def vectorize_partial(d: Draft, name: str) -> None:
         order = [x.var for x in reduce]
         rest = [x.var for x in own if x.var not in order and x.var != lane]
         d.s.reorder(*rest, *order, lane) if rest else d.s.reorder(*order, lane)
-    if len(b.writes) == 1:
-        d.s.vectorize(lane)
+    d.s.vectorize(lane)
     if reduce:
         d.s.decompose_reduction(name, reduce[0].var)
         d.s.partition(reduce[-1].var)
@@ -216,7 +215,10 @@ def reduce_as_computed(d: Draft, name: str, partial: str) -> bool:
     it: a pass over the row less, and what is added up is in registers. Returns whether it was."""
     at = {w.buffer for w in d.block(name).writes}
     own = d.own_loops(partial) if partial else []
-    if len(own) < 2 or not any(x.buffer in at for x in reads(d.block(partial))):
+    b = d.block(partial) if partial else d.block(name)
+    places = [i for x in reads(b) if x.buffer in at for i in x.indices]
+    # what the whole row has in common, such as its mean, is made before the loop
+    if len(own) < 2 or not any(own[-2].var in E.variables(bound(b, i)) for i in places):
         return False
     try:
         d.s.compute_at(name, own[-2].var)

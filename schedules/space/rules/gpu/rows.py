@@ -11,7 +11,7 @@ import math
 
 from schedules.expr import Const, Hole, Var
 from schedules.ir import Block, Nest
-from schedules.nest import find_loop, readers, reads, vars_bound
+from schedules.nest import apart, find_loop, readers, reads, vars_bound
 from schedules.space.holes import Choice
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
@@ -90,7 +90,7 @@ def schedule_rows(d: Draft, root: str, rank: int) -> None:
 
 def _joins(nest: Nest, b: Block) -> bool:
     """Whether a reduction can be done by rows."""
-    return is_row_reduction(nest, b) and len(b.writes) == 1
+    return is_row_reduction(nest, b) and apart(b)
 
 
 def _read_in_place(d: Draft, buffer: str, rank: int) -> bool:
@@ -108,7 +108,8 @@ def _read_in_place(d: Draft, buffer: str, rank: int) -> bool:
 
 
 def _local(d: Draft, name: str) -> None:
-    d.s.set_scope(d.block(name).writes[0].buffer, "local")
+    for w in d.block(name).writes:
+        d.s.set_scope(w.buffer, "local")
 
 
 def _row_length(d: Draft, name: str) -> int:

@@ -1,0 +1,184 @@
+"""Long floating-point sums in runs of bounded length: partial sums (blocked summation; Higham, 1993).
+
+Of K terms that are added one after another the last meets the rounding errors of all, and a sum of 2^24 ones
+in float32 grows no more. So a sum of more terms than a limit::
+
+    for k: C[i] += A[i, k]
+
+becomes::
+
+    for k_0: P[i] = 0; for k_1: P[i] += A[i, k_0 * n + k_1]; C[i] += P[i]
+
+A run is what the innermost loops of the reduction add. A loop that is longer than a run is split, and where
+there are many runs, runs of runs are summed first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from schedules import expr as E
+from schedules.dag import Reducer
+from schedules.deps import recovered
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, bound_to, const, path_to, seq, with_body
+from schedules.nest import (
+    accesses,
+    add_buffer,
+    bind_loops,
+    bound,
+    find_block,
+    find_loop,
+    fresh,
+    fresh_each,
+    loops_of,
+    numbered,
+    replace_stmt,
+    vars_bound,
+)
+
+LIMIT = 1 << 13  # terms one after another: 2^13 roundings are 2^-11 of the terms' sizes at worst
+RUNS = 16  # a sum beyond the limit is done in runs of this part of it
+
+
+def partial_sums(nest: Nest, limit: int = LIMIT) -> Nest:
+    """``nest`` where no floating-point sum adds more than ``limit`` terms one after another. Sums within the
+    limit and other reductions stay as they are. So does, of a sum, a loop that spatial axes were fused into,
+    or that holds other uses of the result, such as its rescaling."""
+    for b in blocks(nest.body):
+        if b.reducer is not None and adds(b.reducer) and _terms(_chain(nest, b)) > limit:
+            nest = _in_runs(nest, b, max(2, limit // RUNS))
+    return nest
+
+
+def adds(r: Reducer) -> bool:
+    """Whether a component is a floating-point sum, and each is reduced on its own."""
+    return r.apart and any(r.operation(n) == "+" and E.is_float(c.dtype) for n, c in enumerate(r.identity))
+
+
+def _chain(nest: Nest, b: Block) -> list[Loop]:
+    """The loops that add to an element one term after another. Threads of a block add theirs as a tree."""
+    own = vars_bound(b, "reduce")
+    return [x for x in loops_of(nest, b.name) if x.var in own and not bound_to(x, "threadIdx")]
+
+
+def _terms(loops: Sequence[Loop]) -> int:
+    return math.prod(const(x.extent) or 1 for x in loops)
+
+
+def _in_runs(nest: Nest, b: Block, most: int) -> Nest:
+    """``nest`` with the sum of block ``b`` in runs of at most ``most`` terms, from the innermost loop out."""
+    name, terms, head = b.name, 1, ""
+    todo = [x.var for x in _chain(nest, b)]
+    while todo and _is_run(nest, find_block(nest, name), todo[-1]):
+        loop = find_loop(nest, todo[-1])
+        count = _terms([loop])
+        if terms * count <= most:
+            terms, head = terms * count, todo.pop()
+        elif terms * terms >= most:  # long enough: nothing needs to be split
+            nest, name = _cut(nest, name, head)
+            terms = 1
+        else:
+            nest, todo[-1:] = _split(nest, loop, name, _length(count, most // terms))
+    if todo and terms > 1:
+        nest, _ = _cut(nest, name, head)
+    return nest
+
+
+def _length(count: int, most: int) -> int:
+    """The length of the runs of a loop: it divides the loop, if some length does that is not much shorter."""
+    even = (n for n in range(most, max(1, most // 4), -1) if count % n == 0)
+    return next(even, 0) or -(-count // -(-count // most))
+
+
+def _is_run(nest: Nest, b: Block, var: str) -> bool:
+    """Whether what one run of a loop adds to an element can be summed apart: nothing else in the loop uses
+    the result, and its other loops tell the elements apart."""
+    loop = find_loop(nest, var)
+    results = {w.buffer for w in b.writes}
+    if any(accesses(x, r) for x in blocks(loop.body) if x is not b for r in results):
+        return False
+    reduce, space = vars_bound(b, "reduce"), vars_bound(b, "spatial")
+    others = {x.var: x.extent for x in _inside(loop, b) if x.var not in reduce - space}
+    told = recovered([bound(b, i) for i in b.writes[0].indices], others)
+    return (
+        var not in space
+        and all(v in told or n == Const(1) for v, n in others.items())
+        and not (reduce & others.keys())
+    )
+
+
+def _inside(loop: Loop, b: Block) -> list[Loop]:
+    """The loops between a loop and a block in it."""
+    path = path_to(loop.body, lambda s: s is b)
+    assert path is not None
+    return [x for x in path if isinstance(x, Loop)]
+
+
+def _split(nest: Nest, loop: Loop, name: str, length: int) -> tuple[Nest, list[str]]:
+    """The loop of block ``name`` as one over runs and one over the terms of a run, and their names."""
+    outer, inner = fresh_each(nest, (f"{loop.var}_run", f"{loop.var}_term"))
+    at, count = Var(outer) * length + Var(inner), _terms([loop])
+
+    def go(s: Stmt) -> Stmt:
+        return _until(s, at, count, name) if isinstance(s, Block) else with_body(s, go)
+
+    body = bind_loops(loop.body, {loop.var: at})
+    body = go(body) if count % length else body
+    marks = tuple(a for a in loop.annotations if a[0] == "partition")  # the last run has a tail of its own
+    run = Loop(inner, Const(length), body, loop.kind, marks)
+    runs = Loop(outer, Const(-(-count // length)), run, annotations=loop.annotations)
+    return replace_stmt(nest, loop, runs), [outer, inner]
+
+
+def _until(b: Block, at: Expr, count: int, name: str) -> Block:
+    """The block where ``at < count`` only: it is an iteration more."""
+    reduces = b.name == name or (b.reducer is not None and not b.init)
+    it = Iter(numbered("term", {i.var for i in b.iters}), Const(count), "reduce" if reduces else "spatial")
+    return replace(b, iters=(*b.iters, it), binds=(*b.binds, at))
+
+
+def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
+    """``nest`` with what one run of loop ``head`` adds summed apart, and the block that adds that to the
+    result."""
+    b, loop = find_block(nest, name), find_loop(nest, head)
+    assert b.reducer is not None
+    results = [nest.buffer(w.buffer) for w in b.writes]
+    names = fresh_each(nest, (f"{r.name}_run" for r in results))
+    for n, r in zip(names, results, strict=True):
+        nest = add_buffer(nest, replace(r, name=n, scope="local"))
+    places = tuple(replace(w, buffer=n) for w, n in zip(b.writes, names, strict=True))
+    space = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
+    start = Block(
+        fresh(nest, f"{name}_run_init"),
+        tuple(i for i, _ in space),
+        tuple(e for _, e in space),
+        places,
+        b.reducer.identity,
+    )
+    # a run is added where its first term would be: the result starts with the first run
+    reduced = [x.var for x in (loop, *_inside(loop, b)) if x.var in vars_bound(b, "reduce")]
+    final = replace(
+        b,
+        name=fresh(nest, f"{name}_sum"),
+        binds=tuple(E.substitute(e, dict.fromkeys(reduced, Const(0))) for e in b.binds),
+        values=tuple(Load(p.buffer, p.indices, r.dtype) for p, r in zip(places, results, strict=True)),
+        where=(),
+    )
+    run = replace_stmt(replace(nest, body=loop), b, replace(b, writes=places, init=False)).body
+    first = _over_elements(nest, loop, b, start, "init")
+    last = _over_elements(nest, loop, b, final, "sum")
+    return replace_stmt(nest, loop, seq(first, run, last)), final.name
+
+
+def _over_elements(nest: Nest, loop: Loop, of: Block, b: Block, suffix: str) -> Stmt:
+    """Block ``b`` in loops as those over the elements of block ``of`` within a loop."""
+    loops = [x for x in _inside(loop, of) if x.var in vars_bound(of, "spatial")]
+    names = fresh_each(nest, (f"{x.var}_{suffix}" for x in loops))
+    env: dict[str, Expr] = {x.var: Var(n) for x, n in zip(loops, names, strict=True)}
+    s = bind_loops(b, env)
+    for x, n in zip(reversed(loops), reversed(names), strict=True):
+        s = Loop(n, x.extent, s, x.kind)
+    return s
