@@ -33,9 +33,8 @@ def _told(ours: list[Name], theirs: list[Name]) -> str:
     differ = [f"{what} {a!r} is {b!r} there" for (what, a), (_, b) in pairs if a != b]
     shown = ", ".join(differ[:SHOWN]) + (", ..." if len(differ) > SHOWN else "")
     return (
-        f"stored there under other names, which a kernel is found by: {shown}; "
-        "use the names that are stored: "
-        "name= of tensors and reductions, the parameters of the function of te.compute"
+        f"stored there under other names, which a kernel is found by: {shown}; use the names that are "
+        "stored: name= of tensors and reductions, the parameters of the function of te.compute"
     )
 
 

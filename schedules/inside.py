@@ -4,8 +4,8 @@ An index is proved inside, or found outside at a point, or neither. Only what is
 lies behind an array is not the program's. The conditions of the selects around a load narrow it. What data
 decides, conditions that read tensors, counts as holding everywhere, whatever is in them.
 
-Stores need no proof: a stage writes ``out[axes]``, each axis within the extent that the output has. So do
-reads of what a schedule adds (caches, packed copies, partial sums): they follow from accesses that are
+Stores need no proof: a stage writes ``out[axes]``, each axis within the extent that the output has. Nor
+do reads of what a schedule adds (caches, packed copies, partial sums): they follow from accesses that are
 inside.
 """
 
@@ -138,7 +138,7 @@ def decide(
         return Escape()
     ranges = {v: (0, n - 1) for v, n in extents}
     lo, hi = interval(ix, ranges)
-    if 0 <= lo and hi < size:
+    if (lo >= 0 or E.compare("<=", 0, ix) in guards) and (hi < size or E.compare("<", ix, size) in guards):
         return None
     if impossible((*guards, ix < 0), ranges) and impossible((*guards, E.compare("<=", size, ix)), ranges):
         return None
@@ -179,9 +179,7 @@ def _domain(ix: Expr, guards: tuple[Expr, ...], extents: Mapping[str, int]) -> d
     return {v: n for v, n in extents.items() if v in names}
 
 
-def _search(
-    ix: Expr, size: int, guards: tuple[Expr, ...], points: Mapping[str, np.ndarray]
-) -> Escape | None:
+def _search(ix: Expr, size: int, guards: tuple[Expr, ...], points: Mapping[str, np.ndarray]) -> Escape | None:
     """A point, of all combinations of ``points``, at which the guards hold and the index is outside."""
     for block in _blocks(list(points.values())):
         env = dict(zip(points, np.meshgrid(*block, indexing="ij", sparse=True), strict=True))

@@ -89,7 +89,8 @@ def compute(
 ) -> Any:
     """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn``
     name the axes. Returns a tensor, or a tuple of them when ``fn`` returns a tuple or a reduction
-    over tuples; ``name`` may then be a sequence."""
+    over tuples; ``name`` may then be a sequence. Every load must be proved inside its tensor; the condition
+    of a `select` around it helps, where axes and not tensors decide it."""
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     dims = _shape(shape, f"stage {label}")
     taken: set[str] = set()

@@ -127,8 +127,8 @@ class Reduction:
 def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
     """The compute DAG of an operator, given all its inputs and outputs.
 
-    Inputs are the listed placeholders in their order. Outputs are the listed computed tensors that
-    no other listed tensor depends on, so ``[A, B, C, D]`` with D reading C returns D alone. Stages
+    Inputs are the listed placeholders, outputs the listed computed tensors, each in their order; also those
+    that others read: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` D alone. Stages
     stand in topological order. Names are the user's, else ``I0``, ``T0``, ... by position; a name
     used twice gets a number.
     """
@@ -152,8 +152,6 @@ def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
     for t in inputs:
         if t not in leaves:
             raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
-    consumed = _ancestors(ops, {t.op for t in computed})
-    outputs = [t for t in computed if t not in consumed]
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
     stages = []
@@ -168,7 +166,7 @@ def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
         return ComputeDAG(
             tuple(DagTensor(names[t, 0], t.shape, t.dtype) for t in inputs),
             tuple(stages),
-            tuple(names[_key(t)] for t in outputs),
+            tuple(names[_key(t)] for t in computed),
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
@@ -195,18 +193,6 @@ def _discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
         leaves |= {t: None for t in reads if t.op is None}
         stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
     return list(order), list(leaves)
-
-
-def _ancestors(ops: Sequence[Op], targets: set[Op | None]) -> set[Tensor]:
-    """Tensors that some op of ``targets`` depends on, directly or through other stages."""
-    needed = set(targets)
-    out: set[Tensor] = set()
-    for op in reversed(ops):  # consumers first
-        if op in needed:
-            reads = op.reads()
-            out |= set(reads)
-            needed |= {t.op for t in reads}
-    return out
 
 
 def _assign(

@@ -157,13 +157,13 @@ def chain(dtype: str = "float32") -> ComputeDAG:
 
 
 def several(dtype: str = "float32") -> ComputeDAG:
-    """Several outputs, one of which another stage reads."""
+    """A stage of several outputs, each of which another stage reads."""
     n, m = 7, 5
     x = te.placeholder((n, m), dtype, "X")
     k = te.reduce_axis(m, "k")
     p, q = te.compute((n, m), lambda i, j: (x[i, j] + te.const(1, dtype), x[i, j] * x[i, j]), ("p", "q"))
     s = te.compute((n,), lambda i: te.sum(q[i, k], axis=k), "s")
-    return te.dag([x, p, s, te.compute((n, m), lambda i, j: p[i, j] - s[i], "t")])
+    return te.dag([x, te.compute((n, m), lambda i, j: p[i, j] - s[i], "t")])
 
 
 def flat(dtype: str = "float32") -> ComputeDAG:

@@ -45,6 +45,17 @@ def changed(source: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
     return canonical(value).encode() + b"\n"
 
 
+def _read_behind(dag: dict[str, Any]) -> None:
+    """Make what a stage reads be read one behind."""
+
+    def go(x: Any) -> Any:
+        if isinstance(x, list) and x[:1] == ["load"]:
+            return [*x[:3], *(["+", i, 1] for i in x[3:])]
+        return [go(y) for y in x] if isinstance(x, list) else x
+
+    dag["stages"][0]["values"] = go(dag["stages"][0]["values"])
+
+
 def put(**fields: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda v: v.update(fields)
 
@@ -60,6 +71,7 @@ def put(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (1, lambda v: v["definition"].update(version=2), "workload: version 2 cannot be read"),
         (1, lambda v: v["definition"].update(more=1), "workload: definition not valid"),
         (1, lambda v: v["definition"]["dag"].update(stages=[1]), "workload: definition not valid"),
+        (1, lambda v: _read_behind(v["definition"]["dag"]), "workload: definition not valid"),
         (2, lambda v: v["definition"].update(threads="1"), "target: definition not valid"),
         (2, lambda v: v["definition"].pop("limits"), "target: definition not valid"),
         (3, lambda v: v["definition"].update(cores=64), "machine: digest does not match"),

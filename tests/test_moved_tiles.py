@@ -37,11 +37,11 @@ PROGRAMS: dict[str, tuple[list[te.Tensor], Callable[..., object], bool]] = {  # 
     "the next one": ([wide], lambda i, j: wide[i, j] + wide[i, j + 1], True),
     "from the end": ([x], lambda i, j: x[i, N - 1 - j], True),
     "every other one": ([wide], lambda i, j: wide[i, 2 * j + 1], True),
-    "computed before": ([x, e], lambda i, j: e[i, j] * 2.0, True),
+    "computed before": ([x], lambda i, j: e[i, j] * 2.0, True),
     # what is simplified by what is known of a tile that did not move
     "a line for all": ([x, line], lambda i, j: x[i, j] + line[j % 16], False),
     "one for a line": ([few], lambda i, j: few[i, j // 16], False),
-    "computed at the line's beginning": ([x, e], lambda i, j: e[i, j] + e[i, j // 16 * 16], False),
+    "computed at the line's beginning": ([x], lambda i, j: e[i, j] + e[i, j // 16 * 16], False),
     "in another shape": ([long], lambda i, j: long[(i * N + j) // 32, (i * N + j) % 32], False),
     # what is true of some tiles only, which may be tested around them
     "half of it": ([half], lambda i, j: te.select(j < 32, half[i, j], 0.0), False),

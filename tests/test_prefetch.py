@@ -30,7 +30,7 @@ def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:
     x = te.placeholder((m, n), "float32", name="x")
     k = te.reduce_axis(n, name="k")
     total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), name="total")
-    s = Schedule([x, total, te.compute((m, n), lambda i, j: x[i, j] - total[i], name="y")])
+    s = Schedule([x, te.compute((m, n), lambda i, j: x[i, j] - total[i], name="y")])
     i, j = s.loops("y")
     s.compute_at("total", i)
     _, inner = s.split(j, (None, lanes), "guard")
@@ -77,7 +77,7 @@ def test_what_the_loop_does_not_move_is_not_asked_for() -> None:
 def test_scratch_is_not_asked_for() -> None:
     x = te.placeholder((8, 40), "float32", name="x")
     a = te.compute((8, 40), lambda i, j: x[i, j] + 1.0, name="a")
-    s = Schedule([x, a, te.compute((8, 40), lambda i, j: a[i, j] * a[i, j], name="y")])
+    s = Schedule([x, te.compute((8, 40), lambda i, j: a[i, j] * a[i, j], name="y")])
     s.annotate(s.loops("y")[0], "prefetch", 1)
     assert not asked(lower(s.nest))
 
