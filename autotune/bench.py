@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from autotune.limits import warm
-from autotune.measure.check import Checker
+from autotune.measure.check import Checker, rms_of
 from autotune.measure.inputs import random_inputs
 from schedules.errors import AutotuneError
 from schedules.model import Workload
@@ -60,8 +60,7 @@ def _peer_bound(workload: Workload, ours: np.ndarray) -> np.ndarray:
         return np.zeros(ours.shape, np.float32)
     terms = sum(prod(a.extent for a in s.reduce_axes) for s in workload.dag.stages if s.reduce_axes)
     size = np.abs(ours.astype(np.float32))
-    finite = size[np.isfinite(size)].astype(np.float64)
-    rms = float(np.sqrt(np.square(finite).mean())) if finite.size else 0.0
+    rms, _ = rms_of(size)
     eps = float(np.finfo(ours.dtype).eps)
     return np.asarray(eps * (32 + 8 * np.sqrt(max(1, terms))) * (rms + size), np.float32)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.contraction import contract
-from schedules.dag import Axis, ComputeDAG, Stage, operand
+from schedules.dag import Axis, ComputeDAG, Stage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 
@@ -66,25 +66,14 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     if stage.reducer is None:
         return _elementwise(stage, arrays)
-    op = builtin(stage)
-    if op is None:
+    op = stage.reducer.operation(0) if len(stage.outputs) == 1 else ""
+    if not op:
         return _fold(stage, arrays)
     if op == "+":
         out = contract(stage, arrays)
         if out is not None:
             return [out.astype(stage.outputs[0].dtype)]
     return [_reduce(stage, arrays, op)]
-
-
-def builtin(stage: Stage) -> str | None:
-    """The operator of a reduction by +, *, min or max alone; by structure, since names are free."""
-    assert stage.reducer is not None
-    if len(stage.reducer.combine) != 1:
-        return None
-    c, d = stage.reducer.combine[0], stage.outputs[0].dtype
-    if isinstance(c, Binary) and c.op in ("+", "*", "min", "max"):
-        return c.op if (c.a, c.b) == (operand("x0", d), operand("y0", d)) else None
-    return None
 
 
 def _elementwise(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
@@ -101,7 +90,7 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
     assert stage.reducer is not None
     t, rank = stage.outputs[0], len(stage.axes)
     wide = op in "+*" and t.dtype == "float32"
-    ufunc: Any = BINARY["min" if op == "min" else op]
+    ufunc: Any = BINARY[op]
     dtype = np.dtype(np.float64 if wide else t.dtype)
     out = np.full(t.shape, stage.reducer.identity[0].value, dtype)
     axes = stage.axes + stage.reduce_axes

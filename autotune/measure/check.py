@@ -40,7 +40,7 @@ class Checker:
         self._difference: list[np.ndarray] = []
         for ref in self.reference:
             floats = ref.dtype.kind == "f"
-            self._scale.append(_rms(ref) if floats else (1.0, True))
+            self._scale.append(rms_of(ref) if floats else (1.0, True))
             wide = ref.dtype if ref.dtype.itemsize > 2 and floats else np.dtype("float32")
             self._difference.append(np.empty(ref.shape, wide if floats else "float64"))
 
@@ -108,7 +108,7 @@ class Checker:
         return Verdict(text, error)
 
 
-def _rms(ref: np.ndarray) -> tuple[float, bool]:
+def rms_of(ref: np.ndarray) -> tuple[float, bool]:
     """Over the finite elements, and whether all are; piece by piece, as copies of large arrays take long."""
     total, count = 0.0, 0
     for piece in np.array_split(ref.reshape(-1), -(-ref.size // PIECE) or 1):

@@ -81,7 +81,7 @@ class OnDevice:
         """Run once on poisoned outputs; seconds on the device, results in the outputs of a placement."""
         self._first = self._arrays.fresh
         self._arrays.poison()
-        self.timer()
+        self._begin()
         scratch = self._object.memory[len(self._object.code.params) :]
         seconds = self._object.program.seconds([*self._arrays.memory(placement.draw), *scratch], 1)
         self._arrays.fetch(placement)
@@ -103,11 +103,14 @@ class OnDevice:
         return self._object.facts()
 
     def timer(self) -> protocol.Run:
+        self._begin()
+        return self._object.seconds
+
+    def _begin(self) -> None:
         self._arrays.fresh = False
         if not self._warm:  # drivers make ready what they can at the first launch only
             self._object.program.run(self._object.memory)
             self._warm = True
-        return self._object.seconds
 
     def close(self) -> None:
         """Give back what the device holds of it alone: a worker meets hundreds of candidates."""

@@ -1,0 +1,241 @@
+"""Expressions on numpy arrays, each value with how far a right kernel's may be from it: see `rounding`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import expr as E
+from schedules.dtypes import HALF
+from schedules.errors import WorkloadError
+from schedules.evaluate import BINARY, CALL, Scope, cast
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+
+Array = NDArray[Any]
+# Of each function, in units of u: ours on CPUs, and what OpenCL allows where devices compute them.
+FUNCTION_ERROR = {"exp": 6.0, "log": 6.0, "sqrt": 6.0, "tanh": 10.0, "erf": 32.0, "sigmoid": 12.0}
+_SQRT_PI = 2 / math.sqrt(math.pi)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Tensors so far; one without errors is exact. ``signs``: inputs of random signs."""
+
+    values: dict[str, Array]
+    errors: dict[str, Array]
+    signs: frozenset[str]
+    steady: bool
+
+
+Value = tuple[Any, Any]  # the value, and how far it may be off or None; of a condition: where it may flip
+
+
+def wide(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind == "f" else x
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Half the distance between 1 and the next number; float16 is computed in float32."""
+    return float(np.finfo("float32" if dtype == HALF else dtype).eps) / 2
+
+
+def rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> Value:
+    """``v`` as a result in ``dtype``: what rounding may change is added to its error. ``times``, where it is
+    not 1: so many roundings in an order that is open. What is not whole may be exact in one order only."""
+    if not E.is_float(dtype):
+        return v, e
+    v = np.asarray(v)
+    narrow = "float64" if dtype == "float64" else "float32"
+    inexact = v != (np.rint(v) if dtype == "float64" or times != 1 else v.astype(narrow))
+    if times != 1:
+        inexact |= np.abs(v) >= 1 / unit_roundoff(dtype)
+    if e is None and not inexact.any():
+        return v, None
+    info = np.finfo(narrow)
+    own = np.abs(v)
+    finite = own.max(initial=0) <= info.max
+    own *= times * unit_roundoff(dtype)
+    own += times * unit_roundoff(dtype) * float(info.tiny)  # gradual underflow
+    own *= inexact
+    e = own if e is None else e + own
+    if finite:
+        return v, e
+    with np.errstate(all="ignore"):
+        over = np.isinf(v.astype(narrow))
+        near = over & np.isfinite(v) & (np.abs(v) - e <= float(info.max))
+        v = np.where(over, np.copysign(np.inf, v), v)
+    return v, np.where(near, np.inf, np.where(np.isfinite(v), e, 0))
+
+
+def _sum_of(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b
+
+
+def _some(e: Any) -> Any:
+    return 0.0 if e is None else e
+
+
+class ErrorScope:
+    """Evaluates expressions on one block, each value with its error; ``times`` the roundings of each."""
+
+    def __init__(self, stage: str, points: Mapping[str, Array], known: Known, times: float = 1.0) -> None:
+        self.stage, self.known, self.times = stage, known, times
+        self.scope = Scope(stage, points, known.values)
+        self.errors = Scope(stage, points, known.errors)
+
+    def value(self, e: Expr, mask: Any = True) -> Value:
+        """The value of ``e`` at every point; only points of ``mask`` count."""
+        if E.dtype_of(e) == INDEX:
+            return self.scope.value(e, mask), None
+        match e:
+            case Const(value=v, dtype=d):
+                x = np.asarray(v).astype(d)
+                return wide(x), None
+            case Binary(op=op, a=a, b=b):
+                return self._binary(op, E.dtype_of(a), self.value(a, mask), self.value(b, mask))
+            case Compare(op=op, a=a, b=b):
+                return self._compare(op, self.value(a, mask), self.value(b, mask))
+            case Logic(op=op, args=args):
+                return self._logic(op, [self.value(x, mask) for x in args])
+            case Call(fn=fn, arg=a):
+                return self._call(fn, E.dtype_of(a), self.value(a, mask))
+            case Cast(dtype=d, a=a):
+                return self._cast(E.dtype_of(a), d, self.value(a, mask))
+            case Select(cond=c, a=a, b=b):
+                return self._select(c, a, b, mask)
+            case Load(buffer=name):
+                known = self.errors.load(e, mask) if name in self.known.errors else None
+                return self.scope.load(e, mask), known
+            case Var():
+                return self.scope.value(e), None
+        raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
+
+    def _binary(self, op: str, dtype: str, x: Value, y: Value) -> Value:
+        (a, ea), (b, eb) = x, y
+        v = BINARY[op](a, b)
+        if ea is None and eb is None:
+            return rounded(v, None, dtype, self.times) if op in "+-*/" else (v, None)
+        e: Any
+        if op in ("+", "-"):
+            e = _sum_of(ea, eb)
+        elif op == "*":
+            ea, eb = _some(ea), _some(eb)
+            e = ea * np.abs(b) + eb * np.abs(a) + ea * eb
+        elif op == "/":
+            least = np.abs(b) - _some(eb)
+            e = np.where(least > 0, (_some(ea) + _some(eb) * np.abs(v)) / least, np.inf)
+        elif op in ("min", "max"):
+            return v, np.maximum(_some(ea), _some(eb))
+        elif op in ("//", "ceildiv") and eb is None:
+            return v, np.where(ea > 0, ea // np.maximum(np.abs(b), 1) + 1, 0)
+        elif op == "%" and eb is None:
+            return v, np.where(ea > 0, np.abs(b), 0)
+        else:  # by a divisor that is not known for certain
+            return v, np.where((_some(ea) > 0) | (_some(eb) > 0), np.inf, 0)
+        return rounded(v, e, dtype, self.times)
+
+    def _compare(self, op: str, x: Value, y: Value) -> Value:
+        (a, ea), (b, eb) = x, y
+        v = BINARY[op](a, b)
+        if ea is None and eb is None:
+            return v, None
+        off = _some(ea) + _some(eb)
+        near = (np.abs(a - b) <= off) & (off > 0)
+        return v, near if near.any() else None
+
+    def _logic(self, op: str, parts: list[Value]) -> Value:
+        if op == "not":
+            return np.logical_not(parts[0][0]), parts[0][1]
+        # decided where a part decides it for certain
+        decides = op == "or"
+        v = parts[0][0]
+        near: Any = False
+        settled: Any = False
+        for x, e in parts:
+            v = np.logical_or(v, x) if op == "or" else np.logical_and(v, x)
+            sure = (x == decides) if e is None else (x == decides) & ~e
+            settled = settled | sure
+            near = near | (False if e is None else e)
+        near = np.asarray(near) & ~np.asarray(settled)
+        return v, near if near.any() else None
+
+    def _select(self, c: Expr, a: Expr, b: Expr, mask: Any) -> Value:
+        cond, near = self.value(c, mask)
+        open_ = False if near is None else near
+        (x, ex), (y, ey) = self.value(a, mask & (cond | open_)), self.value(b, mask & (~cond | open_))
+        v: Any = np.where(cond, x, y)
+        if v.dtype == bool:
+            raise WorkloadError(f"stage {self.stage}: a select of conditions cannot be evaluated")
+        e = None if ex is None and ey is None else np.where(cond, _some(ex), _some(ey))
+        if near is None:
+            return v, e
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) if v.dtype.kind == "f" else x == y
+        apart = np.where(same, 0, np.abs(np.subtract(x, y, dtype=np.float64)))
+        other = np.where(cond, _some(ey), _some(ex)) + np.where(np.isnan(apart), np.inf, apart)
+        return v, np.where(near, np.maximum(_some(e), other), _some(e))
+
+    def _call(self, fn: str, dtype: str, x: Value) -> Value:
+        a, e = x
+        v = CALL[fn](a)
+        if fn == "abs":
+            return v, e
+        if fn == "floor":
+            return _step(CALL[fn], v, a, e)
+        if e is not None:
+            e = _through(fn, a, v, e)
+        if fn == "sqrt" and e is None:
+            return rounded(v, None, dtype, FUNCTION_ERROR[fn])
+        own = self.times * FUNCTION_ERROR[fn] * unit_roundoff(dtype) * np.abs(v)
+        return rounded(v, _some(e) + own, dtype)
+
+    def _cast(self, old: str, new: str, x: Value) -> Value:
+        a, e = x
+        if not E.is_float(new):
+            v = cast(np.asarray(a), new)
+            if e is None or not E.is_float(old):
+                return v, e
+            return _step(lambda y: cast(np.asarray(y), new), v, a, e)
+        v = np.asarray(a).astype(np.float64)
+        if new == HALF:
+            return _step(_half, _half(v), v, e)
+        if old == HALF:
+            return v, e
+        return rounded(v, e, new) if old != new else (v, e)
+
+
+def _half(x: Array) -> Array:
+    return np.asarray(x, np.float16).astype(np.float64)
+
+
+def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
+    """A function that jumps, at both ends of where its argument may be."""
+    if e is None:
+        return v, None
+    off: Any = 0.0
+    for end in (f(a - e), f(a + e)):
+        apart = np.abs(np.subtract(end, v, dtype=np.float64))
+        off = np.maximum(off, np.where((end == v) | np.isnan(apart), 0, apart))
+    return v, off
+
+
+def _through(fn: str, a: Any, v: Any, e: Any) -> Any:
+    """How far ``fn(a)``, which is ``v``, is moved at most by ``e`` in its argument."""
+    if fn == "exp":
+        return np.where(e > 0, v * np.expm1(e), 0)
+    if fn == "sqrt":
+        low = np.sqrt(np.maximum(a - e, 0))
+        return np.where(e > 0, np.maximum(v - low, np.sqrt(a + e) - v), 0)
+    if fn == "log":
+        return np.where(e > 0, np.where(a > e, e / (a - e), np.inf), 0)
+    if fn == "sigmoid":  # its slope s (1 - s) changes by at most exp(e)
+        return v * CALL["sigmoid"](-np.asarray(a)) * np.exp(np.minimum(e, 50)) * e
+    if fn == "tanh":
+        s = CALL["sigmoid"](2 * np.asarray(a))
+        return np.minimum(4 * s * CALL["sigmoid"](-2 * np.asarray(a)) * np.exp(np.minimum(2 * e, 50)), 1) * e
+    assert fn == "erf"
+    return _SQRT_PI * np.exp(-np.square(np.maximum(np.abs(a) - e, 0))) * e
