@@ -3,15 +3,14 @@ them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 from helpers import checker
+from needs import missing
 
 from autotune import targets
 from autotune.codegen import cxx, emulator
@@ -70,13 +69,6 @@ class Case:
     def check(self, outputs: Sequence[np.ndarray], what: str) -> None:
         verdict = checker(self.dag, self.inputs).check(outputs, 0)
         assert not verdict.reason, f"{what}: {verdict.reason}"
-
-
-def missing(tool: str) -> None:
-    """Skip, but not where continuous integration has seen to it that the tool is there."""
-    if tool in os.environ.get("AUTOTUNE_TESTS_NEED", "").split():
-        pytest.fail(f"{tool} is not usable here, and AUTOTUNE_TESTS_NEED names it")
-    pytest.skip(f"{tool} is not usable here")
 
 
 def need_cxx() -> None:

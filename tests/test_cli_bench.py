@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cli_runner import run
 from log_filler import fill, host
+from needs import imported
 
 from autotune.bench import Contender, DisagreementError, agree, arrays_for, compare
 from autotune.peers import PEERS, PeerError, peer
@@ -144,7 +145,7 @@ def test_quick_calls_are_timed_many_at_a_time() -> None:
 @pytest.mark.parametrize("library", QUICK_PEERS)
 def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
     if library != "numpy":
-        pytest.importorskip(library.partition(".")[0])
+        imported(library.partition(".")[0])
     if library in SLOW_PEERS and name not in (*FEW, "capsule_conv2d"):
         pytest.skip("prepared as a few others are, and each takes seconds")
     workload = ops.workload(name, SMALL[name])
@@ -162,7 +163,7 @@ def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
 @pytest.mark.parametrize("name", [n for n, op in sorted(ops.REGISTRY.items()) if op.weights])
 @pytest.mark.parametrize("library", ["onnxruntime", "torch.compile"])
 def test_peers_may_know_weights_ahead(library: str, name: str) -> None:
-    pytest.importorskip(library.partition(".")[0])
+    imported(library.partition(".")[0])
     if (library, name) in WITHOUT_PEER or (library == "torch.compile" and name not in FEW):
         pytest.skip("no peer, or compiled as a few others are")
     workload = as_workload(name, SMALL[name], constant_weights=True)
@@ -391,7 +392,7 @@ def test_a_library_that_binds_us_to_one_cpu_binds_nothing_of_the_next_task(
     "op", ["softmax", "norm2", "reduce_sum", "matmul", "transpose_batch_matmul_softmax", "fused_multiply_add"]
 )
 def test_torch_writes_the_output_that_it_is_given(op: str) -> None:
-    pytest.importorskip("torch")
+    imported("torch")
     workload = ops.workload(op, SMALL[op])
     inputs, outputs = arrays_for(workload, 0)
     with peer("torch").prepare(workload, inputs, outputs, 1) as prepared:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grid_cases import missing
+from needs import missing
 
 from autotune import resume, targets, tuner
 from autotune.building import build_object

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grid_cases import SMALL, case, program, sampled
+from needs import imported
 
 import autotune as at
 from autotune import targets
@@ -67,7 +68,7 @@ def tuned(tmp_path: Path, op: str, **params: int) -> at.Kernel:
 @pytest.mark.gpu
 @on_gpu
 def test_tensors_of_torch_in_place_on_its_stream_and_in_a_graph(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = imported("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
     for op, params in (("softmax", {"m": 64, "n": 1000}), ("attention", {"heads": 2, "seq": 64, "dim": 32})):

@@ -15,6 +15,7 @@ import gpu_fakes as fakes
 import numpy as np
 import pytest
 from grid_cases import TARGET, Case, case, need_cxx, program, sampled
+from needs import imported
 
 import autotune as at
 from autotune import device_arrays
@@ -29,7 +30,7 @@ from schedules.ir import Buffer
 from schedules.model import Workload
 from schedules.simt import GridProgram
 
-torch = pytest.importorskip("torch")
+torch = imported("torch")
 
 
 class EmulatedGpu(EmulatedDevice):

@@ -23,7 +23,8 @@ import gpu_fakes as fakes
 import measure_fakes
 import numpy as np
 import pytest
-from grid_cases import case, missing, need_cxx, program, sampled
+from grid_cases import case, need_cxx, program, sampled
+from needs import missing
 
 import autotune as at
 from autotune import targets

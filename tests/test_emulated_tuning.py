@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_runner import run
-from grid_cases import TARGET, case, missing, need_cxx, sampled
+from grid_cases import TARGET, case, need_cxx, sampled
+from needs import missing
 
 import autotune as at
 from autotune import targets

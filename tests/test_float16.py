@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grid_cases import SMALL, Case, case, missing, need_cxx, program, sampled
+from grid_cases import SMALL, Case, case, need_cxx, program, sampled
 from helpers import check_compiled, checker, execute, expected, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import imported, missing
 from space_cases import target
 
 import autotune as at
@@ -357,7 +358,7 @@ def test_tune_then_load(tmp_path: Path) -> None:
         kernel(x.astype("float32"))
     with pytest.raises(at.ArgumentError, match="output 'y' is float32"):
         kernel(x, out=np.empty((9, 130), "float32"))
-    torch = pytest.importorskip("torch")
+    torch = imported("torch")
     out = torch.empty((9, 130), dtype=torch.float16)
     kernel(torch.from_numpy(x), out=out)
     np.testing.assert_array_equal(out.numpy(), y)
@@ -373,7 +374,7 @@ def test_tune_then_load(tmp_path: Path) -> None:
 )
 def test_peers_agree_though_they_round_more_often(peer: str, op: str) -> None:
     if peer == "torch":
-        pytest.importorskip("torch")
+        imported("torch")
     workload = ops.workload(op, SMALL[op], "float16")
     inputs, outputs = arrays_for(workload, 0)
     want = evaluate(workload.dag, inputs)

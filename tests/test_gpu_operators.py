@@ -13,7 +13,6 @@ from grid_cases import (
     case,
     emulate,
     masked_add,
-    missing,
     need_cxx,
     program,
     sampled,
@@ -21,6 +20,7 @@ from grid_cases import (
     workload_case,
 )
 from helpers import check_compiled, expected, inputs
+from needs import missing
 from space_cases import BIG
 
 import autotune as at

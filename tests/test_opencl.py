@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from grid_cases import SMALL, case, masked_add, missing, program, sampled
+from grid_cases import SMALL, case, masked_add, program, sampled
 from helpers import inputs
+from needs import missing
 
 import autotune as at
 from autotune import targets

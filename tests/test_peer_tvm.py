@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from needs import imported
 from programs import FLOATING
 from test_cli_bench import SMALL
 
@@ -25,7 +26,7 @@ def computed(
     dag: ComputeDAG, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """By TVM, not tuned."""
-    tvm = pytest.importorskip("tvm")
+    tvm = imported("tvm")
     from autotune.peers.tvm_expression import tensors
 
     function = tvm.te.create_prim_func(tensors(dag)).with_attr("global_symbol", "main")
@@ -54,7 +55,7 @@ def test_stages_of_all_kinds_are_converted(name: str) -> None:
 def test_a_tuned_kernel_is_timed_in_a_process_of_its_own_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tvm")
+    imported("tvm")
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
     workload = ops.workload("matmul_bias_relu", {"m": 32, "n": 48, "k": 16})
     inputs, outputs = arrays_for(workload, 0)
