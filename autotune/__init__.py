@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from autotune.api import ops as ops
     from autotune.api import tune as tune
     from autotune.api import tune_suite as tune_suite
-    from autotune.crosscompile import Compiled as Compiled
-    from autotune.crosscompile import compile_for as compile_for
+    from autotune.building.cross_compile import Compiled as Compiled
+    from autotune.building.cross_compile import compile_for as compile_for
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
-    from autotune.loading import best as best
-    from autotune.loading import load as load
-    from autotune.runtime import Kernel as Kernel
+    from autotune.run.kernel import Kernel as Kernel
+    from autotune.run.loading import best as best
+    from autotune.run.loading import load as load
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
-    from autotune.suite_tuner import SuiteResult as SuiteResult
-    from autotune.suites import SuiteError as SuiteError
     from autotune.targets import TargetError as TargetError
-    from autotune.tuner import TuneResult as TuneResult
+    from autotune.tuning.suite_tuner import SuiteResult as SuiteResult
+    from autotune.tuning.suites import SuiteError as SuiteError
+    from autotune.tuning.tuner import TuneResult as TuneResult
     from kernels_db.errors import LogError as LogError
     from kernels_db.store import Log as Log
     from schedules import te as te
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "tune": ("autotune.api", "tune"),
     "tune_suite": ("autotune.api", "tune_suite"),
-    "load": ("autotune.loading", "load"),
-    "best": ("autotune.loading", "best"),
+    "load": ("autotune.run.loading", "load"),
+    "best": ("autotune.run.loading", "best"),
     "build": ("autotune.api", "build"),
-    "compile_for": ("autotune.crosscompile", "compile_for"),
-    "Compiled": ("autotune.crosscompile", "Compiled"),
+    "compile_for": ("autotune.building.cross_compile", "compile_for"),
+    "Compiled": ("autotune.building.cross_compile", "Compiled"),
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
     "Schedule": ("schedules.schedule", "Schedule"),
@@ -66,15 +66,15 @@ _EXPORTS = {
     "Target": ("schedules.model", "Target"),
     "Workload": ("schedules.model", "Workload"),
     "Log": ("kernels_db.store", "Log"),
-    "Kernel": ("autotune.runtime", "Kernel"),
-    "SuiteResult": ("autotune.suite_tuner", "SuiteResult"),
-    "TuneResult": ("autotune.tuner", "TuneResult"),
+    "Kernel": ("autotune.run.kernel", "Kernel"),
+    "SuiteResult": ("autotune.tuning.suite_tuner", "SuiteResult"),
+    "TuneResult": ("autotune.tuning.tuner", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
     "LogError": ("kernels_db.errors", "LogError"),
-    "SuiteError": ("autotune.suites", "SuiteError"),
+    "SuiteError": ("autotune.tuning.suites", "SuiteError"),
     "TargetError": ("autotune.targets", "TargetError"),
     "KernelNotFound": ("autotune.errors", "KernelNotFound"),
     "ScheduleError": ("schedules.errors", "ScheduleError"),

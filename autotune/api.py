@@ -15,9 +15,9 @@ from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 
 if TYPE_CHECKING:
-    from autotune.runtime import Kernel
-    from autotune.suite_tuner import SuiteProgress, SuiteResult
-    from autotune.tuner import Progress, TuneResult
+    from autotune.run.kernel import Kernel
+    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
+    from autotune.tuning.tuner import Progress, TuneResult
 
 
 def tune(
@@ -50,8 +50,8 @@ def tune(
 
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
     """
-    from autotune.tuner import TuneOptions
-    from autotune.tuner import tune as run
+    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
     workload = as_workload(program, params, dtype, layout, constant_weights)
@@ -82,7 +82,7 @@ def tune_suite(
 ) -> SuiteResult:
     """Tune many tasks under one budget of ``budget_s`` seconds, shared so that Σ weight · time falls fastest.
 
-    ``suite``: a suite file, ``FILE`` or ``FILE:NAME`` (see `autotune.suites`), or a list of
+    ``suite``: a suite file, ``FILE`` or ``FILE:NAME`` (see `autotune.tuning.suites`), or a list of
     programs, each a `Workload` (``at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})``) or tensors.
     ``weights``: how often each kernel runs; default: those of the file, else 1. ``trials``: new trials of
     each task at most.
@@ -91,10 +91,10 @@ def tune_suite(
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
     cannot be used. A task that cannot be tuned has an ``error`` in its result.
     """
-    from autotune import suites
-    from autotune.suite_tuner import SuiteTask
-    from autotune.suite_tuner import tune_suite as run
-    from autotune.tuner import TuneOptions
+    from autotune.tuning import suites
+    from autotune.tuning.suite_tuner import SuiteTask
+    from autotune.tuning.suite_tuner import tune_suite as run
+    from autotune.tuning.tuner import TuneOptions
     from kernels_db.store import Log
 
     if isinstance(suite, (str, os.PathLike)):
@@ -119,7 +119,7 @@ def tune_suite(
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:
     """Compile a schedule written by hand. Raises `CompileError`, or `TargetError` for a target whose
     instructions this CPU lacks."""
-    from autotune.kernels import kernel_of
+    from autotune.run.kernels import kernel_of
     from schedules.flops import count_flops
 
     goal = targets.parse(target, threads)

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.codegen import cxx
-from autotune.object_cache import refusal_of
+from autotune.building.object_cache import refusal_of
+from autotune.codegen.simt import cxx
 from autotune.settings import Settings
 
 
@@ -234,7 +234,7 @@ def torch() -> Finding:
 
 def cuda() -> Finding:
     """Whether kernels for NVIDIA GPUs can be compiled, and whether one can run them."""
-    from autotune.codegen import nvrtc
+    from autotune.codegen.simt import nvrtc
     from autotune.devices import select
 
     if not nvrtc.available():

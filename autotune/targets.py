@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.codegen import cxx
+from autotune.codegen.simt import cxx
 from autotune.settings import config_file
 from schedules.errors import AutotuneError
 from schedules.model import Target, digest
@@ -295,7 +295,7 @@ def machine() -> dict[str, str | int]:
     import numpy
 
     from autotune import __version__
-    from autotune.kernels import generator_version
+    from autotune.run.kernels import generator_version
 
     return {
         "cpu": _cpu_model(),

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune import resume, suites, targets
-from autotune.preparation import measurer
-from autotune.run_records import new_record
+from autotune import targets
 from autotune.search import policies
 from autotune.search.base import Result
+from autotune.tuning import resume, suites
+from autotune.tuning.preparation import measurer
+from autotune.tuning.run_records import new_record
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload

@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT))
 from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
-from autotune import suites  # noqa: E402
-from autotune.loading import load_workload  # noqa: E402
+from autotune.run.loading import load_workload  # noqa: E402
 from autotune.targets import machine  # noqa: E402
+from autotune.tuning import suites  # noqa: E402
 from autotune.workloads import param_text  # noqa: E402
 
 

@@ -98,7 +98,7 @@ def tests(o: argparse.Namespace) -> Result:
 
 def suite(o: argparse.Namespace, number: int) -> Result:
     """A share of the suite's tasks: each tuned for its part of the limit, then compared."""
-    from autotune.suites import read
+    from autotune.tuning.suites import read
 
     tasks = read(o.suite)[number :: o.parts]
     if not tasks:
@@ -108,7 +108,7 @@ def suite(o: argparse.Namespace, number: int) -> Result:
 
 def half(o: argparse.Namespace, name: str) -> Result:
     """The suite's tasks that memory bounds, in float16."""
-    from autotune.suites import read
+    from autotune.tuning.suites import read
 
     tasks = [t for t in read(o.suite) if t.workload.op in HALF[name]]
     if not tasks:
@@ -147,7 +147,7 @@ def kept(path: Path) -> dict[str, Result]:
 
 def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Result:
     import autotune as at
-    from autotune.loading import load_workload
+    from autotune.run.loading import load_workload
     from schedules import ops
     from schedules.ops import compulsory_bytes
 

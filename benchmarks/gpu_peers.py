@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from autotune.compare.peers.with_torch import operator
 from autotune.measure import random_inputs
-from autotune.peers.with_torch import operator
-from autotune.runtime import Kernel
+from autotune.run.kernel import Kernel
 from autotune.workloads import dtype_of
 from schedules.model import Workload
 

@@ -15,9 +15,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from autotune.building import build_object
-from autotune.codegen.compile import load_object
-from autotune.devices.cpu import FmaLoop
+from autotune.building.from_trace import build_object
+from autotune.codegen.llvm.compile import load_object
+from autotune.measure.cpu_peaks import FmaLoop
 from autotune.targets import detect
 from examples import handwritten
 from schedules.evaluate import evaluate

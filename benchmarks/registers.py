@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from autotune import targets
-from autotune.building import build_object
-from autotune.codegen.gridcode import GridCode
+from autotune.building.from_trace import build_object
+from autotune.building.grid_code import GridCode
 from autotune.devices.protocol import facts
 from autotune.search.evolutionary import model_features, model_matrix
 from cost_model.compiled import WORD, Compiled

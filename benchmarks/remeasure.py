@@ -23,8 +23,8 @@ from suite import commit
 from train_cost_model import HELD_OUT
 
 from autotune import targets
-from autotune.limits import waits_for_memory
-from autotune.preparation import measurer
+from autotune.measure.roofline import waits_for_memory
+from autotune.tuning.preparation import measurer
 from schedules.space import derive
 
 BUDGET_S = 60.0  # which limits of a candidate follow from

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from suite import commit
 
-from autotune.replay import Table, read, replay
+from autotune.search.simulate import Table, read, replay
 from autotune.targets import usable_cpus
 
 SEARCHES = ("random", "local", "evolutionary")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autotune import targets
-from autotune.codegen.columns import compile_columns
+from autotune.search.columns import compile_columns
 from autotune.search.evolutionary import model_features, model_matrix
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel

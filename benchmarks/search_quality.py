@@ -27,8 +27,9 @@ import train_cost_model
 from measured import Measured, read
 
 import autotune as at
-from autotune import preparation, suites, targets
+from autotune import targets
 from autotune.search import policies
+from autotune.tuning import preparation, suites
 from cost_model import pretrained
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive

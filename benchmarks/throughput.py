@@ -28,12 +28,14 @@ sys.path.insert(0, str(ROOT))
 
 from suite import commit  # noqa: E402
 
-from autotune import building, preparation, targets  # noqa: E402
+from autotune import targets  # noqa: E402
+from autotune.building import from_trace  # noqa: E402
 from autotune.cli.options import workload_of  # noqa: E402
-from autotune.codegen import compile as llvm  # noqa: E402
+from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
-from autotune.tuner import TuneOptions, tune  # noqa: E402
-from autotune.tuning import Progress  # noqa: E402
+from autotune.tuning import preparation  # noqa: E402
+from autotune.tuning.options import Progress  # noqa: E402
+from autotune.tuning.tuner import TuneOptions, tune  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
 from schedules.lower import lower  # noqa: E402
 from schedules.model import Target, Trace, Workload  # noqa: E402
@@ -97,7 +99,7 @@ def parts(workload: Workload, target: Target, traces: list[Trace]) -> dict[str, 
         for _ in range(3):
             s = timed("replay", lambda t=trace: Schedule.replay(workload.dag, t, target))
             func = timed("lower", lambda s=s: lower(s.nest))
-            module = timed("emit", lambda f=func: building._module(f, target))
+            module = timed("emit", lambda f=func: from_trace._module(f, target))
             timed("llvm", lambda m=module: llvm.compile_module(m.text, target))
         for name, seconds in least.items():
             total[name] += 1e3 * seconds / len(traces)

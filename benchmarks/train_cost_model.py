@@ -29,10 +29,10 @@ from measured import Measured, still_offered
 from measured import read as read_measured
 
 from autotune import targets
-from autotune.replay import Table, play
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.random import RandomSearch
+from autotune.search.simulate import Table, play
 from autotune.search.table import Sheet, TableSpace
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel

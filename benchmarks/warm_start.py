@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import autotune as at
-from autotune import preparation, targets
+from autotune import targets
 from autotune.measure.measurer import Measurer
+from autotune.tuning import preparation
 from kernels_db import Log
 from schedules.model import Trace
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 import autotune as at
-from autotune.codegen.compile import assembly
-from autotune.codegen.llvm import emit
+from autotune.codegen.llvm.compile import assembly
+from autotune.codegen.llvm.emit import emit
 from autotune.measure import Measurer
 from autotune.targets import detect, from_name, machine
 from kernels_db.records import NewRecord
@@ -291,7 +291,7 @@ def _code(page: Page, trace: Trace, target: Target) -> None:
     page.say("""
         ## 9. LLVM IR
 
-        `autotune/codegen/llvm.py` writes text with explicit vectors: unrolled loops are written out, a
+        `autotune/codegen/llvm/emit.py` writes text with explicit vectors: unrolled loops are written out, a
         small local buffer with constant indices ends up in registers. The reduction loop begins and ends
         so:
         """)

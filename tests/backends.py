@@ -9,9 +9,9 @@ from grid_cases import program
 from grid_cases import sampled as sampled_on_grid
 from helpers import execute, host, interpret
 
-from autotune.codegen import cxx, emulator
-from autotune.codegen.gridcode import grid_code
-from autotune.codegen.opencl import generate
+from autotune.building.grid_code import grid_code
+from autotune.codegen.simt import cxx, emulator
+from autotune.codegen.simt.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from schedules.dag import ComputeDAG

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen import cuda, cxx, emulator, nvrtc, opencl
-from autotune.codegen.gridcode import Array, GridCode, Launch, grid_code
+from autotune.building.grid_code import Array, GridCode, Launch, grid_code
+from autotune.codegen.simt import cuda, cxx, emulator, nvrtc, opencl
 from autotune.devices.cuda import CudaDevice, _ok
 from autotune.devices.protocol import Device
 from schedules.dag import ComputeDAG

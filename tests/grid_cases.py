@@ -13,7 +13,7 @@ from helpers import checker
 from needs import missing
 
 from autotune import targets
-from autotune.codegen import cxx, emulator
+from autotune.codegen.simt import cxx, emulator
 from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.model import Trace

@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 
-from autotune.codegen.compile import LoadedObject, compile_module, host_arch, load_object
-from autotune.codegen.entry import entry
-from autotune.runtime import Kernel
+from autotune.codegen.llvm.compile import LoadedObject, compile_module, host_arch, load_object
+from autotune.codegen.runtime.entry import entry
+from autotune.run.kernel import Kernel
 from schedules.dag import Axis, ComputeDAG, Stage, Tensor
 from schedules.expr import Const, Load, Var
 from schedules.ir import Buffer

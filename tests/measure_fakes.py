@@ -9,8 +9,8 @@ import os
 import time
 from math import prod
 
-from autotune.codegen import entry
-from autotune.codegen.compile import compile_module
+from autotune.codegen.llvm.compile import compile_module
+from autotune.codegen.runtime import entry
 from autotune.errors import CompileError
 from schedules import te
 from schedules.dag import ComputeDAG

@@ -11,7 +11,7 @@ import numpy as np
 from helpers import checker
 from space_expressions import OWN, REAL, Arrays, Draw
 
-from autotune.codegen.compile import host_arch
+from autotune.codegen.llvm.compile import host_arch
 from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.dtypes import DTYPES, HALF

@@ -17,10 +17,11 @@ from cli_runner import run
 from log_filler import fill, host
 
 import autotune as at
-from autotune import building, targets
-from autotune.interrupts import Interrupts
+from autotune import targets
+from autotune.building import from_trace
 from autotune.measure import memory
 from autotune.settings import database
+from autotune.tuning.interrupts import Interrupts
 from kernels_db import Log, NewRecord
 from schedules import ops, te
 from schedules.errors import ScheduleError
@@ -194,19 +195,19 @@ def test_a_factor_beyond_the_extent_still_computes(tmp_path: Path) -> None:
 
 def test_operations_count_copies() -> None:
     dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag
-    plain = building.operations(building.scheduled(dag, Trace(), host()).body, 16)
+    plain = from_trace.operations(from_trace.scheduled(dag, Trace(), host()).body, 16)
     inner = Trace((step("unroll", loop="c_k"),))
-    assert building.operations(building.scheduled(dag, inner, host()).body, 16) > 50 * plain / 2
+    assert from_trace.operations(from_trace.scheduled(dag, inner, host()).body, 16) > 50 * plain / 2
 
 
 def test_code_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     dag = ops.workload("matmul", {"m": 4, "n": 4, "k": 4}).dag
-    lines = building.emit_module(dag, Trace(), host()).text.count("\n")
-    monkeypatch.setattr(building, "MAX_LINES", 5)
+    lines = from_trace.emit_module(dag, Trace(), host()).text.count("\n")
+    monkeypatch.setattr(from_trace, "MAX_LINES", 5)
     with pytest.raises(ScheduleError, match=r"gives \d+ lines of code, more than 5; unroll fewer"):
-        building.build_object(dag, Trace(), host())
-    monkeypatch.setattr(building, "MAX_LINES", lines)
-    building.build_object(dag, Trace(), host())
+        from_trace.build_object(dag, Trace(), host())
+    monkeypatch.setattr(from_trace, "MAX_LINES", lines)
+    from_trace.build_object(dag, Trace(), host())
 
 
 @pytest.mark.parametrize("arch", ["skylake-avx512", "znver5", "nosuchcpu", "", 'a"b'])
@@ -274,7 +275,7 @@ def test_loading_imports_no_search_no_model_and_no_mapper(tmp_path: Path) -> Non
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     roots = {"xgboost", "sklearn", "scipy", "sqlalchemy", "alembic", "typer", "rich", "cost_model", "psutil"}
-    parts = {"autotune.search", "autotune.tuner", "autotune.measure", "schedules.space", "autotune.cli"}
+    parts = {"autotune.search", "autotune.tuning", "autotune.measure", "schedules.space", "autotune.cli"}
     loaded = json.loads(done.stdout)
     assert not [m for m in loaded if m.split(".")[0] in roots or any(m.startswith(p) for p in parts)]
 

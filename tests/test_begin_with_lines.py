@@ -15,7 +15,7 @@ from test_software_pipeline import shares
 from test_streaming import placed
 
 import autotune as at
-from autotune.codegen.llvm import emit
+from autotune.codegen.llvm.emit import emit
 from autotune.targets import detect
 from schedules import interp, ops, te
 from schedules.expr import Const, Load, Var, variables

@@ -13,7 +13,7 @@ import gpu_fakes as fakes
 import pytest
 from grid_cases import need_cxx
 
-from autotune.codegen import nvrtc
+from autotune.codegen.simt import nvrtc
 from autotune.devices import cuda
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +77,7 @@ COMPILER = """
 import dataclasses
 from autotune import building
 from autotune.codegen import cuda, emulator
-from autotune.codegen.gridcode import grid_code
+from autotune.building.grid_code import grid_code
 
 def build_object(dag, trace, target):
     if target.kind == "cpu":

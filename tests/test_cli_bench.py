@@ -14,9 +14,9 @@ from cli_runner import run
 from log_filler import fill, host
 from needs import imported
 
-from autotune.bench import Contender, DisagreementError, agree, arrays_for, compare
-from autotune.peers import PEERS, PeerError, peer
-from autotune.peers.with_numpy import EXPRESSIONS
+from autotune.compare.bench import Contender, DisagreementError, agree, arrays_for, compare
+from autotune.compare.peers import PEERS, PeerError, peer
+from autotune.compare.peers.with_numpy import EXPRESSIONS
 from autotune.targets import usable_cpu_set
 from autotune.workloads import as_workload
 from schedules import ops
@@ -187,7 +187,7 @@ def test_a_peer_that_computes_something_else_is_refused() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "absent", ("autotune.peers.absent", "no_such_library"))
+    monkeypatch.setitem(PEERS, "absent", ("autotune.compare.peers.absent", "no_such_library"))
     with pytest.raises(PeerError, match="not installed"):
         peer("absent")
     with pytest.raises(PeerError, match="known peers: numpy"):
@@ -226,7 +226,7 @@ def test_the_command_compares_the_stored_kernel(tmp_path: Path) -> None:
 def test_must_beat_decides_the_status(
     factor: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.bench import Comparison
+    from autotune.compare.bench import Comparison
 
     db = tmp_path / "t.db"
     fill(db, [("add", {"n": 64}, 1e-4)])
@@ -246,7 +246,7 @@ def test_must_beat_decides_the_status(
 def test_rounds_that_differ_are_said_to(
     peer_s: tuple[float, ...], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.bench import Comparison
+    from autotune.compare.bench import Comparison
 
     db = tmp_path / "t.db"
     fill(db, [("add", {"n": 64}, 1e-4)])
@@ -280,7 +280,7 @@ shapes = [[2, 2, 1, 1, 1]]
 
 
 def test_a_suite_counts_every_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.bench import Comparison
+    from autotune.compare.bench import Comparison
 
     file, db = tmp_path / "ops.toml", tmp_path / "t.db"
     file.write_text(SUITE)
@@ -306,7 +306,7 @@ def test_a_suite_counts_every_group_once(tmp_path: Path, monkeypatch: pytest.Mon
     ("name", "sizes"), [("quick", [65]), ("one", [64, 65, 66]), ("two", []), ("all", [64, 65, 66])]
 )
 def test_a_suite_is_picked_by_name(name: str, sizes: list[int], tmp_path: Path) -> None:
-    from autotune.suites import read
+    from autotune.tuning.suites import read
 
     (tmp_path / "ops.toml").write_text(SUITE)
     tasks = [t.workload for t in read(f"{tmp_path / 'ops.toml'}:{name}")]
@@ -357,13 +357,14 @@ def test_a_library_that_binds_us_to_one_cpu_binds_nothing_of_the_next_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As importing torch does where OMP_PROC_BIND is set."""
-    from autotune import bench, limits, peers
+    from autotune.compare import bench, peers
+    from autotune.measure import roofline
 
     file, db = tmp_path / "ops.toml", tmp_path / "t.db"
     file.write_text(SUITE)
     fill(db, [("add", {"n": n}, 1e-4) for n in (64, 65, 66)], host(2))
     cpus, seen = usable_cpu_set(), []
-    real = peers.peer, bench.compare, limits.limit_of
+    real = peers.peer, bench.compare, roofline.limit_of
 
     def binding(name: str) -> peers.Peer:
         os.sched_setaffinity(0, {min(cpus)})
@@ -379,7 +380,7 @@ def test_a_library_that_binds_us_to_one_cpu_binds_nothing_of_the_next_task(
 
     monkeypatch.setattr(peers, "peer", binding)
     monkeypatch.setattr(bench, "compare", compare)
-    monkeypatch.setattr(limits, "limit_of", limit_of)
+    monkeypatch.setattr(roofline, "limit_of", limit_of)
     try:
         ran = run("bench", "--suite", f"{file}:one", "--threads", "2", "--db", db, "--json")
     finally:

@@ -13,7 +13,7 @@ from cli_runner import run
 from log_filler import fill, host
 
 from autotune.cli.suite import _print as print_suite
-from autotune.suite_tuner import SuiteResult
+from autotune.tuning.suite_tuner import SuiteResult
 from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
 from kernels_db.records import NewRecord

@@ -86,9 +86,9 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
             found = Best(1e-3, 0.001024, 0.5, trace, "ab12") if best else None
             return TuneResult(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped)
 
-        module = ModuleType("autotune.tuner")
+        module = ModuleType("autotune.tuning.tuner")
         module.__dict__.update(tune=tune, TuneOptions=TuneOptions, Progress=Progress, TuneResult=TuneResult)
-        monkeypatch.setitem(sys.modules, "autotune.tuner", module)
+        monkeypatch.setitem(sys.modules, "autotune.tuning.tuner", module)
         return calls
 
     return install

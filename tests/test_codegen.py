@@ -12,9 +12,9 @@ import pytest
 from helpers import check_compiled, check_interpreted, execute, expected, host, inputs, same
 from programs import conv2d, make, matmul, max_pool, permute
 
-from autotune.building import build_object, emit_module
-from autotune.codegen import llvm
-from autotune.codegen.compile import assembly
+from autotune.building.from_trace import build_object, emit_module
+from autotune.codegen.llvm import emit
+from autotune.codegen.llvm.compile import assembly
 from autotune.errors import CompileError
 from schedules import ops, te
 from schedules.dag import ComputeDAG
@@ -206,7 +206,7 @@ def test_nothing_outside_arrays_is_touched(
     name: str, threads: int, stack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays and scratch end, or begin, at inaccessible pages; outputs start as NaN."""
-    monkeypatch.setattr(llvm, "STACK_BYTES", stack)
+    monkeypatch.setattr(emit, "STACK_BYTES", stack)
     program, do = SCHEDULES[name]
     dag = program()
     s = Schedule(dag)
@@ -380,4 +380,4 @@ def test_copies_of_an_unrolled_loop_do_not_use_up_the_stack() -> None:
         s.vectorize(s.split(s.loops(name)[-1], (None, 16))[1])
     text = emit_module(dag, s.trace, host()).text
     stack = [int(x) for x in re.findall(r"alloca \[(\d+) x float\]", text)]
-    assert 4 * sum(stack) <= llvm.MOST_STACK_BYTES and "getelementptr i8, ptr %scratch" in text
+    assert 4 * sum(stack) <= emit.MOST_STACK_BYTES and "getelementptr i8, ptr %scratch" in text

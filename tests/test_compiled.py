@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from needs import missing
 
-from autotune import resume, targets, tuner
-from autotune.building import build_object
-from autotune.codegen import nvrtc
-from autotune.codegen.gridcode import GridCode
+from autotune import targets
+from autotune.building.from_trace import build_object
+from autotune.building.grid_code import GridCode
+from autotune.codegen.simt import nvrtc
 from autotune.devices.protocol import facts
 from autotune.measure.results import Measurement
 from autotune.search.base import Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import create
+from autotune.tuning import resume, tuner
 from cost_model.compiled import LEAST, NAMES, Compiled
 from kernels_db.store import Log
 from schedules import ops

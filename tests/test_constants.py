@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import autotune as at
-from autotune import bundle
-from autotune.building import build_object
-from autotune.codegen.entry import shape_of
+from autotune.building import bundle
+from autotune.building.from_trace import build_object
+from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError, CompileError
-from autotune.kernels import kernel_of
-from autotune.loading import describe, tune_command
 from autotune.measure import Measurer, Options
+from autotune.run.kernels import kernel_of
+from autotune.run.loading import describe, tune_command
 from autotune.workloads import as_workload, with_constants
 from schedules import ops
 from schedules.constants import split_constants

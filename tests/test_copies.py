@@ -14,9 +14,9 @@ import pytest
 
 import autotune as at
 from autotune import te
-from autotune.kernels import default_kernel
+from autotune.run.kernels import default_kernel
 from autotune.targets import parse
-from autotune.tuner import TuneResult
+from autotune.tuning.tuner import TuneResult
 from schedules.model import Trace, Workload
 
 WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]

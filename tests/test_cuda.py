@@ -11,9 +11,9 @@ from needs import imported
 
 import autotune as at
 from autotune import targets
-from autotune.codegen import nvrtc
-from autotune.codegen.cuda import generate
-from autotune.codegen.gridcode import grid_code
+from autotune.building.grid_code import grid_code
+from autotune.codegen.simt import nvrtc
+from autotune.codegen.simt.cuda import generate
 from autotune.devices import select
 from autotune.devices.object import DeviceObject
 from schedules import ops

@@ -18,13 +18,13 @@ from grid_cases import TARGET, Case, case, need_cxx, program, sampled
 from needs import imported
 
 import autotune as at
-from autotune import device_arrays
-from autotune.codegen import cuda as cuda_c
-from autotune.device_kernel import DeviceKernel
+from autotune.codegen.simt import cuda as cuda_c
 from autotune.devices import cuda
 from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject
 from autotune.devices.protocol import DeviceError
+from autotune.run import device_arrays
+from autotune.run.device_kernel import DeviceKernel
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Workload

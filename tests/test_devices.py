@@ -28,8 +28,8 @@ from needs import missing
 
 import autotune as at
 from autotune import targets
-from autotune.codegen import cxx, nvrtc
-from autotune.codegen.gridcode import MAGIC
+from autotune.building.grid_code import MAGIC
+from autotune.codegen.simt import cxx, nvrtc
 from autotune.devices import cuda, nvml, opencl, pycuda, select
 from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject, give_back

@@ -12,9 +12,9 @@ from needs import missing
 
 import autotune as at
 from autotune import targets
-from autotune.building import build_object
-from autotune.codegen import nvrtc
-from autotune.codegen.compile import load_object
+from autotune.building.from_trace import build_object
+from autotune.codegen.llvm.compile import load_object
+from autotune.codegen.simt import nvrtc
 from autotune.devices import select
 from schedules.model import Target
 from schedules.schedule import Schedule

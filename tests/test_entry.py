@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from kernel_cases import add_loaded, add_text, buffer, target
 
-from autotune.codegen import entry
-from autotune.codegen.compile import compile_module, load_object
+from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.runtime import entry
 from schedules.expr import Hole
 from schedules.ir import Buffer
 

@@ -16,16 +16,17 @@ from needs import imported, missing
 from space_cases import target
 
 import autotune as at
-from autotune import limits, targets
-from autotune.bench import agree, arrays_for
-from autotune.building import emit_module
-from autotune.codegen import cuda, emulator
-from autotune.codegen.compile import assembly
-from autotune.codegen.gridcode import grid_code
-from autotune.codegen.opencl import generate
+from autotune import targets
+from autotune.building.from_trace import emit_module
+from autotune.building.grid_code import grid_code
+from autotune.codegen.llvm.compile import assembly
+from autotune.codegen.simt import cuda, emulator
+from autotune.codegen.simt.opencl import generate
+from autotune.compare.bench import agree, arrays_for
+from autotune.compare.peers import peer as find_peer
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
-from autotune.peers import peer as find_peer
+from autotune.measure import roofline
 from schedules import expr as E
 from schedules import interp, ops, te
 from schedules.dag import ComputeDAG
@@ -386,11 +387,11 @@ def test_peers_agree_though_they_round_more_often(peer: str, op: str) -> None:
 def test_the_limit_of_a_product_is_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    class Loop(limits.cpu.FmaLoop):
+    class Loop(roofline.cpu.FmaLoop):
         def __init__(self, target: Target, dtype: str) -> None:
             asked.append(dtype)
             super().__init__(target, dtype)
 
-    monkeypatch.setattr(limits.cpu, "FmaLoop", Loop)
-    limit = limits.limit_of(ops.workload("matmul", {"m": 64, "n": 64, "k": 512}, "float16"), target(1, 32))
+    monkeypatch.setattr(roofline.cpu, "FmaLoop", Loop)
+    limit = roofline.limit_of(ops.workload("matmul", {"m": 64, "n": 64, "k": 512}, "float16"), target(1, 32))
     assert limit is not None and limit() > 0 and asked == ["float32"]

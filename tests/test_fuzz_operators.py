@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from space_cases import Case, random_case, target
 
-from autotune.building import emit_module
-from autotune.codegen.compile import compile_module, load_object
+from autotune.building.from_trace import emit_module
+from autotune.codegen.llvm.compile import compile_module, load_object
 from autotune.measure.arena import Arena, Param
 from schedules import interp
 from schedules.lower import lower

@@ -14,7 +14,7 @@ from grid_cases import TARGET, need_cxx, program
 from space_cases import random_case
 from test_fuzz_operators import Wrong, sweep
 
-from autotune.codegen import cuda, emulator, nvrtc
+from autotune.codegen.simt import cuda, emulator, nvrtc
 from schedules.model import Trace
 from schedules.space import derive
 

@@ -13,9 +13,10 @@ import pytest
 from grid_cases import TARGET, Case, case, masked_add, need_cxx, program, sampled
 from test_grid import count, without
 
-from autotune.codegen import cuda, emulator, launcher
-from autotune.codegen.compile import link
-from autotune.codegen.gridcode import GridCode, Launch, grid_code
+from autotune.building.grid_code import GridCode, Launch, grid_code
+from autotune.codegen.llvm.compile import link
+from autotune.codegen.runtime import launcher
+from autotune.codegen.simt import cuda, emulator
 from schedules import te
 from schedules.interp import InterpError
 from schedules.interp_grid import run_grid

@@ -25,7 +25,7 @@ from space_cases import BIG
 
 import autotune as at
 from autotune import targets
-from autotune.codegen import cuda, emulator, nvrtc
+from autotune.codegen.simt import cuda, emulator, nvrtc
 from schedules import ops, te
 from schedules.ir import Alloc, nbytes, walk
 from schedules.schedule import Schedule

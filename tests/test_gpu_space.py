@@ -7,7 +7,7 @@ import pytest
 from grid_cases import TARGET, Case, case, emulate, program, sampled, space, workload_case
 
 from autotune import targets
-from autotune.codegen import cuda
+from autotune.codegen.simt import cuda
 from schedules import ops, te
 from schedules.expr import Const
 from schedules.ir import Alloc, Loop, blocks, walk

@@ -12,7 +12,7 @@ import pytest
 from grid_cases import TARGET, case, need_cxx, program, sampled
 from helpers import check_compiled, expected, inputs
 
-from autotune.codegen import cuda, emulator, opencl
+from autotune.codegen.simt import cuda, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
 from schedules.evaluate import evaluate

@@ -18,7 +18,7 @@ from helpers import expected, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.codegen import cuda, nvrtc
+from autotune.codegen.simt import cuda, nvrtc
 from schedules import expr as E
 from schedules import te
 from schedules.dag import ComputeDAG

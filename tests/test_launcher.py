@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.codegen import launcher
+from autotune.codegen.runtime import launcher
 
 POINTERS = ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))
 DRIVER = ctypes.CFUNCTYPE(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from autotune.bench import collector_off
-from autotune.devices import cpu, special
-from autotune.limits import WARM_RUNS, limit_of, outgrows_caches, waits_for_memory, warm_runs
+from autotune.compare.bench import collector_off
+from autotune.measure import cpu_peaks, special
+from autotune.measure.roofline import WARM_RUNS, limit_of, outgrows_caches, waits_for_memory, warm_runs
 from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.workloads import as_workload
 from schedules import ops, te
@@ -89,8 +89,8 @@ def test_the_bandwidth_is_of_what_the_operator_does(
         return rates[mode]
 
     slower = iter((9, 8, 9, 1, 7, 5, 4, 2))  # arrays are in no cache in a round's first three
-    monkeypatch.setattr(cpu, "MemoryLoop", Loop)
-    monkeypatch.setattr(cpu, "bandwidth", bandwidth)
+    monkeypatch.setattr(cpu_peaks, "MemoryLoop", Loop)
+    monkeypatch.setattr(cpu_peaks, "bandwidth", bandwidth)
     workload = ops.workload(op, params)
     limit = limit_of(workload, detect(threads=1), memory_afresh=True)
     once = limit_of(workload, detect(threads=1))
@@ -144,8 +144,8 @@ def test_loops_that_ran_one_after_the_other_are_not_twice_as_fast() -> None:
             time.sleep(0.02)
         return time.perf_counter() - begin
 
-    assert 0.02 <= cpu.Together([job]).seconds()
-    assert cpu.Together([job, job]).seconds() >= 0.04
+    assert 0.02 <= cpu_peaks.Together([job]).seconds()
+    assert cpu_peaks.Together([job, job]).seconds() >= 0.04
 
 
 @pytest.mark.skipif(not usable_cpu_set(), reason="this system does not tell CPUs")
@@ -158,7 +158,7 @@ def test_loops_keep_the_cpus_of_when_they_were_made() -> None:
         seen.append(usable_cpu_set())
         return 0.0
 
-    both = cpu.Together([job, job])
+    both = cpu_peaks.Together([job, job])
     with on_cpus(frozenset([min(cpus)])):
         both.seconds()
     assert seen == [cpus] * 4
@@ -166,7 +166,7 @@ def test_loops_keep_the_cpus_of_when_they_were_made() -> None:
 
 def test_a_memory_loop_is_gone_with_its_last_reference() -> None:
     with collector_off():
-        loop = cpu.MemoryLoop(detect(threads=2), "copy", 1 << 16)
+        loop = cpu_peaks.MemoryLoop(detect(threads=2), "copy", 1 << 16)
         arrays = weakref.ref(loop._arrays[0][0])
         del loop
         for _ in range(100):  # the threads end in a moment

@@ -13,10 +13,12 @@ from grid_cases import need_cxx
 from log_filler import Entry, fill, host
 
 import autotune as at
-from autotune import building, kernels, targets
-from autotune.codegen import emulator
+from autotune import targets
+from autotune.building import from_trace
+from autotune.codegen.simt import emulator
 from autotune.devices import select
 from autotune.devices.emulated import EmulatedDevice
+from autotune.run import kernels
 from autotune.workloads import as_workload, with_constants
 from kernels_db import NewRecord
 from schedules import ops
@@ -263,10 +265,10 @@ def test_another_nvrtc_compiles_again_and_without_one_the_last_object_is_taken(
 
     def build(dag: at.ComputeDAG, trace: at.Trace, target: Target) -> bytes:
         built.append(target.arch)
-        return emulator.build(building.grid_program(dag, trace, target))
+        return emulator.build(from_trace.grid_program(dag, trace, target))
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(building, "build_object", build)
+    monkeypatch.setattr(from_trace, "build_object", build)
     monkeypatch.setattr(select, "device", lambda kind: EmulatedDevice())
     workload = ops.workload("matmul", SHAPE)
 

@@ -13,8 +13,8 @@ from log_cases import fill as fill_copies
 from log_filler import host
 
 import autotune as at
-from autotune import resume
-from autotune.verify import verify
+from autotune.tuning import resume
+from autotune.tuning.recheck import verify
 from kernels_db import Log, LogError, MergeResult, NewRecord, exchange, t4, transfer
 from kernels_db.exchange import line, seal
 from schedules import ops

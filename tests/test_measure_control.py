@@ -11,10 +11,10 @@ import pytest
 from helpers import checker
 
 from autotune import targets
-from autotune.devices.cpu import Reference
 from autotune.measure import Control, Measurer, Options, protocol, worker
 from autotune.measure.arena import Arena, Param
 from autotune.measure.control import CHOICE
+from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.workloads import as_workload
 from schedules.model import Target, Trace

@@ -10,8 +10,7 @@ import measure_fakes as fakes
 import pytest
 
 from autotune import targets
-from autotune.devices import cpu
-from autotune.measure import Control, Measurement, Measurer, Options, control
+from autotune.measure import Control, Measurement, Measurer, Options, control, cpu_peaks
 from autotune.measure.control import ControlKeeper
 from autotune.measure.protocol import SLOWEST
 
@@ -68,7 +67,7 @@ def keeper(machine: Machine) -> ControlKeeper:
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> tuple[Machine, ControlKeeper]:
     monkeypatch.setattr(control, "CHOICE", 2)
-    monkeypatch.setattr(cpu, "PAUSE_S", 0.0)
+    monkeypatch.setattr(cpu_peaks, "PAUSE_S", 0.0)
     machine = Machine()
     kept = keeper(machine)
     assert kept.choose({x.decode(): (s, x) for x, s in SECONDS.items()}) == SECONDS[b"control"]
@@ -169,7 +168,7 @@ def test_what_it_normally_takes_is_the_median_of_spells_without_their_beginnings
 ) -> None:
     """A core that was idle clocks higher for some milliseconds; one spell is of a quiet moment, one of a busy
     one."""
-    monkeypatch.setattr(cpu, "PAUSE_S", 0.0)
+    monkeypatch.setattr(cpu_peaks, "PAUSE_S", 0.0)
     spells = iter([1.0, 0.8, 1.01, 1.7, 1.02])
 
     def in_turns(objects: list[bytes], rounds: int, repeats: int) -> list[Measurement]:
@@ -177,7 +176,7 @@ def test_what_it_normally_takes_is_the_median_of_spells_without_their_beginnings
         slower = next(spells)
         times, spent = [], 0.0
         for _ in range(repeats):
-            times.append(1e-3 * slower * (1.0 if spent > 0.99 * cpu.HEAT_S else 0.9))
+            times.append(1e-3 * slower * (1.0 if spent > 0.99 * cpu_peaks.HEAT_S else 0.9))
             spent += 1e-3
         return [Measurement("ok", times_s=tuple(times), time_s=min(times))]
 
@@ -190,7 +189,7 @@ def test_what_it_normally_takes_is_the_median_of_what_it_took(chosen: tuple[Mach
     machine, kept = chosen
     machine.child = Place({b"control": 1.2})
     kept.settle()
-    for _ in range(cpu.SPELLS - 1):
+    for _ in range(cpu_peaks.SPELLS - 1):
         kept.heard(0.8)
     assert kept.control is not None and kept.control.seconds == 1e-3
     kept.heard(None)
@@ -239,13 +238,13 @@ def test_a_new_process_has_the_witnesses_tell_what_the_control_takes(monkeypatch
 
 
 def test_the_nominal_speed_of_the_reference_is_that_of_most_spells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "PAUSE_S", 0.0)
-    reference = cpu.Reference(targets.detect(1), nominal_s=1.0, runs=100)
+    monkeypatch.setattr(cpu_peaks, "PAUSE_S", 0.0)
+    reference = cpu_peaks.Reference(targets.detect(1), nominal_s=1.0, runs=100)
     spells = iter([3.0, 2.0, 3.1, 5.0, 2.9])
     now = [0.0]
 
     def heat(runs: int) -> float:
-        assert runs * cpu.LOOP_S == pytest.approx(100 * cpu.HEAT_S)
+        assert runs * cpu_peaks.LOOP_S == pytest.approx(100 * cpu_peaks.HEAT_S)
         now[0] = next(spells)
         return 0.0
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.devices import cpu
-from autotune.measure import Measurer, Options, protocol
+from autotune.measure import Measurer, Options, cpu_peaks, protocol
 from autotune.measure.results import Nominal
 
 OPTIONS = Options()
@@ -178,36 +177,42 @@ def test_an_unsteady_machine_gets_more_rounds_and_keeps_its_ranking() -> None:
 
 def test_the_peaks_of_this_machine() -> None:
     target = targets.detect(1)
-    single, double = cpu.peak_flops(target, "float32", 3), cpu.peak_flops(target, "float64", 3)
+    single, double = cpu_peaks.peak_flops(target, "float32", 3), cpu_peaks.peak_flops(target, "float64", 3)
     assert 1e9 < double < single < 1e12
-    assert cpu.peak_flops(target, "float32", 3) == single  # kept
-    for mode in cpu.MODES:
-        assert 1e8 < cpu.bandwidth(target, mode, 1 << 14, 2) < 1e13
+    assert cpu_peaks.peak_flops(target, "float32", 3) == single  # kept
+    for mode in cpu_peaks.MODES:
+        assert 1e8 < cpu_peaks.bandwidth(target, mode, 1 << 14, 2) < 1e13
     with pytest.raises(ValueError, match="read, copy, stream, triad"):
-        cpu.bandwidth(target, "write")
+        cpu_peaks.bandwidth(target, "write")
     with pytest.raises(ValueError, match="float32 or float64"):
-        cpu.peak_flops(target, "int32")
-    assert cpu.level_bytes(target, 1) < cpu.level_bytes(target, 1 << 40) == 1 << 28
+        cpu_peaks.peak_flops(target, "int32")
+    assert cpu_peaks.level_bytes(target, 1) < cpu_peaks.level_bytes(target, 1 << 40) == 1 << 28
     host = replace(target, limits=(("l1_bytes", 1 << 15), ("l2_bytes", 1 << 20), ("l3_bytes", 480 << 20)))
-    assert [cpu.level_bytes(host, n) for n in (1 << 15, 1 << 19, 16 << 20)] == [1 << 14, 1 << 19, 16 << 20]
-    assert cpu.roofline_seconds(target, 2e9, 1, 1) == pytest.approx(2e9 / cpu.peak_flops(target))
+    assert [cpu_peaks.level_bytes(host, n) for n in (1 << 15, 1 << 19, 16 << 20)] == [
+        1 << 14,
+        1 << 19,
+        16 << 20,
+    ]
+    assert cpu_peaks.roofline_seconds(target, 2e9, 1, 1) == pytest.approx(2e9 / cpu_peaks.peak_flops(target))
 
 
 def test_the_loop_of_a_tile_computes_one() -> None:
-    loop = cpu.TileLoop(targets.detect(1))
-    assert loop.flops == 2 * cpu.STEPS * loop._arrays[-1].size
+    loop = cpu_peaks.TileLoop(targets.detect(1))
+    assert loop.flops == 2 * cpu_peaks.STEPS * loop._arrays[-1].size
     assert loop.seconds(2) > 0  # products of ones, added to ones
-    assert np.array_equal(loop._arrays[-1], np.full_like(loop._arrays[-1], 1 + 2 * cpu.STEPS))
+    assert np.array_equal(loop._arrays[-1], np.full_like(loop._arrays[-1], 1 + 2 * cpu_peaks.STEPS))
 
 
 def test_the_bandwidth_loops_compute_what_they_say() -> None:
     target = targets.detect(1)
-    n = 4 * 8 * cpu.vector_lanes(target, "float32")
+    n = 4 * 8 * cpu_peaks.vector_lanes(target, "float32")
     rng = np.random.default_rng(0)
     for mode, shapes in (("read", (n, n // 4)), ("copy", (n, n)), ("stream", (n, n)), ("triad", (n, n, n))):
         params = [(f"P{i}", (s,), "float32") for i, s in enumerate(shapes)]
-        loaded = cpu.load_loop(cpu._stream_text(mode, n, cpu.vector_lanes(target, "float32")), params, target)
-        arrays = [cpu._aligned(s) for s in shapes]  # as streaming stores need
+        loaded = cpu_peaks.load_loop(
+            cpu_peaks._stream_text(mode, n, cpu_peaks.vector_lanes(target, "float32")), params, target
+        )
+        arrays = [cpu_peaks._aligned(s) for s in shapes]  # as streaming stores need
         for a in arrays:
             a[:] = rng.standard_normal(a.shape)
         loaded.bench([a.ctypes.data for a in arrays], 1)

@@ -9,9 +9,9 @@ import pytest
 from cli_runner import run
 from log_cases import TARGETS, copy_of
 
-from autotune import metrics
 from autotune.search.expectation import GAIN, LEAST, Expectation
-from autotune.tuner import TuneOptions, tune
+from autotune.tuning import prediction_quality
+from autotune.tuning.tuner import TuneOptions, tune
 from kernels_db import Log, NewRecord
 from schedules.model import Step, Trace
 from tests.search_table import FormulaSpace
@@ -30,7 +30,10 @@ def add(log: Log, scores: list[float], times: list[float], model: str, statuses:
     begun = log.start_run(WORKLOAD, TARGET, {}, seed=0)
     for i, (score, t) in enumerate(zip(scores, times, strict=True)):
         trace = Trace((Step("made up", (("i", i), ("model", model))),))
-        facts = {metrics.PREDICTED: {model: score}, "seconds": {"search": 0.5, "build": 1.0, "run": "?"}}
+        facts = {
+            prediction_quality.PREDICTED: {model: score},
+            "seconds": {"search": 0.5, "build": 1.0, "run": "?"},
+        }
         log.add(NewRecord(begun.uid, i, "s", trace, statuses, times_s=(t,), environment=facts))
 
 
@@ -38,7 +41,7 @@ def test_predictions_are_held_against_measurements(log: Log) -> None:
     times = [1.0 + i for i in range(40)]
     add(log, [1 / t for t in times], times, "model")
     add(log, times, times, "prior")  # prefers the slowest
-    found = metrics.of_log(log)
+    found = prediction_quality.of_log(log)
     within, by = found["predictions"]["within_task"], found["predictions"]["by_task"]
     assert within["pairwise"] == within["top1"] == within["top5"] == within["recall30"] == 1
     assert within["rmse"] == pytest.approx(0, abs=1e-9) and within["candidates"] == 40
@@ -51,19 +54,19 @@ def test_predictions_are_held_against_measurements(log: Log) -> None:
 def test_failures_and_few_trials_say_nothing(log: Log) -> None:
     add(log, [1.0] * 4, [1.0, 2.0, 3.0, 4.0], "model")
     add(log, [1.0] * 20, [1.0] * 20, "prior", statuses="crash")
-    assert metrics.of_log(log)["predictions"] == {}
+    assert prediction_quality.of_log(log)["predictions"] == {}
 
 
 def test_numbers_of_any_size_are_no_harm(log: Log) -> None:
     """A log keeps integers that no float can hold."""
     begun = log.start_run(WORKLOAD, TARGET, {}, seed=0)
-    for i in range(metrics.LEAST):
-        facts = {metrics.PREDICTED: {"model": 10**400}, "seconds": {"search": 10**400, "run": 1.0}}
+    for i in range(prediction_quality.LEAST):
+        facts = {prediction_quality.PREDICTED: {"model": 10**400}, "seconds": {"search": 10**400, "run": 1.0}}
         trace = Trace((Step("made up", (("i", i),)),))
         log.add(NewRecord(begun.uid, i, "s", trace, "ok", times_s=(1.0,), environment=facts))
-    found = metrics.of_log(log)
+    found = prediction_quality.of_log(log)
     assert found["predictions"] == {} and found["seconds"]["search"] == 0.0
-    assert found["seconds"]["run"] == float(metrics.LEAST)
+    assert found["seconds"]["run"] == float(prediction_quality.LEAST)
 
 
 def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
@@ -76,13 +79,13 @@ def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
         peak=lambda: PEAK_S,
     )
     plain, *records = sorted(log.records(kind="trial"), key=lambda r: r.trial)
-    assert metrics.PREDICTED not in plain.environment
-    assert [set(r.environment[metrics.PREDICTED]) for r in records] == [{"analytic"}] * 16 + [
+    assert prediction_quality.PREDICTED not in plain.environment
+    assert [set(r.environment[prediction_quality.PREDICTED]) for r in records] == [{"analytic"}] * 16 + [
         {"analytic", "model"}
     ] * 32
     assert [r.environment["round"] for r in records] == [0] * 16 + [1] * 16 + [2] * 16
     assert seen[-1].pairwise is not None and 0 <= seen[-1].pairwise <= 1
-    found = metrics.of_log(log)
+    found = prediction_quality.of_log(log)
     assert found["predictions"]["within_task"]["candidates"] == 32
     assert found["predictions"]["analytic"]["pairwise"] > 0.6
     assert found["seconds"]["search"] > 0

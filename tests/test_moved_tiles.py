@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import target
 
-from autotune.codegen import cuda
+from autotune.codegen.simt import cuda
 from schedules import interp, te
 from schedules.dag import ComputeDAG
 from schedules.lower import lower

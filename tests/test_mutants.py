@@ -11,9 +11,9 @@ import pytest
 from helpers import check_compiled, check_interpreted, expected, host, inputs
 from programs import argmax, conv2d, flat, make, matmul, matmul_relu
 
-from autotune.codegen.llvm_expr import Expressions
-from autotune.codegen.llvm_store import Stores
-from autotune.codegen.llvm_types import Value
+from autotune.codegen.llvm.expr import Expressions
+from autotune.codegen.llvm.store import Stores
+from autotune.codegen.llvm.types import Value
 from schedules import affine, lower, regions
 from schedules import expr as E
 from schedules.dag import ComputeDAG

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from space_cases import target
 
 import autotune as at
-from autotune.codegen import emulator
+from autotune.codegen.simt import emulator
 from schedules import expr as E
 from schedules import ops
 from schedules.dag import ComputeDAG

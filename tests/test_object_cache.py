@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.object_cache import MAGIC, ObjectCache, key
+from autotune.building.object_cache import MAGIC, ObjectCache, key
 
 K1, K2, K3 = ("0123456789abcdef" * 2, "f" * 32, "a" * 32)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from programs import attended
 from random_schedules import random_step
 
-from autotune.codegen import emulator
+from autotune.codegen.simt import emulator
 from schedules import expr as E
 from schedules import te
 from schedules.dag import ComputeDAG

@@ -18,9 +18,9 @@ from needs import missing
 
 import autotune as at
 from autotune import targets
-from autotune.codegen.gridcode import GridCode, grid_code
-from autotune.codegen.opencl import OPENCL, generate
-from autotune.codegen.simt import Generated
+from autotune.building.grid_code import GridCode, grid_code
+from autotune.codegen.simt.emit import Generated
+from autotune.codegen.simt.opencl import OPENCL, generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from schedules import te

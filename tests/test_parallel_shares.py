@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.codegen.llvm_driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
+from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from schedules.ir import Buffer
 
 THREAD_BYTES = 64  # of scratch memory, by which the body tells who runs it

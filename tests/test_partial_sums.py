@@ -19,7 +19,7 @@ from random_schedules import random_schedule
 from space_cases import target
 
 import autotune as at
-from autotune.codegen import emulator
+from autotune.codegen.simt import emulator
 from schedules import expr as E
 from schedules import lower, ops, simt, te
 from schedules.dag import ComputeDAG

@@ -9,8 +9,8 @@ from helpers import check_compiled, check_interpreted, expected, host, inputs
 from hypothesis import assume, given, settings
 from programs import make
 
-from autotune.building import build_object, scheduled
-from autotune.codegen.compile import load_object
+from autotune.building.from_trace import build_object, scheduled
+from autotune.codegen.llvm.compile import load_object
 from schedules import expr as E
 from schedules import ops, te
 from schedules.dag import ComputeDAG

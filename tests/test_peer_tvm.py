@@ -12,8 +12,8 @@ from needs import imported
 from programs import FLOATING
 from test_cli_bench import SMALL
 
-from autotune.bench import agree, arrays_for
-from autotune.peers import peer
+from autotune.compare.bench import agree, arrays_for
+from autotune.compare.peers import peer
 from schedules import ops
 from schedules.dag import ComputeDAG
 from schedules.evaluate import evaluate
@@ -27,7 +27,7 @@ def computed(
 ) -> list[np.ndarray]:
     """By TVM, not tuned."""
     tvm = imported("tvm")
-    from autotune.peers.tvm_expression import tensors
+    from autotune.compare.peers.tvm_expression import tensors
 
     function = tvm.te.create_prim_func(tensors(dag)).with_attr("global_symbol", "main")
     arrays: list[Any] = [tvm.runtime.tensor(a) for a in (*inputs, *outputs)]

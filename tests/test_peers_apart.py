@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.bench import Contender, agree, arrays_for, compare
-from autotune.peers import PEERS, PeerError, Prepared
-from autotune.peers.apart import _RESULT, _STOP, _serve, prepare_apart
-from autotune.peers.with_numpy_best import environments
+from autotune.compare.bench import Contender, agree, arrays_for, compare
+from autotune.compare.peers import PEERS, PeerError, Prepared
+from autotune.compare.peers.apart import _RESULT, _STOP, _serve, prepare_apart
+from autotune.compare.peers.with_numpy_best import environments
 from schedules import ops
 
 WORKLOAD = ops.workload("matmul", {"m": 5, "n": 7, "k": 3})

@@ -9,7 +9,7 @@ import pytest
 from space_cases import target
 
 import autotune as at
-from autotune.codegen.llvm import emit
+from autotune.codegen.llvm.emit import emit
 from autotune.targets import detect
 from schedules import interp, ops, te
 from schedules.expr import Const, Var

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from space_cases import target
 
-from autotune import transfer
-from autotune.resume import DECISIONS
 from autotune.search.evolutionary import model_features
 from autotune.search.policies import create
-from autotune.tuning import TuneOptions
+from autotune.tuning import neighbours
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.resume import DECISIONS
 from cost_model import features as F
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel
@@ -170,7 +170,7 @@ def test_a_draft_asks_a_booster_about_what_the_estimate_puts_first() -> None:
 
 
 def test_the_prior_is_not_loaded_without_a_search() -> None:
-    code = "import autotune.loading, sys; assert not {'xgboost', 'cost_model'} & set(sys.modules)"
+    code = "import autotune.run.loading, sys; assert not {'xgboost', 'cost_model'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -270,19 +270,19 @@ def test_neighbours_are_the_nearest_tasks_of_the_operator(log: Log) -> None:
         fill(log, matmul(m), goal)
     fill(log, ops.workload("softmax", {"m": 64, "n": 64}), goal)
     space = derive(matmul(80).dag, goal)
-    found = transfer.neighbours(log, matmul(80), goal, space, TuneOptions())
+    found = neighbours.neighbours(log, matmul(80), goal, space, TuneOptions())
     assert found is not None and found.feature_names == model_features(space)
     assert found.tasks == (0, 1, 2) and len(found) == 90  # not the farthest, nor another operator
-    nearest = transfer.neighbours(log, matmul(1 << 13), goal, space, TuneOptions())
+    nearest = neighbours.neighbours(log, matmul(1 << 13), goal, space, TuneOptions())
     assert nearest is not None
     for options in (TuneOptions(model="scratch"), TuneOptions(search="random")):
-        assert transfer.neighbours(log, matmul(80), goal, space, options) is None
+        assert neighbours.neighbours(log, matmul(80), goal, space, options) is None
 
 
 def test_a_task_does_not_neighbour_itself_and_no_log_teaches_nothing(log: Log) -> None:
     goal = target()
     space = fill(log, matmul(64), goal)
-    assert transfer.neighbours(log, matmul(64), goal, space, TuneOptions()) is None
+    assert neighbours.neighbours(log, matmul(64), goal, space, TuneOptions()) is None
 
 
 def test_what_cannot_be_read_of_other_tasks_teaches_nothing(log: Log) -> None:
@@ -297,11 +297,11 @@ def test_what_cannot_be_read_of_other_tasks_teaches_nothing(log: Log) -> None:
         con.execute("UPDATE workload SET json = '{\"version\":99}' WHERE digest IN (?, ?)", digests)
         con.execute("UPDATE target SET json = '{}' WHERE digest = ?", (newer.digest,))
         con.execute("UPDATE record SET environment = '[' WHERE workload = ?", (matmul(128).digest,))
-    found = transfer.neighbours(log, matmul(80), goal, space, TuneOptions())
+    found = neighbours.neighbours(log, matmul(80), goal, space, TuneOptions())
     assert found is not None and len(found) == 30  # of 64 x 64 x 64
 
 
 def test_distance_counts_doublings() -> None:
-    assert transfer.distance({"m": 63, "layout": "NHWC"}, {"m": 127, "layout": "NHWC"}) == pytest.approx(1)
-    assert transfer.distance({"layout": "NHWC"}, {"layout": "NCHW"}) == 4
-    assert transfer.distance({"m": 7}, {"m": 7}) == 0
+    assert neighbours.distance({"m": 63, "layout": "NHWC"}, {"m": 127, "layout": "NHWC"}) == pytest.approx(1)
+    assert neighbours.distance({"layout": "NHWC"}, {"layout": "NCHW"}) == 4
+    assert neighbours.distance({"m": 7}, {"m": 7}) == 0

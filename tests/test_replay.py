@@ -15,11 +15,11 @@ import pytest
 from cli_runner import run
 
 import autotune as at
-from autotune.replay import ReplayError, read, replay
-from autotune.resume import DECISIONS
 from autotune.search.policies import create
+from autotune.search.simulate import ReplayError, read, replay
 from autotune.search.table import Sheet, TableSpace
 from autotune.targets import from_name
+from autotune.tuning.resume import DECISIONS
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.space import derive

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from test_tuner import TARGET, WORKLOAD, FakeMeasurer, run
 
-from autotune import plain_loops, resume
 from autotune.search.policies import create
 from autotune.targets import machine
+from autotune.tuning import plain_loops, resume
 from kernels_db import Log, NewRecord
 from schedules.space.base import Candidate
 from tests.search_table import FormulaSpace

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotune as at
-from autotune.building import build_object
-from autotune.codegen.compile import load_object
+from autotune.building.from_trace import build_object
+from autotune.codegen.llvm.compile import load_object
 from autotune.measure import Measurer
 from autotune.measure.check import Checker
 from autotune.measure.inputs import Draw, Tolerance, draws, judged
 from autotune.settings import SettingsError
-from autotune.tuning import TuneOptions
+from autotune.tuning.options import TuneOptions
 from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.model import Trace

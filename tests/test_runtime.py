@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from kernel_cases import TWO_TEXT, add_kernel, add_loaded, add_params, buffer, target, workload
 
-from autotune.codegen.compile import compile_module, load_object
-from autotune.codegen.entry import entry
+from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.runtime.entry import entry
 from autotune.errors import ArgumentError, AutotuneError
-from autotune.runtime import Kernel
+from autotune.run.kernel import Kernel
 from schedules.model import Trace
 
 

@@ -9,7 +9,7 @@ from helpers import check_compiled, check_interpreted, expected, host, inputs
 from programs import PROGRAMS, make
 from random_schedules import minimise, random_schedule
 
-from autotune.codegen import llvm
+from autotune.codegen.llvm import emit
 from schedules.dtypes import DTYPES
 from schedules.schedule import Schedule
 
@@ -28,7 +28,7 @@ def try_one(seed: int, monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> No
     rng = Random(seed)
     name, dtype = rng.choice(list(PROGRAMS)), rng.choice(DTYPES)
     # a small limit now and then, so that small buffers too live in scratch memory
-    monkeypatch.setattr(llvm, "STACK_BYTES", 64 if seed % 3 == 0 else 16384)
+    monkeypatch.setattr(emit, "STACK_BYTES", 64 if seed % 3 == 0 else 16384)
     dag = make(name, dtype)
     s = random_schedule(dag, rng, rng.randint(3, 10))
     try:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune import resume
 from autotune.search import policies
 from autotune.search.base import Result
 from autotune.search.seeded import Seeded
 from autotune.targets import from_name
+from autotune.tuning import resume
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Step, Target, Trace

@@ -20,8 +20,8 @@ from space_expressions import OWN
 from test_cli_bench import SMALL
 
 import autotune as at
-from autotune.building import build_object
-from autotune.codegen.compile import load_object
+from autotune.building.from_trace import build_object
+from autotune.codegen.llvm.compile import load_object
 from schedules import interp, ops, te
 from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError

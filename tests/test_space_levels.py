@@ -11,7 +11,7 @@ import pytest
 from helpers import check_compiled, expected, host, in_tiles, inputs, tiled
 from space_cases import target
 
-from autotune.codegen.llvm import emit
+from autotune.codegen.llvm.emit import emit
 from schedules import expr as E
 from schedules import ops, te
 from schedules.ir import Block, Loop, Nest, blocks, path_to

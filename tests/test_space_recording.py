@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import target
 
-from autotune.codegen import columns as compiled
-from autotune.codegen.columns import compile_columns
+from autotune.search import columns as compiled
+from autotune.search.columns import compile_columns
 from schedules import expr as E
 from schedules import ops
 from schedules.expr import Const, Hole

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import target
 
-from autotune.codegen.llvm import emit
+from autotune.codegen.llvm.emit import emit
 from schedules import expr as E
 from schedules import ops, te
 from schedules.dag import ComputeDAG

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune as at
-from autotune.codegen.llvm import emit
-from autotune.codegen.llvm_stream import forks
-from autotune.devices import cpu
+from autotune.codegen.llvm.emit import emit
+from autotune.codegen.llvm.stream import forks
+from autotune.measure import cpu_peaks
 from autotune.targets import detect
 from schedules import affine, ops, te
 from schedules import expr as E
@@ -193,6 +193,6 @@ def test_a_multiple_divides_every_value(data: st.DataObject) -> None:
 
 def test_bandwidth_is_measured_on_memory_that_was_written() -> None:
     # a page of zeros that nobody wrote lies in the first cache, however many of them are read
-    assert cpu._aligned(5000).all()
-    assert re.search("nontemporal", cpu._stream_text("stream", 1024, 8))
-    assert not re.search("store.*nontemporal", cpu._stream_text("copy", 1024, 8))
+    assert cpu_peaks._aligned(5000).all()
+    assert re.search("nontemporal", cpu_peaks._stream_text("stream", 1024, 8))
+    assert not re.search("store.*nontemporal", cpu_peaks._stream_text("copy", 1024, 8))

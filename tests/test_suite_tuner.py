@@ -13,9 +13,9 @@ from log_cases import TARGETS
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
-from autotune.session import Session
-from autotune.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, _OpenMeasurers, tune_suite
-from autotune.tuning import TuneOptions
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.session import Session
+from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, _OpenMeasurers, tune_suite
 from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
 from schedules.errors import ScheduleError
@@ -76,7 +76,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.limits.limit_of", lambda workload, target: None)
+    monkeypatch.setattr("autotune.measure.roofline.limit_of", lambda workload, target: None)
 
 
 def run(
@@ -155,7 +155,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heavy = TASKS[-1].workload.digest
-    monkeypatch.setattr("autotune.suite_tuner.SHORTEST_S", 0.2)
+    monkeypatch.setattr("autotune.tuning.suite_tuner.SHORTEST_S", 0.2)
     monkeypatch.setattr(Session, "converged", property(lambda self: self.workload.digest == heavy))
     result = run(log, trials=None, budget_s=2.5)
     assert result.stopped == "budget"
@@ -214,7 +214,7 @@ def test_the_runs_of_a_suite_end_with_whatever_ends_it(log: Log) -> None:
 
 
 def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.suite_tuner.OPEN", 1)
+    monkeypatch.setattr("autotune.tuning.suite_tuner.OPEN", 1)
     made: list[str] = []
     tune_suite(
         TASKS,
@@ -272,8 +272,8 @@ def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_contr
         made.workload, made.nominal = workload, nominal
         return made
 
-    monkeypatch.setattr("autotune.suite_tuner.OPEN", 1)
-    monkeypatch.setattr("autotune.preparation.measurer", make)
+    monkeypatch.setattr("autotune.tuning.suite_tuner.OPEN", 1)
+    monkeypatch.setattr("autotune.tuning.preparation.measurer", make)
     monkeypatch.setattr("autotune.targets.check_here", lambda target: None)
     tune_suite(TASKS, TARGET, log, TuneOptions(trials=30, search="random", model="analytic", batch=4))
     assert len(given) > 3  # closed and opened again

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from autotune.task_scheduler import GradientScheduler, ScheduledTask
+from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 
 TURN_S = 5.0
 

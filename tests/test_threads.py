@@ -17,7 +17,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from autotune.codegen.threads import MAX_THREADS, SYMBOLS, text
+from autotune.codegen.runtime.threads import MAX_THREADS, SYMBOLS, text
 from schedules.errors import WorkloadError
 
 # A job in ctx: { i64 next chunk, i64 chunks, i64 work, ptr times[chunk], ptr entries[tid], i32 nested }.

@@ -10,8 +10,8 @@ import helpers
 import numpy as np
 import pytest
 
-from autotune.building import emit_module
-from autotune.codegen.llvm_transpose import fits, transpose
+from autotune.building.from_trace import emit_module
+from autotune.codegen.llvm.transpose import fits, transpose
 from schedules import ops, te
 from schedules.dag import ComputeDAG
 from schedules.schedule import Schedule

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from log_cases import TARGETS, copy_of
 
-from autotune import plain_loops, preparation, session
 from autotune.measure.results import Measurement, Options
-from autotune.metrics import PREDICTED
-from autotune.notes import notes, small
 from autotune.settings import SettingsError
-from autotune.tuner import Best, Progress, TuneOptions, TuneResult, tune
+from autotune.tuning import plain_loops, preparation, session
+from autotune.tuning.notes import notes, small
+from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
 from schedules import ops
 from schedules.model import Trace

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autotune.codegen.vector_math import FUNCTIONS, define, expand
+from autotune.codegen.llvm.vector_math import FUNCTIONS, define, expand
 from schedules.errors import WorkloadError
 
 Array = npt.NDArray[np.floating]

@@ -12,7 +12,7 @@ from log_filler import host
 import autotune as at
 from autotune.measure import Measurer
 from autotune.measure.results import Measurement
-from autotune.verify import verify
+from autotune.tuning.recheck import verify
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops

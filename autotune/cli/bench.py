@@ -120,10 +120,10 @@ def _compare(
     threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
     peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
     `PeerError`."""
-    from autotune.bench import Contender, agree, arrays_for, compare
-    from autotune.limits import limit_of
-    from autotune.loading import load_workload
-    from autotune.peers import PeerError, peer
+    from autotune.compare.bench import Contender, agree, arrays_for, compare
+    from autotune.compare.peers import PeerError, peer
+    from autotune.measure.roofline import limit_of
+    from autotune.run.loading import load_workload
     from autotune.targets import on_cpus
 
     inputs, outputs = arrays_for(workload, seed)
@@ -177,8 +177,8 @@ def _bench_suite(
 ) -> bool:
     """Every tuned task of a suite; whether each beats ``must_beat``."""
     from autotune.errors import KernelNotFound
-    from autotune.loading import describe
-    from autotune.suites import mean_over_groups, read
+    from autotune.run.loading import describe
+    from autotune.tuning.suites import mean_over_groups, read
 
     done: list[dict[str, Any]] = []
     missing: list[str] = []
@@ -210,7 +210,7 @@ def _bench_suite(
 
 
 def _peer_names(against: str) -> list[str]:
-    from autotune.peers import PEERS
+    from autotune.compare.peers import PEERS
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:

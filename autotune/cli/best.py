@@ -41,7 +41,7 @@ def best(
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
 
-    from autotune.loading import find
+    from autotune.run.loading import find
     from autotune.targets import machine
     from schedules.schedule import Schedule
 
@@ -70,7 +70,7 @@ def best(
     if ir:
         document["ir"] = str(Schedule.replay(workload.dag, record.trace, hit.target))
     if source:
-        from autotune.kernels import source_of
+        from autotune.run.kernels import source_of
 
         document["source"] = source_of(workload, hit.target, record.trace)
     if json:

@@ -37,9 +37,9 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
       autotune log stats --db tuning.db
     """
     with existing(opt.db_of(db)) as log:
-        from autotune import metrics
+        from autotune.tuning import prediction_quality
 
-        found = log.stats() | {"search": metrics.of_log(log)}
+        found = log.stats() | {"search": prediction_quality.of_log(log)}
         where = log.path
     if json:
         print_json(found)
@@ -167,7 +167,7 @@ def verify(
       autotune log verify --db tuning.db
       autotune log verify --top 3 --slower 1.5 --json
     """
-    from autotune.verify import verify as check
+    from autotune.tuning.recheck import verify as check
 
     found: Counter[str] = Counter()
     rows = []

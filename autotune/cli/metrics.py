@@ -15,7 +15,7 @@ NAMES = {
 
 
 def search_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Lines about what `autotune.metrics.of_log` found; none for a log without searches."""
+    """Lines about what `autotune.tuning.prediction_quality.of_log` found; none for a log without searches."""
     predictions = found["predictions"]
     for meaning, name in NAMES.items():
         if meaning in predictions:

@@ -142,7 +142,7 @@ def counts(failed: Mapping[str, int]) -> str:
 
 def task_text(workload: Workload, threads: int | None = None) -> str:
     """``matmul m=512 n=512 k=512 float32, 2 threads``."""
-    from autotune.loading import describe
+    from autotune.run.loading import describe
 
     return describe(workload, threads)
 

@@ -11,8 +11,8 @@ from autotune.cli.options import compulsory_bytes
 from autotune.cli.output import console, counts, percent, rate, seconds, task_text
 
 if TYPE_CHECKING:
-    from autotune.suite_tuner import SuiteProgress
-    from autotune.tuner import Progress
+    from autotune.tuning.suite_tuner import SuiteProgress
+    from autotune.tuning.tuner import Progress
     from schedules.model import Workload
 
 PLAIN_PERIOD_S = 5.0

@@ -40,9 +40,9 @@ def replay(
       autotune replay tuning.db --task "matmul m=512"
       autotune replay kernel_tuner_cache.json.gz --search random --seeds 20 --json
     """
-    from autotune.replay import read
-    from autotune.replay import replay as run
-    from autotune.replay_log import listed
+    from autotune.search.simulate import read
+    from autotune.search.simulate import replay as run
+    from autotune.search.simulate_log import listed
 
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)

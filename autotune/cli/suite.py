@@ -11,8 +11,8 @@ from autotune.cli.output import console, counts, percent, print_json, rate, seco
 from autotune.cli.progress import suite_reporter
 
 if TYPE_CHECKING:
-    from autotune.suite_tuner import SuiteResult, TaskResult
-    from autotune.tuning import TuneOptions
+    from autotune.tuning.options import TuneOptions
+    from autotune.tuning.suite_tuner import SuiteResult, TaskResult
     from schedules.model import Target
 
 
@@ -20,10 +20,10 @@ def tune_suite(
     file: str, constant_weights: bool, target: Target, where: str, options: TuneOptions, json: bool
 ) -> None:
     """Tune the tasks of ``FILE[:NAME]``. Exit status 1 where a task has no kernel afterwards."""
-    from autotune import suites
-    from autotune.interrupts import Interrupts
-    from autotune.suite_tuner import SuiteTask
-    from autotune.suite_tuner import tune_suite as run
+    from autotune.tuning import suites
+    from autotune.tuning.interrupts import Interrupts
+    from autotune.tuning.suite_tuner import SuiteTask
+    from autotune.tuning.suite_tuner import tune_suite as run
     from kernels_db.store import Log
 
     tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
@@ -84,7 +84,7 @@ def _print(result: SuiteResult, where: str) -> None:
 
 
 def _row(t: TaskResult) -> tuple[str, ...]:
-    from autotune.loading import describe
+    from autotune.run.loading import describe
 
     workload, best = t.task.workload, t.result.best
     failed = counts(t.result.failed)

@@ -12,7 +12,7 @@ from autotune.cli.progress import reporter
 from autotune.cli.suite import tune_suite
 
 if TYPE_CHECKING:
-    from autotune.tuner import TuneResult
+    from autotune.tuning.tuner import TuneResult
     from schedules.model import Workload
 
 
@@ -80,9 +80,9 @@ def tune(
     where = opt.db_of(db)
     goal = opt.target_of(target, threads)
 
-    from autotune.interrupts import Interrupts
-    from autotune.tuner import TuneOptions
-    from autotune.tuner import tune as run
+    from autotune.tuning.interrupts import Interrupts
+    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
     chosen = TuneOptions(
@@ -94,7 +94,7 @@ def tune(
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
         with Log(where, read_only=frozen) as log, reporter(workload, quiet=json) as report:
             if frozen:
-                from autotune.frozen import frozen as stored
+                from autotune.tuning.frozen import frozen as stored
 
                 result = stored(workload, goal, log, seed)
             else:

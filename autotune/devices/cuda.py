@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen import launcher
-from autotune.codegen.gridcode import GridCode
+from autotune.building.grid_code import GridCode
+from autotune.codegen.runtime import launcher
 from autotune.devices import nvml
 from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError

@@ -1,4 +1,4 @@
-"""A GPU whose memory is this process's own, and whose driver is emulation (``codegen/emulator.h``): for
+"""A GPU whose memory is this process's own, and whose driver is emulation (``codegen/simt/emulator.h``): for
 tests of what is done with devices. Streams follow one another there; its times say nothing about a GPU."""
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen import emulator, launcher
-from autotune.codegen.gridcode import GridCode
+from autotune.building.grid_code import GridCode
+from autotune.codegen.runtime import launcher
+from autotune.codegen.simt import emulator
 from autotune.devices.protocol import DeviceError, Memory
 from autotune.targets import from_name
 
@@ -22,7 +23,7 @@ class EmulatedProgram:
     """See `Program`."""
 
     def __init__(self, code: GridCode) -> None:
-        from autotune.codegen.compile import link
+        from autotune.codegen.llvm.compile import link
 
         names = [emulator.launched(x.kernel) for x in code.launches]
         at, self._keep = link(emulator.driver(code), ("at_cuLaunchKernel", "at_fault_text", *names), {})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen.gridcode import Array, GridCode
+from autotune.building.grid_code import Array, GridCode
 from autotune.devices import protocol, select
 from autotune.devices.protocol import Device, DeviceError, Memory
 

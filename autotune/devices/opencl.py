@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen.gridcode import GridCode
+from autotune.building.grid_code import GridCode
 from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
 

@@ -1,7 +1,7 @@
 """What every kind of device offers: attributes, memory, and programs that are loaded, run and timed.
 
 One contract test runs over all of them (``tests/test_devices.py``). Devices whose memory has addresses offer
-`Addressed` programs too, which `autotune.device_kernel` launches on arrays of other libraries.
+`Addressed` programs too, which `autotune.run.device_kernel` launches on arrays of other libraries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from autotune.codegen.gridcode import GridCode
+from autotune.building.grid_code import GridCode
 from schedules.errors import AutotuneError
 
 Memory = Any  # an address, or what the device's library calls a buffer
@@ -82,7 +82,7 @@ class Addressed(Protocol):
 
     def launcher(self, program: Any) -> Callable[..., int]:
         """What launches a loaded program: a function of the addresses of its memory and a stream, all ints,
-        that returns a status: 0 if all was launched (`autotune.codegen.launcher`)."""
+        that returns a status: 0 if all was launched (`autotune.codegen.runtime.launcher`)."""
 
     def mend(self, status: int, launch: Callable[[], int]) -> None:
         """Launch again where that may succeed, as the device was not the current one of the thread. Raises

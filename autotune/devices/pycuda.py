@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen.gridcode import GridCode
+from autotune.building.grid_code import GridCode
 from autotune.devices import nvml
 from autotune.devices.cuda import AHEAD, limits
 from autotune.devices.protocol import FLUSH, DeviceError, Memory

@@ -12,13 +12,13 @@ from types import TracebackType
 
 import numpy as np
 
-from autotune.codegen.gridcode import is_grid_code
-from autotune.limits import waits_for_memory, warm_runs
+from autotune.building.grid_code import is_grid_code
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.protocol import finals_s
 from autotune.measure.results import Control, Measurement, Nominal, Options
+from autotune.measure.roofline import waits_for_memory, warm_runs
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
 from schedules.dag import ComputeDAG
@@ -50,7 +50,7 @@ class Measurer:
         workload: Workload | ComputeDAG,
         target: Target,
         *,
-        build: str = "autotune.building:build_object",
+        build: str = "autotune.building.from_trace:build_object",
         inputs: Sequence[np.ndarray] | None = None,
         reference: Sequence[np.ndarray] | None = None,
         tolerance: Tolerance | None = None,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.codegen.compile import compile_module
+from autotune.codegen.llvm.compile import compile_module
 from schedules.model import Target
 
 MONOTONIC, THREAD_CPU = (6, 16) if sys.platform == "darwin" else (1, 3)

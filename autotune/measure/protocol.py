@@ -34,8 +34,8 @@ from functools import partial
 
 import numpy as np
 
-from autotune.limits import WARM_S
 from autotune.measure.results import Options
+from autotune.measure.roofline import WARM_S
 
 Run = Callable[[int], float]  # seconds that so many runs take together
 # A candidate slower than this times the best after so many repeats needs no more: it will not win. The more

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.codegen.gridcode import is_grid_code
+from autotune.building.grid_code import is_grid_code
 from autotune.measure.arena import Span, locate
 from autotune.measure.process import Death, Slot, Zygote
 from autotune.measure.results import Control, Measurement, Options

@@ -18,20 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from autotune import aligned, bundle
-from autotune.codegen.compile import LoadedObject
-from autotune.codegen.entry import parse_signature
-from autotune.codegen.gridcode import GridCode, is_grid_code
+from autotune.building import bundle
+from autotune.building.grid_code import GridCode, is_grid_code
+from autotune.codegen.llvm.compile import LoadedObject
+from autotune.codegen.runtime.entry import parse_signature
 from autotune.devices import select
-from autotune.devices.cpu import Reference
 from autotune.devices.protocol import DeviceError
 from autotune.errors import CompileError
 from autotune.measure import protocol, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
+from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.results import Measurement, Options
+from autotune.run import aligned
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]

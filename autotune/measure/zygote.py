@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from autotune.codegen.compile import pool
-from autotune.devices.cpu import Reference
+from autotune.codegen.llvm.compile import pool
 from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, Param
 from autotune.measure.check import Checker
+from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.measure.results import Options
 from autotune.targets import emulated, measured_by

@@ -192,7 +192,7 @@ def _unit(n: Number) -> Number:
 
 def _in_squares(a: AccessFacts, side: Number, env: Columns) -> Number:
     """Share of what an access reads, its lanes far apart, that unrolled loops read side by side in squares:
-    these are loaded by rows and transposed in registers (`autotune.codegen.llvm_transpose`)."""
+    these are loaded by rows and transposed in registers (`autotune.codegen.llvm.transpose`)."""
     beside: Number = np.ones(())
     for extent, step in a.rows:
         beside = np.maximum(beside, np.where(number(step, env) == 1, number(extent, env), 1.0))

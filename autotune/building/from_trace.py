@@ -1,0 +1,188 @@
+"""From a trace to code: replay, lower, generate, compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from autotune.building import bundle
+from autotune.targets import emulated
+from schedules import expr as E
+from schedules import ir
+from schedules.constants import split_constants
+from schedules.dag import ComputeDAG
+from schedules.errors import ScheduleError
+from schedules.ir import LoweredFunc
+from schedules.lower import lower
+from schedules.model import Target, Trace
+from schedules.schedule import Schedule
+from schedules.simt import GridKernel, GridProgram, lower_simt
+
+if TYPE_CHECKING:
+    from autotune.codegen.llvm.emit import Module
+
+# Operations of a kernel, loops unrolled, and lines of its code: more take a compiler many seconds. The peeled
+# window of a depthwise convolution has up to 160,000 and 60,000; lanes that code must tell apart have as many
+# lines each.
+MAX_OPERATIONS, MAX_LINES = 1 << 18, 100_000
+QUAD = 16  # bytes that a thread of a GPU moves at most, and the least vector of a CPU
+MAX_SCRATCH = 1 << 36  # bytes; beyond it their sum may overflow
+MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
+
+
+def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
+    """The program of a trace, lowered; without what packs its constants. Raises ScheduleError where the trace
+    is not legal, or gives more code than a compiler can take: it may come from anywhere."""
+    return programs(dag, trace, target)[0]
+
+
+def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
+    """Raises ScheduleError as `scheduled` does; compiles nothing."""
+    if target.kind == "cpu":
+        programs(dag, trace, target)
+    else:
+        grid_program(dag, trace, target)
+
+
+def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
+    """The program of a trace, and those that pack its constants, by the number of the input. Raises
+    ScheduleError as `scheduled` does."""
+    _check_length(trace)
+    with _within_recursion():
+        nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
+        names = [t.name for t in dag.inputs]
+        main = _checked(lower(nest), target)
+        return main, {names.index(n): _checked(lower(x), target) for n, x in packing.items()}
+
+
+@contextmanager
+def _within_recursion() -> Iterator[None]:
+    """Loops and expressions are walked by recursion, of which Python has a limit."""
+    try:
+        yield
+    except RecursionError:
+        raise ScheduleError(
+            "the program nests loops or an expression too deeply; split and fuse fewer loops, inline fewer "
+            "stages, or compute the expression in several stages"
+        ) from None
+
+
+def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
+    """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
+    _check_length(trace)
+    with _within_recursion():
+        program = lower_simt(Schedule.replay(dag, trace, target).nest)
+    for kernel in program.kernels:
+        _check_operations(operations(kernel.body, QUAD))
+        _check_shared(kernel, target)
+    return program
+
+
+def _check_shared(kernel: GridKernel, target: Target) -> None:
+    held = (x.buffer for x in ir.walk(kernel.body) if isinstance(x, ir.Alloc))
+    shared = sum(ir.nbytes(b) for b in held if b.scope == "shared")
+    room = target.limit("shared_bytes", 48 << 10)
+    if shared > room:
+        raise ScheduleError(
+            f"{kernel.name} keeps {shared} bytes in memory that threads share, of which {target.arch} has "
+            f"{room} for a block; use smaller tiles"
+        )
+
+
+def _check_length(trace: Trace) -> None:
+    if len(trace.steps) > MAX_STEPS or any(_length(x) > MAX_ITEMS for s in trace.steps for _, x in s.args):
+        raise ScheduleError(
+            f"the trace is longer than any schedule: more than {MAX_STEPS} steps, or a list of more than "
+            f"{MAX_ITEMS} items"
+        )
+
+
+def _check_operations(count: int) -> None:
+    if count > MAX_OPERATIONS:
+        raise ScheduleError(
+            f"the schedule unrolls to {count:.3g} operations, more than {MAX_OPERATIONS}; "
+            f"unroll fewer loops, or split them first and unroll the inner part"
+        )
+
+
+def _checked(func: LoweredFunc, target: Target) -> LoweredFunc:
+    """The program, if it is not too large."""
+    _check_operations(operations(func.body, target.limit("vector_bytes", QUAD)))
+    scratch = sum(ir.nbytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
+    if scratch > MAX_SCRATCH:
+        raise ScheduleError(
+            f"the schedule's intermediate buffers take {scratch / 2**30:.3g} GiB, more than "
+            f"{MAX_SCRATCH >> 30}; use smaller tiles"
+        )
+    return func
+
+
+def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
+    """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does, and where the code
+    is longer than a compiler can take."""
+    return _module(scheduled(dag, trace, target), target)
+
+
+def _module(func: LoweredFunc, target: Target) -> Module:
+    from autotune.codegen.llvm.emit import Module, emit
+    from autotune.codegen.runtime.entry import entry
+
+    with _within_recursion():
+        module = emit(func, target)
+    lines = module.text.count("\n")
+    if lines > MAX_LINES:
+        raise ScheduleError(
+            f"the schedule gives {lines} lines of code, more than {MAX_LINES}; unroll fewer loops, or "
+            f"vectorize one along which memory is contiguous"
+        )
+    tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
+    return Module(f"{module.text}\n{tail}", module.scratch_bytes)
+
+
+def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
+    """The ELF object of a trace, in a bundle (`autotune.building.bundle`) with those that pack its constants,
+    if there are any. Raises ScheduleError or CompileError."""
+    from autotune.codegen.llvm.compile import compile_module
+
+    if target.kind != "cpu":
+        from autotune.building.grid_code import grid_code
+        from autotune.codegen.simt import cuda, emulator, nvrtc, opencl
+
+        program = grid_program(dag, trace, target)
+        with _within_recursion():
+            if target.kind == "opencl":
+                return grid_code(program, "opencl", opencl.generate(program)).to_bytes()
+            if emulated(target):
+                return emulator.build(program)
+            made = cuda.generate(program)
+        cubin = nvrtc.compile_cubin(made.text, target.arch)
+        return grid_code(program, "cuda", made, cubin.data, cubin.facts).to_bytes()
+    func, packing = programs(dag, trace, target)
+    kernel = compile_module(_module(func, target).text, target)
+    return bundle.join(
+        kernel, {n: compile_module(_module(f, target).text, target) for n, f in packing.items()}
+    )
+
+
+def operations(s: ir.Stmt, vector_bytes: int) -> int:
+    """About how many operations the code of a lowered statement has: expression nodes of its stores,
+    times the copies that unrolling makes; vectors count as the registers that they fill with float32."""
+    match s:
+        case ir.Loop(kind=("unroll" | "vectorize") as kind):
+            extent = ir.const(s.extent) or 1
+            copies = extent if kind == "unroll" else -(-4 * extent // vector_bytes)
+            return operations(s.body, vector_bytes) * copies
+        case ir.Store():
+            return sum(map(_nodes, (*s.indices, s.value)))
+        case ir.Guard():
+            return _nodes(s.cond) + operations(s.body, vector_bytes)
+    return sum(operations(x, vector_bytes) for x in ir.kids(s))
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def _nodes(e: E.Expr) -> int:
+    return 1 + sum(map(_nodes, E.children(e)))

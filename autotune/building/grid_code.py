@@ -1,0 +1,132 @@
+"""Kernels for a device as bytes: what builders hand to workers, and what the object cache keeps.
+
+`MAGIC`, a line of JSON (launches, arrays, bytes of source), the source in the language of the device, and its
+machine code where that is made ahead. Nothing of it runs by being read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.errors import CompileError
+from schedules.dtypes import ITEMSIZE
+from schedules.ir import Buffer, const
+
+if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
+    from autotune.codegen.simt.emit import Generated
+    from schedules.simt import Extents, GridProgram
+
+MAGIC = b"autotune-grid-2\n"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel: its grid in blocks, its block in threads, and the names of the arrays that it takes."""
+
+    kernel: str
+    grid: Extents
+    block: Extents
+    arrays: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of the device, row-major, which begins at a multiple of ``align`` bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    align: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True)
+class GridCode:
+    """A program for a kind of device: ``params`` are its arguments, inputs then ``outputs``; ``scratch`` are
+    arrays that only its kernels use. ``facts``: what the compiler tells of each kernel, by name."""
+
+    kind: str
+    params: tuple[Array, ...]
+    outputs: tuple[str, ...]
+    scratch: tuple[Array, ...]
+    launches: tuple[Launch, ...]
+    source: str
+    binary: bytes = b""
+    facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def numbered(self) -> list[tuple[Launch, list[int]]]:
+        """Each launch with its arrays as their places among ``params`` and, behind those, ``scratch``."""
+        place = {a.name: i for i, a in enumerate((*self.params, *self.scratch))}
+        return [(x, [place[name] for name in x.arrays]) for x in self.launches]
+
+    def to_bytes(self) -> bytes:
+        head = {
+            "kind": self.kind,
+            "params": [[a.name, a.dtype, a.shape, a.align] for a in self.params],
+            "outputs": self.outputs,
+            "scratch": [[a.name, a.dtype, a.shape, a.align] for a in self.scratch],
+            "source": len(self.source.encode()),
+            "launches": [[x.kernel, x.grid, x.block, x.arrays] for x in self.launches],
+            "facts": self.facts,
+        }
+        return b"".join([MAGIC, json.dumps(head).encode(), b"\n", self.source.encode(), self.binary])
+
+    @staticmethod
+    def from_bytes(data: bytes) -> GridCode:
+        """Inverse of `to_bytes`. Raises CompileError for what it cannot have made."""
+        head, _, rest = data[len(MAGIC) :].partition(b"\n")
+        try:
+            v = json.loads(head)
+            launches = tuple(Launch(n, _extents(g), _extents(b), tuple(a)) for n, g, b, a in v["launches"])
+            return GridCode(
+                v["kind"], _arrays(v["params"]), tuple(v["outputs"]), _arrays(v["scratch"]), launches,
+                rest[: int(v["source"])].decode(), rest[int(v["source"]) :],
+                {str(k): {str(n): int(x) for n, x in f.items()} for k, f in v["facts"].items()},
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            raise CompileError(f"damaged code for a device: {err!r}") from None
+
+
+def is_grid_code(data: bytes) -> bool:
+    return data.startswith(MAGIC)
+
+
+def grid_code(
+    program: GridProgram,
+    kind: str,
+    made: Generated,
+    binary: bytes = b"",
+    facts: Mapping[str, Mapping[str, int]] | None = None,
+) -> GridCode:
+    """The program with its source, ready to be sent."""
+
+    def array(b: Buffer) -> Array:
+        shape = tuple(const(n) or 0 for n in b.shape)
+        return Array(b.name, b.dtype, shape, made.align.get(b.name, ITEMSIZE[b.dtype]))
+
+    return GridCode(
+        kind,
+        tuple(map(array, program.params)),
+        program.outputs,
+        tuple(map(array, program.scratch)),
+        tuple(Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params)) for k in program.kernels),
+        made.text,
+        binary,
+        facts or {},
+    )
+
+
+def _arrays(items: list[tuple[str, str, list[int], int]]) -> tuple[Array, ...]:
+    return tuple(Array(str(n), str(d), tuple(map(int, s)), int(a)) for n, d, s, a in items)
+
+
+def _extents(v: list[int]) -> Extents:
+    x, y, z = map(int, v)
+    return x, y, z

@@ -1,0 +1,256 @@
+"""Index arithmetic as LLVM IR: where a buffer's elements are."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.types import LLVM_TYPE, Value
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Expr, Var
+
+# pointer, the depth where it is known, (variable, coefficient) of what numbers add, a constant
+_Base = tuple[str, int, list[tuple[str, int]], int]
+MOST_POINTERS = 8  # stepped in one loop: more would not fit the registers
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer is: its base pointer, the scope depth that knows it, row-major strides in elements.
+    ``size`` is its number of elements where the kernel owns it, 0 for an argument."""
+
+    pointer: str
+    depth: int
+    dtype: str
+    strides: tuple[int, ...]
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A flat index: ``sum(coefficient * atom) + const``. ``within``: variables inside of atoms."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    const: int
+    within: frozenset[str]
+
+
+class Addresses(ABC):
+    """Emits addresses into `Scopes`. ``env`` maps loop variables to integers (unrolled) or to SSA names with
+    the depth of their scope; ``lanes`` describes the open vectorized loop."""
+
+    def __init__(self, scopes: Scopes) -> None:
+        self.s = scopes
+        self.env: dict[str, int | tuple[str, int]] = {}
+        self.places: dict[str, Place] = {}
+        self.lane_var: str | None = None
+        self.lane_base = 0  # the lane variable's value in the first lane
+        self.lanes = 1
+        self.mask: Value | None = None
+        self.chosen: Value | None = None  # the mask of the side of a select that lanes take
+        self.unrolled: dict[str, tuple[int, Scope]] = {}  # iterations, and the scope that all run in
+        self._flat: dict[tuple[str, tuple[Expr, ...], affine.Range | None], Flat] = {}
+        # the same by identity, which is asked of every access of an unrolled tile; the indices are kept, too
+        self._flat_of: dict[tuple[str, int], tuple[tuple[Expr, ...], Flat]] = {}
+
+    @abstractmethod
+    def scalar(self, e: Expr) -> Value:
+        """Emit an expression that all lanes share."""
+
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
+        """The flat index of an access, as a linear form."""
+        found = self._flat_of.get((buffer, id(indices)))
+        if found is None:
+            found = self._flat_of[buffer, id(indices)] = indices, self._flattened(buffer, indices)
+        if self.lane_var in found[1].within:
+            return self._flattened(buffer, indices, (self.lane_base, self.lane_base + self.lanes - 1))
+        return found[1]
+
+    def forget(self, buffer: str) -> None:
+        """Another buffer has this name from now on."""
+        self._flat = {k: v for k, v in self._flat.items() if k[0] != buffer}
+        self._flat_of = {k: v for k, v in self._flat_of.items() if k[0] != buffer}
+
+    def _flattened(self, buffer: str, indices: tuple[Expr, ...], lanes: affine.Range | None = None) -> Flat:
+        """``lanes``: the first and the last one of a register, which may all have the same quotient."""
+        key = (buffer, indices, lanes)
+        if key not in self._flat:
+            e: Expr = Const(0)
+            for i, n in zip(indices, self.places[buffer].strides, strict=True):
+                e = e + i * n
+            if lanes is not None and self.lane_var is not None:
+                e = affine.simplify(e, {self.lane_var: lanes})
+            terms, const = affine.rejoined(e)
+            self._flat[key] = Flat(
+                tuple((a, int(c.value)) for a, c in terms.items() if isinstance(c, Const)),
+                int(const.value) if isinstance(const, Const) else 0,
+                frozenset().union(*(E.variables(a) for a in terms if not isinstance(a, Var))),
+            )
+        return self._flat[key]
+
+    def lane_dependent(self, e: Expr) -> bool:
+        return self.lane_var is not None and self.lane_var in E.variables(e)
+
+    def atom(self, e: Expr) -> int | tuple[str, int]:
+        """An index atom as an integer, or an i64 name and the depth where it is known."""
+        if isinstance(e, Var):
+            return self.counter(e.name)
+        known = {v: self.env[v] for v in E.variables(e)}
+        if not E.loads(e) and all(isinstance(x, int) for x in known.values()):
+            return int(E.evaluate(e, known))
+        depth = self.s.depth
+        if not E.loads(e):
+            depth = max(x[1] for x in known.values() if isinstance(x, tuple))
+        key = ("atom", e, tuple(sorted((v, x) for v, x in known.items() if isinstance(x, int))))
+        ref = self.s.recall(key)
+        if ref is None:
+            ref = self.at_depth(depth, lambda: self.scalar(e).ref)
+            self.s.stack[depth].memo[key] = ref
+        return ref, depth
+
+    def at_depth(self, depth: int, f: Callable[[], str]) -> str:
+        """Run ``f`` with its code going to an outer scope."""
+        held = self.s.stack[depth + 1 :]
+        del self.s.stack[depth + 1 :]
+        saved = self.lane_var, self.lanes, self.mask
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            return f()
+        finally:
+            self.s.stack.extend(held)
+            self.lane_var, self.lanes, self.mask = saved
+
+    def address(self, buffer: str, flat: Flat, extra: int = 0) -> tuple[str, int]:
+        """A pointer to an element (of lane 0), and the depth where it is known."""
+        elem = LLVM_TYPE[self.places[buffer].dtype]
+        ptr, depth, numbers, const = self._base(buffer, flat, elem)
+        const += flat.const + extra
+        for name, c in numbers:
+            v = self.lane_base if name == self.lane_var else self.env[name]
+            assert isinstance(v, int)
+            const += c * v
+        if const:
+            memo = self.s.stack[depth].memo
+            key = ("gep", ptr, const, 1)
+            new = memo.get(key)
+            if new is None:
+                code = f"getelementptr inbounds {elem}, ptr {ptr}, i64 {const}"
+                new = memo[key] = self.s.emit(code, at=depth, hint="p")
+            ptr = new
+        return ptr, depth
+
+    def _base(self, buffer: str, flat: Flat, elem: str) -> _Base:
+        """`address`, but for what unrolled and vectorized loops and constants add. It is the same all over a
+        scope, and remembered there, unless such a loop's variable stands inside of an atom."""
+        place, memo = self.places[buffer], self.s.top.memo
+        known = memo.get(("base", place.pointer, id(flat)))
+        if known is not None:
+            return known[0]
+        ptr, depth, const, same = place.pointer, place.depth, 0, True
+        numbers: list[tuple[str, int]] = []
+        parts: list[tuple[int, bool, str, int]] = []
+        for a, c in flat.terms:
+            if isinstance(a, Var):
+                v = self.lane_base if a.name == self.lane_var else self.env[a.name]
+                if isinstance(v, int):
+                    numbers.append((a.name, c))
+                else:
+                    parts.append((v[1], False, v[0], c))
+                continue
+            within = E.variables(a)
+            same &= not E.loads(a) and self.lane_var not in within
+            same &= not any(isinstance(self.env.get(x), int) for x in within)
+            v = self.atom(a)
+            if isinstance(v, int):
+                const += c * v
+            else:
+                parts.append((v[1], True, v[0], c))
+        if len(parts) > 1:
+            parts.sort(key=lambda p: p[:2])
+        for d, general, ref, c in parts:
+            scope = self.s.stack[max(depth, d)]
+            key: tuple[str, str, str | int, int] = ("gep", ptr, ref, c)
+            new = scope.memo.get(key)
+            if new is None:
+                new = self._step(scope, ptr, elem, c) if depth < d and not general else None
+                if new is None:
+                    if not general:
+                        self.s.stack[d].counted = True
+                    off = ref if c == 1 else self._times(ref, c, max(depth, d))
+                    code = f"getelementptr inbounds {elem}, ptr {ptr}, i64 {off}"
+                    new = self.s.emit(code, at=max(depth, d), hint="p")
+                scope.memo[key] = new
+            ptr, depth = new, max(depth, d)
+        if same:
+            memo["base", place.pointer, id(flat)] = (ptr, depth, numbers, const), flat
+        return ptr, depth, numbers, const
+
+    def _step(self, loop: Scope, start: str, elem: str, by: int) -> str | None:
+        """A pointer that begins at ``start`` and moves with every iteration of an innermost loop; None where
+        there is no such loop, or no register for it."""
+        if not loop.innermost or len(loop.pointers) >= MOST_POINTERS:
+            return None
+        pointer = self.s.fresh("p")
+        loop.pointers.append((pointer, start, elem, by))
+        return pointer
+
+    def _times(self, ref: str, c: int, depth: int) -> str:
+        key = ("mul", ref, c)
+        out = self.s.recall(key)
+        if out is None:
+            out = self.s.emit(f"mul nsw i64 {ref}, {c}", at=depth, hint="o")
+            self.s.stack[depth].memo[key] = out
+        return str(out)
+
+    def counter(self, name: str) -> int | tuple[str, int]:
+        """The value of a loop variable, and the depth of its scope where it is not a number."""
+        v = self.env[name]
+        if not isinstance(v, int):
+            self.s.stack[v[1]].counted = True
+        return v
+
+    def multiple(self, flat: Flat) -> int:
+        """A number that divides the index of lane 0, whatever the values of the loops; 0 divides itself."""
+        out = flat.const
+        for a, c in flat.terms:
+            known = self.lane_base if a == Var(self.lane_var or "") else self.env.get(getattr(a, "name", ""))
+            out = math.gcd(out, c * (known if isinstance(known, int) else affine.multiple(a)))
+        return out
+
+    def stride(self, flat: Flat) -> int | None:
+        """Elements from lane to lane, None when that isn't constant."""
+        if self.lane_var is None:
+            return 0
+        step = 0
+        for a, c in flat.terms:
+            if isinstance(a, Var):
+                step += c if a.name == self.lane_var else 0
+            elif self.lane_dependent(a):
+                return None
+        return step
+
+    def unrolled_by(self, flat: Flat) -> int:
+        """The part of a flat index that unrolled iterations give: where they have numbers."""
+        known = ((self.env.get(a.name), c) for a, c in flat.terms if isinstance(a, Var))
+        return sum(n * c for n, c in known if isinstance(n, int))
+
+    def _lane_addresses(self, buffer: str, flat: Flat, step: int | None) -> list[str]:
+        if step is not None:
+            return [self.address(buffer, flat, lane * step)[0] for lane in range(self.lanes)]
+        return [self.in_lane(lane, lambda: self.address(buffer, flat)[0]) for lane in range(self.lanes)]
+
+    def in_lane(self, lane: int, f: Callable[[], str]) -> str:
+        """Run ``f`` with the lane variable fixed."""
+        var, lanes, mask = self.lane_var, self.lanes, self.mask
+        assert var is not None
+        self.env[var] = self.lane_base + lane
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            return f()
+        finally:
+            self.lane_var, self.lanes, self.mask = var, lanes, mask
+            del self.env[var]

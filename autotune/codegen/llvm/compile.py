@@ -1,0 +1,379 @@
+"""LLVM IR text to object bytes, and object bytes to callable code in this process.
+
+llvmlite is imported on first use: what only reads logs never pays for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autotune.codegen.runtime import entry as abi
+from autotune.errors import CompileError
+from schedules.dtypes import ITEMSIZE
+from schedules.model import Target
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+
+# Every x86-64 CPU has these; LLVM cannot generate code without some of them.
+_X86_64_BASELINE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"))
+_METH_FASTCALL = 0x80
+_SWITCH = threading.Lock()
+_LEFT_OUT = ("disable-lsr", "disable-post-ra")
+_LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
+_TAILS = "@llvm.vector.reduce.and."  # what a guard on lanes asks before it stores a whole vector
+Made = TypeVar("Made")
+
+
+def _once(make: Callable[[], Made]) -> Callable[[], Made]:
+    """As `functools.cache`, which lets two threads that ask at once make two."""
+    made: list[Made] = []
+    lock = threading.RLock()
+
+    @wraps(make)
+    def ask() -> Made:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return ask
+
+
+@cache
+def _llvm() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    return llvm
+
+
+@cache
+def host_arch() -> tuple[str, tuple[str, ...], str]:
+    """(LLVM CPU name, sorted instruction-set extensions, target triple) of this machine."""
+    llvm = _llvm()
+    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
+    return llvm.get_host_cpu_name(), features, llvm.get_process_triple()
+
+
+@cache
+def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) -> llvm.TargetMachine:
+    llvm = _llvm()
+    try:
+        found = llvm.Target.from_triple(triple or llvm.get_process_triple())
+    except RuntimeError as err:
+        raise CompileError(f"no code generator for triple {triple!r}: {err}") from None
+    # A hypervisor may hide extensions that the CPU's name implies: with a list given, all others go.
+    known = set(llvm.get_host_cpu_features()) if features else set()
+    off = sorted(known - set(features) - _X86_64_BASELINE)
+    flags = ",".join([*(f"-{f}" for f in off), *(f"+{f}" for f in features)])
+    return found.create_target_machine(
+        cpu=arch, features=flags, opt=level, reloc="pic", codemodel="small", jit=False
+    )
+
+
+def compile_module(text: str, target: Target, *, optimize: bool = True, level: int = 2) -> bytes:
+    """ELF object of a module's text. ``optimize=False`` skips the IR passes, not the code generator's
+    optimisation, whose ``level`` is 0 to 3. Raises `CompileError`."""
+    with _module(text, target, optimize, level) as (machine, module), _lean(text):
+        return machine.emit_object(module)
+
+
+def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
+    """The same as `compile_module`, as assembly text."""
+    with _module(text, target, optimize) as (machine, module), _lean(text):
+        return machine.emit_assembly(module)
+
+
+def optimized_ir(text: str, target: Target) -> str:
+    """The module's text after the IR passes."""
+    with _module(text, target, True) as (_, module):
+        return str(module)
+
+
+@contextmanager
+def _module(
+    text: str, target: Target, optimize: bool, level: int = 2
+) -> Iterator[tuple[llvm.TargetMachine, llvm.ModuleRef]]:
+    if target.kind != "cpu":
+        raise CompileError(f"the LLVM back end compiles for kind 'cpu', not {target.kind!r}")
+    llvm = _llvm()
+    machine = _machine(target.arch, target.features, target.triple, level)
+    # A context of its own: the global one would keep the types of every module ever compiled. Both are
+    # closed here, the module first: the garbage collector might take the context before it.
+    with ExitStack() as stack:
+        context = stack.enter_context(llvm.create_context())
+        try:
+            module = stack.enter_context(llvm.parse_assembly(text, context=context))
+            module.triple = machine.triple
+            module.data_layout = str(machine.target_data)
+            module.verify()
+        except RuntimeError as err:
+            raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
+        if optimize:
+            _run_passes(module, machine, combine="fcmp" in text)
+        yield machine, module
+
+
+@contextmanager
+def _lean(text: str) -> Iterator[None]:
+    """Code generation without loop strength reduction, a quarter to a half of its time for what the text does
+    itself (`Expressions.address`), and without scheduling once registers are allocated: a twentieth, for what
+    the processor does itself (kernels of 8 tasks are as fast, to 0.3 %). Scheduling before that stays:
+    some kernels lose a fifth without. Nor does code move to where it is used if tails are masked: each vector
+    that is stored under a guard would have its whole chain of multiply-adds there, one accumulator after the
+    other, every step waiting for the one before (a product of 64 unrolled steps took three times as long).
+    The switches are the whole process's, where others may compile too (numba), so they are put back."""
+    llvm = _llvm()
+    left_out = _LEFT_OUT + _LEFT_OUT_OF_TAILS * (_TAILS in text)
+    with _SWITCH:  # no other thread of ours puts them back meanwhile
+        try:
+            for name in left_out:
+                llvm.set_option("autotune", f"-{name}=true")
+            yield
+        finally:
+            for name in left_out:
+                llvm.set_option("autotune", f"-{name}=false")
+
+
+def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bool) -> None:
+    """Scalar clean-up only. The schedule decides vectorisation and unrolling: what LLVM would decide
+    changes with the tile sizes in ways that a search cannot learn. No value numbering: the text
+    has its common subexpressions out already, and NewGVN aborts the process on some inputs (an assertion,
+    LLVM 22). Combining instructions takes as long as a tenth of code generation and gains nothing but where
+    floats are compared (the clamps of vector math)."""
+    llvm = _llvm()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    if combine:
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+    for f in module.functions:
+        if not f.is_declaration:
+            passes.run(f, builder)
+
+
+def _shorten(message: str, limit: int = 600) -> str:
+    message = " ".join(message.split())
+    return message if len(message) <= limit else message[:limit] + " ..."
+
+
+class LoadedObject:
+    """Compiled code in this process. It stays mapped for as long as this object lives."""
+
+    __slots__ = (
+        "__weakref__",
+        "_desc",
+        "_keep",
+        "_support",
+        "address",
+        "scratch_bytes",
+        "signature",
+        "threads",
+    )
+
+    def __init__(self, header: int, keep: Any) -> None:
+        """``header``: address of ``at_header``; ``keep``: what holds the code mapped."""
+        head = _Header.from_address(header)
+        if head.abi != abi.ABI:
+            raise CompileError(f"object of ABI {head.abi}, but {abi.ABI} is current: compile it again")
+        self.address: int = head.kernel
+        self.threads: int = head.threads
+        self.scratch_bytes: int = head.scratch_bytes
+        self.signature: str = head.signature.decode()
+        self._keep = keep
+        self._support = support = _support()
+        words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, {})
+        self._desc = desc = (ctypes.c_int64 * len(words))(*words)
+        # Not at exit: the memory goes with the process, and daemon threads may still be running.
+        weakref.finalize(self, support.release, desc).atexit = False
+
+    def run(self, pointers: Sequence[int]) -> None:
+        """Run the kernel once on data pointers, in parameter order, without any check; the GIL is
+        released. Raises MemoryError when there is no scratch memory."""
+        if self._support.run(self._desc, (ctypes.c_void_p * len(pointers))(*pointers)):
+            raise self.no_memory()
+
+    def bench(
+        self, pointers: Sequence[int], n: int, *, threads: int | None = None, cpu_clock: bool = False
+    ) -> int:
+        """Nanoseconds that ``n`` runs take together, on the monotonic clock or in CPU time of the
+        calling thread. ``threads`` is at most what the kernel was compiled for. Raises MemoryError."""
+        threads = self.threads if threads is None else threads
+        if not 1 <= threads <= self.threads:
+            raise ValueError(f"threads={threads}, but this kernel was compiled for at most {self.threads}")
+        args = (ctypes.c_void_p * len(pointers))(*pointers)
+        clock = abi.THREAD_CPU if cpu_clock else abi.MONOTONIC
+        total = self._support.bench(self._desc, args, threads, n, clock)
+        if total < 0:
+            raise self.no_memory()
+        return total
+
+    def no_memory(self) -> MemoryError:
+        return MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
+
+    def python_function(self) -> Callable[..., int] | None:
+        """The fast path as a builtin function of the arrays (`entry.at_call`: 0, 1 or 2), or None
+        where this interpreter's objects are not laid out as it expects."""
+        table = _python_table()
+        if table is None:
+            return None
+        words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, table)
+        for k, word in enumerate(words):
+            if k not in (abi.BLOCK, abi.LOCK):
+                self._desc[k] = word
+        # The builtin holds the tuple, and so this object: whoever has the function has the code.
+        return self._support.bind((ctypes.addressof(self._desc), self))
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (
+        ("abi", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("scratch_bytes", ctypes.c_int64),
+        ("kernel", ctypes.c_void_p),
+        ("signature", ctypes.c_char_p),
+    )
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Support:
+    """The support module (`entry.support`) of this process."""
+
+    def __init__(self) -> None:
+        arch, features, triple = host_arch()
+        obj = compile_module(abi.support(), Target("cpu", arch, triple, features), optimize=False)
+        imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in abi.PYTHON_API}
+        at, self._keep = link(obj, abi.SUPPORT, imports)
+        ptr, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        self.run = ctypes.CFUNCTYPE(i32, ptr, ptr)(at["at_run"])
+        self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
+        self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
+        self._method = _MethodDef(b"kernel", at["at_call"], _METH_FASTCALL, None)
+        self._make = ctypes.pythonapi["PyCFunction_NewEx"]
+        self._make.argtypes, self._make.restype = [ptr, ctypes.py_object, ptr], ctypes.py_object
+
+    def bind(self, owner: tuple[int, object]) -> Callable[..., int]:
+        """A builtin function whose ``self`` is ``owner``: (address of a descriptor, its keeper)."""
+        return self._make(ctypes.addressof(self._method), owner, None)
+
+
+@_once
+def _support() -> _Support:
+    return _Support()
+
+
+def prepare() -> None:
+    """Compile and load what all kernels share, but no threads: a process that forks workers does this
+    first, so that they need not."""
+    _support()
+
+
+@cache
+def _python_table() -> dict[str, int] | None:
+    """``table`` of `entry.descriptor` for this process, or None where array heads may not be read:
+    another interpreter, a free-threaded or debug build, or a numpy with another layout."""
+    import numpy as np
+
+    if (
+        sys.implementation.name != "cpython"
+        or "t" in getattr(sys, "abiflags", "")  # free-threaded; sysconfig says it too, and takes 10 ms
+        or object.__basicsize__ != abi.DATA_AT
+        or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
+    ):
+        return None
+    for dtype in ITEMSIZE:
+        a = np.zeros((3, 5), dtype)
+        for known in (a, a.T, a[1]):
+            known.flags.writeable = known.ndim == 2
+            head = id(known)
+            flags = ctypes.c_int32.from_address(head + abi.FLAGS_AT).value
+            ndim = ctypes.c_int32.from_address(head + abi.NDIM_AT).value
+            ok = (
+                ctypes.c_void_p.from_address(head + abi.OB_TYPE_AT).value == id(np.ndarray)
+                and ctypes.c_void_p.from_address(head + abi.DATA_AT).value == known.ctypes.data
+                and ctypes.c_void_p.from_address(head + abi.DESCR_AT).value == id(np.dtype(dtype))
+                and bool(flags & abi.C_CONTIGUOUS) == known.flags.c_contiguous
+                and bool(flags & abi.WRITEABLE) == known.flags.writeable
+                and ndim == known.ndim
+            )
+            if not ok:
+                return None
+            dims = ctypes.c_void_p.from_address(head + abi.DIMENSIONS_AT).value or 0
+            if tuple((ctypes.c_int64 * ndim).from_address(dims)) != known.shape:
+                return None
+    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in ITEMSIZE}
+
+
+@_once
+def _jit() -> tuple[llvm.LLJIT, itertools.count[int], threading.Lock]:
+    """The process's linker, a source of library names, and a lock for both."""
+    # JITLink places all sections of an object together, which the small code model needs.
+    jit = _llvm().create_lljit_compiler(use_jit_link=True)
+    _immortal(jit)
+    return jit, itertools.count(), threading.Lock()
+
+
+def _immortal(x: object) -> None:
+    """Keeps ``x`` through the end of the interpreter: the pool's workers still stand in code that
+    would otherwise be unmapped under them."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
+
+
+def link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[dict[str, int], Any]:
+    jit, names, lock = _jit()
+    builder = _llvm().JITLibraryBuilder().add_object_img(obj).add_current_process()
+    for name, address in imports.items():
+        builder.import_symbol(name, address)
+    for name in exports:
+        builder.export_symbol(name)
+    with lock:
+        try:
+            tracker = builder.link(jit, f"autotune.{next(names)}")
+        except RuntimeError as err:
+            raise CompileError(f"the object could not be loaded: {_shorten(str(err))}") from None
+    return {name: tracker[name] for name in exports}, tracker
+
+
+@_once
+def pool() -> dict[str, int]:
+    """Addresses of the symbols of the worker pool (`threads.py`): one pool in a process, loaded with
+    the first kernel that needs it, and started afresh in a child after a fork."""
+    from autotune.codegen.runtime import threads
+
+    arch, features, triple = host_arch()
+    obj = compile_module(threads.text(triple), Target("cpu", arch, triple, features))
+    addresses, tracker = link(obj, threads.SYMBOLS, {})
+    _immortal(tracker)
+    os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["at_pool_reset"]))
+    return addresses
+
+
+def load_object(obj: bytes) -> LoadedObject:
+    """Map an object of `compile_module`, whose module had `entry.entry` appended, into this process.
+    Only bytes from this process or from its own `ObjectCache` belong here, since they run.
+    Raises `CompileError`."""
+    imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
+    addresses, tracker = link(obj, ("at_header",), imports)
+    return LoadedObject(addresses["at_header"], tracker)

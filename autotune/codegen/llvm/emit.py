@@ -1,0 +1,456 @@
+"""LLVM IR text from lowered functions: explicit vectors, constant shapes, no reliance on IR passes
+beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our own measurements)."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autotune.codegen.llvm.address import Place
+from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
+from autotune.codegen.llvm.expr import CodegenError
+from autotune.codegen.llvm.room import room
+from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.store import Stores
+from autotune.codegen.llvm.stream import FENCE, STREAM_ALIGN, forks
+from autotune.codegen.llvm.types import LLVM_TYPE, Value
+from autotune.errors import CompileError
+from schedules import expr as E
+from schedules.dtypes import HALF, ITEMSIZE
+from schedules.expr import Expr
+from schedules.ir import (
+    Alloc,
+    Buffer,
+    Guard,
+    Loop,
+    LoweredFunc,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    const,
+    skew,
+    walk,
+)
+from schedules.model import LINE, Target
+from schedules.passes.simplify import substitute
+
+STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers,
+MOST_STACK_BYTES = 1 << 18  # as long as a function has no more of them, copies of unrolled loops included
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``, and the bytes of
+    scratch memory that the kernel needs with the target's threads."""
+
+    text: str
+    scratch_bytes: int
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the functions of one module share."""
+
+    func: LoweredFunc
+    threads: int
+    vector_bytes: int
+    registers: int
+    features: tuple[str, ...]
+    declares: dict[str, None] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+    root_bytes: int = 0
+    thread_bytes: int = 0
+    n: int = 0
+    streaming: bool | None = None  # whether results are streamed where code is emitted; None: not decided yet
+
+    def streams(self, buffer: str) -> bool:
+        return bool(self.streaming) and buffer in self.func.streamed
+
+
+def emit(func: LoweredFunc, target: Target) -> Module:
+    """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
+    pool, or serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
+    _check_half(func, target)
+    shared = _Shared(
+        func,
+        target.threads,
+        target.limit("vector_bytes", 16),
+        target.limit("vector_registers", 16),
+        target.features,
+    )
+    params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
+    text = _Function(shared, (), in_parallel=False).build(func.body)
+    shared.functions.append(
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
+        f" {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
+    )
+    loads = "\n".join(
+        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
+        for n, b in enumerate(func.params)
+    )
+    call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
+    shared.functions.append(
+        f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
+        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
+    )
+    if func.streamed:
+        shared.functions.append("!0 = !{i32 1}")
+    whole = "\n".join([*shared.declares, *shared.functions])
+    whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
+    return Module(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+
+
+def _check_half(func: LoweredFunc, target: Target) -> None:
+    """Without F16C, LLVM would call functions of a library that kernels are not linked with."""
+    x86 = (target.triple or platform.machine()).startswith("x86_64")
+    if not x86 or not target.features or "f16c" in target.features:
+        return
+    made = [x.buffer for x in walk(func.body) if isinstance(x, Alloc)]
+    for b in (*func.params, *made):
+        if b.dtype == HALF:
+            raise CompileError(
+                f"{b.name} is float16, which an x86 CPU converts with its F16C instructions, and "
+                f"{target.arch or 'the target'} has none; use float32"
+            )
+
+
+def _stores(s: Stmt) -> frozenset[str]:
+    """Buffers written in ``s``, or allocated there (their contents do not outlast an iteration)."""
+    out = {x.buffer for x in walk(s) if isinstance(x, Store)}
+    return frozenset(out | {x.buffer.name for x in walk(s) if isinstance(x, Alloc)})
+
+
+def _variables(indices: tuple[Expr, ...]) -> frozenset[str]:
+    return frozenset().union(*(E.variables(i) for i in indices))
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    out: list[int] = []
+    n = 1
+    for x in reversed(shape):
+        out.append(n)
+        n *= x
+    return tuple(reversed(out))
+
+
+def _shape(b: Buffer) -> tuple[int, ...]:
+    shape = tuple(const(n) for n in b.shape)
+    if any(n is None for n in shape):
+        raise CodegenError(f"buffer {b.name} has no constant shape")
+    return tuple(n for n in shape if n is not None)
+
+
+class _Function:
+    """Emits one function: the body of the kernel, or of a parallel loop."""
+
+    def __init__(self, shared: _Shared, captured: tuple[str, ...], *, in_parallel: bool) -> None:
+        self.shared = shared
+        self.in_parallel = in_parallel
+        self.allocas: list[str] = []
+        self.stack_bytes = 0  # of buffers among these
+        self.offset = 0
+        self.captured = captured
+        self.aligned: Value | None = None  # whether what is streamed begins where streaming stores can
+
+    def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
+        """The function's instructions, without the final ``ret``."""
+        self.s = Scopes(_stores(s))
+        shared = self.shared
+        self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
+        for b in self.shared.func.params:
+            self.x.places[b.name] = Place(f"%arg.{b.name}", 0, b.dtype, _strides(_shape(b)))
+        for v in self.captured:
+            self.x.env[v] = (f"%in_{v}", 0)
+        for b in self.shared.func.params:
+            if b.name in self.shared.func.skewed and skew(b.name).name not in self.captured:
+                self.x.env[skew(b.name).name] = (self.skew(b), 0)
+        self.roots: dict[str, tuple[Buffer, int]] = dict(inherited or {})
+        for name, (b, at) in self.roots.items():
+            ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
+            self.x.places[name] = Place(ptr, 0, b.dtype, _strides(_shape(b)))
+        self.forks = forks(s, self.shared.func.streamed)
+        self.stmt(s)
+        return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
+
+    def skew(self, b: Buffer) -> str:
+        """`ir.skew` of an argument, from where it lies."""
+        at = self.s.emit(f"ptrtoint ptr %arg.{b.name} to i64")
+        over = self.s.emit(f"and i64 {self.s.emit(f'sub i64 0, {at}')}, {LINE - 1}")
+        return self.s.emit(f"udiv i64 {over}, {ITEMSIZE[b.dtype]}")
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt) -> None:
+        if self.shared.streaming is None and id(s) in self.forks:
+            self.fork(s)
+            return
+        match s:
+            case Seq(stmts=xs):
+                for x in xs:
+                    self.stmt(x)
+            case Store():
+                self.x.store(s)
+            case Prefetch():
+                self.x.prefetch(s)
+            case Guard():
+                self.guard(s)
+            case Alloc():
+                self.alloc(s)
+            case Loop(kind="unroll"):
+                count = self.constant(s)
+                self.x.unrolled[s.var] = (count, self.s.top)
+                for n in range(count):
+                    self.x.env[s.var] = n
+                    self.stmt(s.body)
+                self.x.env.pop(s.var, None)
+                del self.x.unrolled[s.var]
+            case Loop(kind="vectorize"):
+                self.vectorized(s)
+            case Loop(kind="parallel") if self.shared.threads > 1 and not self.in_parallel:
+                self.parallel(s)
+            case Loop():
+                self.loop(s)
+            case _:
+                raise CodegenError(f"cannot emit {type(s).__name__}")
+
+    def fork(self, s: Stmt) -> None:
+        """``s`` with streaming stores where the arrays are aligned for them, which only the call shows."""
+        if self.aligned is None:
+            low = "0"
+            for name in self.shared.func.streamed:
+                at = self.s.emit(f"ptrtoint ptr {self.x.places[name].pointer} to i64", at=0)
+                low = self.s.emit(f"or i64 {low}, {at}", at=0)
+            low = self.s.emit(f"and i64 {low}, {STREAM_ALIGN - 1}", at=0)
+            self.aligned = Value(self.s.emit(f"icmp eq i64 {low}, 0", at=0), "bool")
+
+        def emit_as(streaming: bool) -> None:
+            self.shared.streaming = streaming
+            self.stmt(s)
+
+        self.branch(self.aligned, _stores(s), lambda: emit_as(True), lambda: emit_as(False))
+        self.shared.streaming = None
+
+    def constant(self, s: Loop) -> int:
+        n = const(s.extent)
+        if n is None:
+            raise CodegenError(f"{s.kind} loop {s.var} has no constant extent")
+        return n
+
+    def loop(self, s: Loop) -> None:
+        """A counted loop, tested at its end; entered under a test where it may be empty."""
+        extent = self.x.scalar(s.extent)
+        known = const(s.extent)
+        head, done = self.s.label("loop"), self.s.label("done")
+        var = self.s.fresh("i")
+        inner = not any(isinstance(x, Loop) and x.kind not in ("unroll", "vectorize") for x in walk(s.body))
+        free = room(s, self.shared.registers, self.shared.vector_bytes)
+        self.s.stack.append(Scope(head, known is not None, _stores(s.body), room=free, innermost=inner))
+        self.x.env[s.var] = (var, self.s.depth)
+        self.stmt(s.body)
+        del self.x.env[s.var]
+        body = self.s.stack.pop()
+        before = self.s.top.label
+        if known is None:
+            enter = self.s.emit(f"icmp sgt i64 {extent.ref}, 0")
+            self.s.do(f"br i1 {enter}, label %{head}, label %{done}")
+        else:
+            self.s.do(f"br label %{head}")
+        after = self.s.fresh("n")
+        out = self.s.top.lines
+        # What nobody counts with counts down: the processor compares with 0 for nothing.
+        first, step, last = ("0", 1, extent.ref) if body.counted else (extent.ref, -1, "0")
+        out.append(f"{head}:")
+        out.append(f"  {var} = phi i64 [ {first}, %{before} ], [ {after}, %{body.label} ]")
+        for ptr, start, _, _ in body.pointers:
+            out.append(f"  {ptr} = phi ptr [ {start}, %{before} ], [ {ptr}.next, %{body.label} ]")
+        out.extend(body.lines)
+        for ptr, _, elem, by in body.pointers:
+            out.append(f"  {ptr}.next = getelementptr {elem}, ptr {ptr}, i64 {by}")
+        out.append(f"  {after} = add nsw i64 {var}, {step}")
+        more = self.s.emit(f"icmp ne i64 {after}, {last}")
+        self.s.do(f"br i1 {more}, label %{head}, label %{done}")
+        self.s.start(done)
+
+    def guard(self, s: Guard) -> None:
+        lanes = [c for c in E.conjuncts(s.cond) if self.x.lane_dependent(c)]
+        plain = [c for c in E.conjuncts(s.cond) if not self.x.lane_dependent(c)]
+        outer = self.x.mask
+        if plain:
+            cond = self.x.scalar(E.all_of(*plain))
+            self.under(cond, E.TRUE if not lanes else E.all_of(*lanes), s.body)
+            return
+        if not lanes:  # what is left of it once the loops around a parallel one are unrolled
+            self.stmt(s.body)
+            return
+        mask = self.x.and_mask(self.x.value(E.all_of(*lanes)))
+        stores = _stores(s.body)
+
+        def masked() -> None:
+            # a load that all lanes share may be out of bounds when none of them is active
+            self.x.mask = mask
+            self.branch(self.fold("or", mask), stores, lambda: self.stmt(s.body))
+            self.x.mask = outer
+
+        if outer is None:
+            # whole vectors go unmasked: a masked store costs tens of cycles on some CPUs
+            self.branch(self.fold("and", mask), stores, lambda: self.stmt(s.body), masked)
+        else:
+            masked()
+
+    def fold(self, op: str, mask: Value) -> Value:
+        """Whether any ("or") or every ("and") lane is active."""
+        name = f"@llvm.vector.reduce.{op}.v{mask.lanes}i1"
+        self.shared.declares.setdefault(f"declare i1 {name}(<{mask.lanes} x i1>)")
+        return Value(self.s.emit(f"call i1 {name}({mask})"), "bool")
+
+    def under(self, cond: Value, rest: Expr, body: Stmt) -> None:
+        self.branch(cond, _stores(body), lambda: self.stmt(body if rest == E.TRUE else Guard(rest, body)))
+
+    def branch(
+        self,
+        cond: Value,
+        stores: frozenset[str],
+        then: Callable[[], None],
+        other: Callable[[], None] | None = None,
+    ) -> None:
+        """``if cond: then() else: other()``, each side in a scope of its own."""
+        done = self.s.label("done")
+        sides: list[tuple[str, Scope]] = []
+        for side in (then, other):
+            if side is None:
+                continue
+            label = self.s.label("side")
+            self.s.stack.append(Scope(label, False, stores))
+            side()
+            sides.append((label, self.s.stack.pop()))
+        self.s.do(f"br {cond}, label %{sides[0][0]}, label %{sides[1][0] if len(sides) > 1 else done}")
+        for label, scope in sides:
+            self.s.top.lines.append(f"{label}:")
+            self.s.top.lines.extend(scope.lines)
+            self.s.do(f"br label %{done}")
+        self.s.start(done)
+
+    def alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        shape = _shape(b)
+        count = 1
+        for n in shape:
+            count *= n
+        size = -(-count * ITEMSIZE[b.dtype] // ALIGN) * ALIGN
+        shared_by_threads = (
+            any(isinstance(x, Loop) and x.kind == "parallel" for x in walk(s.body))
+            and not self.in_parallel
+            and self.shared.threads > 1
+        )
+        mark = self.offset
+        if size <= STACK_BYTES and self.stack_bytes + size <= MOST_STACK_BYTES and not shared_by_threads:
+            self.stack_bytes += size
+            ptr = self.s.fresh("local")
+            self.allocas.append(f"  {ptr} = alloca [{count} x {LLVM_TYPE[b.dtype]}], align {ALIGN}")
+        else:
+            at = self.offset
+            self.offset += size
+            if self.in_parallel:
+                self.shared.thread_bytes = max(self.shared.thread_bytes, self.offset)
+                ptr = f"getelementptr i8, ptr %thread, i64 {at}"
+            else:
+                self.shared.root_bytes = max(self.shared.root_bytes, self.offset)
+                self.roots[b.name] = (b, at)
+                ptr = f"getelementptr i8, ptr %scratch, i64 {at}"
+            ptr = self.s.emit(ptr, at=0, hint="a") if self.s.depth else self.s.emit(ptr, hint="a")
+        old = self.x.places.get(b.name)
+        self.x.places[b.name] = Place(ptr, 0, b.dtype, _strides(shape), count)
+        self.x.forget(b.name)
+        self.stmt(s.body)
+        if old is not None:
+            self.x.places[b.name] = old
+        self.roots.pop(b.name, None)
+        self.offset = mark
+
+    # -- vectors -------------------------------------------------------------------------------
+
+    def vectorized(self, s: Loop) -> None:
+        """The body once, for all lanes; a store that lanes can't share is written out lane by lane."""
+        n = self.constant(s)
+        if n == 1 or not all(self.x.fits_lanes(x, s.var) for x in walk(s.body) if isinstance(x, Store)):
+            for lane in range(n):
+                self.x.env[s.var] = lane
+                self.stmt(s.body)
+            self.x.env.pop(s.var, None)
+            return
+        try:
+            for base, width in self.registers(s, n):
+                if width == 1:
+                    self.x.lane_var, self.x.lanes = None, 1
+                    self.x.env[s.var] = base
+                    self.stmt(s.body)
+                    del self.x.env[s.var]
+                    continue
+                self.x.lane_var, self.x.lane_base, self.x.lanes = s.var, base, width
+                self.stmt(s.body)
+        finally:
+            self.x.lane_var, self.x.lane_base, self.x.lanes = None, 0, 1
+
+    def registers(self, s: Loop, n: int) -> list[tuple[int, int]]:
+        """The lanes in pieces that fill one register, the rest in powers of two: LLVM splits wide vectors of
+        other lengths badly. A horizontal reduction stays whole: it folds vertically first."""
+        stores = [x for x in walk(s.body) if isinstance(x, Store)]
+        if n & (n - 1) == 0 and any(s.var not in _variables(x.indices) for x in stores):
+            return [(0, n)]
+        widest = max(ITEMSIZE[self.x.places[x.buffer].dtype] for x in stores)
+        full = max(1, self.shared.vector_bytes // widest)
+        out: list[tuple[int, int]] = []
+        at = 0
+        while at < n:
+            width = full if n - at >= full else 1 << ((n - at).bit_length() - 1)
+            out.append((at, width))
+            at += width
+        return out
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def parallel(self, s: Loop) -> None:
+        """The body becomes a function of the iteration; a driver claims chunks from counters in its
+        context and the thread pool runs that driver on every thread."""
+        n = self.constant(s)
+        sh = self.shared
+        sh.n += 1
+        name = f"parallel{sh.n}"
+        outer = [v for v, x in self.x.env.items() if not isinstance(x, int)]
+        fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
+        inner = _Function(sh, (*outer, s.var), in_parallel=True)
+        text = inner.build(substitute(s.body, dict(fixed)), self.roots)
+        params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in sh.func.params)
+        ints = "".join(f", i64 %in_{v}" for v in (*outer, s.var))
+        sh.functions.append(
+            f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
+            f" {{\n{text}\n  ret void\n}}"
+        )
+        hinted = dict(s.annotations).get("chunk", 0)
+        assert isinstance(hinted, int)
+        chunk = hinted or max(1, n // (16 * sh.threads))
+        shares = max(1, min(sh.threads, n))
+        end = FENCE if sh.func.streamed else ""
+        sh.functions.append(driver(name, n, chunk, shares, sh.func.params, outer, s.var, end))
+        counters = shares * SHARE
+        ctx = self.s.fresh("ctx")
+        self.allocas.append(f"  {ctx} = alloca [{counters + 2 + len(outer)} x i64], align {ALIGN}")
+        for k in range(0, counters, SHARE):
+            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {k}")
+            self.s.do(f"store atomic i64 0, ptr {p} monotonic, align 8")
+        for k, v in enumerate(["ptr %args", "ptr %scratch", *(f"i64 {self._ref(v)}" for v in outer)]):
+            p = self.s.emit(f"getelementptr i64, ptr {ctx}, i64 {counters + k}")
+            self.s.do(f"store {v}, ptr {p}, align 8")
+        sh.declares.setdefault("declare void @at_parallel(ptr, ptr, i32)")
+        self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")
+
+    def _ref(self, var: str) -> str:
+        x = self.x.counter(var)
+        assert not isinstance(x, int)
+        return x[0]
+
+
+__all__ = ["CodegenError", "Module", "emit"]

@@ -1,0 +1,461 @@
+"""Expressions as LLVM IR: scalars, or vectors while a vectorized loop is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from autotune.codegen.llvm import transpose, vector_math
+from autotune.codegen.llvm.address import Addresses, Flat
+from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle, vector
+from schedules import affine
+from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var, is_float
+from schedules.model import LINE
+
+FAR = 1 << 62  # beyond any index
+
+
+class CodegenError(Exception):
+    """The generator met code that lowering should not produce."""
+
+
+class Expressions(Addresses):
+    """Emits expressions into `Scopes`."""
+
+    def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
+        super().__init__(scopes)
+        self.declare = declare
+        self.features = features  # of the target
+
+    def scalar(self, e: Expr) -> Value:
+        return self.of_all_lanes(self.value(e), e)
+
+    def of_all_lanes(self, v: Value, e: Expr) -> Value:
+        """The value of an expression, which lanes must share."""
+        if v.lanes != 1:
+            raise CodegenError(f"{E.show(e)} differs between lanes where one value is needed")
+        return v
+
+    def splat(self, v: Value, lanes: int) -> Value:
+        if v.lanes == lanes:
+            return v
+        if not v.ref.startswith("%"):
+            return Value(f"splat ({v.type} {v.ref})", v.dtype, lanes)
+        key = ("splat", v.ref, lanes)
+        ref = self.s.recall(key)
+        if ref is None:
+            t = vector(LLVM_TYPE[v.dtype], lanes)
+            one = self.s.emit(f"insertelement {t} poison, {v}, i64 0")
+            ref = self.s.emit(f"shufflevector {t} {one}, {t} poison, <{lanes} x i32> zeroinitializer")
+            self.s.top.memo[key] = ref
+        return Value(ref, v.dtype, lanes)
+
+    def same_lanes(self, *vs: Value) -> list[Value]:
+        n = max(v.lanes for v in vs)
+        return [self.splat(v, n) if n > 1 else v for v in vs]
+
+    def value(self, e: Expr) -> Value:
+        """Emit an expression."""
+        match e:
+            case Const(value=number, dtype=d):
+                return Value(literal(number, d), d)
+            case Var(name=n):
+                return self._variable(n)
+            case Load(buffer=b, indices=ix, dtype=d):
+                return self.load(b, ix, d)
+            case Select():
+                return self._select(e)
+            case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
+                return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
+            case Binary(op=op, a=a, b=b):
+                return self.binary(op, *self.same_lanes(self.value(a), self.value(b)))
+            case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
+                return m
+            case Compare(op=op, a=a, b=b):
+                return self._compare(op, *self.same_lanes(self.value(a), self.value(b)))
+            case Logic(op="not", args=args):
+                v = self.value(args[0])
+                one = self.splat(Value("true", "bool"), v.lanes) if v.lanes > 1 else Value("true", "bool")
+                return Value(self.s.emit(f"xor {v}, {one.ref}"), "bool", v.lanes)
+            case Logic(op=op, args=args):
+                vs = self.same_lanes(*(self.value(a) for a in args))
+                out = vs[0]
+                for v in vs[1:]:
+                    out = Value(self.s.emit(f"{op} {out}, {v.ref}"), "bool", out.lanes)
+                return out
+            case Call(fn=fn, arg=a):
+                return self._call(fn, self.value(a))
+            case Cast(dtype=d, a=a):
+                return self._cast(self.value(a), d)
+        raise CodegenError(f"cannot emit {E.show(e)}")
+
+    def _divide_unsigned(self, op: str, x: Value, y: Value) -> Value:
+        return Value(self.s.emit(f"{'udiv' if op == '//' else 'urem'} {x}, {y.ref}"), x.dtype, x.lanes)
+
+    def _never_negative(self, e: Expr) -> bool:
+        """Whether an index is at least 0 in every iteration: loops count from 0."""
+        if E.dtype_of(e) != INDEX or E.loads(e):
+            return False
+        known = {v: self.env[v] for v in E.variables(e) - {self.lane_var}}
+        ranges = {v: (x, x) if isinstance(x, int) else (0, FAR) for v, x in known.items()}
+        if self.lane_var is not None:
+            ranges[self.lane_var] = (self.lane_base, self.lane_base + self.lanes - 1)
+        span = affine.bounds(e, ranges)
+        return span is not None and span[0] >= 0
+
+    def _variable(self, name: str) -> Value:
+        if name == self.lane_var:
+            iota = ", ".join(f"i64 {self.lane_base + n}" for n in range(self.lanes))
+            return Value(f"<{iota}>", INDEX, self.lanes)
+        v = self.counter(name)
+        return Value(str(v) if isinstance(v, int) else v[0], INDEX)
+
+    def multiply_add(self, a: Expr, b: Expr, c: Expr) -> Value:
+        """``a * b + c`` rounded once where the processor can."""
+        x, y, z = self.same_lanes(self.value(a), self.value(b), self.value(c))
+        t = mangle(LLVM_TYPE[x.dtype], x.lanes)
+        self.declare(f"declare {x.type} @llvm.fmuladd.{t}({x.type}, {x.type}, {x.type})")
+        return Value(self.s.emit(f"call {x.type} @llvm.fmuladd.{t}({x}, {y}, {z})"), x.dtype, x.lanes)
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), x.dtype, x.lanes)
+
+        if is_float(x.dtype):
+            if op in ("min", "max"):
+                return self._extreme(op, x, y)
+            name = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}[op]
+            return out(f"{name} {x}, {y.ref}")
+        match op:
+            case "+" | "-" | "*":
+                return out(f"{ {'+': 'add', '-': 'sub', '*': 'mul'}[op] } {x}, {y.ref}")
+            case "min" | "max":
+                c = self.s.emit(f"icmp {'slt' if op == 'min' else 'sgt'} {x}, {y.ref}")
+                return out(f"select {vector('i1', x.lanes)} {c}, {x}, {y}")
+        return self._divide(op, x, y)
+
+    def _extreme(self, op: str, x: Value, y: Value) -> Value:
+        """Minimum or maximum that hands NaN on from either side, as numpy's do. LLVM looks for NaN in the
+        first operand: that is not what a reduction has so far, so that no turn waits for it."""
+        name = f"@llvm.{op}imum.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
+        self.declare(f"declare {x.type} {name}({x.type}, {x.type})")
+        return Value(self.s.emit(f"call nsz {x.type} {name}({y}, {x})"), x.dtype, x.lanes)
+
+    def _divide(self, op: str, x: Value, y: Value) -> Value:
+        """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as in
+        numpy, and the smallest integer by -1 is itself: the processor would trap."""
+
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), x.dtype, x.lanes)
+
+        zero = "zeroinitializer" if x.lanes > 1 else "0"
+        if op == "ceildiv":
+            q, r = self._divide("//", x, y), self._divide("%", x, y)
+            more = Value(self.s.emit(f"icmp ne {r}, {zero}"), "bool", x.lanes)
+            return out(f"add {q}, {out(f'zext {more} to {x.type}').ref}")
+        c = int(y.ref) if y.lanes == 1 and y.ref.lstrip("-").isdigit() else 0
+        if c > 0 and c & (c - 1) == 0:
+            if op == "//":
+                return out(f"ashr {x}, {c.bit_length() - 1}")
+            return out(f"and {x}, {c - 1}")
+        i1 = vector("i1", x.lanes)
+        special, divisor = "", y
+        if c in (0, -1):  # by 0 or -1 it is the product
+            one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
+            two = self.splat(Value("2", x.dtype), x.lanes) if x.lanes > 1 else Value("2", x.dtype)
+            special = self.s.emit(f"icmp ult {out(f'add {y}, {one.ref}')}, {two.ref}")
+            y = out(f"select {i1} {special}, {one}, {y}")
+        r = out(f"srem {x}, {y.ref}")
+        nonzero = self.s.emit(f"icmp ne {r}, {zero}")
+        differ = self.s.emit(f"icmp slt {x.type} {out(f'xor {r}, {y.ref}').ref}, {zero}")
+        fix = self.s.emit(f"and {i1} {nonzero}, {differ}")
+        if op == "%":
+            add = out(f"add {r}, {y.ref}")
+            return out(f"select {i1} {fix}, {add}, {r}")
+        q = out(f"sdiv {x}, {y.ref}")
+        one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
+        less = out(f"sub {q}, {one.ref}")
+        floor = out(f"select {i1} {fix}, {less}, {q}")
+        return out(f"select {i1} {special}, {out(f'mul {x}, {divisor.ref}')}, {floor}") if special else floor
+
+    def _compare(self, op: str, x: Value, y: Value) -> Value:
+        if is_float(x.dtype):
+            code = {"<": "olt", "<=": "ole", "==": "oeq", "!=": "une"}[op]
+            return Value(self.s.emit(f"fcmp {code} {x}, {y.ref}"), "bool", x.lanes)
+        code = {"<": "slt", "<=": "sle", "==": "eq", "!=": "ne"}[op]
+        return Value(self.s.emit(f"icmp {code} {x}, {y.ref}"), "bool", x.lanes)
+
+    def _lane_bound(self, e: Compare) -> Value | None:
+        """``lane < n`` or ``lane >= n`` with one n for all lanes, compared in 32 bits."""
+        if E.dtype_of(e.a) != INDEX or E.loads(e):
+            return None
+        step, rest = affine.isolate(e.b - e.a, self.lane_var or "")  # > 0, or >= 0
+        if step not in (Const(1), Const(-1)) or self.lane_dependent(rest):
+            return None
+        below = step == Const(-1)
+        if below:  # lane < rest, or lane < rest + 1
+            n = rest + 1 if e.op == "<=" else rest
+        else:  # lane >= -rest + 1, or lane >= -rest
+            n = Const(0) - rest if e.op == "<=" else 1 - rest
+        ints = tuple(sorted((v, x) for v in E.variables(n) if isinstance(x := self.env[v], int)))
+        key = ("lanes", below, n, ints, self.lane_base, self.lanes)
+        ref = self.s.recall(key)
+        if ref is None:
+            clamped = E.maximum(E.minimum(n, self.lane_base + self.lanes), 0)
+            short = self.s.emit(f"trunc {self.uniform(clamped)} to i32")
+            t = f"<{self.lanes} x i32>"
+            one = self.s.emit(f"insertelement {t} poison, i32 {short}, i64 0")
+            all_ = self.s.emit(f"shufflevector {t} {one}, {t} poison, {t} zeroinitializer")
+            iota = ", ".join(f"i32 {self.lane_base + k}" for k in range(self.lanes))
+            ref = self.s.emit(f"icmp {'slt' if below else 'sge'} {t} <{iota}>, {all_}")
+            self.s.top.memo[key] = ref
+        return Value(ref, "bool", self.lanes)
+
+    def uniform(self, e: Expr) -> Value:
+        """An expression that all lanes share, once."""
+        held = self.lane_var, self.lanes, self.mask
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            return self.scalar(e)
+        finally:
+            self.lane_var, self.lanes, self.mask = held
+
+    def _call(self, fn: str, x: Value) -> Value:
+        if not is_float(x.dtype):
+            if fn == "floor":
+                return x
+            if fn == "abs":
+                return self.binary(
+                    "max",
+                    x,
+                    self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x),
+                )
+            raise CodegenError(f"{fn} of {x.dtype}")
+        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, f"{self.s.label('m')}_", self.features)
+        for d in m.declares:
+            self.declare(d)
+        self.s.top.lines.extend(f"  {line}" for line in m.lines)
+        self.s.top.label = m.label or self.s.top.label
+        return Value(m.result, x.dtype, x.lanes)
+
+    def _cast(self, x: Value, to: str) -> Value:
+        a, b = x.type, vector(LLVM_TYPE[to], x.lanes)
+        if LLVM_TYPE[x.dtype] == LLVM_TYPE[to]:
+            return Value(x.ref, to, x.lanes)
+
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), to, x.lanes)
+
+        if is_float(x.dtype):
+            if is_float(to):
+                return out(f"{'fpext' if ITEMSIZE[to] > ITEMSIZE[x.dtype] else 'fptrunc'} {x} to {b}")
+            name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
+            self.declare(f"declare {b} {name}({a})")
+            return out(f"call {b} {name}({x})")
+        if is_float(to):
+            return out(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {b}")
+        if x.dtype == "bool":
+            return out(f"zext {x} to {b}")
+        wide = {"i32": 32, "i64": 64}
+        return out(f"{'sext' if wide[LLVM_TYPE[x.dtype]] < wide[LLVM_TYPE[to]] else 'trunc'} {x} to {b}")
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def load(self, buffer: str, ix: tuple[Expr, ...], dtype: str) -> Value:
+        flat = self.flat(buffer, ix)
+        step = self.stride(flat)
+        t, n = LLVM_TYPE[dtype], self.lanes
+        if step == 0:
+            if self.mask is not None and self.chosen is not None:
+                return self._shared_load(buffer, flat, dtype, self.chosen)
+            return Value(self._remembered_load(buffer, flat, t, None, 1), dtype)
+        if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
+            return self._masked_load(buffer, flat, step, dtype)
+        if step == 1:
+            return Value(self._remembered_load(buffer, flat, t, None, n), dtype, n)
+        if (column := self._column(buffer, flat, step, dtype)) is not None:
+            return Value(column, dtype, n)
+        out = "poison"
+        for lane, ref in enumerate(self._lane_addresses(buffer, flat, step)):
+            x = self.s.emit(f"load {t}, ptr {ref}, align {ITEMSIZE[dtype]}")
+            out = self.s.emit(f"insertelement {vector(t, n)} {out}, {t} {x}, i64 {lane}")
+        return Value(out, dtype, n)
+
+    def _column(self, buffer: str, flat: Flat, step: int | None, dtype: str) -> str | None:
+        """Lanes far apart whose elements lie side by side along an unrolled loop: a square is read by rows,
+        and transposed in registers for all its columns. None where there is no such square."""
+        n, top = self.lanes, self.s.top
+        if step is None or not transpose.fits(n, ITEMSIZE[dtype]) or buffer in top.stores:
+            return None
+        for a, c in flat.terms:
+            if not isinstance(a, Var) or c != 1 or a.name not in self.unrolled:
+                continue
+            count, scope = self.unrolled[a.name]
+            number = self.env[a.name]
+            assert isinstance(number, int)
+            first = number // n * n
+            others = [e for e, _ in flat.terms if e is not a]
+            if scope is not top or first + n > count or any(a.name in E.variables(e) for e in others):
+                continue  # not every column is read here
+            self.env[a.name] = first
+            rows = self._lane_addresses(buffer, flat, step)
+            self.env[a.name] = number
+            key = ("columns", tuple(rows))
+            if key not in top.memo:
+                top.memo[key] = self._transposed(rows, dtype)
+            return str(top.memo[key][number - first])
+        return None
+
+    def _transposed(self, rows: list[str], dtype: str) -> list[str]:
+        n, t = len(rows), vector(LLVM_TYPE[dtype], len(rows))
+
+        def shuffle(a: str, b: str, mask: Sequence[int]) -> str:
+            lanes = ", ".join(f"i32 {x}" for x in mask)
+            return self.s.emit(f"shufflevector {t} {a}, {t} {b}, <{n} x i32> <{lanes}>")
+
+        loads = [self.s.emit(f"load {t}, ptr {ref}, align {ITEMSIZE[dtype]}") for ref in rows]
+        return transpose.transpose(loads, ITEMSIZE[dtype], shuffle)
+
+    def _own(self, buffer: str, flat: Flat) -> bool:
+        """Every lane reads memory of the kernel's own, whatever the mask: then a plain load keeps
+        the buffer in registers."""
+        first = flat.const
+        for a, c in flat.terms:
+            if isinstance(a, Var) and a.name == self.lane_var:
+                first += c * self.lane_base
+                continue
+            v = self.env.get(a.name) if isinstance(a, Var) else None
+            if not isinstance(v, int):
+                return False
+            first += c * v
+        return 0 <= first and first + self.lanes <= self.places[buffer].size
+
+    def _remembered_load(self, buffer: str, flat: Flat, t: str, mask: Value | None, lanes: int) -> str:
+        """A scalar or contiguous load, placed as far out as its address and the stores allow."""
+        ptr, depth = self.address(buffer, flat)
+        key = ("load", ptr, lanes)
+        old = self.s.recall_load(key, buffer)
+        if old is not None:
+            return str(old)
+        level = self.s.load_level(buffer, depth)
+        align = ITEMSIZE[self.places[buffer].dtype]
+        ref = self.s.emit(f"load {vector(t, lanes)}, ptr {ptr}, align {align}", at=level)
+        home = level if buffer not in self.s.stack[level].stores else level + 1
+        if home <= self.s.depth and buffer not in self.s.stack[home].stores:
+            self.s.stack[home].memo[key] = ref
+        return ref
+
+    def pointers(self, buffer: str, flat: Flat) -> str:
+        """A vector of element addresses, one a lane."""
+        e: Expr = Const(flat.const)
+        for a, c in flat.terms:
+            e = e + a * c
+        index = self.splat(self.value(e), self.lanes)
+        place = self.places[buffer]
+        return self.s.emit(f"getelementptr {LLVM_TYPE[place.dtype]}, ptr {place.pointer}, {index}")
+
+    def _masked_load(self, buffer: str, flat: Flat, step: int | None, dtype: str) -> Value:
+        t, n = LLVM_TYPE[dtype], self.lanes
+        vt, align = vector(t, n), ITEMSIZE[dtype]
+        assert self.mask is not None
+        if step == 1:
+            ptr, _ = self.address(buffer, flat)
+            name = f"@llvm.masked.load.{mangle(t, n)}.p0"
+            self.declare(f"declare {vt} {name}(ptr, <{n} x i1>, {vt})")
+            code = f"call {vt} {name}(ptr align {align} {ptr}, {self.mask}, {vt} zeroinitializer)"
+        else:
+            name = f"@llvm.masked.gather.{mangle(t, n)}.v{n}p0"
+            self.declare(f"declare {vt} {name}(<{n} x ptr>, <{n} x i1>, {vt})")
+            code = (
+                f"call {vt} {name}(<{n} x ptr> align {align} {self.pointers(buffer, flat)}, "
+                f"{self.mask}, {vt} zeroinitializer)"
+            )
+        return Value(self.s.emit(code), dtype, n)
+
+    def _shared_load(self, buffer: str, flat: Flat, dtype: str, lanes: Value) -> Value:
+        """What all of ``lanes`` load alike: it may be out of bounds where none of them is active, and a zero
+        is loaded in its place."""
+        t = LLVM_TYPE[dtype]
+        name, fold = f"@zero.{t}", f"@llvm.vector.reduce.or.v{lanes.lanes}i1"
+        self.declare(f"declare i1 {fold}(<{lanes.lanes} x i1>)")
+        self.declare(f"{name} = private constant {t} zeroinitializer, align {LINE}")
+        ptr, _ = self.address(buffer, flat)
+        some = self.s.emit(f"call i1 {fold}({lanes})")
+        place = self.s.emit(f"select i1 {some}, ptr {ptr}, ptr {name}", hint="p")
+        return Value(self.s.emit(f"load {t}, ptr {place}, align {ITEMSIZE[dtype]}"), dtype)
+
+    # -- choice --------------------------------------------------------------------------------
+
+    def and_mask(self, cond: Value) -> Value:
+        """``cond`` within the open mask, one bit a lane."""
+        cond = self.splat(cond, self.lanes)
+        if self.mask is None:
+            return cond
+        return Value(self.s.emit(f"and {self.mask}, {cond.ref}"), "bool", self.lanes)
+
+    def _select(self, e: Select) -> Value:
+        """Only the chosen side is evaluated where evaluating could fault: sides that load."""
+        cond = self.value(e.cond)
+        risky = any(E.loads(x) for x in (e.a, e.b))
+        if not risky:
+            x, y = self.same_lanes(self.value(e.a), self.value(e.b))
+            lanes = max(x.lanes, cond.lanes)
+            c = self.splat(cond, lanes) if cond.lanes > 1 else cond
+            x, y = self.splat(x, lanes), self.splat(y, lanes)
+            return Value(self.s.emit(f"select {c}, {x}, {y}"), x.dtype, x.lanes)
+        if cond.lanes == 1:
+            found = self._load_or_constant(e, cond)
+            return found if found is not None else self._branch(e, cond)
+        true = self.splat(Value("true", "bool"), self.lanes)
+        other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
+        x, y = self._side(e.a, cond), self._side(e.b, other)
+        return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _side(self, e: Expr, taken: Value) -> Value:
+        """A side of a select, in the lanes that take it."""
+        outer = self.mask, self.chosen
+        self.mask = self.chosen = self.and_mask(taken)
+        x = self.splat(self.value(e), self.lanes)
+        self.mask, self.chosen = outer
+        return x
+
+    def _load_or_constant(self, e: Select, cond: Value) -> Value | None:
+        """A vector of memory or a constant, for all lanes alike: a load from an address that is chosen. An
+        unrolled window has hundreds of these, and as many branches take long to compile and to run. (A load
+        with a mask suppresses faults, but takes hundreds of cycles where there is one.)"""
+        if self.lane_var is None or self.mask is not None or not isinstance(e.b, Const):
+            return None
+        if not isinstance(e.a, Load) or self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
+            return None
+        t, other = vector(LLVM_TYPE[e.a.dtype], self.lanes), self.value(e.b)
+        name = f"@constant.{self.lanes}.{other.type}.{other.ref}"
+        self.declare(f"{name} = private constant {t} {self.splat(other, self.lanes).ref}, align {LINE}")
+        ptr, _ = self.address(e.a.buffer, flat)
+        place = self.s.emit(f"select {cond}, ptr {ptr}, ptr {name}", hint="p")
+        align = ITEMSIZE[e.a.dtype]
+        return Value(self.s.emit(f"load {t}, ptr {place}, align {align}"), e.a.dtype, self.lanes)
+
+    def _branch(self, e: Select, cond: Value) -> Value:
+        then, other, join = (self.s.label(h) for h in ("then", "else", "join"))
+        lanes = (
+            self.lanes
+            if self.lane_var is not None and (self.lane_dependent(e.a) or self.lane_dependent(e.b))
+            else 1
+        )
+        sides: list[tuple[Value, Scope]] = []
+        for label, side in ((then, e.a), (other, e.b)):
+            self.s.stack.append(Scope(label, False, frozenset()))
+            v = self.value(side)
+            v = self.splat(v, lanes) if lanes > 1 else v
+            sides.append((v, self.s.stack.pop()))
+        self.s.do(f"br {cond}, label %{then}, label %{other}")
+        for label, (_, scope) in zip((then, other), sides, strict=True):
+            self.s.top.lines.append(f"{label}:")
+            self.s.top.lines.extend(scope.lines)
+            self.s.do(f"br label %{join}")
+        self.s.start(join)
+        (x, sx), (y, sy) = sides
+        ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
+        return Value(ref, x.dtype, x.lanes)

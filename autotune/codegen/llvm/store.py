@@ -1,0 +1,187 @@
+"""Stores as LLVM IR, what lanes reduce into one element, and requests for memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from autotune.codegen.llvm.address import Flat
+from autotune.codegen.llvm.expr import Expressions
+from autotune.codegen.llvm.scope import Scopes
+from autotune.codegen.llvm.stream import STREAM_ALIGN
+from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle
+from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
+from schedules.expr import Binary, Const, Expr, Load, is_float
+from schedules.ir import Prefetch, Store, multiply_add, skew
+from schedules.model import LINE
+
+
+class Stores(Expressions):
+    """Emits what goes to memory into `Scopes`. ``streams``: whether a buffer is streamed where code is
+    emitted now."""
+
+    def __init__(
+        self,
+        scopes: Scopes,
+        declare: Callable[[str], None],
+        features: Collection[str],
+        streams: Callable[[str], bool],
+    ) -> None:
+        super().__init__(scopes, declare, features)
+        self.streams = streams
+
+    def fits_lanes(self, s: Store, var: str) -> bool:
+        """Lanes write different elements, or reduce into one."""
+        if any(var in E.variables(i) for i in s.indices):
+            # lanes read what lanes write only at their own element, and no two at the same
+            own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
+            if own and not self.steps(s, var):
+                return False
+            return all(x.indices == s.indices for x in own)
+        return self._reduction(s) is not None
+
+    def steps(self, s: Store, var: str) -> bool:
+        """Whether the store's address moves by the same distance, not 0, from lane to lane."""
+        terms = self.flat(s.buffer, s.indices).terms
+        if any(var in E.variables(a) and a != E.Var(var) for a, _ in terms):
+            return False
+        return sum(c for a, c in terms if a == E.Var(var)) != 0
+
+    def _reduction(self, s: Store) -> tuple[str, Expr] | None:
+        """Operator and operand of ``C[i] = C[i] op x``."""
+        v = s.value
+        if isinstance(v, Binary) and v.op in ("+", "*", "min", "max"):
+            here = Load(s.buffer, s.indices, E.dtype_of(v))
+            other = v.b if v.a == here else v.a if v.b == here else None
+            if other is not None and all(x.buffer != s.buffer for x in E.loads(other)):
+                return v.op, other
+        return None
+
+    def store(self, s: Store) -> None:
+        flat = self.flat(s.buffer, s.indices)
+        dtype = self.places[s.buffer].dtype
+        align = ITEMSIZE[dtype]
+        step = self.stride(flat)
+        if step == 0:
+            if self.lane_var is not None and (red := self._reduction(s)) is not None:
+                value = self.reduce_lanes(*red, s)
+            else:
+                value = self.of_all_lanes(self.stored(s), s.value)
+            ptr, _ = self.address(s.buffer, flat)
+            self.s.do(f"store {value}, ptr {ptr}, align {align}")
+            return
+        value = self.splat(self.stored(s), self.lanes)
+        if step == 1:
+            ptr, _ = self.address(s.buffer, flat)
+            if self.mask is None:
+                whole = self.streamed(s.buffer, flat, align)
+                hint = ", !nontemporal !0" if whole else ""
+                self.s.do(f"store {value}, ptr {ptr}, align {whole or align}{hint}")
+                return
+            name = f"@llvm.masked.store.{mangle(LLVM_TYPE[dtype], self.lanes)}.p0"
+            self.declare(f"declare void {name}({value.type}, ptr, <{self.lanes} x i1>)")
+            self.s.do(f"call void {name}({value}, ptr align {align} {ptr}, {self.mask})")
+            return
+        if self.mask is not None:
+            name = f"@llvm.masked.scatter.{mangle(LLVM_TYPE[dtype], self.lanes)}.v{self.lanes}p0"
+            self.declare(f"declare void {name}({value.type}, <{self.lanes} x ptr>, <{self.lanes} x i1>)")
+            to = self.pointers(s.buffer, flat)
+            self.s.do(f"call void {name}({value}, <{self.lanes} x ptr> align {align} {to}, {self.mask})")
+            return
+        for lane, ptr in enumerate(self._lane_addresses(s.buffer, flat, step)):
+            one = self.s.emit(f"extractelement {value}, i64 {lane}")
+            self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
+
+    def stored(self, s: Store) -> Value:
+        """The value of a store."""
+        found = multiply_add(s)
+        return self.value(s.value) if found is None else self.multiply_add(*found)
+
+    def prefetch(self, s: Prefetch) -> None:
+        """A request for each line of dense lanes, for each lane where these are lines apart, or for the one
+        element that lanes share. Vectors that begin within a line, whose first was asked for with its first
+        vector, ask for none, nor do the later ones of unrolled iterations that walk along the lines of lanes.
+        Lines apart, as rows of a transposition are, would share few sets of the first cache: they go to the
+        second, which has room for them, whatever was asked for."""
+        flat = self.flat(s.buffer, s.indices)
+        line = LINE // ITEMSIZE[self.places[s.buffer].dtype]
+        step = self.stride(flat)
+        if step is None:
+            return
+        apart = abs(step) >= line
+        if (self.unrolled_by(flat) if apart else self.lane_base if step == 1 else 0) % line:
+            return
+        name = "@llvm.prefetch.p0"
+        self.declare(f"declare void {name}(ptr, i32, i32, i32)")
+        locality = 2 if apart or s.cache == 2 else 3  # 3 is the first cache
+        for at in range(0, self.lanes if step else 1, line if step == 1 else 1):
+            ptr, _ = self.address(s.buffer, flat, at * step)
+            if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
+                self.s.top.memo["prefetch", ptr] = True
+                self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {locality}, i32 1)")
+
+    def streamed(self, buffer: str, at: Flat, item: int) -> int:
+        """The alignment, in bytes, of a vector stored there that is streamed: its array's, or its own size
+        where tiles begin with lines. 0: it is not streamed, or less aligned than that needs."""
+        if not self.streams(buffer):
+            return 0
+        size = self.lanes * item
+        first = skew(buffer)
+        beside = replace(at, terms=tuple(t for t in at.terms if t != (first, 1)))  # from the first line on
+        if beside != at and math.gcd(LINE, self.multiple(beside) * item) % size == 0:
+            return size
+        # where the array is that aligned, so is its first line
+        line = {first.name: Const(STREAM_ALIGN // item) * first}
+        at = replace(at, terms=tuple((E.substitute(a, line), c) for a, c in at.terms))
+        whole = math.gcd(size, self.multiple(at) * item) % STREAM_ALIGN == 0
+        return STREAM_ALIGN if whole else 0
+
+    def reduce_lanes(self, op: str, operand: Expr, s: Store) -> Value:
+        """``C[i] op lanes of x``: a horizontal reduction, then one scalar operation."""
+        v = self.splat(self.value(operand), self.lanes)
+        scalar = LLVM_TYPE[v.dtype]
+        if self.mask is not None:
+            neutral = self.splat(Value(literal(_identity(op, v.dtype), v.dtype), v.dtype), self.lanes)
+            v = Value(self.s.emit(f"select {self.mask}, {v}, {neutral}"), v.dtype, v.lanes)
+        t = mangle(scalar, v.lanes)
+        if is_float(v.dtype) and op in ("+", "*"):
+            name = f"@llvm.vector.reduce.{'fadd' if op == '+' else 'fmul'}.{t}"
+            start = literal(-0.0 if op == "+" else 1.0, v.dtype)
+            self.declare(f"declare {scalar} {name}({scalar}, {v.type})")
+            ref = self.s.emit(f"call reassoc {scalar} {name}({scalar} {start}, {v})")
+        elif is_float(v.dtype):
+            ref = self._extreme_of_lanes(op, v, t)
+        else:
+            name = f"@llvm.vector.reduce.{ {'+': 'add', '*': 'mul', 'min': 'smin', 'max': 'smax'}[op] }.{t}"
+            self.declare(f"declare {scalar} {name}({v.type})")
+            ref = self.s.emit(f"call {scalar} {name}({v})")
+        held = self.lane_var, self.lanes, self.mask
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        old = self.load(s.buffer, s.indices, v.dtype)
+        self.lane_var, self.lanes, self.mask = held
+        return self.binary(op, old, Value(ref, v.dtype))
+
+    def _extreme_of_lanes(self, op: str, v: Value, t: str) -> str:
+        """The least or largest lane, NaN where a lane is. One look at all lanes: looking at each step of the
+        reduction, as `llvm.vector.reduce.fmaximum` does, makes the next wait three times as long."""
+        scalar = LLVM_TYPE[v.dtype]
+        bits = f"<{v.lanes} x i1>"
+        look = f"@llvm.vector.reduce.or.v{v.lanes}i1"
+        reduce = f"@llvm.vector.reduce.f{op}.{t}"
+        self.declare(f"declare i1 {look}({bits})")
+        self.declare(f"declare {scalar} {reduce}({v.type})")
+        found = self.s.emit(f"call i1 {look}({bits} {self.s.emit(f'fcmp uno {v}, {v.ref}')})")
+        # without NaN and a signed zero, comparisons of the processor's own do
+        most = self.s.emit(f"call nnan nsz {scalar} {reduce}({v})")
+        return self.s.emit(f"select i1 {found}, {scalar} {literal(math.nan, v.dtype)}, {scalar} {most}")
+
+
+def _identity(op: str, dtype: str) -> float | int:
+    if op in ("+", "*"):
+        return (0 if op == "+" else 1) if not is_float(dtype) else (-0.0 if op == "+" else 1.0)
+    if is_float(dtype):
+        return float("inf") if op == "min" else float("-inf")
+    half = 1 << (31 if dtype == "int32" else 63)
+    return half - 1 if op == "min" else -half

@@ -1,0 +1,231 @@
+"""What elementary functions are written with: formats of floating point, and instructions of LLVM IR for
+values of them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from autotune.codegen.llvm.types import literal
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary floating-point format and the constants and fits that depend on it.
+
+    `exp_low` / `exp_high`: beyond these exp is 0 / infinity in every rounding, and the clamped argument
+    still yields just that. `exp_normal`: exp(±x) is normal up to there. `ln2_high` has so many trailing
+    zeros that its product with any exponent is exact.
+    `expm1`: Q in exp(r) - 1 = r + r² Q(r) for |r| ≤ ln(2)/2. `tanh_one`: beyond it tanh rounds to 1.
+    """
+
+    name: str
+    llvm: str
+    bits: int
+    mantissa: int
+    suffix: str
+    ln2_high: float
+    ln2_low: float
+    exp_low: float
+    exp_high: float
+    exp_normal: float
+    tanh_one: float
+    expm1: tuple[float, ...]
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.bits - self.mantissa - 2)) - 1
+
+    @property
+    def one_bits(self) -> int:
+        return self.bias << self.mantissa
+
+    @property
+    def smallest_normal(self) -> float:
+        return math.ldexp(1.0, 1 - self.bias)
+
+    def bits_of(self, value: float) -> int:
+        """The bits of `value` rounded to the format."""
+        pack, unpack = ("<f", "<i") if self.bits == 32 else ("<d", "<q")
+        bits: int = struct.unpack(unpack, struct.pack(pack, value))[0]
+        return bits
+
+    @property
+    def magic(self) -> float:
+        """1.5 · 2^mantissa: adding it rounds to an integer, kept in two's complement in the low bits."""
+        return math.ldexp(1.5, self.mantissa)
+
+
+_FLOAT32 = Format(
+    name="float32",
+    llvm="float",
+    bits=32,
+    mantissa=23,
+    suffix="f32",
+    ln2_high=0.693359375,
+    ln2_low=-2.12194440054690581e-4,
+    exp_low=-104.0,
+    exp_high=89.0,
+    exp_normal=87.0,
+    tanh_one=10.0,
+    # Relative error 4.5e-9.
+    expm1=(
+        0.4999999701976776,
+        0.16666525602340698,
+        0.04166773334145546,
+        0.008368252776563168,
+        0.0013851510593667626,
+    ),
+)
+_FLOAT64 = Format(
+    name="float64",
+    llvm="double",
+    bits=64,
+    mantissa=52,
+    suffix="f64",
+    ln2_high=6.93147180369123816490e-01,
+    ln2_low=1.90821492927058770002e-10,
+    exp_low=-746.0,
+    exp_high=710.0,
+    exp_normal=708.0,
+    tanh_one=22.0,
+    # Relative error 5.6e-18.
+    expm1=(
+        0.5000000000000009,
+        0.1666666666666651,
+        0.04166666666654547,
+        0.00833333333343841,
+        0.0013888888939975095,
+        0.00019841269618648506,
+        2.480149656669154e-05,
+        2.7557492519207614e-06,
+        2.762910773604804e-07,
+        2.502823904772549e-08,
+    ),
+)
+FORMATS = {"float32": _FLOAT32, "float64": _FLOAT64}
+
+
+class Body:
+    """Appends instructions for values of `lanes` elements of one format; every method returns an operand."""
+
+    def __init__(self, fmt: Format, lanes: int, prefix: str, features: Collection[str] = ()) -> None:
+        self.fmt = fmt
+        self.prefix = prefix
+        self.features = features
+        self.lines: list[str] = []
+        self.declares: dict[str, None] = {}
+        self.label: str | None = None
+        self.lanes = lanes
+        self.type = self._vector(fmt.llvm)
+        self.int_type = self._vector(f"i{fmt.bits}")
+        self._mangled = fmt.suffix if lanes == 1 else f"v{lanes}{fmt.suffix}"
+
+    def narrowed(self, lanes: int) -> Body:
+        """One of other values, which appends to the same instructions."""
+        other = Body(self.fmt, lanes, self.prefix, self.features)
+        other.lines, other.declares = self.lines, self.declares
+        return other
+
+    def _vector(self, element: str) -> str:
+        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
+
+    def _splat(self, element: str, literal: str) -> str:
+        return literal if self.lanes == 1 else f"splat ({element} {literal})"
+
+    def emit(self, instruction: str) -> str:
+        name = f"%{self.prefix}{len(self.lines)}"
+        self.lines.append(f"{name} = {instruction}")
+        return name
+
+    def literal(self, value: float) -> str:
+        """`value` rounded to the format."""
+        return literal(value, self.fmt.name)
+
+    def const(self, value: float) -> str:
+        return self._splat(self.fmt.llvm, self.literal(value))
+
+    def int_const(self, value: int) -> str:
+        return self._splat(f"i{self.fmt.bits}", str(value))
+
+    def intrinsic(self, name: str, *operands: str) -> str:
+        symbol = f"@llvm.{name}.{self._mangled}"
+        self.declares[f"declare {self.type} {symbol}({', '.join([self.type] * len(operands))})"] = None
+        return self.emit(f"call {self.type} {symbol}({', '.join(f'{self.type} {o}' for o in operands)})")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.intrinsic("fmuladd", a, b, c)
+
+    def add(self, a: str, b: str) -> str:
+        return self.emit(f"fadd {self.type} {a}, {b}")
+
+    def sub(self, a: str, b: str) -> str:
+        return self.emit(f"fsub {self.type} {a}, {b}")
+
+    def mul(self, a: str, b: str) -> str:
+        return self.emit(f"fmul {self.type} {a}, {b}")
+
+    def div(self, a: str, b: str) -> str:
+        return self.emit(f"fdiv {self.type} {a}, {b}")
+
+    def integer(self, operation: str, a: str, b: int | str) -> str:
+        return self.emit(f"{operation} {self.int_type} {a}, {self.int_const(b) if isinstance(b, int) else b}")
+
+    def to_bits(self, a: str) -> str:
+        return self.emit(f"bitcast {self.type} {a} to {self.int_type}")
+
+    def from_bits(self, a: str) -> str:
+        return self.emit(f"bitcast {self.int_type} {a} to {self.type}")
+
+    def where(self, a: str, predicate: str, b: str, then: str, otherwise: str) -> str:
+        """`then` where `a predicate b` (an fcmp predicate), else `otherwise`."""
+        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
+        return self.emit(f"select {self._vector('i1')} {mask}, {self.type} {then}, {self.type} {otherwise}")
+
+    def rarely(
+        self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]
+    ) -> str:
+        """`then()` for all lanes if `a predicate b` in any, else `otherwise()`, which is the common case."""
+        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
+        if self.lanes > 1:
+            name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
+            self.declares[f"declare i1 {name}({self._vector('i1')})"] = None
+            mask = self.emit(f"call i1 {name}({self._vector('i1')} {mask})")
+        rare, common, done = (f"{self.prefix}{side}{len(self.lines)}" for side in ("rare", "common", "done"))
+        weights = '!prof !{!"branch_weights", i32 1, i32 1000}'
+        self.lines.append(f"br i1 {mask}, label %{rare}, label %{common}, {weights}")
+        values = []
+        for label, side in ((rare, then), (common, otherwise)):
+            self.lines.append(f"{label}:")
+            values.append(f"[ {side()}, %{label} ]")
+            self.lines.append(f"br label %{done}")
+        self.lines.append(f"{done}:")
+        self.label = done
+        return self.emit(f"phi {self.type} {', '.join(values)}")
+
+    def reduced(self, x: str, magic: float) -> tuple[str, str, str]:
+        """x = n ln 2 + r: r, n, and n + magic. Adding ``magic`` rounds n to what it leaves of a fraction."""
+        added = self.const(magic)
+        shifted = self.fma(x, self.const(1.0 / math.log(2.0)), added)
+        n = self.sub(shifted, added)
+        r = self.fma(n, self.const(-self.fmt.ln2_high), x)
+        return self.fma(n, self.const(-self.fmt.ln2_low), r), n, shifted
+
+    def at_most(self, a: str, bound: float) -> str:
+        """min(a, bound) that keeps NaN, in the operand order that x86 has one instruction for."""
+        limit = self.const(bound)
+        return self.where(limit, "olt", a, limit, a)
+
+    def at_least(self, a: str, bound: float) -> str:
+        limit = self.const(bound)
+        return self.where(limit, "ogt", a, limit, a)
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        """Horner's rule, lowest power first: other elements fill the pipeline, so fewest operations win."""
+        value = self.const(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            value = self.fma(value, x, self.const(coefficient))
+        return value

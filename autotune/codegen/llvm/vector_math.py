@@ -1,0 +1,305 @@
+"""Elementary functions as LLVM vector IR text: exp, log, sqrt, tanh, erf, sigmoid, abs, floor.
+
+`llvm.exp.v8f32` and its like scalarise to libm calls, which costs a factor of ten. Here each
+function is a short sequence of vector instructions for float32 or float64 and any number of lanes; the
+backend splits or widens odd ones. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
+overflow to infinity, gradual underflow. No errno, no exception flags. None branches but exp, around what
+only vectors with a result that is not normal need (a quarter of its instructions); AVX-512 has its own.
+
+Multiply-add is `llvm.fmuladd`: one FMA where the target has it, else mul and add and never a call of
+`fma`. The argument reductions stay exact either way, because the high part of ln 2 has trailing zeros.
+Nothing here carries fast-math flags, and the magic-number roundings forbid to add `reassoc`.
+
+Polynomials are weighted minimax fits of our own (Remez exchange at 200 bits), the float32 erf is a rational
+fit of our own (reweighted least squares). The scheme of log is that of fdlibm, and the float64 erf has the
+rational functions of Cephes (ndtr.c, S. Moshier); both are said again where they stand.
+
+Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16,
+log 8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs and
+floor are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from autotune.codegen.llvm import vector_math_x86
+from autotune.codegen.llvm.vector_body import FORMATS, Body
+from schedules.errors import WorkloadError
+
+__all__ = ["FUNCTIONS", "Expansion", "MathFunction", "define", "expand"]
+
+
+@dataclass(frozen=True, slots=True)
+class MathFunction:
+    """A private function `name` of one argument, its IR text, and the `declare` lines it needs."""
+
+    name: str
+    text: str
+    declares: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The same computation as instruction lines to paste into a body; the value stands in `result`, and what
+    follows is in the block `label`, or where there is none in the block that it was pasted into."""
+
+    lines: tuple[str, ...]
+    result: str
+    declares: tuple[str, ...]
+    label: str | None
+
+
+# P in log(1+f) = f - f²/2 + f³ P(f), sqrt(1/2) ≤ 1+f ≤ sqrt(2); relative error of the sum 5.8e-9.
+_LOG_FLOAT32 = (
+    0.3333333134651184,
+    -0.2500081956386566,
+    0.20001226663589478,
+    -0.16623356938362122,
+    0.14201757311820984,
+    -0.13160181045532227,
+    0.1276157945394516,
+    -0.07634502649307251,
+)
+# R in log(1+f) = 2s + s³ R(s²), s = f/(2+f), on the same interval; relative error 1.2e-18.
+_LOG_FLOAT64 = (
+    0.6666666666666735,
+    0.3999999999941109,
+    0.2857142874326274,
+    0.22222198475988741,
+    0.18183569739354394,
+    0.1531390326453476,
+    0.14797507479353875,
+)
+# Cephes ndtr.c, lowest power first: erf(x) = x T(x²)/U(x²) for |x| ≤ 1, and
+# erfc(y) = exp(-y²) P(y)/Q(y) for 1 ≤ y < 8.
+_ERF64_T = (
+    5.55923013010394962768e4,
+    7.00332514112805075473e3,
+    2.23200534594684319226e3,
+    9.00260197203842689217e1,
+    9.60497373987051638749e0,
+)
+_ERF64_U = (
+    4.92673942608635921086e4,
+    2.26290000613890934246e4,
+    4.59432382970980127987e3,
+    5.21357949780152679795e2,
+    3.35617141647503099647e1,
+    1.0,
+)
+_ERF64_P = (
+    5.57535335369399327526e2,
+    1.02755188689515710272e3,
+    9.34528527171957607540e2,
+    5.26445194995477358631e2,
+    1.96520832956077098242e2,
+    4.86371970985681366614e1,
+    7.46321056442269912687e0,
+    5.64189564831068821977e-1,
+    2.46196981473530512524e-10,
+)
+_ERF64_Q = (
+    5.57535340817727675546e2,
+    1.65666309194161350182e3,
+    2.24633760818710981792e3,
+    1.82390916687909736289e3,
+    9.75708501743205489753e2,
+    3.54937778887819891062e2,
+    8.67072140885989742329e1,
+    1.32281951154744992508e1,
+    1.0,
+)
+# N and D in erf(x) = x N(x²) / D(x²) for |x| ≤ 3.93, where erf rounds to 1; relative error of the fit 2.9e-8.
+_ERF32_ONE = 3.93
+_ERF32_N = (
+    1.1283791065216064,
+    0.19025562703609467,
+    0.051564402878284454,
+    0.003601950127631426,
+    0.00023058714577928185,
+)
+_ERF32_D = (
+    1.0,
+    0.5019420385360718,
+    0.11301669478416443,
+    0.014469575136899948,
+    0.0010582187678664923,
+    2.312012657057494e-05,
+    -1.115905590154398e-07,
+)
+
+
+def _reduce_exp(b: Body, x: str) -> tuple[str, str]:
+    """x = n ln 2 + r: returns exp(r) - 1, and n + bias + magic, whose low bits are those of the exponent of
+    2^n where that is normal."""
+    r, _, shifted = b.reduced(x, b.fmt.magic + b.fmt.bias)
+    return b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), shifted
+
+
+def _power_of_two(b: Body, shifted: str) -> str:
+    """2^n from n + bias + magic, if 2^n is normal; the shift drops the bits of the magic number."""
+    return b.from_bits(b.integer("shl", b.to_bits(shifted), b.fmt.mantissa))
+
+
+def _exp_of_normal(b: Body, x: str) -> str:
+    """exp(x) where it is a normal number."""
+    expm1, shifted = _reduce_exp(b, x)
+    power = _power_of_two(b, shifted)
+    return b.fma(expm1, power, power)
+
+
+def _exp_of_clamped(b: Body, x: str) -> str:
+    """exp(x) for exp_low ≤ x ≤ exp_high: 2^n as two factors, so that underflow rounds once, at the end. The
+    same bits as `_exp_of_normal` where the result is normal: neighbours in a vector change nothing."""
+    biased = b.const(b.fmt.magic + b.fmt.bias)
+    expm1, shifted = _reduce_exp(b, x)
+    n = b.sub(shifted, biased)
+    half = b.fma(n, b.const(0.5), biased)
+    rest = b.add(b.sub(n, b.sub(half, biased)), biased)
+    power = _power_of_two(b, half)
+    return b.mul(b.fma(expm1, power, power), _power_of_two(b, rest))
+
+
+def _exp(b: Body, x: str) -> str:
+    if vector_math_x86.has_exp(b):
+        return vector_math_x86.exp(b, x)
+
+    def clamped() -> str:
+        return _exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high))
+
+    magnitude = b.intrinsic("fabs", x)
+    return b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: _exp_of_normal(b, x))
+
+
+def _log(b: Body, x: str) -> str:
+    """x = 2^k (1+f), 1+f in [sqrt(1/2), sqrt(2)); then log(1+f) + k ln 2 with the small parts added first."""
+    fmt = b.fmt
+    sqrt_half = fmt.bits_of(math.sqrt(0.5))
+    scaled = b.mul(x, b.const(math.ldexp(1.0, fmt.mantissa)))
+    smallest = b.const(fmt.smallest_normal)
+    normal = b.where(x, "olt", smallest, scaled, x)
+    # The exponent becomes a float through the mantissa of 2^mantissa: x86 before AVX-512 converts no i64.
+    exponent_bias = math.ldexp(1.0, fmt.mantissa) + fmt.bias
+    bias = b.where(x, "olt", smallest, b.const(exponent_bias + fmt.mantissa), b.const(exponent_bias))
+    offset = b.integer("add", b.to_bits(normal), fmt.one_bits - sqrt_half)
+    exponent = b.integer("lshr", offset, fmt.mantissa)
+    exponent = b.integer("or", exponent, fmt.bits_of(math.ldexp(1.0, fmt.mantissa)))
+    k = b.sub(b.from_bits(exponent), bias)
+    mantissa = b.integer("and", offset, (1 << fmt.mantissa) - 1)
+    f = b.sub(b.from_bits(b.integer("add", mantissa, sqrt_half)), b.const(1.0))
+    half_square = b.mul(b.mul(f, f), b.const(0.5))
+    low = b.mul(k, b.const(fmt.ln2_low))
+    if fmt.bits == 32:
+        cube = b.mul(b.mul(f, f), f)
+        small = b.sub(b.fma(cube, b.polynomial(f, _LOG_FLOAT32), low), half_square)
+    else:
+        # fdlibm e_log.c: log(1+f) = f - (f²/2 - s (f²/2 + s² R(s²))).
+        s = b.div(f, b.add(f, b.const(2.0)))
+        z = b.mul(s, s)
+        tail = b.fma(z, b.polynomial(z, _LOG_FLOAT64), half_square)
+        small = b.sub(b.fma(s, tail, low), half_square)
+    value = b.fma(k, b.const(fmt.ln2_high), b.add(small, f))
+    infinity = b.const(math.inf)
+    value = b.where(x, "olt", infinity, value, x)
+    zero = b.const(0.0)
+    invalid = b.where(x, "oeq", zero, b.const(-math.inf), b.const(math.nan))
+    return b.where(x, "ole", zero, invalid, value)
+
+
+def _tanh(b: Body, x: str) -> str:
+    """tanh|x| = E / (E + 2), E = exp(2|x|) - 1 = 2^n (exp(r) - 1) + (2^n - 1): accurate down to denormals."""
+    magnitude = b.at_most(b.intrinsic("fabs", x), b.fmt.tanh_one)
+    expm1, shifted = _reduce_exp(b, b.add(magnitude, magnitude))
+    power = _power_of_two(b, shifted)
+    value = b.fma(power, expm1, b.sub(power, b.const(1.0)))
+    return b.intrinsic("copysign", b.div(value, b.add(value, b.const(2.0))), x)
+
+
+def _sigmoid(b: Body, x: str) -> str:
+    """With z = exp(-|x|): 1 / (1 + z) for x ≥ 0, else z / (1 + z); so small results keep their digits."""
+    magnitude = b.intrinsic("fabs", x)
+    negative = b.emit(f"fneg {b.type} {magnitude}")
+    z = _exp(b, negative)
+    one = b.const(1.0)
+    return b.div(b.where(x, "olt", b.const(0.0), z, one), b.add(z, one))
+
+
+def _erf(b: Body, x: str) -> str:
+    return _erf_float32(b, x) if b.fmt.bits == 32 else _erf_float64(b, x)
+
+
+def _erf_float32(b: Body, x: str) -> str:
+    """x N(x²) / D(x²), clamped where erf rounds to 1."""
+    magnitude = b.at_most(b.intrinsic("fabs", x), _ERF32_ONE)
+    square = b.mul(magnitude, magnitude)
+    numerator = b.mul(magnitude, b.polynomial(square, _ERF32_N))
+    value = b.div(numerator, b.polynomial(square, _ERF32_D))
+    return b.intrinsic("copysign", b.at_most(value, 1.0), x)
+
+
+def _erf_float64(b: Body, x: str) -> str:
+    """Both ranges are computed and share one division."""
+    y = b.at_most(b.intrinsic("fabs", x), 6.0)
+    square = b.mul(y, y)
+    one = b.const(1.0)
+    expm1, shifted = _reduce_exp(b, b.emit(f"fneg {b.type} {square}"))
+    gauss = b.mul(b.add(expm1, one), _power_of_two(b, shifted))
+    outer_numerator = b.mul(gauss, b.polynomial(y, _ERF64_P))
+    inner_numerator = b.mul(y, b.polynomial(square, _ERF64_T))
+    numerator = b.where(y, "olt", one, inner_numerator, outer_numerator)
+    denominator = b.where(y, "olt", one, b.polynomial(square, _ERF64_U), b.polynomial(y, _ERF64_Q))
+    quotient = b.div(numerator, denominator)
+    return b.intrinsic("copysign", b.where(y, "olt", one, quotient, b.sub(one, quotient)), x)
+
+
+_EMITTERS: dict[str, Callable[[Body, str], str]] = {
+    "exp": _exp,
+    "log": _log,
+    "sqrt": lambda b, x: b.intrinsic("sqrt", x),
+    "tanh": _tanh,
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+    "abs": lambda b, x: b.intrinsic("fabs", x),
+    "floor": lambda b, x: b.intrinsic("floor", x),
+}
+FUNCTIONS: tuple[str, ...] = tuple(_EMITTERS)
+
+
+def expand(
+    fn: str, dtype: str, lanes: int, operand: str, prefix: str, features: Collection[str] = ()
+) -> Expansion:
+    """Instructions for `fn(operand)`, for emitters that run no inliner. `features`: of the target, by LLVM's
+    names; what is not there is not used.
+
+    `operand` is an operand of type `<lanes x dtype>` (the scalar type for one lane); every value is named
+    `%{prefix}0`, `%{prefix}1`, … . Raises WorkloadError for an unknown function, dtype or lane count.
+    """
+    if fn not in _EMITTERS:
+        raise WorkloadError(f"no vector function {fn!r}; use one of {', '.join(FUNCTIONS)}")
+    if dtype not in FORMATS:
+        raise WorkloadError(f"{fn} has no {dtype} version; cast to one of {', '.join(FORMATS)} first")
+    if lanes < 1:
+        raise WorkloadError(f"{fn} over {lanes} lanes; a vector has at least one")
+    body = Body(FORMATS[dtype], lanes, prefix, features)
+    result = _EMITTERS[fn](body, operand)
+    return Expansion(tuple(body.lines), result, tuple(body.declares), body.label)
+
+
+def define(fn: str, dtype: str, lanes: int, features: Collection[str] = ()) -> MathFunction:
+    """The function `@at_{fn}_{f32|f64}x{lanes}`, private and always inlined; errors as `expand`.
+
+    The inlining takes an `always-inline` pass; without one it is a correct call of 10-60 instructions.
+    """
+    expansion = expand(fn, dtype, lanes, "%x", "v", features)
+    fmt = FORMATS[dtype]
+    value_type = fmt.llvm if lanes == 1 else f"<{lanes} x {fmt.llvm}>"
+    name = f"at_{fn}_{fmt.suffix}x{lanes}"
+    body = "\n".join(f"  {line}" for line in expansion.lines)
+    text = (
+        f"define private {value_type} @{name}({value_type} %x) alwaysinline nounwind {{\n"
+        f"{body}\n  ret {value_type} {expansion.result}\n}}\n"
+    )
+    return MathFunction(name, text, expansion.declares)

@@ -1,0 +1,1 @@
+"""What compiled kernels need at run time, as LLVM IR text: their entry, the thread pool, the launcher."""

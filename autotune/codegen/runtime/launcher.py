@@ -1,0 +1,153 @@
+"""Launching the kernels of a program in machine code: what a call costs beside the driver's own work.
+
+One function for all programs, compiled once a process: ``at_launch(self, objects, nargs)`` (METH_FASTCALL)
+takes the addresses of the arrays as ints, then the stream. ``self`` is a tuple whose first item is the
+address
+of a *descriptor*, an array of i64 words: `HEAD` words, then `RECORD` words for each launch, then for each
+launch the numbers of the arrays that it takes. It returns the driver's status, 0 for success; after another
+one nothing more is launched. Parameters lie on the stack, so that calls from several threads at once are
+independent, and nothing is allocated; the GIL is released, since a driver whose queue is full waits.
+
+The function of the driver is given by its address: that of ``cuLaunchKernel``, or of anything with its
+signature, such as emulation's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from autotune.codegen.llvm.compile import compile_module, host_arch, link
+from schedules.model import Target
+from schedules.simt import Extents
+
+LAUNCH, COUNT, NARGS, HEAD = range(4)
+FUNCTION, GRID, BLOCK, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 9
+_API = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyTuple_GetItem")
+_METH_FASTCALL = 0x80
+
+Prepared = tuple[int, Extents, Extents, Sequence[int]]  # handle, grid, block, numbers of its arrays
+
+
+def bind(launch: int, launches: Sequence[Prepared], arrays: int) -> Callable[..., int]:
+    """A builtin function of ``arrays`` addresses and a stream that launches in order; ``launch``: address of
+    the driver's function. It returns the driver's status, or -1 for another number of arguments."""
+    head = [launch, len(launches), arrays + 1]
+    records: list[int] = []
+    numbers: list[int] = []
+    for handle, grid, block, used in launches:
+        first = HEAD + RECORD * len(launches) + len(numbers)
+        records += [handle, *grid, *block, len(used), first]
+        numbers += used
+    words = [*head, *records, *numbers]
+    descriptor = (ctypes.c_int64 * len(words))(*words)
+    make, method = _support()
+    return make(ctypes.addressof(method), (ctypes.addressof(descriptor), descriptor), None)
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@cache
+def _support() -> tuple[Callable[..., Any], _MethodDef]:
+    arch, features, triple = host_arch()
+    obj = compile_module(TEXT, Target("cpu", arch, triple, features), optimize=False)
+    imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in _API}
+    at, keep = link(obj, ("at_launch",), imports)
+    make = ctypes.pythonapi["PyCFunction_NewEx"]
+    make.argtypes, make.restype = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p], ctypes.py_object
+    method = _MethodDef(b"launch", at["at_launch"], _METH_FASTCALL, None)
+    method.keep = keep
+    return make, method
+
+
+def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
+    at = f"  %{name}.at = getelementptr i64, ptr {base}, i64 {index}\n"
+    return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
+
+
+_EXTENTS = [
+    *((f"g{a}", GRID + i) for i, a in enumerate("xyz")),
+    *((f"b{a}", BLOCK + i) for i, a in enumerate("xyz")),
+]
+
+TEXT = f"""
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare ptr @PyLong_FromLong(i64)
+declare ptr @PyTuple_GetItem(ptr, i64)
+
+define ptr @at_launch(ptr %self, ptr %objects, i64 %nargs) nounwind {{
+entry:
+  %item = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %desc = call ptr @PyLong_AsVoidPtr(ptr %item)
+{_word("launch", "%desc", LAUNCH, "ptr")}{_word("count", "%desc", COUNT)}{_word("expected", "%desc", NARGS)}
+  %fits = icmp eq i64 %nargs, %expected
+  br i1 %fits, label %alloc, label %misfit
+misfit:
+  %minus = call ptr @PyLong_FromLong(i64 -1)
+  ret ptr %minus
+alloc:
+  %args = alloca ptr, i64 %nargs
+  %slots = alloca ptr, i64 %nargs
+  br label %convert
+convert:
+  %i = phi i64 [ 0, %alloc ], [ %i.next, %convert ]
+{_word("object", "%objects", "%i", "ptr")}
+  %address = call ptr @PyLong_AsVoidPtr(ptr %object)
+  %arg = getelementptr ptr, ptr %args, i64 %i
+  store ptr %address, ptr %arg
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %nargs
+  br i1 %more, label %convert, label %go
+go:
+  %state = call ptr @PyEval_SaveThread()
+  br label %head
+head:
+  %k = phi i64 [ 0, %go ], [ %k.next, %call ]
+  %rc = phi i32 [ 0, %go ], [ %status, %call ]
+  %left = icmp slt i64 %k, %count
+  %well = icmp eq i32 %rc, 0
+  %on = and i1 %left, %well
+  br i1 %on, label %prepare, label %done
+prepare:
+  %skip = mul i64 %k, {RECORD}
+  %start = add i64 %skip, {HEAD}
+  %record = getelementptr i64, ptr %desc, i64 %start
+{_word("nparams", "%record", NPARAMS)}{_word("first", "%record", FIRST)}
+  br label %fill
+fill:
+  %j = phi i64 [ 0, %prepare ], [ %j.next, %slot ]
+  %unfilled = icmp slt i64 %j, %nparams
+  br i1 %unfilled, label %slot, label %call
+slot:
+  %place = add i64 %first, %j
+{_word("number", "%desc", "%place")}
+  %source = getelementptr ptr, ptr %args, i64 %number
+  %to = getelementptr ptr, ptr %slots, i64 %j
+  store ptr %source, ptr %to
+  %j.next = add i64 %j, 1
+  br label %fill
+call:
+{_word("function", "%record", FUNCTION, "ptr")}{"".join(_word(n, "%record", at, "i32") for n, at in _EXTENTS)}
+  %stream = load ptr, ptr %arg
+  %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 0,
+    ptr %stream, ptr %slots, ptr null)
+  %k.next = add i64 %k, 1
+  br label %head
+done:
+  call void @PyEval_RestoreThread(ptr %state)
+  %rc64 = sext i32 %rc to i64
+  %result = call ptr @PyLong_FromLong(i64 %rc64)
+  ret ptr %result
+}}
+"""

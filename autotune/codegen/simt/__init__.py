@@ -1,0 +1,1 @@
+"""Code for GPUs: one C generator, and a dialect for each language."""

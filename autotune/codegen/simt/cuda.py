@@ -1,0 +1,93 @@
+"""CUDA C: the dialect, and whole sources for a program."""
+
+from __future__ import annotations
+
+from autotune.codegen.simt import emit
+from autotune.codegen.simt.dialect import Dialect
+from autotune.codegen.simt.emit import Generated
+from autotune.codegen.simt.expr import FUNCTIONS
+from schedules.simt import GridKernel, GridProgram
+
+PRELUDE = """\
+#ifndef AT_EMULATED
+#define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
+#define AT_STORE(type, n, p, v) (*reinterpret_cast<type##n*>(&p) = v)
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#define AT_FMA(a, b, c) fma(a, b, c)  // for the rest, --fmad=false keeps what is written
+#endif
+#define AT_INLINE static __device__ __forceinline__
+typedef long long at_long;
+typedef unsigned long long at_ulong;
+#ifndef AT_EMULATED
+typedef unsigned short at_half;  // its bits; NVRTC has no cuda_fp16.h of its own
+struct __align__(4) at_half2 { at_half s0, s1; };
+struct __align__(8) at_half4 { at_half s0, s1, s2, s3; };
+struct __align__(16) at_half8 { at_half s0, s1, s2, s3, s4, s5, s6, s7; };
+AT_INLINE float at_widen(at_half h) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+}
+AT_INLINE at_half at_round(float f) {
+  at_half h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+#endif
+""" + f"""\
+{FUNCTIONS}AT_FLOAT(double, float64)
+"""
+
+_FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
+
+
+def _head(name: str, params: str, kernel: GridKernel) -> str:
+    together = next((v for x in kernel.blocks for k, v in x.annotations if k == "min_blocks"), 1)
+    bounds = f"{kernel.threads}, {together}" if together != 1 else kernel.threads
+    return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({params})'
+
+
+def _parameter(kind: str, name: str, written: bool) -> str:
+    return f"{'' if written else 'const '}{kind}* __restrict__ {name}"
+
+
+def _function(name: str, dtype: str) -> str:
+    base = name if name in _FUNCTIONS else {"abs": "fabs"}[name]
+    return base + ("f" if dtype == "float32" else "")
+
+
+CUDA = Dialect(
+    name="CUDA C",
+    prelude=PRELUDE,
+    types={
+        "float16": "at_half",
+        "float32": "float",
+        "float64": "double",
+        "int32": "int",
+        "int64": "long long",
+        "bool": "int",
+    },
+    head=_head,
+    parameter=_parameter,
+    shared="AT_SHARED({type}, {name}, {count});",
+    block_id="blockIdx.{axis}",
+    thread_id="threadIdx.{axis}",
+    barrier="__syncthreads();",
+    load="AT_LOAD({type}, {n}, {buffer}[{at}])",
+    store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
+    function=_function,
+    shuffles=True,
+    aligned=True,
+)
+
+
+def generate(program: GridProgram) -> Generated:
+    """CUDA C of all kernels of a program, with what it asks of its arrays."""
+    return emit.generate(program, CUDA)
+
+
+def source(program: GridProgram) -> str:
+    """The CUDA C of all kernels of a program."""
+    return generate(program).text

@@ -1,0 +1,428 @@
+"""C for GPUs from `GridProgram`: one generator, whose dialects are CUDA C and OpenCL C.
+
+What the dialects share is written here: loops, indices, vectors of 16 bytes, reductions across threads. What
+differs stands in a `Dialect`: how kernels, memory spaces, ids and barriers are spelt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from autotune.codegen.simt.dialect import Dialect
+from autotune.codegen.simt.expr import Expressions, Lanes, member, shape_of
+from autotune.errors import CompileError
+from schedules import affine
+from schedules import expr as E
+from schedules.dtypes import DTYPES, ITEMSIZE
+from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Guard,
+    Loop,
+    Seq,
+    Stmt,
+    Store,
+    bound_to,
+    const,
+    walk,
+)
+from schedules.passes.cross_thread import identity
+from schedules.passes.simplify import loop_range
+from schedules.simt import GridKernel, GridProgram
+
+VECTOR_BYTES = 16  # the widest access of a thread
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Text in a dialect. ``align``: bytes that global arrays begin at multiples of, by name, where that is
+    more than their elements need."""
+
+    text: str
+    align: Mapping[str, int]
+
+
+def emit(kernel: GridKernel, dialect: Dialect) -> Generated:
+    """One kernel, without the prelude. Raises CompileError for a dtype that GPUs lack here."""
+    emitter = _Emitter(kernel, dialect)
+    return Generated(emitter.text(), emitter.align)
+
+
+def generate(program: GridProgram, dialect: Dialect) -> Generated:
+    """All kernels of a program, after the prelude."""
+    kernels = [emit(k, dialect) for k in program.kernels]
+    align: dict[str, int] = {}
+    for k in kernels:
+        for name, n in k.align.items():
+            align[name] = max(n, align.get(name, 1))
+    return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
+
+
+class _Emitter(Expressions):
+    def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
+        super().__init__(kernel, dialect)
+        self.lines: list[str] = []
+        self.shared: list[str] = []
+        self.depth = 1
+        self.align: dict[str, int] = {}
+        self.axes = ""  # of the loops over threads around
+        self.present: list[str] = []  # which threads take part, where others are here for a reduction
+        self.serial = 0  # loops around, outside those
+        self.fresh = 0
+
+    def text(self) -> str:
+        for b in self.k.params:
+            if b.dtype not in DTYPES:
+                raise CompileError(f"{self.d.name}: no dtype {b.dtype} of {b.name}; use {', '.join(DTYPES)}")
+        for x in self.k.blocks:
+            at = self.d.block_id.format(axis=x.kind[-1])
+            self.do(f"const {self.index} {self.name(x.var)} = {at};")
+        self.stmt(self.k.body)
+        params = ", ".join(
+            self.d.parameter(self.d.types[b.dtype], self.name(b.name), b.name in self.k.written)
+            for b in self.k.params
+        )
+        head = self.d.head(self.k.name, params, self.k)
+        return "\n".join([f"{head} {{", *self.shared, *self.lines, "}"])
+
+    # -- text ----------------------------------------------------------------------------------
+
+    def do(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def open(self, line: str) -> None:
+        self.do(line + " {")
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+        self.do("}")
+
+    def temporary(self) -> str:
+        self.fresh += 1
+        return f"t{self.fresh}"
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt) -> None:
+        if self.present and not any(isinstance(x, AllReduce) for x in walk(s)):
+            held, self.present = self.present, []
+            self.open(f"if ({' && '.join(held)})")
+            self.stmt(s)
+            self.close()
+            self.present = held
+            return
+        match s:
+            case Seq(stmts=xs):
+                for x in xs:
+                    self.stmt(x)
+            case Loop():
+                self.loop(s)
+            case Guard(cond=c, body=body):
+                self.open(f"if ({self.expr(c)})")
+                self.stmt(body)
+                self.close()
+            case Alloc():
+                self.alloc(s)
+            case Store():
+                self.store(s)
+            case Barrier():
+                self.do(self.d.barrier)
+            case AllReduce():
+                self.all_reduce(s)
+            case _:
+                raise CompileError(f"{self.d.name}: cannot emit {type(s).__name__}")
+
+    def loop(self, s: Loop) -> None:
+        held = self.ranges
+        r = loop_range(s.extent, self.ranges)
+        self.ranges = {**held, s.var: r} if r is not None else held
+        v = self.name(s.var)
+        if bound_to(s, "threadIdx"):
+            axis = s.kind[-1]
+            n = const(s.extent) or 0
+            at = self.d.thread_id.format(axis=axis)
+            guard = f"{at} < {n}" if n < self.k.block["xyz".index(axis)] else ""
+            together = any(isinstance(x, AllReduce) for x in walk(s.body))
+            self.open(f"if ({guard})" if guard and not together else "")
+            self.do(f"const {self.index} {v} = {at};")
+            self.axes += axis
+            around = self.present
+            if guard and together:  # all threads come to the reduction, these do the rest
+                self.present = [*around, guard]
+            self.stmt(s.body)
+            self.present = around
+            self.axes = self.axes[:-1]
+            self.close()
+        elif s.kind == "vectorize" and self.vectorized(s):
+            pass
+        else:
+            if s.kind in ("unroll", "vectorize"):
+                self.do("#pragma unroll")
+            n_text = self.expr(s.extent)
+            self.open(f"for ({self.index} {v} = 0; {v} < {n_text}; ++{v})")
+            self.serial += 1
+            self.stmt(s.body)
+            self.serial -= 1
+            self.close()
+        self.ranges = held
+
+    def alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        self.buffers[b.name] = b
+        count = max(1, math.prod(shape_of(b)))
+        kind, name = self.d.types[b.dtype], self.name(b.name)
+        if b.scope == "shared":
+            self.shared.append("  " + self.d.shared.format(type=kind, name=name, count=count))
+            self.stmt(s.body)
+            return
+        self.open("")
+        self.do(f"{kind} {name}[{count}];")
+        self.stmt(s.body)
+        self.close()
+
+    def store(self, s: Store) -> None:
+        text = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {self.stored(s)};"
+        guard = self.guard(s.buffer)
+        self.do(f"if ({guard}) {text}" if guard else text)
+
+    def guard(self, buffer: str) -> str:
+        """What lets one of the threads through that would all write the same to memory that they share: the
+        axes of threads that no loop around stands for."""
+        if self.buffers[buffer].scope == "local":
+            return ""
+        axes = [a for a, n in zip("xyz", self.k.block, strict=True) if n > 1 and a not in self.axes]
+        return " && ".join(f"{self.d.thread_id.format(axis=a)} == 0" for a in axes)
+
+    # -- vectors -------------------------------------------------------------------------------
+
+    def vectorized(self, s: Loop) -> bool:
+        """Write a loop over lanes as accesses of whole vectors; False where it is not that."""
+        store, conds = s.body, list[Expr]()
+        while isinstance(store, Guard):
+            conds += E.conjuncts(store.cond)
+            store = store.body
+        n = const(s.extent) or 0
+        if not isinstance(store, Store) or self.guard(store.buffer) or self.lanes is not None:
+            return False
+        if self.step(store.buffer, store.indices, s.var) not in (0, 1):
+            return False
+        width = VECTOR_BYTES // self.widest(store, s.var)
+        while width > 1 and (
+            n % width
+            or not self.aligned(store.buffer, store.indices, s.var, width)
+            or not all(self.together(c, s.var, width) for c in conds)
+        ):
+            width //= 2
+        if width < 2 or "int64" in (
+            self.buffers[store.buffer].dtype,
+            *(x.dtype for x in E.loads(store.value)),
+        ):
+            return False
+        for first in range(0, n, width):
+            held = [self.expr(E.substitute(c, {s.var: Const(first)})) for c in conds]
+            self.open(f"if ({' && '.join(held)})" if held else "")
+            self.vector(store, s.var, first, width)
+            self.close()
+        return True
+
+    def widest(self, s: Store, var: str) -> int:
+        """Bytes of the largest element that vectors of the loop would have: those of lanes side by side in
+        memory that threads share."""
+        places = [(s.buffer, s.indices), *((x.buffer, x.indices) for x in E.loads(s.value))]
+        wide = [
+            ITEMSIZE[self.buffers[name].dtype]
+            for name, indices in places
+            if self.buffers[name].scope != "local" and self.step(name, indices, var) == 1
+        ]
+        return max(wide, default=ITEMSIZE[self.buffers[s.buffer].dtype])
+
+    def together(self, cond: Expr, var: str, width: int) -> bool:
+        """Whether a condition holds for all lanes of every vector or for none."""
+        if var not in E.variables(cond):
+            return True
+        if isinstance(cond, Logic):
+            return all(self.together(c, var, width) for c in cond.args)
+        if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
+            return False
+        terms, _ = affine.linear(cond.a)
+        if terms.get(Var(var)) != Const(1) or any(var in E.variables(a) and a != Var(var) for a in terms):
+            return False
+        before = affine.simplify(E.substitute(cond.a, {var: Const(0)}), self.ranges)
+        return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
+
+    def vector(self, s: Store, var: str, first: int, width: int) -> None:
+        lanes = self.lanes = Lanes(var, width)
+        for x, cond in self.read_whole(s, var, width):
+            t = self.temporary()
+            kind = self.d.types[x.dtype]
+            at = self.flat(x.buffer, _at(x.indices, var, first))
+            text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
+            if cond == E.TRUE:
+                self.do(f"const {kind}{width} {t} = {text};")
+            else:  # elsewhere no lane is asked for
+                self.do(f"{kind}{width} {t};")
+                self.do(f"if ({self.expr(E.substitute(cond, {var: Const(first)}))}) {t} = {text};")
+            self.needs(x.buffer, width)
+            lanes.loaded[x] = t
+        values = []
+        sums = self.step(s.buffer, s.indices, var) == 0
+        for lane in range(width):
+            lanes.lane = lane
+            at_lane = partial(self.in_lane, var=var, k=first + lane)
+            values.append(self.stored(replace(s, value=E.rewrite(s.value, at_lane))))
+            if sums:
+                self.do(f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {values[-1]};")
+        if not sums:
+            self.write(s, var, first, width, values)
+        self.lanes = None
+
+    def read_whole(self, s: Store, var: str, width: int) -> list[tuple[Load, Expr]]:
+        """The loads that are done for all lanes at once, and under which condition: where it does not hold,
+        there may be no such memory. One that some lanes need and others do not is left to each of them,
+        unless it stays in its array."""
+        conds: dict[Load, list[Expr]] = {}
+        for x, cond in _conditional(s.value, E.TRUE):
+            if self.whole(x, var, width):
+                known = conds.setdefault(x, [])
+                if not any({*E.conjuncts(c)} <= {*E.conjuncts(cond)} for c in known):  # which say more
+                    known.append(cond)
+        out: list[tuple[Load, Expr]] = []
+        for x in sorted(conds, key=E.show):
+            if E.TRUE in conds[x] or self.inside(x, s):
+                out.append((x, E.TRUE))
+            elif all(self.together(c, var, width) for c in conds[x]):
+                out.append((x, E.any_of(*conds[x])))
+        return out
+
+    def inside(self, x: Load, s: Store) -> bool:
+        """Whether a load stays in its array wherever the store is done, whatever else it depends on."""
+        at, size = self.offset(x.buffer, x.indices), math.prod(shape_of(self.buffers[x.buffer]))
+        if at == self.offset(s.buffer, s.indices) and size >= math.prod(shape_of(self.buffers[s.buffer])):
+            return True
+        span = affine.bounds(affine.simplify(at, self.ranges), self.ranges)
+        return span is not None and 0 <= span[0] and span[1] < size
+
+    def write(self, s: Store, var: str, first: int, width: int, values: Sequence[str]) -> None:
+        kind, name = self.d.types[self.buffers[s.buffer].dtype], self.name(s.buffer)
+        if not self.whole(Load(s.buffer, s.indices, self.buffers[s.buffer].dtype), var, width):
+            for lane, value in enumerate(values):
+                self.do(f"{name}[{self.flat(s.buffer, _at(s.indices, var, first + lane))}] = {value};")
+            return
+        t = self.temporary()
+        self.do(f"{kind}{width} {t};")
+        for lane, value in enumerate(values):
+            self.do(f"{t}.{member(self.buffers[s.buffer].dtype, lane)} = {value};")
+        at = self.flat(s.buffer, _at(s.indices, var, first))
+        self.do(self.d.store.format(type=kind, n=width, buffer=name, at=at, value=t) + ";")
+        self.needs(s.buffer, width)
+
+    def needs(self, buffer: str, width: int) -> None:
+        """Note that vectors of so many elements are accessed."""
+        b = self.buffers[buffer]
+        if self.d.aligned and b.scope == "global":
+            self.align[buffer] = max(self.align.get(buffer, 1), width * ITEMSIZE[b.dtype])
+
+    def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
+        assert self.lanes is not None
+        if isinstance(e, Load) and e in self.lanes.loaded:
+            return e  # `expr` takes its lane of the vector
+        return Const(k) if e == Var(var) else None
+
+    def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:
+        """Elements between neighbouring lanes; None where that is no constant."""
+        terms, _ = affine.linear(self.offset(buffer, indices))
+        if any(var in E.variables(a) and a != Var(var) for a in terms):
+            return None
+        c = terms.get(Var(var), Const(0))
+        return c.value if isinstance(c, Const) and isinstance(c.value, int) else None
+
+    def whole(self, x: Load, var: str, width: int) -> bool:
+        """Whether the lanes' elements are an aligned vector in memory."""
+        if self.step(x.buffer, x.indices, var) != 1 or self.buffers[x.buffer].scope == "local":
+            return False
+        return self.aligned(x.buffer, x.indices, var, width)
+
+    def aligned(self, buffer: str, indices: tuple[Expr, ...], var: str, width: int) -> bool:
+        rest = E.substitute(self.offset(buffer, indices), {var: Const(0)})
+        return affine.multiple(affine.simplify(rest, self.ranges)) % width == 0
+
+    # -- reductions across threads ---------------------------------------------------------------
+
+    def all_reduce(self, s: AllReduce) -> None:
+        dtype = E.dtype_of(s.value)
+        kind, acc = self.d.types[dtype], self.temporary()
+        x = self.d.thread_id.format(axis="x")
+        width, rows = self.k.block[0], self.k.block[1] * self.k.block[2]
+        nothing = self.expr(Const(identity(s.op, dtype), dtype))
+        self.open("")
+        self.do(f"{kind} {acc} = {nothing};")
+        self.ranges = {**self.ranges, s.var: (0, s.extent - 1)}
+        there = [*self.present, *([f"{x} < {s.extent}"] if s.extent < width else [])]
+        self.open(f"if ({' && '.join(there)})" if there else "")
+        self.do(f"const {self.index} {self.name(s.var)} = {x};")
+        self.do(f"{acc} = {self.expr(s.value)};")
+        self.close()
+        within = min(width, WARP)
+        shuffles = (
+            self.d.shuffles
+            and within & (within - 1) == 0
+            and width % within == 0
+            and self.k.threads % WARP == 0
+        )
+        if shuffles:
+            distance = within // 2
+            while distance:
+                other = f"__shfl_xor_sync(0xffffffffu, {acc}, {distance})"
+                self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
+                distance //= 2
+        each = within if shuffles else 1  # threads that have the same partial result
+        if width > each:
+            part, row = self.temporary(), self.row()
+            count = width // each
+            self.shared.append("  " + self.d.shared.format(type=kind, name=part, count=count * rows))
+            if self.serial:
+                self.do(self.d.barrier)  # someone may still read what the iteration before left
+            guard = f"if ({x} % {each} == 0) " if each > 1 else ""
+            self.do(f"{guard}{part}[{row} * {count} + {x} / {each}] = {acc};")
+            self.do(self.d.barrier)
+            self.do(f"{acc} = {part}[{row} * {count}];")
+            i = self.temporary()
+            self.open(f"for (int {i} = 1; {i} < {count}; ++{i})")
+            self.do(f"{acc} = {self.combine(s.op, dtype, acc, f'{part}[{row} * {count} + {i}]')};")
+            self.close()
+        place = f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}]"
+        text = f"{place} = {self.combine(s.op, dtype, place, acc)};"
+        guard = " && ".join([*self.present, *filter(None, [self.guard(s.buffer)])])
+        self.do(f"if ({guard}) {text}" if guard else text)
+        self.close()
+
+    def row(self) -> str:
+        y, z = (self.d.thread_id.format(axis=a) for a in "yz")
+        if self.k.block[2] > 1:
+            return f"({z} * {self.k.block[1]} + {y})"
+        return y if self.k.block[1] > 1 else "0"
+
+
+def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:
+    return tuple(E.substitute(i, {var: Const(k)}) for i in indices)
+
+
+def _conditional(e: Expr, cond: Expr) -> Iterator[tuple[Load, Expr]]:
+    """The loads of an expression that is asked for under a condition, each with the one it is done under."""
+    match e:
+        case Select(cond=c, a=a, b=b):
+            yield from _conditional(c, cond)
+            yield from _conditional(a, E.all_of(cond, c))
+            yield from _conditional(b, E.all_of(cond, Logic("not", (c,))))
+        case _:
+            if isinstance(e, Load):
+                yield e, cond
+            for x in E.children(e):
+                yield from _conditional(x, cond)

@@ -1,0 +1,120 @@
+"""CUDA C as an object of this CPU: what a GPU would run, run by fibers (``emulator.h``).
+
+The object has the entry that kernels of the CPU have (`autotune.codegen.runtime.entry`), so that it is
+measured, checked, kept and loaded as these are. Emulation is for tests and for finding mistakes; its times
+say nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+
+from autotune.building.grid_code import GridCode
+from autotune.codegen.runtime import entry
+from autotune.codegen.simt import cuda, cxx
+from autotune.codegen.simt.emit import emit
+from schedules.ir import nbytes
+from schedules.simt import GridKernel, GridProgram
+
+FLAGS = (
+    "-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w",
+    "-ffp-contract=off",
+)  # fmt: skip
+ALIGN = 256
+
+
+def build(*programs: GridProgram) -> bytes:
+    """The object file of a program, or of several that `run` tells apart. Raises CompileError, also where
+    there is no C++ compiler."""
+    return cxx.build(text(*programs), *FLAGS, "-c")
+
+
+def driver(code: GridCode, *, shared: bool = False) -> bytes:
+    """An object, or a shared library, with the functions that a driver launches (`launched`) and what
+    launches them, ``at_cuLaunchKernel``. Raises CompileError."""
+    parts = ["#define AT_STRICT", _shim(), code.source]
+    types = {a.name: cuda.CUDA.types[a.dtype] for a in (*code.params, *code.scratch)}
+    for x in code.launches:
+        args = ", ".join(f"({types[n]} *)*(void **)params[{i}]" for i, n in enumerate(x.arrays))
+        parts.append(f'extern "C" void {launched(x.kernel)}(void **params) {{ {x.kernel}({args}); }}')
+    return cxx.build("\n".join([*parts, "AT_DRIVER"]), *FLAGS, "-shared" if shared else "-c")
+
+
+def launched(kernel: str) -> str:
+    """The name of the function that a driver launches for a kernel."""
+    return f"at_{kernel}"
+
+
+def _shim() -> str:
+    return files("autotune.codegen.simt").joinpath("emulator.h").read_text(encoding="utf-8")
+
+
+def text(*programs: GridProgram) -> str:
+    """What is compiled: the shim, the CUDA C, launches, and the entry, which is the first program's."""
+    parts = [_shim(), cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
+    first = programs[0]
+    calls = ", ".join(f"at_program{n}" for n in range(len(programs)))
+    size, _ = _scratch(first)
+    signature = entry.signature(first.params, first.outputs)
+    return "\n".join(
+        [
+            *parts,
+            f"static void (*const at_programs[])(void **, void *) = {{{calls}}};",
+            f'AT_ENTRY({entry.ABI}, {size}, "{signature}")',
+        ]
+    )
+
+
+def _program(program: GridProgram, number: int) -> str:
+    """Kernels under names of their own, and the function that launches them one after the other."""
+    kernels = [replace(k, name=f"p{number}_{k.name}") for k in program.kernels]
+    _, offsets = _scratch(program)
+    places = {b.name: f"args[{n}]" for n, b in enumerate(program.params)}
+    places |= {n: f"(char *)scratch + {at}" for n, at in offsets.items()}
+    lines = [emit(k, cuda.CUDA).text + "\n" + _wrapper(k) for k in kernels]
+    lines.append(f"static void at_program{number}(void **args, void *scratch) {{")
+    lines += [_launch(k, places) for k in kernels]
+    return "\n".join([*lines, "}"])
+
+
+def _scratch(program: GridProgram) -> tuple[int, dict[str, int]]:
+    """Bytes that the arrays between kernels need, and where each begins."""
+    offsets, size = {}, 0
+    for b in program.scratch:
+        offsets[b.name] = size
+        size += -(-nbytes(b) // ALIGN) * ALIGN
+    return size, offsets
+
+
+def _wrapper(k: GridKernel) -> str:
+    args = ", ".join(
+        f"({'' if b.name in k.written else 'const '}{cuda.CUDA.types[b.dtype]} *)args[{n}]"
+        for n, b in enumerate(k.params)
+    )
+    return f"static void at_{k.name}(void **args) {{ {k.name}({args}); }}"
+
+
+def _launch(k: GridKernel, places: dict[str, str]) -> str:
+    args = ", ".join(places[b.name] for b in k.params)
+    grid, block = (", ".join(map(str, x)) for x in (k.grid, k.block))
+    return f"  {{ void *own[] = {{{args}}}; at_launch(at_{k.name}, own, {{{grid}}}, {{{block}}}); }}"
+
+
+def run(obj: bytes, program: GridProgram, arrays: Sequence[np.ndarray], which: int = 0) -> str | None:
+    """Run program ``which`` of an object of `build` on arrays, inputs then outputs. Returns what a GPU would
+    have let pass, or None where there is nothing to say."""
+    from autotune.codegen.llvm.compile import link
+
+    at, keep = link(obj, ("at_emulate",), {})
+    ptr = ctypes.c_void_p
+    call = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int, ptr, ptr)(at["at_emulate"])
+    pointers = (ptr * len(arrays))(*(a.ctypes.data for a in arrays))
+    scratch = np.full(max(1, _scratch(program)[0]), 0xFF, np.uint8)
+    said = call(which, ctypes.addressof(pointers), scratch.ctypes.data)
+    del keep
+    return said.decode() if said else None

@@ -1,0 +1,220 @@
+"""Expressions as C for GPUs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autotune.codegen.simt.dialect import Dialect
+from autotune.errors import CompileError
+from schedules import affine
+from schedules import expr as E
+from schedules.dtypes import HALF
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
+from schedules.passes.simplify import expressions
+from schedules.simt import GridKernel
+
+MOST_INT = (1 << 31) - 1
+
+# By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
+# C leaves undefined what these define, as numpy does: casts to integers end at the largest and least, sums
+# and products of integers wrap, division by zero gives 0, and the least integer divided by -1 is itself.
+FUNCTIONS = """\
+#define AT_FLOAT(T, dtype) \\
+  AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
+  AT_INLINE T at_max_##dtype(T a, T b) { return a > b || a != a ? a : b; } \\
+  AT_INLINE int at_int32_##dtype(T a) { \\
+    return a != a ? 0 : a >= 0x1p31f ? 2147483647 : a < -0x1p31f ? -2147483647 - 1 : (int)a; \\
+  } \\
+  AT_INLINE at_long at_int64_##dtype(T a) { \\
+    const at_long most = 9223372036854775807; \\
+    return a != a ? 0 : a >= 0x1p63f ? most : a < -0x1p63f ? -most - 1 : (at_long)a; \\
+  } \\
+  AT_INLINE T at_fma_##dtype(T a, T b, T c) { return AT_FMA(a, b, c); }
+#define AT_INTEGER(T, U, dtype) \\
+  AT_INLINE T at_add_##dtype(T a, T b) { return (T)((U)a + (U)b); } \\
+  AT_INLINE T at_sub_##dtype(T a, T b) { return (T)((U)a - (U)b); } \\
+  AT_INLINE T at_mul_##dtype(T a, T b) { return (T)((U)a * (U)b); } \\
+  AT_INLINE T at_min_##dtype(T a, T b) { return a < b ? a : b; } \\
+  AT_INLINE T at_max_##dtype(T a, T b) { return a > b ? a : b; } \\
+  AT_INLINE T at_abs_##dtype(T a) { return a < 0 ? at_sub_##dtype(0, a) : a; } \\
+  AT_INLINE T at_floordiv_##dtype(T a, T b) { \\
+    if (b == 0 || b == -1) return at_mul_##dtype(a, b); \\
+    return a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
+  } \\
+  AT_INLINE T at_mod_##dtype(T a, T b) { \\
+    if (b == 0 || b == -1) return 0; \\
+    return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); \\
+  } \\
+  AT_INLINE T at_ceildiv_##dtype(T a, T b) { \\
+    return at_add_##dtype(at_floordiv_##dtype(a, b), at_mod_##dtype(a, b) != 0); \\
+  }
+AT_FLOAT(float, float32)
+AT_INTEGER(int, unsigned, int32)
+AT_INTEGER(at_long, at_ulong, int64)
+"""
+# Of the operators that a function stands for.
+NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
+
+
+@dataclass
+class Lanes:
+    """The vector that is being written: its variable, how many lanes, and loads of whole vectors by their
+    text."""
+
+    var: str
+    n: int
+    loaded: dict[Load, str] = field(default_factory=dict)
+    lane: int = 0
+
+
+class Expressions:
+    """Expressions of one kernel as text. ``ranges``: those of variables around; ``buffers``: those in sight;
+    ``lanes``: the vector that is being written."""
+
+    def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
+        self.k, self.d = kernel, dialect
+        self.ranges: dict[str, affine.Range] = {x.var: (0, (const(x.extent) or 1) - 1) for x in kernel.blocks}
+        self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
+        self.names: dict[str, str] = {}
+        self.lanes: Lanes | None = None
+        large = any(math.prod(shape_of(b)) > MOST_INT for b in kernel.params)
+        self.index = dialect.types["int64"] if large or _counts_far(kernel, self.ranges) else "int"
+
+    def name(self, name: str) -> str:
+        """The name as an identifier that no language has taken."""
+        if name not in self.names:
+            plain = "v_" + re.sub(r"\W", "_", name)
+            while plain in self.names.values():
+                plain += "_"
+            self.names[name] = plain
+        return self.names[name]
+
+    def combine(self, op: str, dtype: str, a: str, b: str) -> str:
+        """``a op b``. Indices are known to be far from the ends of their range."""
+        if op in ("+", "-", "*", "/") and (dtype == E.INDEX or E.is_float(dtype)):
+            return f"({a} {op} {b})"
+        return f"{self.helper(NAMES.get(op, op), dtype)}({a}, {b})"
+
+    def helper(self, name: str, dtype: str) -> str:
+        """One of `FUNCTIONS`."""
+        if dtype == E.INDEX:
+            dtype = "int32" if self.index == "int" else "int64"
+        return f"at_{name}_{dtype}"
+
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
+
+    def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
+        out: Expr = Const(0)
+        size = 1
+        for i, n in zip(reversed(indices), reversed(shape_of(self.buffers[buffer])), strict=True):
+            out = out + i * size
+            size *= n
+        return out
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Const(value=v, dtype=d):
+                return self.literal(v, d)
+            case Var(name=n):
+                return self.name(n)
+            case Load(buffer=b, indices=ix):
+                if self.lanes is not None and e in self.lanes.loaded:
+                    return f"{self.lanes.loaded[e]}.{member(e.dtype, self.lanes.lane)}"
+                return f"{self.name(b)}[{self.flat(b, ix)}]"
+            case Binary(op=op, a=a, b=b):
+                return self.binary(op, a, b)
+            case Compare(op=op, a=a, b=b):
+                return f"({self.expr(a)} {op} {self.expr(b)})"
+            case Logic(op="not", args=args):
+                return f"(!{self.expr(args[0])})"
+            case Logic(op=op, args=args):
+                return "(" + f" {'&&' if op == 'and' else '||'} ".join(map(self.expr, args)) + ")"
+            case Select(cond=c, a=a, b=b):
+                return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
+            case Call(fn=fn, arg=a):
+                d = E.dtype_of(a)
+                x = self.expr(a)
+                if fn == "sigmoid":
+                    one = self.literal(1.0, d)
+                    return f"({one} / ({one} + {self.d.function('exp', d)}(-{x})))"
+                if not E.is_float(d):
+                    return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
+                return f"{self.d.function(fn, d)}({x})"
+            case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
+                return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
+            case Cast(dtype=d, a=a) if d in E.RANGES and E.is_float(E.dtype_of(a)):
+                return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
+            case Cast(dtype=d, a=a):
+                return f"(({self.d.types[d]}){self.expr(a)})"
+        raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
+
+    def binary(self, op: str, a: Expr, b: Expr) -> str:
+        d = E.dtype_of(a)
+        x, y = self.expr(a), self.expr(b)
+        if op in ("//", "%", "ceildiv") and d == E.INDEX and isinstance(b, Const) and b.value > 0:
+            span = affine.bounds(a, self.ranges)
+            if span is not None and span[0] >= 0:
+                if op == "ceildiv":
+                    return f"(({x} + {b.value - 1}) / {y})"
+                return f"({x} {'/' if op == '//' else '%'} {y})"
+        return self.combine(op, d, x, y)
+
+    def stored(self, s: Store) -> str:
+        """The value of a store."""
+        found = multiply_add(s)
+        if found is None:
+            return self.expr(s.value)
+        return f"{self.helper('fma', E.dtype_of(s.value))}({', '.join(map(self.expr, found))})"
+
+    def literal(self, v: int | float | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "1" if v else "0"
+        if not E.is_float(dtype):
+            wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
+            least = v in (E.RANGES["int32"][0], E.RANGES["int64"][0])
+            text = f"{v + 1} - 1" if least else str(v)  # C has no literals below 0, and none of that size
+            if wide:
+                return f"(({self.d.types['int64']}){text})"
+            return f"({text})" if v < 0 else text
+        with np.errstate(over="ignore"):
+            rounded = np.dtype(dtype).type(v)
+        if dtype == HALF:
+            return f"{int(rounded.view(np.uint16)):#06x}"
+        size = abs(rounded)
+        if np.isnan(size):
+            text = "NAN"
+        elif np.isinf(size):
+            text = "INFINITY"
+        elif dtype == "float32":
+            text = np.format_float_scientific(size) + "f"
+        else:
+            text = repr(float(size))
+        return f"(-{text})" if np.signbit(rounded) else text
+
+
+def member(dtype: str, lane: int) -> str:
+    """The name of a lane in a vector."""
+    return f"s{lane}" if dtype == HALF else "xyzw"[lane]
+
+
+def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
+    """Whether some index leaves 32 bits: of no array, then, but as a number that is computed with."""
+    every = list(walk(kernel.body))
+    inside = {**ranges, **{x.var: (0, (const(x.extent) or 1) - 1) for x in every if isinstance(x, Loop)}}
+    nodes = (e for s in every for x in expressions(s) for e in E.walk(x))
+    indices = (e for e in nodes if isinstance(e, Binary) and E.dtype_of(e) == E.INDEX)
+    spans = (affine.bounds(e, inside) for e in indices)
+    return any(span is not None and max(-span[0], span[1]) > MOST_INT for span in spans)
+
+
+def shape_of(b: Buffer) -> tuple[int, ...]:
+    shape = tuple(n for n in (const(x) for x in b.shape) if n is not None)
+    if len(shape) != len(b.shape):
+        raise CompileError(f"buffer {b.name} has no fixed shape")
+    return shape

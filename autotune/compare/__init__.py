@@ -1,0 +1,1 @@
+"""Comparing a tuned kernel with other libraries."""

@@ -1,0 +1,70 @@
+"""Other implementations of library operators, to compare with: one file a library.
+
+A peer offers ``prepare(workload, inputs, outputs, threads)``, a context manager that gives a
+`Prepared` call writing its result into ``outputs`` (or keeping its own), with the library set to
+``threads`` threads. One that needs a process of its own (`autotune.compare.peers.apart`) has
+``prepare_here``, too: the same, in that process. This is the one place outside `schedules.ops` that knows
+operators by name: other libraries do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Protocol, cast
+
+import numpy as np
+
+from schedules.errors import AutotuneError
+from schedules.model import Workload
+
+Arrays = Sequence[np.ndarray]
+
+
+class PeerError(AutotuneError):
+    """A library to compare with is unknown, not installed, or has no such operator."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """``call()`` computes once; ``result()`` gives what the last call computed, to be checked.
+    ``sample(n)``: seconds a call of ``n`` calls, where they must be timed elsewhere."""
+
+    call: Callable[[], object]
+    result: Callable[[], Sequence[np.ndarray]]
+    sample: Callable[[int], float] | None = None
+
+
+class Peer(Protocol):
+    """What every module of this package offers."""
+
+    def prepare(
+        self, workload: Workload, inputs: Arrays, outputs: Arrays, threads: int
+    ) -> AbstractContextManager[Prepared]: ...
+
+
+# name on the command line -> (module here, module that must be installed)
+PEERS = {
+    "numpy": ("autotune.compare.peers.with_numpy", "numpy"),
+    "numpy.best": ("autotune.compare.peers.with_numpy_best", "numpy"),
+    "torch": ("autotune.compare.peers.with_torch", "torch"),
+    "torch.best": ("autotune.compare.peers.with_torch_best", "torch"),
+    "torch.compile": ("autotune.compare.peers.with_torch_compile", "torch"),
+    "onnxruntime": ("autotune.compare.peers.with_onnxruntime", "onnxruntime"),
+    "tvm": ("autotune.compare.peers.with_tvm", "tvm"),
+}
+
+
+def peer(name: str) -> Peer:
+    """The peer called ``name``. Raises `PeerError` when it is unknown or not installed."""
+    if name not in PEERS:
+        raise PeerError(f"unknown peer {name!r}; known peers: {', '.join(PEERS)}")
+    module, needs = PEERS[name]
+    if find_spec(needs) is None:
+        raise PeerError(
+            f"peer {name!r} is not installed; pip install 'autotune[{needs}]', or leave it out of --against"
+        )
+    return cast(Peer, import_module(module))

@@ -1,0 +1,368 @@
+"""`Kernel`: compiled code that is called on arrays.
+
+A call first tries the builtin of `entry.at_call`, which checks plain numpy arrays in machine code.
+Whatever it refuses comes here: other array types are viewed without a copy, and what does not fit is
+explained by an `ArgumentError`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
+from autotune.errors import ArgumentError
+from autotune.run import aligned
+from schedules.dtypes import ITEMSIZE
+from schedules.errors import NotPicklable
+from schedules.expr import wrap
+from schedules.ir import Buffer
+from schedules.model import Target, Trace, Workload
+
+if TYPE_CHECKING:
+    from autotune.codegen.llvm.compile import LoadedObject
+    from autotune.devices.object import DeviceObject
+
+_DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
+_DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
+_READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
+_ROUND_NS = 1_000_000  # a timed round lasts about this long, so that the clock's own cost vanishes
+
+
+class _Signature:
+    """``__signature__`` of a kernel; the class itself has none, so that its constructor's shows."""
+
+    def __get__(self, kernel: Kernel | None, owner: type) -> inspect.Signature:
+        if kernel is None:
+            raise AttributeError("__signature__")
+        only, out = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
+        params = [inspect.Parameter(_identifier(b.name), only, annotation=_type(b)) for b in kernel._ins]
+        params.append(inspect.Parameter("out", out, default=None))
+        types = ", ".join(map(_type, kernel._outs))
+        return inspect.Signature(params, return_annotation=types if len(kernel._outs) == 1 else f"({types})")
+
+
+class Kernel:
+    """``kernel(*inputs, out=None)`` runs compiled code on arrays, without a copy.
+
+    Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
+    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. ``out``: an array to
+    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else.
+    Returns ``out``, or new numpy arrays. Raises `ArgumentError`, and MemoryError for want of scratch
+    memory. The GIL is released; calls from several threads at once are independent.
+    """
+
+    __slots__ = (
+        "_fast",
+        "_ins",
+        "_loaded",
+        "_outs",
+        "_packing",
+        "_single",
+        "_source",
+        "record",
+        "target",
+        "trace",
+        "workload",
+    )
+    __signature__ = _Signature()
+
+    def __init__(
+        self,
+        loaded: LoadedObject | DeviceObject,
+        params: tuple[Buffer, ...],
+        outputs: tuple[str, ...],
+        workload: Workload,
+        target: Target,
+        record: Any = None,
+        trace: Trace | None = None,
+        source: Callable[[], str] | None = None,
+        packing: Mapping[int, LoadedObject] | None = None,
+    ) -> None:
+        """``params``: inputs, then ``outputs``. ``record``: the log's record, if it came from one
+        (its ``time_s`` is shown). ``source``: gives the IR text. ``packing``: what packs constant inputs, by
+        their number. Raises ValueError when ``loaded`` was compiled for other parameters."""
+        self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
+        for i, pack in (packing or {}).items():
+            (_, _), (dtype, shape) = parse_signature(pack.signature)[0]
+            self._packing[i] = (params[i], pack)
+            packed = Buffer(params[i].name, tuple(map(wrap, shape)), dtype)
+            params = (*params[:i], packed, *params[i + 1 :])
+        expected = signature(params, outputs)
+        if loaded.signature != expected:
+            raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
+        self._loaded = loaded
+        self._ins = params[: len(params) - len(outputs)]
+        self._outs = params[len(self._ins) :]
+        # (shape, dtype) of the only output, ready for np.empty.
+        self._single = (shape_of(self._outs[0]), np.dtype(self._outs[0].dtype)) if len(outputs) == 1 else None
+        self._fast = loaded.python_function() or _refuse
+        self._source = source
+        self.workload = workload
+        self.target = target
+        self.record = record
+        self.trace = trace
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        if self._single is not None:
+            result = np.empty(*self._single) if out is None else out
+            status = self._fast(*inputs, result)
+        else:
+            result = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs) if out is None else out
+            right = type(result) is tuple and len(result) == len(self._outs)
+            status = self._fast(*inputs, *result) if right else 1  # which only counts all arrays together
+        if status == 0:
+            return result
+        if status == 1:
+            self._slow(inputs, (result,) if self._single is not None else result)
+            return result
+        raise self._loaded.no_memory()
+
+    def pack_weights(self, *weights: Any) -> Any:
+        """What the kernel takes in the place of its constant weights: the given arrays, one for each of
+        ``workload.dag.constants`` in that order, in the layout that this kernel reads. Call it once, and
+        again whenever weights change. Returns an array, or a tuple of them for several, which begin where
+        lines of the caches do; weights that the kernel reads as they are come back unchanged. Raises
+        ArgumentError."""
+        names = self.workload.dag.constants
+        if not names:
+            raise ArgumentError(
+                f"this {self.workload.op} was not tuned for weights known ahead: tune and load it with "
+                "constant_weights=True (--constant-weights)"
+            )
+        if len(weights) != len(names):
+            raise ArgumentError(f"pack_weights takes {', '.join(names)}; {len(weights)} arrays were given")
+        places = {t.name: i for i, t in enumerate(self.workload.dag.inputs)}
+        packed = tuple(self._pack(places[n], w) for n, w in zip(names, weights, strict=True))
+        return packed[0] if len(packed) == 1 else packed
+
+    def packed_inputs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """``inputs`` of the operator, in order, with the constant ones packed."""
+        return tuple(self._pack(i, x) for i, x in enumerate(inputs))
+
+    def _pack(self, i: int, weight: Any) -> Any:
+        if i not in self._packing:
+            return weight
+        raw, pack = self._packing[i]
+        packed = aligned.zeros(shape_of(self._ins[i]), self._ins[i].dtype)
+        source = _view(weight, raw, False)
+        pack.run([source.ctypes.data, packed.ctypes.data])
+        return packed
+
+    def time(self, *inputs: Any, repeat: int = 10) -> float:
+        """Median seconds of one run over ``repeat`` rounds of about a millisecond each, without the
+        cost of the call. Random inputs (standard normal, or integers of -8 to 8) when none are given."""
+        if repeat < 1:
+            raise ValueError(f"repeat must be at least 1, not {repeat}")
+        rng = np.random.default_rng(0)
+        arrays = inputs or tuple(self._random(rng, i) for i in range(len(self._ins)))
+        outs = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs)
+        pointers, _keep = self._pointers(arrays, outs)
+        runs = 1
+        for _ in range(2):  # twice, since the first run has cold caches and code
+            once = max(self._loaded.bench(pointers, runs) / runs, 1)
+            runs = max(round(_ROUND_NS / once), 1)
+        return float(np.median([self._loaded.bench(pointers, runs) / runs for _ in range(repeat)])) * 1e-9
+
+    def _random(self, rng: np.random.Generator, i: int) -> np.ndarray:
+        """An input at random. What would be packed lies as `pack_weights` gives it."""
+        values = _random(rng, self._ins[i])
+        if i not in self._packing:
+            return values
+        packed = aligned.zeros(values.shape, values.dtype.str)
+        packed[...] = values
+        return packed
+
+    def source(self) -> str:
+        """The LLVM IR text that this kernel was compiled from. Raises ValueError where it is unknown."""
+        if self._source is None:
+            raise ValueError("this kernel was loaded as object code only; its source is not known")
+        return self._source()
+
+    def __copy__(self) -> Kernel:
+        """Itself: a kernel does not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NotPicklable(
+            f"a kernel of {self.workload.op} cannot be pickled: it is machine code at an address of this "
+            f"process; load it in the other one, with the same arguments of autotune.load"
+        )
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{b.name}: {_type(b)}" for b in self._ins)
+        outs = ", ".join(b.name for b in self._outs)
+        seconds = getattr(self.record, "time_s", None)
+        cost = f"  {_duration(seconds)}" if isinstance(seconds, (int, float)) else ""
+        where = f"{'  ' if not cost else ' '}on {self.target.arch} x{self.target.threads}"
+        return f"<Kernel {self.workload.op}({ins}) -> {outs}{cost}{where}>"
+
+    def _slow(self, inputs: tuple[Any, ...], outs: Any) -> None:
+        pointers, _keep = self._pointers(inputs, outs)
+        self._loaded.run(pointers)
+
+    def _pointers(self, inputs: Sequence[Any], outs: Any) -> tuple[list[int], list[np.ndarray]]:
+        """Data pointers in parameter order and what keeps them valid. Raises ArgumentError."""
+        if len(inputs) != len(self._ins):
+            names = ", ".join(b.name for b in self._ins)
+            hint = "; give outputs by out=" if len(inputs) > len(self._ins) else ""
+            raise ArgumentError(
+                f"{self.workload.op} takes {len(self._ins)} inputs ({names}), got {len(inputs)}{hint}"
+            )
+        if not isinstance(outs, tuple) or len(outs) != len(self._outs):
+            names = ", ".join(b.name for b in self._outs)
+            got = f"{len(outs)} of them" if isinstance(outs, tuple) else f"a {type(outs).__name__}"
+            raise ArgumentError(f"out must be a tuple of {len(self._outs)} arrays ({names}), got {got}")
+        for i, (raw, _) in self._packing.items():
+            if tuple(getattr(inputs[i], "shape", ())) == shape_of(raw) != shape_of(self._ins[i]):
+                raise ArgumentError(
+                    f"input {raw.name!r} is not packed: give what kernel.pack_weights returns for it"
+                )
+        views = [_view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
+        views += [_view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
+        pointers = [v.ctypes.data for v in views]
+        params = (*self._ins, *self._outs)
+        for w in range(len(self._ins), len(params)):
+            for other in range(w):
+                if (
+                    min(views[w].nbytes, views[other].nbytes) > 0
+                    and pointers[w] < pointers[other] + views[other].nbytes
+                    and pointers[other] < pointers[w] + views[w].nbytes
+                ):
+                    raise ArgumentError(
+                        f"{_name(params[w], True)} shares memory with "
+                        f"{_name(params[other], other >= len(self._ins))}; give it memory of its own"
+                    )
+        return pointers, views
+
+
+def _refuse(*arrays: object) -> int:
+    """In place of the fast path where there is none."""
+    return 1
+
+
+def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
+    """``x`` as a numpy array over the same memory that fits ``b``. Raises ArgumentError."""
+    name = _name(b, written)
+    a, readonly = _as_numpy(x, name, written)
+    shape = shape_of(b)
+    if a.dtype != np.dtype(b.dtype):
+        if a.dtype.newbyteorder("=") == np.dtype(b.dtype):
+            raise ArgumentError(
+                f"{name} has byte order {a.dtype.str!r}; the kernel takes native {b.dtype}: "
+                f"convert it with .astype({b.dtype!r})"
+            )
+        remedy = f"give an array of {b.dtype}" if written else f"convert it with .astype({b.dtype!r})"
+        raise ArgumentError(f"{name} is {a.dtype}, but the kernel takes {b.dtype}: {remedy}")
+    if a.shape != shape:
+        raise ArgumentError(
+            f"{name} has shape {a.shape}, but the kernel is compiled for {shape}: "
+            f"give that shape, or tune the kernel for {a.shape}"
+        )
+    if not a.flags.c_contiguous:
+        remedy = "a C-contiguous array" if written else "np.ascontiguousarray of it"
+        raise ArgumentError(f"{name} is not C-contiguous (strides {a.strides}): give {remedy}")
+    if a.size and a.ctypes.data % ITEMSIZE[b.dtype]:
+        raise ArgumentError(f"{name} is not aligned to {ITEMSIZE[b.dtype]} bytes: give a copy of it")
+    if written and readonly:
+        raise ArgumentError(f"{name} is read-only: give an array that may be written")
+    return a
+
+
+def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
+    """(``x`` viewed by numpy without a copy, whether it is read-only). Raises ArgumentError."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array, whose mask the kernel cannot see: give x.filled()")
+    if isinstance(x, np.ndarray):
+        return x.view(np.ndarray), not x.flags.writeable
+    if hasattr(type(x), "__dlpack__") and not isinstance(x, np.generic):
+        return _from_dlpack(x, name)
+    if hasattr(x, "__cuda_array_interface__"):
+        raise ArgumentError(f"{name} is on a CUDA device: move it to the CPU first")
+    try:
+        if isinstance(x, np.generic):
+            a = np.asarray(x)  # a copy, which is as good for reading
+        elif hasattr(x, "__array_interface__"):
+            a = np.asarray(x)
+        else:
+            a = np.asarray(memoryview(x))
+    except (TypeError, ValueError, BufferError, AttributeError) as err:
+        raise ArgumentError(
+            f"{name} is a {type(x).__name__}, which offers neither DLPack nor the array interface nor a "
+            f"buffer ({err}): give a numpy array"
+        ) from None
+    return a, isinstance(x, np.generic) or not a.flags.writeable
+
+
+def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
+    try:
+        kind, index = x.__dlpack_device__()
+    except Exception as err:
+        raise ArgumentError(f"{name} does not tell its device: {err}") from None
+    if int(kind) not in _READABLE_HERE:
+        device = f"{_DEVICES.get(int(kind), f'device type {int(kind)}')}:{index}"
+        raise ArgumentError(f"{name} is on {device}, but the kernel runs on the CPU: move it there first")
+    producer = _Producer(x)
+    try:
+        a = np.from_dlpack(producer)
+    except Exception as err:  # producers raise what they like
+        raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
+    # Before DLPack 1.0 there was no read-only flag, and numpy takes such memory to be read-only.
+    return a, producer.versioned and not a.flags.writeable
+
+
+class _Producer:
+    """Passes DLPack's calls on, and notes which of its two protocols answered."""
+
+    __slots__ = ("versioned", "x")
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.versioned = False
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        try:
+            capsule = self.x.__dlpack__(**options)
+        except TypeError:  # a producer from before DLPack 1.0 knows no options
+            capsule = self.x.__dlpack__()
+        valid = ctypes.pythonapi.PyCapsule_IsValid
+        self.versioned = bool(valid(ctypes.py_object(capsule), b"dltensor_versioned"))
+        return capsule
+
+
+def _name(b: Buffer, written: bool) -> str:
+    return f"{'output' if written else 'input'} {b.name!r}"
+
+
+def _type(b: Buffer) -> str:
+    return f"{b.dtype}[{','.join(map(str, shape_of(b)))}]"
+
+
+def _identifier(name: str) -> str:
+    """A valid parameter name: a tensor may be called ``lambda`` or ``out``."""
+    return f"{name}_" if keyword.iskeyword(name) or name == "out" else name
+
+
+def _random(rng: np.random.Generator, b: Buffer) -> np.ndarray:
+    shape = shape_of(b)
+    if b.dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(b.dtype)
+    return rng.integers(-8, 9, shape).astype(b.dtype)
+
+
+def _duration(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

@@ -1,0 +1,262 @@
+"""Loading tuned kernels: look the best record up, map its object or rebuild it, hand out a `Kernel`.
+
+Nothing here imports the search, the cost models or SQLAlchemy (an import contract says so), and
+nothing here tunes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autotune import targets
+from autotune.errors import CompileError, KernelNotFound
+from autotune.settings import database
+from autotune.workloads import Program, as_workload, dtype_of, otherwise_constant, param_text, shown_params
+from kernels_db import lookup
+from kernels_db.place import locate
+from kernels_db.records import Hit
+from schedules.errors import ScheduleError
+from schedules.model import Target, TraceError, Workload
+
+if TYPE_CHECKING:
+    from autotune.run.kernel import Kernel
+
+OTHERS = 32  # records to look at when the best cannot be used
+# Of a record: written elsewhere, or by another version, or pinned and found wrong since.
+UNUSABLE = (TraceError, ScheduleError, CompileError, KernelNotFound)
+Unusable = TraceError | ScheduleError | CompileError | KernelNotFound
+DOUBTED = (
+    "it was found to be wrong or to fail after it was pinned; autotune log verify checks it again, "
+    "autotune log pin takes what is best now"
+)
+Made = TypeVar("Made")
+
+
+def load(
+    program: Program,
+    *,
+    dtype: str = "float32",
+    layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    db: str | os.PathLike[str] | None = None,
+    fallback: bool = False,
+    nearest: bool = False,
+    **params: Any,
+) -> Kernel:
+    """The tuned kernel of an operator (``"matmul", m=512, n=512, k=512``) or of a list of tensors.
+
+    ``threads=None`` takes the fastest record whose thread count this process can run. Only records that
+    were tuned for this machine are taken. With ``nearest=True``, where there is none, that of the most
+    similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
+    the two is given, with a warning that says which. ``fallback=True`` gives the default schedule, with a
+    warning, when nothing is stored. A record whose schedule is not legal, that this version cannot read, or
+    that is pinned and was found wrong since, is left out with a warning. ``constant_weights`` as it was
+    tuned: the kernel then takes what its `Kernel.pack_weights` returns.
+
+    Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read; and
+    where all records are left out, the error of the first: `ScheduleError`, `TraceError`, `CompileError` or
+    `KernelNotFound`.
+    """
+    workload = as_workload(program, params, dtype, layout, constant_weights)
+    return load_workload(
+        workload, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
+    )
+
+
+def load_workload(
+    workload: Workload,
+    *,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    db: str | os.PathLike[str] | None = None,
+    fallback: bool = False,
+    nearest: bool = False,
+) -> Kernel:
+    """`load` for a workload."""
+    from autotune.run.kernels import default_kernel, kernel_of
+
+    where = database(db)
+    wanted = targets.parse(target, threads)
+
+    def use(hit: Hit) -> Kernel:
+        return kernel_of(workload, hit.target, hit.record.trace, hit.record)
+
+    found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
+    if found is not None:
+        return found
+    if nearest and target == "cpu":
+        from autotune.run.similar_target import nearest as look
+
+        tried = look(workload, where, wanted, threads)
+        if tried is not None:
+            warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=3)
+            return tried.kernel
+    missing = unusable or KernelNotFound(_not_found(workload, where, threads))
+    if not fallback:
+        raise missing
+    kernel = default_kernel(workload, wanted)
+    warnings.warn(f"{missing}\nUsing the default schedule, which is not tuned.", stacklevel=3)
+    return kernel
+
+
+def best(
+    program: Program,
+    *,
+    dtype: str = "float32",
+    layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    db: str | os.PathLike[str] | None = None,
+    nearest: bool = False,
+    **params: Any,
+) -> Hit:
+    """The record that `load` would use: ``.record`` (trace, times, uid), ``.target``, ``.time_s``,
+    ``.pinned`` and ``.origin``. Its trace has passed every legality check. With ``nearest=True`` it may be
+    that of the most similar machine, if it beats the default schedule here."""
+    workload = as_workload(program, params, dtype, layout, constant_weights)
+    return find(workload, target=target, threads=threads, db=db, nearest=nearest)
+
+
+def find(
+    workload: Workload,
+    *,
+    target: str | Target = "cpu",
+    threads: int | None = None,
+    db: str | os.PathLike[str] | None = None,
+    nearest: bool = False,
+) -> Hit:
+    """The best record of a workload that can run here, legal. Raises `KernelNotFound`."""
+    from autotune.building.from_trace import check_legal
+
+    where = database(db)
+    wanted = targets.parse(target, threads)
+
+    def use(hit: Hit) -> Hit:
+        check_legal(workload.dag, hit.record.trace, hit.target)
+        return hit
+
+    found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
+    if found is not None:
+        return found
+    if nearest and target == "cpu":
+        from autotune.run.similar_target import nearest as look
+        from autotune.run.similar_target import refused
+
+        tried = look(workload, where, wanted, threads)
+        if tried is not None:
+            if not tried.better:
+                raise refused(workload, tried)
+            warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
+            return tried.hit
+    raise unusable or KernelNotFound(_not_found(workload, where, threads))
+
+
+def _threads(target: str | Target, threads: int | None) -> int | None:
+    return target.threads if isinstance(target, Target) and threads is None else threads
+
+
+def _stored(workload: Workload, wanted: Target, threads: int | None, where: str) -> Iterator[Hit]:
+    """What the log has for a target with any number of threads that can run here, best first. After the
+    first, which nearly always is good, the rest is asked for in one more query."""
+    cpus = targets.usable_cpus()
+
+    def fits(t: Target) -> bool:
+        same = replace(t, threads=wanted.threads) == wanted
+        return same and t.threads <= cpus and targets.runnable(t)
+
+    for k in (1, OTHERS):
+        hits = lookup.top(where, workload.digest, fits, threads, k)
+        yield from hits[0 if k == 1 else 1 :]
+        if len(hits) < k:
+            return
+
+
+def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None, Unusable | None]:
+    """What ``use`` makes of the first hit that it does not refuse, with a warning for each that ranks before
+    it; or the error of the first, of the same kind as was raised, if none will do."""
+    unusable: list[Unusable] = []
+    for hit in hits:
+        try:
+            if hit.doubted:
+                raise KernelNotFound(DOUBTED)
+            made = use(hit)
+        except UNUSABLE as err:
+            which = f"{'pinned ' if hit.pinned else ''}record {hit.record.uid}"
+            unusable.append(type(err)(f"{which} cannot be used: {err}"))
+        else:
+            for error in unusable:
+                warnings.warn(str(error), stacklevel=4)
+            return made, None
+    return None, unusable[0] if unusable else None
+
+
+def _not_found(workload: Workload, where: str, threads: int | None) -> str:
+    """What was looked for, where, what is there instead, and the command that would help."""
+    from autotune.run.renamed import renamed
+
+    place = str(locate(where))
+    others = _targets(workload, where)
+    wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
+    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
+    if others:
+        shown = sorted({targets.brief(t) for t in others})
+        lines.append(f"stored there: {'; '.join(shown[:5])}" + (" ..." if len(shown) > 5 else ""))
+        missing = sorted({f for t in others if t.kind == "cpu" for f in targets.lacking(t)})
+        if missing:
+            lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
+        if any(t.kind == "cpu" and targets.runnable(t) for t in others):
+            lines.append("try that of the most similar machine: --nearest, or nearest=True")
+    twin = otherwise_constant(workload)
+    what = "tune it first"
+    if twin is not None and _targets(twin, where):
+        ahead = "known ahead: --constant-weights, or constant_weights=True"
+        kind = ahead if twin.dag.constants else "as arguments: without --constant-weights"
+        lines.append(f"stored there with its weights {kind}")
+        what = "or tune this one"
+    if not others and (other_names := renamed(workload, where)) is not None:
+        lines.append(other_names)
+        what = "or tune this one"
+    lines.append(f"{what}: {tune_command(workload, place, threads)}")
+    return "\n".join(lines)
+
+
+def _targets(workload: Workload, where: str) -> list[Target]:
+    """Every target that the log has a kernel of a workload for."""
+    found: list[Target] = []
+    lookup.best(where, workload.digest, lambda t: bool(found.append(t)))  # type: ignore[func-returns-value]
+    return found
+
+
+def describe(workload: Workload, threads: int | None = None) -> str:
+    """``matmul m=512 n=512 k=512 float32, 2 threads``, or the outputs of a user's own expression."""
+    if threads is not None:
+        return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
+    constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
+    if workload.op == "custom":
+        made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
+        return " ".join([f"the expression of {made} {dtype_of(workload)}", *constants])
+    words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
+    return " ".join([workload.op, *words, dtype_of(workload), *constants])
+
+
+def tune_command(workload: Workload, db: str, threads: int | None) -> str:
+    """The command, or for a user's own expression the call, that would tune a workload."""
+    if workload.op == "custom":
+        extra = "" if threads is None else f", threads={threads}"
+        return f"autotune.tune(the same tensors{extra}, db={db!r})"
+    shown = shown_params(workload)
+    layout = shown.pop("layout", None)
+    shape = ",".join(f"{k}={param_text(v)}" for k, v in shown.items())
+    words = ["autotune", "tune", workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
+    words += ["--layout", str(layout)] if layout else []
+    words += ["--constant-weights"] if workload.dag.constants else []
+    words += ["--threads", str(threads)] if threads is not None else []
+    return shlex.join([*words, "--db", db])

@@ -1,0 +1,1 @@
+"""Tuning: what a run is given, its rounds, what it stores, and what it gives back."""

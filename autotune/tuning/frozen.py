@@ -1,0 +1,37 @@
+"""What the log says of a task, as the result of a run that measures nothing: ``autotune tune --frozen``."""
+
+from __future__ import annotations
+
+import time
+
+from autotune.building.from_trace import check_legal
+from autotune.tuning.tuner import Best, TuneResult
+from kernels_db.records import Record
+from kernels_db.store import Log
+from schedules.errors import ScheduleError
+from schedules.model import Target, TraceError, Workload
+
+CANDIDATES = 32  # records to look at until one is legal
+
+
+def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
+    """What is pinned, else the best record whose schedule is legal; ``best`` is None where there is none, or
+    what is pinned was found wrong since. Raises `LogError`."""
+    started = time.monotonic()
+    known = sum(log.by_status(workload, target).values())
+    pinned = log.pinned(workload, target)
+    if pinned is None:
+        records = log.top_k(workload, target, CANDIDATES)
+    else:
+        records = [] if log.doubts(pinned) else [pinned]
+    best = next((b for r in records if (b := _best(workload, target, r)) is not None), None)
+    took = time.monotonic() - started
+    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")
+
+
+def _best(workload: Workload, target: Target, record: Record) -> Best | None:
+    try:
+        check_legal(workload.dag, record.trace, target)
+    except (TraceError, ScheduleError):
+        return None
+    return Best.of(workload, record)

@@ -1,0 +1,102 @@
+"""What other tasks of the log teach: measured candidates of the same operator at similar shapes.
+
+Targets of the same kind count, other machines too: what is learnt is an order of candidates, and features
+speak of each machine's own caches and registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.search.evolutionary import model_features, model_matrix
+from autotune.tuning import resume
+from autotune.tuning.options import TuneOptions
+from cost_model.dataset import Dataset
+from kernels_db.errors import LogError
+from schedules.errors import AutotuneError
+from schedules.model import Target, Workload
+from schedules.space.base import Space
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+
+TASKS = 3  # that are learnt from
+ROWS = 200  # of each, half of them its best
+FARTHEST = 8.0  # doublings of all parameters together
+ELSEWHERE = 2.0  # what another target counts as
+
+
+def neighbours(
+    log: Log, workload: Workload, target: Target, space: Space, options: TuneOptions
+) -> Dataset | None:
+    """Candidates of the nearest tasks, with the features that a search of ``space`` uses; None where there
+    are none, or the search learns nothing. What cannot be read of other tasks is passed over."""
+    if not options.needs_xgboost or options.model == "scratch" or workload.op == "custom":
+        return None
+    here = (workload.digest, target.digest)
+    names = model_features(space)
+    found: list[tuple[float, str, str]] = []
+    for w, t in log.tasks(op=workload.op):
+        try:
+            other, there = log.workload(w), log.target(t)
+        except LogError:  # damaged, or of a newer version
+            continue
+        if (w, t) == here or there.kind != target.kind:
+            continue
+        d = distance(dict(workload.params), dict(other.params)) + ELSEWHERE * (t != target.digest)
+        if d <= FARTHEST:
+            found.append((d, w, t))
+    parts = [p for _, w, t in sorted(found)[:TASKS] if (p := _rows(log, w, t, space, names)) is not None]
+    if not parts:
+        return None
+    groups = np.concatenate([np.full(len(y), g) for g, (_, y) in enumerate(parts)])
+    features, throughput = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
+    return Dataset(names, features, throughput, groups)
+
+
+def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """Doublings between the parameters of two shapes, 4 for each that is no number and differs."""
+    total = 0.0
+    for name in {*a, *b}:
+        x, y = a.get(name), b.get(name)
+        if x == y:
+            continue
+        if isinstance(x, int) and isinstance(y, int) and x >= 0 and y >= 0:
+            total += abs(math.log2((x + 1) / (y + 1)))
+        else:
+            total += 4.0
+    return total
+
+
+def _rows(
+    log: Log, workload: str, target: str, space: Space, names: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Columns ``names`` and throughput of a task's candidates: its best and, evenly, others."""
+    from schedules.space import derive
+
+    try:
+        other = derive(log.workload(workload).dag, log.target(target))
+        if other.feature_names != space.feature_names:
+            return None
+        earlier = resume.read(log, workload, target, other, most=2 * ROWS)
+    except AutotuneError:
+        return None
+    results = sorted(earlier.results, key=lambda r: -r.throughput)
+    half = ROWS // 2
+    rest = results[half:]
+    chosen = results[:half] + rest[:: max(1, len(rest) // half)][:half]
+    features, throughput = [], []
+    for s, name in enumerate(other.sketches):
+        mine = [r for r in chosen if r.candidate.sketch == s]
+        if mine:
+            rows = np.array([r.candidate.row for r in mine], dtype=np.int64).reshape(len(mine), -1)
+            same = space.sketches.index(name) if name in space.sketches else -1
+            features.append(model_matrix(other, s, rows, names, same))
+            throughput += [r.throughput for r in mine]
+    if not features:
+        return None
+    return np.concatenate(features), np.array(throughput)

@@ -1,0 +1,153 @@
+"""What a tune is given and what it gives: options, progress and results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.measure.inputs import Tolerance
+from autotune.search import policies
+from autotune.settings import SettingsError
+from cost_model.models import LEARNED, MODELS
+from kernels_db.records import Record
+from schedules.model import Target, Trace, Workload
+
+SHORT_S = 3.0  # seconds of a budget in which no model is loaded
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What the user chooses. ``trials``: new trials at most (None: no limit); ``budget_s``: seconds
+    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration); ``rtol`` and
+    ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: as near as rounding
+    explains; one None: 0). Raises `SettingsError` for what cannot be."""
+
+    trials: int | None = None
+    budget_s: float = 60.0
+    search: str = "evolutionary"
+    model: str = "xgb"
+    seed: int = 0
+    batch: int | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("trials", self.trials), ("batch", self.batch)):
+            if value is not None and (not _is(int, value) or value < 1):
+                raise SettingsError(f"{name} is {value!r}; it must be an integer of at least 1, or None")
+        budget = self.budget_s
+        if not _is((int, float), budget) or not (budget > 0 and math.isfinite(budget)):
+            raise SettingsError(f"the budget is {budget!r}; it must be a positive, finite number of seconds")
+        for name, part in (("rtol", self.rtol), ("atol", self.atol)):
+            if part is not None and not (_is((int, float), part) and 0 <= part < math.inf):
+                raise SettingsError(f"{name} is {part!r}; it must be a finite number of at least 0, or None")
+        if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
+            raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
+        for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
+            if name not in known:
+                raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """What the user states in place of the bounds of rounding."""
+        if self.rtol is None and self.atol is None:
+            return None
+        return Tolerance(self.rtol or 0.0, self.atol or 0.0)
+
+    @property
+    def guide(self) -> str:
+        """The model that the search is given: none that takes long to load in a short budget."""
+        return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
+
+    @property
+    def needs_xgboost(self) -> bool:
+        return self.search == "evolutionary" and self.guide in LEARNED
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; given to the caller after every trial. ``failed`` counts by status; ``pairwise``:
+    share of pairs that the model ordered rightly in the last round."""
+
+    phase: str  # "preparing", "searching", "measuring", "finalists"
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    best_time_s: float | None
+    best_gflops: float | None
+    share_of_peak: float | None
+    elapsed_s: float
+    budget_s: float
+    trials: int | None
+    pairwise: float | None = None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best record of the task; ``share_of_peak`` is None where the peak is not known."""
+
+    time_s: float
+    gflops: float
+    share_of_peak: float | None
+    trace: Trace = field(repr=False)
+    record_id: str
+
+    @classmethod
+    def of(cls, workload: Workload, record: Record, peak_s: float | None = None) -> Best:
+        """A record that is ok, which has a time; ``peak_s``: the machine's limit."""
+        assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
+        share = None if peak_s is None else peak_s / record.time_s
+        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """New trials, those of them that failed by status, and trials of earlier runs."""
+
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
+    "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
+    ``spent_s`` splits the time: prepare, plain loops, search, measure
+    (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
+    slower than it could beside them. ``notes``: sentences on what to expect of more time
+    (`autotune.tuning.notes`)."""
+
+    workload: Workload = field(repr=False)
+    target: Target = field(repr=False)
+    best: Best | None
+    measured: int
+    failed: Mapping[str, int]
+    resumed: int
+    elapsed_s: float
+    seed: int
+    stopped: str
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    throttled: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line: the task, the best, how many trials and how long."""
+        from autotune.run.loading import describe
+
+        best = "no valid kernel found"
+        if self.best is not None:
+            share = self.best.share_of_peak
+            best = f"{self.best.time_s:.3g} s, {self.best.gflops:.1f} GFLOP/s"
+            best += "" if share is None else f", {share:.1%} of peak"
+        spent = f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
+        return f"{describe(self.workload, self.target.threads)}: {best}; {spent}"
+
+    @property
+    def trials(self) -> Trials:
+        return Trials(self.measured, self.failed, self.resumed)
+
+
+def _is(kind: type | tuple[type, ...], value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

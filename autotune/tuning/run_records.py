@@ -1,0 +1,77 @@
+"""What a run puts into the log, and takes out of it at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autotune.tuning import resume
+from autotune.tuning.options import Best, TuneOptions
+from kernels_db.records import NewRecord, Record
+from schedules.model import Target, Trace, TraceError, Workload
+
+if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
+    from kernels_db.store import Log
+
+FINALISTS = 8
+
+
+def new_record(
+    run: str,
+    trial: int,
+    sketch: str,
+    trace: Trace,
+    m: Measurement,
+    environment: Mapping[str, object],
+    kind: str = "trial",
+    search_s: float = 0.0,
+) -> NewRecord:
+    """What the log keeps of a measurement; ``search_s``: seconds that choosing the candidate took."""
+    seconds = {"search": search_s, "build": m.build_s, "check": m.check_s, "run": m.run_s}
+    return NewRecord(
+        run=run,
+        trial=trial,
+        sketch=sketch,
+        trace=trace,
+        status=m.status,
+        reason=m.reason,
+        times_s=m.times_s,
+        time_s=m.time_s,
+        error=m.error,
+        environment={
+            **environment,
+            "reference_rate": m.reference_rate,
+            "seconds": {k: round(v, 6) for k, v in seconds.items()},
+            **({resume.FACTS: m.facts} if m.facts else {}),
+        },
+        kind=kind,
+    )
+
+
+def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
+    """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
+    top = log.top_k(workload, target, FINALISTS)
+    record = next((r for r in top if r.time_s is not None and trace_of(r)), None)
+    if record is None:
+        return None
+    return Best.of(workload, record, peak_s)
+
+
+def trace_of(record: Record) -> Trace | None:
+    """The schedule of a record, None where this version cannot read it."""
+    try:
+        return record.trace
+    except TraceError:
+        return None
+
+
+def run_options(options: TuneOptions) -> dict[str, object]:
+    return {
+        "trials": options.trials,
+        "budget_s": options.budget_s,
+        "search": options.search,
+        "model": options.model,
+        "batch": options.batch,
+        **{k: v for k, v in (("rtol", options.rtol), ("atol", options.atol)) if v is not None},
+    }

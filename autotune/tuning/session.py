@@ -1,0 +1,488 @@
+"""One run of one task: the space, the search and what has been measured; its rounds and its finalists.
+
+`autotune.tuning.tuner` takes one session from start to end, `autotune.tuning.suite_tuner` several in turns.
+When something has to stop is said from outside, in `time.monotonic` time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from autotune import targets
+from autotune.measure.control import comparing_s
+from autotune.measure.protocol import finals_s
+from autotune.measure.roofline import warm_runs
+from autotune.search import policies
+from autotune.search.ahead import AskAhead
+from autotune.search.base import Result
+from autotune.search.expectation import Expectation
+from autotune.search.seeded import Seeded
+from autotune.tuning import neighbours, plain_loops, resume
+from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.notes import notes, small
+from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.plain_loops import PlainLoops
+from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
+from cost_model.metrics import pairwise_accuracy
+from kernels_db.records import NewRecord, Record
+from schedules.model import Target, Trace, Workload
+from schedules.space.base import Candidate, Space
+
+if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
+    from kernels_db.store import Log
+
+FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
+SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
+ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
+RESERVE_SHARE = 0.1  # of the budget, for the finalists
+FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
+PASSES = 6  # over finalists, until the best of the log has been timed in...
+PLACES = 3  # ...so many places of memory
+PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
+MOVE_S = 0.4  # until processes run whose arrays are in another place
+NEAR = 1.25  # a trial slower than this times the luckiest will not win
+MARGIN_S = 0.25  # before the deadline
+PEAK_SAMPLES = 5
+LEAST_S = 5.0  # that quick plain loops have where nothing else was found, whatever the budget
+HANGS_S = 1.0  # a candidate that a round has spent all of its time on
+
+
+class Measuring(Protocol):
+    """What a session needs of a measurer: see `autotune.measure.Measurer`."""
+
+    def arrivals(
+        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+    ) -> Iterator[tuple[int, Measurement]]:
+        """Measurements with their indices, each as it stands; none for what the deadline cut off."""
+
+    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+        """Interleaved measurements, one a trace."""
+
+    def object(self, trace: Trace) -> bytes | None:
+        """The compiled object of a candidate that was measured "ok", if it is still kept."""
+
+    def move(self) -> None:
+        """Have all arrays in other pages of memory from now on."""
+
+
+class Chosen(NamedTuple):
+    """Candidates to measure, what models predict of them (`SearchPolicy.predicted`), and seconds that
+    choosing one took."""
+
+    candidates: list[Candidate]
+    predicted: Mapping[str, Sequence[float]]
+    search_s: float
+
+
+class Session:
+    """The state of one run of a task; a context manager that closes the run in the log.
+
+    ``until``: when all must be over, finalists included. ``round_s``: how long a round may take, so that
+    its results come back soon.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        target: Target,
+        log: Log,
+        options: TuneOptions,
+        progress: Callable[[Progress], None] | None,
+        interrupts: Interrupts,
+        *,
+        started: float,
+        until: float,
+        round_s: float,
+    ) -> None:
+        self.workload, self.target, self.log = workload, target, log
+        self.options, self.progress = options, progress
+        self.interrupts = interrupts
+        self.started, self.until, self.round_s = started, until, round_s
+        self.spare = targets.usable_cpus() > target.threads
+        self.stopped: str | None = None  # what ended the search for good
+        self.peak_s: float | None = None
+        self.best_s: float | None = None
+        self.measured, self.resumed, self.rounds = 0, 0, 0
+        self.failed: Counter[str] = Counter()
+        self.throttled: Counter[str] = Counter()  # trials beside which a device did not run at full speed
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.pairwise: float | None = None  # of the last round
+        self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
+        self._left: Chosen | None = None  # what a deadline cut off, which the search will not propose again
+        self._batch_size = FIRST_BATCH
+        self._begun, self._tried_plain = False, 0
+        self._few: int | None = None  # configurations of a small space
+        self._warm_runs = warm_runs(workload.dag, target)
+        self._expectation = Expectation()
+        self._peak: Callable[[], float] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Session:
+        run = self.log.start_run(
+            self.workload,
+            self.target,
+            targets.machine(),
+            seed=self.options.seed,
+            options=run_options(self.options),
+        )
+        self.run = run.uid
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if kind is not None and not issubclass(kind, KeyboardInterrupt):
+            state = "failed"
+        else:
+            state = "interrupted" if kind is not None or self.stopped == "interrupted" else "done"
+        self.log.finish_run(self.run, state)
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
+        """Derive the space, and read what earlier runs found. ``peak`` measures the limit, when there is time
+        for a search."""
+        if space is None:
+            from autotune.search.columns import compile_columns
+            from schedules.space import derive
+
+            space = derive(self.workload.dag, self.target, compile_columns)
+        self.space, self._peak = space, peak
+        self._few = small(space)
+        tolerant = self.options.tolerance is not None
+        self._earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
+        self.resumed = self._earlier.trials
+        known = plain_loops.TRACE.digest in self._earlier.digests
+        self._plain = PlainLoops(self.workload, self.target, known)
+        best = self.log.best(self.workload, self.target)
+        self.best_s = None if best is None else best.time_s
+        if self.best_s:
+            self._expectation.begin(1.0 / self.best_s)
+        self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
+
+    def _begin_search(self) -> None:
+        """Measure the limit, and tell a search what earlier runs found."""
+        if self._peak is None:
+            from autotune.measure.roofline import limit_of
+
+            self._peak = limit_of(self.workload, self.target)
+        self.sample_peak()
+        options, space = self.options, self.space
+        near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
+        policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
+        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
+        policy.exclude({*self._earlier.digests, plain_loops.TRACE.digest})
+        policy.tell(self._earlier.results)
+        self._search = self._stack.enter_context(AskAhead(policy))
+        self._begun = True
+
+    def sample_peak(self) -> None:
+        """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
+        if self._peak is not None:
+            found = min(self._peak() for _ in range(PEAK_SAMPLES))
+            self.peak_s = found if self.peak_s is None else min(self.peak_s, found)
+
+    @property
+    def converged(self) -> bool:
+        """Whether nothing more is to be expected of further trials, if their number was left open."""
+        return self.options.trials is None and self._expectation.met
+
+    def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
+        """Rounds of trials until ``until()``. Says what ended the search for good: "trials", "exhausted",
+        "converged" unless it is to ``keep_on`` then, or None."""
+        while self.stopped is None and time.monotonic() < until():
+            if self._plain.cheap(self.round_s):
+                if not self._try_plain_loops(measurer, until()):
+                    break
+                continue
+            if not self._begun:
+                self.report("preparing")
+                with self.timed("prepare"):
+                    self._begin_search()
+            n = self._batch()
+            if n < 1 and self._plain.pending and self._trials_left:  # one was left for them
+                if self._plain.in_reach(self.best_s):
+                    self._try_plain_loops(measurer, until())
+                self._plain.pending = False
+                continue
+            if n < 1:
+                self.stopped = "trials"
+                break
+            chosen = self._left or self._ask(n)
+            if not chosen.candidates:
+                self.stopped = "exhausted"
+                break
+            self._round(measurer, chosen, until)
+            if self.converged and not keep_on:
+                self.stopped = "converged"
+        return self.stopped
+
+    def _ask(self, n: int) -> Chosen:
+        search = self._search
+        self.report("searching")
+        with self.timed("search"):
+            asked = search.ask(n)
+        return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
+
+    def _try_plain_loops(self, measurer: Measuring, until: float) -> bool:
+        """A trial of the loops as the expression states them; whether there was time for it."""
+        self.report("measuring")
+        with self.timed("plain loops"):
+            for _, m in measurer.arrivals([plain_loops.TRACE], self.best_s, until):
+                self._plain.pending, self._tried_plain = False, 1
+                self._take(m, plain_loops.SKETCH, plain_loops.TRACE, {}, 0.0)
+        return not self._plain.pending
+
+    def _take(
+        self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
+    ) -> float:
+        """Log a trial and count it; its throughput."""
+        self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
+        self.measured += 1
+        for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
+            self.spent[phase] += seconds
+        reached = resume.throughput(m.status, m.time_s)
+        if m.status == "ok" and m.time_s is not None:
+            self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
+        else:
+            self.failed[m.status] += 1
+        self.throttled.update(m.facts.get("throttled", ()))
+        self._expectation.add(reached if m.status == "ok" else 0.0)
+        self.report("measuring")
+        return reached
+
+    def _round(self, measurer: Measuring, chosen: Chosen, until: Callable[[], float]) -> None:
+        """Measure a round and tell the policy. Where a CPU is left over, the next round is begun meanwhile,
+        but not where the user gives the size of rounds: then a seed repeats a run, as what is told is in the
+        order of asking."""
+        search, space = self._search, self.space
+        asked, predicted, searched = chosen
+        ahead = self.spare and self.options.batch is None
+        traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
+        results: dict[int, Result] = {}
+        untold: set[int] = set()
+        sized = chosen is self._left  # the next round, of which what was left of one says nothing
+        measurements = measurer.arrivals(traces, self.best_s, until())
+        started = last = time.monotonic()
+        for number, (index, m) in enumerate(measurements, 1):
+            candidate, trace = asked[index], traces[index]
+            name, decisions = space.sketches[candidate.sketch], list(candidate.row)
+            facts = {resume.DECISIONS: decisions, "round": self.rounds}
+            if predicted:
+                facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
+            results[index] = Result(candidate, self._take(m, name, trace, facts, searched), m.facts)
+            untold.add(index)
+            now = time.monotonic()
+            self.spent["measure"] += now - last
+            last = now
+            left = (len(asked) - number) * (now - started) / number
+            if ahead and search.due(left) and now + left < until():
+                if not sized:
+                    self._grow(now - started + left)
+                    sized = True
+                following = self._batch(len(asked) - number)
+                if following:
+                    search.tell([results[i] for i in sorted(untold)])
+                    untold.clear()
+                    search.begin(following)
+        search.tell([results[i] for i in sorted(untold)])
+        if not sized:
+            self._grow(last - started)
+        self.rounds += 1
+        rest = [i for i in range(len(asked)) if i not in results]
+        if not results and time.monotonic() - started > HANGS_S:  # it must not cost every turn
+            rest = rest[1:]
+        again = {model: [values[i] for i in rest] for model, values in predicted.items()}
+        self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
+        if predicted and len(results) > 1:
+            guide = list(predicted.values())[-1]
+            reached = [r.throughput for r in results.values()]
+            self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
+
+    def _grow(self, took_s: float) -> None:
+        """Twice as many trials in the next round where choosing one, which takes about as long whatever its
+        size, took too large a share of measuring it."""
+        if self._search.seconds > SEARCH_SHARE * took_s:
+            self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
+
+    def finalists(self, measurer: Measuring) -> None:
+        """Time the best of the log again in turns, until the best is one of these: of thousands of trials the
+        luckiest lead, and their times are too good, so that many are timed roughly first. Then in other
+        places of memory too, while there is time: which pages arrays are in decides up to some percent, for
+        each candidate in its own way."""
+        begin = time.monotonic()
+        if self._plain.in_reach(self.best_s) and self._trials_left:
+            least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
+            self._try_plain_loops(measurer, max(self.until, least))
+        places = PLACES if self.target.kind == "cpu" else 1
+        done = 0  # passes that were not rough
+        lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
+        for number in range(PASSES):
+            most = FINALISTS if number else self._field
+            top = self.log.top_k(self.workload, self.target, most + len(lost))
+            top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
+            if not top or (not number and not self.measured and top[0].kind == "final"):
+                return
+            timed = len(self.finals[top[0].trace_digest])
+            spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - self.started), PLACES_S)
+            if timed >= places or (timed and spent * (done + 1) / done > room):
+                return
+            fastest = top[0].time_s or 0.0
+            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
+            moving = done > 0 and places > 1
+            begin_s = MOVE_S + comparing_s(fastest, self._warm_runs) if moving else 0.0
+            plan = self._plan(measurer, near, begin_s)
+            if plan is None:
+                return
+            chosen, rounds, repeats = plan
+            rough = len(chosen) > FINALISTS
+            self.report("finalists")
+            if moving:
+                measurer.move()
+            traces = [r.trace for r in chosen]
+            found = measurer.finalists(traces, rounds, repeats)
+            for r, trace, m in zip(chosen, traces, found):
+                if m.status == "error":
+                    lost.add(trace.digest)
+                else:
+                    self._log_final(r, trace, m, [] if rough else self.finals[trace.digest])
+            done += not rough
+            self.report("finalists")
+
+    def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
+        """Of it and earlier ``passes``, to which it is added, the median, with the times of all."""
+        passes.append(m)
+        if m.ok and len(passes) > 1:
+            times = tuple(t for p in passes for t in p.times_s)
+            m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
+        kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
+        self._log(new_record(self.run, r.trial, r.sketch, trace, m, kept, "final"))
+
+    # -- how much ----------------------------------------------------------------------------
+
+    @property
+    def each_s(self) -> float | None:
+        """Seconds that a trial takes; None before there was one."""
+        trials = self.measured - self._tried_plain  # with which processes start
+        return self.spent["measure"] / trials if trials else None
+
+    @property
+    def _trials_left(self) -> bool:
+        return self.options.trials is None or self.measured < self.options.trials
+
+    def finals_s(self) -> float:
+        """Seconds that the finalists need to be timed well; places after the first mostly take half of what
+        one may."""
+        one = finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
+        others = PLACES - 1 if self.target.kind == "cpu" else 0
+        many = self._field > FINALISTS
+        rough = finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
+        return one + rough / 2 + others * (one / 2 + MOVE_S)
+
+    @property
+    def _field(self) -> int:
+        """How many of the fastest are timed at first: the more trials, the luckier those that lead."""
+        return FIELD if self.measured + self.resumed >= LUCKY else FINALISTS
+
+    def _batch(self, under_way: int = 0) -> int:
+        """Trials of the next round, with so many of this one to come; 0 when all are done."""
+        batch = self._batch_size
+        if self.options.batch is not None:
+            batch = self.options.batch
+        elif self.each_s is not None:
+            fitting = self.round_s / max(self.each_s, 1e-9)
+            batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
+        if self.options.trials is not None:
+            left_over = self._plain.pending and self.options.trials > 1  # for the plain loops
+            batch = min(batch, self.options.trials - self.measured - under_way - left_over)
+        return batch
+
+    def _plan(
+        self, measurer: Measuring, records: list[Record], begin_s: float
+    ) -> tuple[list[Record], int, int] | None:
+        """Which finalists, rounds and repeats fit into what is left of the budget, but for ``begin_s``."""
+        left = self.until - MARGIN_S - begin_s - time.monotonic()
+        each = 1.0 if self.each_s is None else self.each_s
+        plans = [(FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)]
+        if len(records) > FINALISTS:
+            plans = [(FIELD, 1, 3), (FIELD // 2, 1, 3), *plans]
+        for k, rounds, repeats in plans:
+            chosen = records[:k]
+            missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
+            slowest = max(r.time_s or 0.0 for r in chosen)
+            if finals_s(slowest, len(chosen), rounds, repeats, self._warm_runs) + missing * each <= left:
+                return chosen, rounds, repeats
+        return None
+
+    # -- keeping account ---------------------------------------------------------------------
+
+    def _log(self, record: NewRecord) -> Record:
+        with self.interrupts.hold():
+            return self.log.add(record)
+
+    def timed(self, phase: str) -> _Timer:
+        return _Timer(self.spent, phase)
+
+    def report(self, phase: str) -> None:
+        if self.progress is None:
+            return
+        self.progress(
+            Progress(
+                phase=phase,
+                measured=self.measured,
+                failed=dict(self.failed),
+                resumed=self.resumed,
+                best_time_s=self.best_s,
+                best_gflops=None if self.best_s is None else self.workload.flops / self.best_s / 1e9,
+                share_of_peak=self._share(self.best_s),
+                elapsed_s=time.monotonic() - self.started,
+                budget_s=self.until - self.started,
+                trials=self.options.trials,
+                pairwise=self.pairwise,
+            )
+        )
+
+    def result(self, stopped: str) -> TuneResult:
+        best = best_of(self.workload, self.target, self.log, self.peak_s)
+        return TuneResult(
+            workload=self.workload,
+            target=self.target,
+            best=best,
+            measured=self.measured,
+            failed=dict(sorted(self.failed.items())),
+            throttled=dict(sorted(self.throttled.items())),
+            resumed=self.resumed,
+            elapsed_s=time.monotonic() - self.started,
+            seed=self.options.seed,
+            stopped=stopped,
+            spent_s=dict(self.spent),
+            notes=notes(best, self._few, self.measured + self.resumed, stopped),
+        )
+
+    def _share(self, time_s: float | None) -> float | None:
+        return None if time_s is None or self.peak_s is None else self.peak_s / time_s
+
+
+class _Timer:
+    """Adds the wall time of a ``with`` block to a phase."""
+
+    def __init__(self, spent: defaultdict[str, float], phase: str) -> None:
+        self._spent, self._phase = spent, phase
+
+    def __enter__(self) -> None:
+        self._begin = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent[self._phase] += time.monotonic() - self._begin

@@ -1,0 +1,355 @@
+"""Tuning many tasks under one budget: a session each, turns by the task scheduler, finalists at the end.
+
+Whatever has been measured is in the log at once, so the best so far of every task can be loaded at any
+moment, also after Ctrl-C or a kill; started again, it goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from autotune import targets
+from autotune.measure import Measurer, memory
+from autotune.tuning import preparation
+from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.run_records import best_of
+from autotune.tuning.session import RESERVE_SHARE, Measuring, Session
+from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
+from kernels_db.errors import LogError
+from schedules.dag import ComputeDAG
+from schedules.errors import AutotuneError
+from schedules.model import Target, Workload
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+
+TURNS = 5  # that the budget gives each task on average...
+SHORTEST_S, LONGEST_S = 2.0, 20.0  # ...of so many seconds: starting processes takes one
+ROUNDS = 2  # of trials a turn, at least
+OPEN = 6  # tasks, at most, whose worker processes are kept between turns
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """A workload and how often it runs; ``group``: what it is called in its suite."""
+
+    workload: Workload
+    weight: float = 1.0
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """``seconds`` of the budget went into the task; ``error`` is why it could not be tuned, if so."""
+
+    task: SuiteTask
+    result: TuneResult
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class SuiteProgress:
+    """Where a suite stands: the task of this turn and its `Progress`; ``weighted_s``: Σ weight · best
+    time, None while a task has no kernel; ``ready``: tasks that have one."""
+
+    number: int
+    tasks: int
+    workload: Workload
+    task: Progress
+    weighted_s: float | None
+    ready: int
+    measured: int
+    elapsed_s: float
+    budget_s: float
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """Results in the order of the tasks. ``weighted_s``: Σ weight · best time in seconds, None if a task has
+    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (nothing more to expect of any) or
+    "interrupted"."""
+
+    tasks: tuple[TaskResult, ...]
+    weighted_s: float | None
+    measured: int
+    elapsed_s: float
+    budget_s: float
+    seed: int
+    stopped: str
+
+
+def tune_suite(
+    tasks: Sequence[SuiteTask],
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+    measurers: Callable[[Workload], Measuring] | None = None,
+) -> SuiteResult:
+    """Tune tasks until ``options.budget_s`` is used up, ``options.trials`` new trials of each task are done,
+    or nothing more is to be expected. A task that cannot be tuned is reported and costs the others nothing.
+
+    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that memory cannot hold, and `SettingsError`
+    for a budget in which not even a reference could be computed.
+    """
+    started = time.monotonic()
+    options = options or TuneOptions()
+    if measurers is None:
+        targets.check_here(target)
+        for task in tasks:
+            preparation.check_feasible(task.workload, options.budget_s)
+    with contextlib.ExitStack() as stack:
+        interrupts = interrupts or stack.enter_context(Interrupts())
+        suite = _Suite(tasks, target, log, options, progress, interrupts, started, measurers)
+        try:
+            with contextlib.ExitStack() as inside:
+                inside.push(suite.leave)
+                if options.needs_xgboost:
+                    inside.enter_context(preparation.xgboost_on_its_way())
+                stopped = suite.search()
+                suite.finalists()
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        return suite.result(stopped)
+
+
+class _Suite:
+    def __init__(
+        self,
+        tasks: Sequence[SuiteTask],
+        target: Target,
+        log: Log,
+        options: TuneOptions,
+        progress: Callable[[SuiteProgress], None] | None,
+        interrupts: Interrupts,
+        started: float,
+        measurers: Callable[[Workload], Measuring] | None,
+    ) -> None:
+        self.tasks, self.target, self.log, self.options = tuple(tasks), target, log, options
+        self.progress, self.interrupts, self.started = progress, interrupts, started
+        self.until = started + options.budget_s
+        self.turn_s = min(max(options.budget_s / (TURNS * max(len(tasks), 1)), SHORTEST_S), LONGEST_S)
+        self.scheduler = GradientScheduler(
+            [ScheduledTask(t.weight, t.workload.flops, _similar(t.workload)) for t in tasks]
+        )
+        self.sessions: dict[int, Session] = {}
+        self.seconds = [0.0] * len(tasks)
+        self.errors: dict[int, str] = {}
+        self._open = _OpenMeasurers(measurers or self._measurer)
+        self._made: dict[str, Measurer] = {}  # the last one of each task, by the digest of its workload
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def search(self) -> str:
+        """Turns until the budget ends or every task has; says which."""
+        while time.monotonic() < self._search_until():
+            number = self.scheduler.next()
+            if number is None:
+                ends = {_end_of(s) for s in self.sessions.values()}
+                return next((e for e in ("converged", "trials", "exhausted") if e in ends), "exhausted")
+            begin = time.monotonic()
+            try:
+                self._turn(number)
+            except LogError:  # the other tasks would lose their trials as well
+                raise
+            except AutotuneError as err:
+                self.errors[number] = str(err)
+                self.scheduler.end(number)
+                self._open.drop(number)
+            took = time.monotonic() - begin
+            self.seconds[number] += took
+            session = self.sessions.get(number)
+            known = None if session is None else session.best_s
+            self.scheduler.add(number, took, known, None if session is None else session.peak_s)
+            if session is not None and session.stopped is not None:
+                self.scheduler.end(number)
+            elif session is not None:
+                self.scheduler.settle(number, session.converged)
+        return "budget"
+
+    def _turn(self, number: int) -> None:
+        """Rounds of trials of one task, for a turn's time."""
+        task = self.tasks[number]
+        session = self.sessions.get(number)
+        if session is None:
+            report = self._report_of(number)
+            session = Session(
+                *(task.workload, self.target, self.log, self.options, report, self.interrupts),
+                started=self.started,
+                until=self.until,
+                round_s=self.turn_s / ROUNDS,
+            )
+            session.__enter__()
+            self.sessions[number] = session
+            session.report("preparing")
+            measuring = self._open.get(number, task.workload)
+            session.prepare()
+        else:
+            measuring = self._open.get(number, task.workload)
+        end = time.monotonic() + self.turn_s
+        session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
+
+    def finalists(self) -> None:
+        """Those of each task against each other, while there is time; tasks that weigh most first."""
+        order = sorted(
+            (n for n, s in self.sessions.items() if s.best_s and n not in self.errors),
+            key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
+        )
+        for k, number in enumerate(order):
+            session = self.sessions[number]
+            now = time.monotonic()
+            left = self.until - now
+            needed = sum(self.sessions[n].finals_s() for n in order[k:])
+            session.until = now + max(left * session.finals_s() / needed, min(left, session.finals_s()))
+            if left <= 0:
+                return
+            begin = now
+            try:
+                session.finalists(self._open.get(number, session.workload))
+            except LogError:
+                raise
+            except AutotuneError:  # its trials are in the log
+                pass
+            self.seconds[number] += time.monotonic() - begin
+
+    def leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End processes; and the runs in the log, where an error keeps `result` from doing so."""
+        self._open.close()
+        if kind is None or issubclass(kind, KeyboardInterrupt):
+            return
+        for session in self.sessions.values():
+            with contextlib.suppress(LogError):  # it may be what ended all
+                session.__exit__(kind, error, trace)
+
+    def result(self, stopped: str) -> SuiteResult:
+        results = []
+        for n, task in enumerate(self.tasks):
+            session = self.sessions.get(n)
+            if session is None:
+                best = best_of(task.workload, self.target, self.log, None)
+                seen = sum(self.log.by_status(task.workload, self.target).values())
+                one = TuneResult(
+                    task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"
+                )
+            else:
+                if stopped == "interrupted":
+                    session.stopped = "interrupted"
+                one = session.result("failed" if n in self.errors else _end_of(session) or stopped)
+                session.__exit__(None, None, None)
+            results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n)))
+        times = [(r.task.weight, r.result.best.time_s) for r in results if r.result.best is not None]
+        return SuiteResult(
+            tasks=tuple(results),
+            weighted_s=sum(w * t for w, t in times) if len(times) == len(results) else None,
+            measured=sum(r.result.measured for r in results),
+            elapsed_s=time.monotonic() - self.started,
+            budget_s=self.options.budget_s,
+            seed=self.options.seed,
+            stopped=stopped,
+        )
+
+    # -- what it needs -----------------------------------------------------------------------
+
+    def _search_until(self) -> float:
+        """When the last turn must end: finalists take a part of the budget."""
+        needed = sum(s.finals_s() for s in self.sessions.values() if s.best_s)
+        budget = self.options.budget_s
+        return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
+
+    def _measurer(self, workload: Workload) -> Measurer:
+        """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
+        normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
+        times of a task's turns are to compare."""
+        share = max(self.options.budget_s / len(self.tasks), 2 * self.turn_s)
+        first = next(iter(self._made.values()), None)
+        before = self._made.get(workload.digest)
+        made = preparation.measurer(
+            *(workload, self.target, share),
+            nominal=None if first is None else first.nominal,
+            control=None if before is None else before.control,
+            tolerance=self.options.tolerance,
+        )
+        self._made[workload.digest] = made
+        return made
+
+    def _report_of(self, number: int) -> Callable[[Progress], None] | None:
+        if self.progress is None:
+            return None
+        tell = self.progress
+
+        def report(one: Progress) -> None:
+            best = [s.best_s for s in self.sessions.values()]
+            ready = sum(b is not None for b in best)
+            weighted = None
+            if ready == len(self.tasks):
+                weighted = sum(self.tasks[n].weight * (s.best_s or 0.0) for n, s in self.sessions.items())
+            now = time.monotonic()
+            tell(
+                SuiteProgress(
+                    number=number,
+                    tasks=len(self.tasks),
+                    workload=self.tasks[number].workload,
+                    task=replace(one, elapsed_s=now - self.started, budget_s=self.options.budget_s),
+                    weighted_s=weighted,
+                    ready=ready,
+                    measured=sum(s.measured for s in self.sessions.values()),
+                    elapsed_s=now - self.started,
+                    budget_s=self.options.budget_s,
+                )
+            )
+
+        return report
+
+
+class _OpenMeasurers:
+    """Measurers by task; of more than `OPEN`, or than memory holds, the one that was used longest ago is
+    closed."""
+
+    def __init__(self, make: Callable[[Workload], Measuring]) -> None:
+        self._make = make
+        self._open: OrderedDict[int, tuple[Measuring, contextlib.ExitStack, ComputeDAG]] = OrderedDict()
+        self._free = memory.free_bytes()  # before any takes some
+
+    def get(self, number: int, workload: Workload) -> Measuring:
+        if number not in self._open:
+            while self._open and not self._room(workload.dag):
+                self.drop(next(iter(self._open)))
+            made, stack = self._make(workload), contextlib.ExitStack()
+            if isinstance(made, Measurer):
+                stack.enter_context(made)
+            self._open[number] = (made, stack, workload.dag)
+        self._open.move_to_end(number)
+        return self._open[number][0]
+
+    def drop(self, number: int) -> None:
+        if number in self._open:
+            self._open.pop(number)[1].close()
+
+    def close(self) -> None:
+        for number in list(self._open):
+            self.drop(number)
+
+    def _room(self, dag: ComputeDAG) -> bool:
+        dags = [d for _, _, d in self._open.values()]
+        return len(dags) < OPEN and memory.fit([*dags, dag], self._free)
+
+
+def _end_of(session: Session) -> str | None:
+    """What ended its search; None for the budget of all."""
+    return session.stopped or ("converged" if session.converged else None)
+
+
+def _similar(workload: Workload) -> str | None:
+    return None if workload.op == "custom" else workload.op

@@ -1,0 +1,92 @@
+"""The tuning of one task: ask the search, measure, log, tell; then time the finalists against each other.
+
+`tune` reads top to bottom. What it waits for is passed in or made on demand: the space that the
+expression gives, a measurer with its worker processes, and the machine's limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from autotune import targets
+from autotune.tuning import preparation
+from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.options import Best, Progress, TuneOptions, TuneResult
+from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Measuring, Session
+from schedules.model import Target, Workload
+from schedules.space.base import Space
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+
+__all__ = ["Best", "Progress", "TuneOptions", "TuneResult", "tune"]
+
+
+def tune(
+    workload: Workload,
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    space: Space | None = None,
+    measurer: Measuring | None = None,
+    peak: Callable[[], float] | None = None,
+    interrupts: Interrupts | None = None,
+) -> TuneResult:
+    """Tune a workload for a target until the trials, the budget or the space are used up, or nothing more
+    is to be expected.
+
+    Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
+    not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
+    everything and returns "interrupted". ``peak`` measures the least seconds that the machine needs for the
+    workload.
+
+    Raises `MeasureError` where measuring itself does not work, `LogError`, or `ScheduleError` where
+    the expression gives no space.
+    """
+    started = time.monotonic()
+    options = options or TuneOptions()
+    budget = options.budget_s
+    if measurer is None:
+        targets.check_here(target)
+        preparation.check_feasible(workload, budget)
+    with contextlib.ExitStack() as stack:
+        interrupts = interrupts or stack.enter_context(Interrupts())
+        session = Session(
+            *(workload, target, log, options, progress, interrupts),
+            started=started,
+            until=started + budget,
+            round_s=ROUND_SHARE * budget,
+        )
+        stack.enter_context(session)
+        try:
+            with session.timed("prepare"):
+                session.report("preparing")
+                if options.needs_xgboost:
+                    stack.enter_context(preparation.xgboost_on_its_way())
+                if measurer is None:
+                    measurer = stack.enter_context(
+                        preparation.measurer(workload, target, budget, tolerance=options.tolerance)
+                    )
+                session.prepare(space, peak)
+
+            def until() -> float:
+                """When the last trial may begin: it takes its time, and the finalists take theirs, if there
+                are any."""
+                if not session.measured and session.best_s is None:
+                    return session.until
+                needed = session.finals_s()
+                reserve = max(RESERVE_SHARE * budget, min(needed, 2.5 * RESERVE_SHARE * budget))
+                return session.until - reserve - min(session.each_s or 0.0, RESERVE_SHARE * budget)
+
+            stopped = session.search(measurer, until) or "budget"
+            with session.timed("finalists"):
+                session.finalists(measurer)
+                session.sample_peak()  # next to the finalists
+        except KeyboardInterrupt:
+            stopped = session.stopped = "interrupted"
+        return session.result(stopped)
