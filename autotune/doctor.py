@@ -94,7 +94,7 @@ def cpu() -> Finding:
     host = targets.detect(1)
     width = host.limit("vector_bytes")
     detail = f"{host.arch}, vectors of {8 * width} bits, {host.limit('vector_registers')} vector registers"
-    name = str(targets.machine().get("cpu", "")).strip()
+    name = str(targets.machine({}).get("cpu", "")).strip()
     if name:
         detail = f"{name} ({detail})"
     if host.triple.startswith("x86") and "fma" not in host.features:
@@ -115,7 +115,7 @@ def caches() -> Finding:
 def cores() -> Finding:
     from autotune import targets
 
-    usable, total = targets.usable_cpus(), int(targets.machine().get("cpus", 0))
+    usable, total = targets.usable_cpus(), int(targets.machine({}).get("cpus", 0))
     detail = f"{usable} of {total} CPUs may be used by this process"
     if usable < total:
         return Finding(

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune import targets
+from autotune.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.search.base import Result
 from autotune.tuning import resume, suites
@@ -60,7 +61,7 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
     best_s = None if best is None else best.time_s
     new = 0
     with measurer(workload, target, 60.0) as measuring:
-        run = log.start_run(workload, target, targets.machine(), seed=have, options={"search": search})
+        run = log.start_run(workload, target, this_machine(), seed=have, options={"search": search})
         while have + new < trials and time.monotonic() < until:
             asked = policy.ask(min(ROUND, trials - have - new))
             if not asked:
@@ -92,7 +93,7 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
     due = [due[i] for i in np.random.default_rng(len(due)).permutation(len(due))]
     new = 0
     with measurer(workload, target, 60.0) as measuring:
-        run = log.start_run(workload, target, targets.machine(), seed=0, options={"search": name})
+        run = log.start_run(workload, target, this_machine(), seed=0, options={"search": name})
         for begin in range(0, len(due), ROUND):
             asked = due[begin : begin + ROUND]
             traces = [r.trace for r in asked]

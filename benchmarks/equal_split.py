@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
+from autotune.building.generator_version import this_machine  # noqa: E402
 from autotune.run.loading import load_workload  # noqa: E402
-from autotune.targets import machine  # noqa: E402
 from autotune.tuning import suites  # noqa: E402
 from autotune.workloads import param_text  # noqa: E402
 
@@ -91,7 +91,7 @@ def main() -> None:
         "command": f"equal_split.py --suite {Path(args.suite).name} --budget {args.budget:g}"
         f" --threads {args.threads}",
         "commit": commit(),
-        "machine": machine(),
+        "machine": this_machine(),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
         "by_process": [

@@ -210,7 +210,7 @@ def run_step(name: str, o: argparse.Namespace) -> Result:
 
 def environment(o: argparse.Namespace) -> Result:
     """Where and what: device, driver, clocks, command, commit."""
-    from autotune import targets
+    from autotune.building.generator_version import this_machine
     from autotune.devices import nvml, select
 
     def git(*args: str) -> str:
@@ -220,7 +220,7 @@ def environment(o: argparse.Namespace) -> Result:
     found: Result = {
         "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
         "commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain")),
-        "machine": targets.machine(), "driver": nvml.driver(),
+        "machine": this_machine(), "driver": nvml.driver(),
     }  # fmt: skip
     if o.target in select.KINDS and select.available(o.target):
         device = select.device(o.target)

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from autotune import targets
+from autotune.building.generator_version import this_machine
 from kernels_db import Log, NewRecord, exchange, lookup
 from schedules import ops
 from schedules.model import Step, Target, Trace, Workload
@@ -193,7 +193,7 @@ def main() -> None:
     args = parser.parse_args()
     words = ["URL" if word == args.postgresql else word for word in sys.argv[1:]]
     result: dict[str, Any] = {"command": " ".join(["python benchmarks/log.py", *words])}
-    machine = targets.machine()
+    machine = this_machine()
     result["machine"] = {k: machine[k] for k in ("cpu", "usable_cpus", "memory_gib", "kernel", "python")}
     result["load"] = round(os.getloadavg()[0], 1)
 

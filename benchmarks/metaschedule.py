@@ -214,9 +214,10 @@ def main() -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
         os.environ["TVM_BIND_THREADS"] = "0"  # else it binds the caller, and whom that one starts
         done["rows"].append(compare(op, p, threads, options.budget, json.loads(theirs.read_text())))
-        from autotune.targets import machine
+        from autotune.building.generator_version import this_machine
 
-        done |= {"machine": machine(), "command": f"benchmarks/metaschedule.py --budget {options.budget:g}"}
+        command = f"benchmarks/metaschedule.py --budget {options.budget:g}"
+        done |= {"machine": this_machine(), "command": command}
         options.out.write_text(json.dumps(done, indent=1) + "\n")
     print(report(done["rows"]))
 

@@ -28,6 +28,7 @@ from measured import Measured, read
 
 import autotune as at
 from autotune import targets
+from autotune.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.tuning import preparation, suites
 from cost_model import pretrained
@@ -141,7 +142,7 @@ def main() -> None:
     known = {(m.workload.digest, m.target.digest): m for m in read(options.known)[1]}
     without: dict[str, dict[str, Any]] = {}  # by operator: the model that has not seen it
     done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
-    done |= {"machine": targets.machine(), "seeds": options.seeds, "held_out": bool(tasks)}
+    done |= {"machine": this_machine(), "seeds": options.seeds, "held_out": bool(tasks)}
     have = [r["task"] for r in done["rows"]]
     for task in suites.read(options.suite):
         w = task.workload

@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from autotune.targets import machine  # noqa: E402
+from autotune.building.generator_version import this_machine  # noqa: E402
 from autotune.tuning.suites import Task, mean_over_groups, read  # noqa: E402
 from autotune.workloads import param_text  # noqa: E402
 
@@ -167,7 +167,7 @@ def main() -> None:
         command += f"--duration {options.duration} --against {options.against}"
         command += " --constant-weights" if options.constant_weights else ""
         made = {"command": command, "commit": commit()}
-        done |= {"machine": machine(), **made}
+        done |= {"machine": this_machine(), **made}
         for task in read(options.suite, options.constant_weights):
             if options.constant_weights and not task.workload.dag.constants:
                 continue  # nothing is known ahead: the other table has it

@@ -30,6 +30,7 @@ from suite import commit  # noqa: E402
 
 from autotune import targets  # noqa: E402
 from autotune.building import from_trace  # noqa: E402
+from autotune.building.generator_version import this_machine  # noqa: E402
 from autotune.cli.options import workload_of  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
@@ -147,7 +148,7 @@ def main() -> None:
         print(f"{name:20} {shown:.4g}" if isinstance(shown, float) else f"{name:20} {shown}")
     if args.json:
         command = "python benchmarks/throughput.py " + shlex.join(sys.argv[1:])
-        facts = {"machine": targets.machine(), "command": command, "commit": commit()}
+        facts = {"machine": this_machine(), "command": command, "commit": commit()}
         args.json.write_text(json.dumps(facts | found, indent=1) + "\n")
 
 

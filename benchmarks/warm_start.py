@@ -20,6 +20,7 @@ from typing import Any
 
 import autotune as at
 from autotune import targets
+from autotune.building.generator_version import this_machine
 from autotune.measure.measurer import Measurer
 from autotune.tuning import preparation
 from kernels_db import Log
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--teach", type=int, default=96, help="trials of the other CPU's log")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    machine = targets.machine()
+    machine = this_machine()
     asked = {k: v for k, v in vars(args).items() if k != "out"}
     result: dict[str, Any] = {"cpu": machine["cpu"], **asked}
     for name, (op, params) in TASKS.items():

@@ -41,6 +41,7 @@ def check(kernel: at.Kernel) -> None:
 @pytest.fixture
 def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(targets.cpus, "usable_cpus", lambda: 2)
 
 
 def test_a_stored_kernel_computes(tmp_path: Path) -> None:

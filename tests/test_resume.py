@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from test_tuner import TARGET, WORKLOAD, FakeMeasurer, run
 
+from autotune.building.generator_version import this_machine
 from autotune.search.policies import create
-from autotune.targets import machine
 from autotune.tuning import plain_loops, resume
 from kernels_db import Log, NewRecord
 from schedules.space.base import Candidate
@@ -63,7 +63,7 @@ def test_what_is_resumed_comes_in_the_order_of_its_trials(log: Log) -> None:
 
 def test_failures_that_say_nothing_of_the_candidate_now_are_not_resumed(log: Log) -> None:
     space = FormulaSpace()
-    here, generators = machine(), {}
+    here, generators = this_machine(), {}
     for name, info in (("this", here), ("other", here | {"generator": "other"}), ("unknown", {})):
         generators[name] = log.start_run(WORKLOAD, TARGET, info, seed=0).uid
     statuses = ("ok", "slow", "crash", "compile_error", "wrong_result", "timeout", "error")

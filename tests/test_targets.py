@@ -11,6 +11,8 @@ import pytest
 
 import autotune as at
 from autotune import targets
+from autotune.building.generator_version import this_machine
+from autotune.targets import cpus, facts, host
 from schedules.model import Target
 
 
@@ -51,10 +53,10 @@ def test_a_target_file_with_impossible_threads_is_refused(threads: str, tmp_path
 
 def test_a_missing_extension_or_family_is_not_runnable() -> None:
     target = targets.detect(1)
-    flags = targets.host_flags()
+    flags = facts.host_flags()
     if flags is not None and "x86_64" in target.triple:
         absent = next(
-            n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if targets.X86_NAMES.get(n, n) not in flags
+            n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if host.X86_NAMES.get(n, n) not in flags
         )
         assert not targets.runnable(replace(target, features=(*target.features, absent)))
     assert not targets.runnable(replace(target, triple="riscv64-unknown-linux-gnu"))
@@ -87,7 +89,7 @@ def test_parse_accepts_names_files_and_targets(tmp_path: Path) -> None:
     [(("avx", "avx2", "avx512f"), 64, 32), (("avx",), 32, 16), (("sse2",), 16, 16), (("neon",), 16, 32)],
 )
 def test_vector_unit(features: tuple[str, ...], width: int, count: int) -> None:
-    assert targets.vector_unit(features) == {"vector_bytes": width, "vector_registers": count}
+    assert facts.vector_unit(features) == {"vector_bytes": width, "vector_registers": count}
 
 
 def test_caches_divide_what_cores_share(tmp_path: Path) -> None:
@@ -101,12 +103,12 @@ def test_caches_divide_what_cores_share(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
             (folder / name).write_text(text + "\n")
-    assert targets.caches(tmp_path / "cache") == {
+    assert facts.caches(tmp_path / "cache") == {
         "l1_bytes": 48 << 10,
         "l2_bytes": 2 << 20,
         "l3_bytes": 4 << 20,
     }
-    assert targets.caches(tmp_path / "absent") == targets.DEFAULT_CACHES
+    assert facts.caches(tmp_path / "absent") == facts.DEFAULT_CACHES
 
 
 def test_quota_of_either_cgroup_version(tmp_path: Path) -> None:
@@ -114,21 +116,21 @@ def test_quota_of_either_cgroup_version(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "cpu").mkdir()
     membership.write_text("0::/a/b\n")
-    assert targets._quota(tmp_path, membership) is None
+    assert cpus.quota(tmp_path, membership) is None
     (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
-    assert targets._quota(tmp_path, membership) == 1.5
+    assert cpus.quota(tmp_path, membership) == 1.5
     membership.write_text("4:cpu,cpuacct:/x\n")
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert targets._quota(tmp_path, membership) == 2.0
+    assert cpus.quota(tmp_path, membership) == 2.0
 
 
 def test_machine_names_nobody() -> None:
     import getpass
     import socket
 
-    text = json.dumps(targets.machine())
+    text = json.dumps(this_machine())
     assert "cpu" in json.loads(text)
     assert "/" not in text.replace("CPU/", "") or "home" not in text
     assert len(socket.gethostname()) < 4 or socket.gethostname() not in text

@@ -41,8 +41,8 @@ def best(
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
 
+    from autotune.building.generator_version import this_machine
     from autotune.run.loading import find
-    from autotune.targets import machine
     from schedules.schedule import Schedule
 
     with warnings.catch_warnings(record=True) as said:
@@ -50,7 +50,7 @@ def best(
         hit = find(workload, target=target, threads=threads, db=where, nearest=nearest)
     notes = [str(w.message) for w in said]
     record = hit.record
-    origin = None if hit.origin is None else hit.origin.document(machine())
+    origin = None if hit.origin is None else hit.origin.document(this_machine())
     document: dict[str, Any] = {
         "task": {
             "op": workload.op,

@@ -111,9 +111,9 @@ def _where_from(task: dict[str, Any]) -> str:
 
 
 def _tasks(log: Log) -> list[dict[str, Any]]:
-    from autotune.targets import machine
+    from autotune.building.generator_version import this_machine
 
-    here = machine()
+    here = this_machine()
     pins = {(p.workload, p.target): p.record for p in log.pins()}
     return [_task(log, w, t, pins.get((w, t)), here) for w, t in log.tasks()]
 

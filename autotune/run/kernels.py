@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
 from autotune.building import bundle
+from autotune.building.generator_version import generator_version
 from autotune.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
@@ -24,10 +21,6 @@ if TYPE_CHECKING:
     from autotune.devices.object import DeviceObject
 
     Loaded = tuple[LoadedObject | DeviceObject, dict[int, LoadedObject]]
-
-# What decides the code that a trace gives; whatever else changes, cached objects stay good.
-_GENERATOR = ("schedules", "autotune.codegen")
-_CHECKS = ("building.py", "bundle.py")  # of the package autotune: what they refuse must not be cached
 
 
 def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = None) -> Kernel:
@@ -103,32 +96,6 @@ def _versions(target: Target) -> list[str]:
     except metadata.PackageNotFoundError:
         return [generator]
     return [f"{generator} nvrtc {version}", generator]
-
-
-@cache
-def generator_version() -> str:
-    """Digest of the source of everything between a trace and its code, and of LLVM's version: an object
-    made by any other generator is not found in the cache, and nobody has to remember a number. NVRTC's
-    version is told beside it."""
-    import llvmlite
-
-    state = hashlib.blake2b(llvmlite.__version__.encode(), digest_size=16)
-    sources = [x for package in _GENERATOR for x in _sources(files(package), package)]
-    sources += [(x, files("autotune").joinpath(x).read_bytes()) for x in _CHECKS]
-    for name, data in sources:
-        state.update(f"\n{name} {len(data)}\n".encode())
-        state.update(data)
-    return state.hexdigest()
-
-
-def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
-    for item in sorted(folder.iterdir(), key=lambda x: x.name):
-        if item.name.endswith((".py", ".h")):
-            found.append((f"{prefix}/{item.name}", item.read_bytes()))
-        elif item.name != "__pycache__" and item.is_dir():
-            found += _sources(item, f"{prefix}/{item.name}")
-    return found
 
 
 def _cached(objects: ObjectCache, name: str) -> Loaded | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune import targets
+from autotune.building.generator_version import this_machine
 from autotune.settings import SettingsError
 from autotune.tuning import preparation
 from kernels_db.records import Record
@@ -42,7 +43,7 @@ def verify(log: Log, top: int = 1, slower: float = SLOWER) -> Iterator[Verdict]:
     as such, and one that is wrong or fails is no longer taken. Raises `MeasureError` where measuring itself
     does not work.
     """
-    machine = targets.machine()
+    machine = this_machine()
     for workload_digest, target_digest in log.tasks():
         workload, target = log.workload(workload_digest), log.target(target_digest)
         if not targets.runnable(target) or target.threads > targets.usable_cpus():

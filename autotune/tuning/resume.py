@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.run.kernels import generator_version
+from autotune.building.generator_version import generator_version
 from autotune.search.base import Result
 from kernels_db.errors import LogError
 from kernels_db.records import Record

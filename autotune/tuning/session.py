@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from autotune import targets
+from autotune.building.generator_version import this_machine
 from autotune.measure.control import comparing_s
 from autotune.measure.protocol import finals_s
 from autotune.measure.roofline import warm_runs
@@ -132,7 +133,7 @@ class Session:
         run = self.log.start_run(
             self.workload,
             self.target,
-            targets.machine(),
+            this_machine(),
             seed=self.options.seed,
             options=run_options(self.options),
         )

@@ -1,0 +1,89 @@
+"""Which CPUs this process may use: its affinity, and the quota of its cgroups. Only files of the operating
+system are read, so that loading a kernel need not import llvmlite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def usable_cpu_set() -> frozenset[int]:
+    """The CPUs that the calling thread may use; empty where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+@contextmanager
+def on_cpus(cpus: frozenset[int]) -> Iterator[None]:
+    """The calling thread, and threads that it creates meanwhile, may use these CPUs (none: as they are)."""
+    before = usable_cpu_set()
+    if cpus and cpus != before:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        if cpus and cpus != before:
+            os.sched_setaffinity(0, before)
+
+
+def cores_first(cpus: frozenset[int], root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """CPUs in an order in which the first are of different cores."""
+
+    def number(cpu: int) -> tuple[int, int]:
+        siblings = cpu_list(read(root / f"cpu{cpu}" / "topology" / "thread_siblings_list"))
+        return sum(x in cpus for x in siblings if x < cpu), cpu
+
+    return sorted(cpus, key=number)
+
+
+def usable_cpus() -> int:
+    """How many CPUs this process may keep busy: its affinity, cut by the cgroup's CPU quota (at least 1)."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    limit = quota()
+    return max(1, count if limit is None else min(count, int(limit + 0.5)))
+
+
+def quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The tightest CPU quota of this process's cgroups, in CPUs; None where there is none."""
+    quotas: list[float] = []
+    for line in read(membership).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            bases = [root, root / "unified"]
+        elif "cpu" in controllers.split(","):
+            bases = [root / "cpu", root / controllers]
+        else:
+            continue
+        parts = [p for p in path.split("/") if p and p != ".."]
+        for base in bases:
+            for depth in range(len(parts) + 1):  # a limit may stand at any level above the process
+                folder = base.joinpath(*parts[:depth])
+                fields = read(folder / "cpu.max").split()
+                if len(fields) != 2:
+                    fields = [read(folder / "cpu.cfsquota_us"), read(folder / "cpu.cfs_period_us")]
+                if all(f.isdigit() for f in fields) and int(fields[1]) > 0:
+                    quotas.append(int(fields[0]) / int(fields[1]))
+    return min(quotas, default=None)
+
+
+def cpu_list(text: str) -> list[int]:
+    """The CPUs of a kernel list such as "0-3,8"; empty if it is not one."""
+    out: list[int] = []
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()):
+            return []
+        out.extend(range(int(low), int(high or low) + 1))
+    return out
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,119 @@
+"""From what a user names to a `Target`: this host, its first device, a file of ``configs/targets``.
+
+The identity of a target holds nothing that a change of affinity or quota moves, except ``threads``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.settings import config_file
+from autotune.targets import cpus
+from autotune.targets.facts import CPU_CACHES, caches, vector_unit
+from schedules.errors import AutotuneError
+from schedules.model import Target
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_NO_DEVICE = {
+    "cuda": "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
+    "target='cuda-emulator' runs its code on this CPU, to check it",
+    "opencl": "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
+    "or use target='cpu'",
+}
+
+
+class TargetError(AutotuneError, ValueError):
+    """A target name or description that means nothing here."""
+
+
+def detect(threads: int | None = None) -> Target:
+    """This host as a CPU target with ``threads`` threads (default: the CPUs this process may use).
+
+    Raises `TargetError` if ``threads`` is below 1 or above the CPUs this process may use.
+    """
+    import llvmlite.binding as llvm
+
+    usable = cpus.usable_cpus()
+    threads = usable if threads is None else threads
+    _check_threads(threads)
+    if threads > usable:
+        raise TargetError(
+            f"threads={threads} is more than the {usable} CPUs this process may use; give 1 to {usable}"
+        )
+    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
+    limits = {**vector_unit(features), **caches(CPU_CACHES), "cores": os.cpu_count() or 1}
+    return Target(
+        kind="cpu",
+        arch=llvm.get_host_cpu_name(),
+        triple=llvm.get_process_triple(),
+        features=features,
+        threads=threads,
+        limits=tuple(sorted(limits.items())),
+    )
+
+
+def _check_threads(threads: object) -> None:
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise TargetError(
+            f"threads={threads!r} is not a positive integer; give 1 to {cpus.usable_cpus()} for this machine"
+        )
+
+
+def detect_device(kind: str) -> Target:
+    """The first device of this host of a kind, "cuda" or "opencl". Raises `TargetError` if there is none."""
+    from autotune.devices import select
+
+    if not select.available(kind):
+        raise TargetError(_NO_DEVICE[kind])
+    found = select.device(kind)
+    return Target(kind, found.arch(), limits=tuple(sorted(found.attributes().items())))
+
+
+def parse(target: str | Target | None, threads: int | None = None) -> Target:
+    """A target from what a user gives: None or "cpu" (this host), "cuda" or "opencl" (its first device), a
+    name of ``configs/targets``, a JSON file's path, or a `Target`.
+
+    Raises `TargetError` for anything else, and for ``threads`` that are not a positive integer.
+    """
+    if threads is not None:
+        _check_threads(threads)
+    if isinstance(target, Target):
+        _check_threads(target.threads)
+        return target if threads is None else replace(target, threads=threads)
+    if target is None or target == "cpu":
+        return detect(threads)
+    if not isinstance(target, str):
+        raise TargetError(f"target {target!r} is not a name, a file or a Target; use target='cpu'")
+    if target in ("cuda", "opencl"):
+        return detect_device(target)
+    found = from_name(target)
+    return found if threads is None or found.kind != "cpu" else replace(found, threads=threads)
+
+
+def from_name(name_or_file: str) -> Target:
+    """A target of ``configs/targets`` by its name, or one in a JSON file (the form of `Target.json`).
+    Raises `TargetError`."""
+    named = config_file("targets", f"{name_or_file}.json") if _NAME.fullmatch(name_or_file) else None
+    if named is None or not named.is_file():
+        if not name_or_file.endswith(".json"):
+            folder = config_file("targets")
+            files = folder.iterdir() if folder.is_dir() else ()
+            known = ", ".join(["cpu", *sorted(f.name[:-5] for f in files if f.name.endswith(".json"))])
+            raise TargetError(
+                f"unknown target {name_or_file!r}; known: {known}, or the path of a target's JSON file"
+            )
+        named = Path(name_or_file)
+    try:
+        return Target.from_json(named.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise TargetError(f"target file {name_or_file!r} cannot be read: {err.strerror}") from None
+    except ValueError as err:
+        raise TargetError(f"target file {name_or_file!r}: {err}") from None
+
+
+def brief(target: Target) -> str:
+    """``cpu znver3, 2 threads``."""
+    return f"{target.kind} {target.arch}, {target.threads} thread{'s' if target.threads > 1 else ''}"
