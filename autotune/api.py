@@ -120,7 +120,7 @@ def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None 
     """Compile a schedule written by hand. Raises `CompileError`, or `TargetError` for a target whose
     instructions this CPU lacks."""
     from autotune.run.kernels import kernel_of
-    from schedules.flops import count_flops
+    from schedules.te.flops import count_flops
 
     goal = targets.parse(target, threads)
     targets.check_here(goal)

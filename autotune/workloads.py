@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
-from schedules.flops import count_flops
 from schedules.model import Workload
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.flops import count_flops
 
 # What `tune` and `load` take: an operator's name, the tensors of `te` (inputs, then outputs), or a DAG.
 Program = str | Sequence[Any] | ComputeDAG | Workload

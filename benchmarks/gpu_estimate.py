@@ -23,11 +23,11 @@ from statistics import geometric_mean
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from schedules.dag import ComputeDAG
 from schedules.ir import Nest
 from schedules.model import Target, Trace, canonical
 from schedules.schedule import Schedule
 from schedules.space import gpu
+from schedules.te.compute_dag import ComputeDAG
 
 APART = 0.05  # of the logarithm of a time: candidates nearer than that count as equals
 FIRST = 8

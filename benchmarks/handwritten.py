@@ -20,7 +20,7 @@ from autotune.codegen.llvm.compile import load_object
 from autotune.measure.cpu_peaks import FmaLoop
 from autotune.targets import detect
 from examples import handwritten
-from schedules.evaluate import evaluate
+from schedules.te.evaluator import evaluate
 
 CASES = {
     "matmul 1024x1024x1024": (lambda t: handwritten.matmul(1024, 1024, 1024, t), 2 * 1024**3),

@@ -38,8 +38,8 @@ from autotune.tuning import preparation  # noqa: E402
 from autotune.tuning.options import Progress  # noqa: E402
 from autotune.tuning.tuner import TuneOptions, tune  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
-from schedules.lower import lower  # noqa: E402
 from schedules.model import Target, Trace, Workload  # noqa: E402
+from schedules.passes.lower import lower  # noqa: E402
 from schedules.schedule import Schedule  # noqa: E402
 
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")

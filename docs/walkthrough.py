@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 
 import autotune as at
+from autotune.building.generator_version import this_machine
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.emit import emit
 from autotune.measure import Measurer
-from autotune.targets import detect, from_name, machine
+from autotune.targets import detect, from_name
 from kernels_db.records import NewRecord
 from schedules import expr as E
-from schedules import ops, printer, te
-from schedules.lower import lower, stages
+from schedules import ops, te
+from schedules.ir import printer
 from schedules.model import Step, Target, Trace
+from schedules.passes.lower import lower, stages
 from schedules.primitives import PRIMITIVES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
@@ -117,9 +119,9 @@ C = te.compute(({M}, {N}), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name=
     page.say("""
         ## 2. Compute DAG and digest
 
-        The tensors become a `ComputeDAG` (`schedules/dag.py`): inputs and stages, each with its axes, its
-        value and its reducer. The digest of its canonical JSON is the identity of the workload, the same on
-        every platform, and the key under which the log keeps what is found out about it.
+        The tensors become a `ComputeDAG` (`schedules/te/compute_dag.py`): inputs and stages, each with its
+        axes, its value and its reducer. The digest of its canonical JSON is the identity of the workload, the
+        same on every platform, and the key under which the log keeps what is found out about it.
         """)
     definition = json.loads(workload.json)
     stage = definition["dag"]["stages"][0]
@@ -220,9 +222,9 @@ def _nest(page: Page, trace: Trace, target: Target) -> None:
     page.say("""
         ## 8. Lowering
 
-        `schedules/lower.py` lists the passes; the interpreter gives the same result before and after each,
-        which the tests check. *expand_blocks* writes blocks out as stores under the guards of their domain
-        (here the block of the reduction):
+        `schedules/passes/pipeline.py` lists the passes; the interpreter gives the same result before and
+        after each, which the tests check. *expand_blocks* writes blocks out as stores under the guards of
+        their domain (here the block of the reduction):
         """)
     found = stages(s.nest)
     before = expanded = printer.show(found[0][1])
@@ -344,7 +346,7 @@ def _measure(page: Page, trace: Trace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "tuning.db"
         with at.Log(db) as log:
-            run = log.start_run(workload, host, machine(), seed=0)
+            run = log.start_run(workload, host, this_machine(), seed=0)
             found = {"times_s": m.times_s, "time_s": m.time_s, "error": m.error}
             log.add(NewRecord(run.uid, 0, SKETCH, trace, m.status, **found))
             log.finish_run(run)

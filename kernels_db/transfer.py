@@ -22,8 +22,8 @@ from kernels_db.exchange import MALFORMED, Item, ItemType, Refused, size
 from kernels_db.records import MergeResult, now
 from kernels_db.schema import Base
 from schedules import ops
-from schedules.flops import count_flops
 from schedules.model import Workload
+from schedules.te.flops import count_flops
 
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
 _TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}

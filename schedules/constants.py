@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from schedules.ir import Nest, Stmt, blocks, in_order, seq
-from schedules.nest import reads
+from schedules.ir.nest import reads
 
 
 def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[str, Nest]]:

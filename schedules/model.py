@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
+from schedules.te.compute_dag import ComputeDAG
 
 TRACE_VERSION = 1
 WORKLOAD_VERSION = 1

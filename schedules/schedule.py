@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schedules import printer
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.expr import Hole
+from schedules.ir import printer
+from schedules.ir.nest import block_names, initial, loops_of
 from schedules.model import Step, Target, Trace
-from schedules.nest import block_names, initial, loops_of
 from schedules.primitives import PRIMITIVES
 from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
@@ -34,7 +33,8 @@ from schedules.primitives.split import Split
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
-from schedules.tensors import dag as dag_of
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.tensors import dag as dag_of
 
 Factor = int | Hole
 

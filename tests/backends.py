@@ -14,13 +14,13 @@ from autotune.codegen.simt import cxx, emulator
 from autotune.codegen.simt.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
-from schedules.dag import ComputeDAG
-from schedules.evaluate import evaluate
-from schedules.lower import lower
+from schedules.ir.grid import GridProgram
+from schedules.ir.nest import initial
 from schedules.model import Trace
-from schedules.nest import initial
-from schedules.simt import GridProgram
+from schedules.passes.lower import lower
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.evaluator import evaluate
 
 Arrays = Sequence[np.ndarray]
 

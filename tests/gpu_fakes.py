@@ -19,9 +19,9 @@ from autotune.building.grid_code import Array, GridCode, Launch, grid_code
 from autotune.codegen.simt import cuda, cxx, emulator, nvrtc, opencl
 from autotune.devices.cuda import CudaDevice, _ok
 from autotune.devices.protocol import Device
-from schedules.dag import ComputeDAG
+from schedules.ir.grid import GridProgram
 from schedules.model import Target, Trace
-from schedules.simt import GridProgram
+from schedules.te.compute_dag import ComputeDAG
 
 NAME = f"{__name__}:build"
 FAKE = "Fake GPU"  # what the fake driver calls its GPU

@@ -15,11 +15,12 @@ from needs import missing
 from autotune import targets
 from autotune.codegen.simt import cxx, emulator
 from schedules import ops, te
-from schedules.dag import ComputeDAG
+from schedules.ir.grid import GridProgram
 from schedules.model import Trace
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import GridProgram, lower_simt
 from schedules.space import DerivedSpace, derive
+from schedules.te.compute_dag import ComputeDAG
 
 TARGET = targets.parse("cuda-emulator")
 

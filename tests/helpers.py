@@ -14,14 +14,14 @@ from autotune.measure.arena import Arena, Param
 from autotune.measure.check import Checker
 from autotune.measure.inputs import judged
 from schedules import expr as E
-from schedules.dag import ComputeDAG
 from schedules.expr import Const, Var
-from schedules.interp import run
 from schedules.ir import Loop, LoweredFunc, Nest, Stmt, with_body
-from schedules.lower import stages
+from schedules.ir.interp import run
+from schedules.ir.nest import bind_loops, initial
 from schedules.model import Target, Trace
-from schedules.nest import bind_loops, initial
+from schedules.passes.lower import stages
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 Arrays = dict[str, np.ndarray]
 

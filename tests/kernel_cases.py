@@ -9,10 +9,10 @@ import numpy as np
 from autotune.codegen.llvm.compile import LoadedObject, compile_module, host_arch, load_object
 from autotune.codegen.runtime.entry import entry
 from autotune.run.kernel import Kernel
-from schedules.dag import Axis, ComputeDAG, Stage, Tensor
 from schedules.expr import Const, Load, Var
 from schedules.ir import Buffer
 from schedules.model import Target, Workload
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
 LLVM_TYPES = {"float16": "half", "float32": "float", "float64": "double", "int32": "i32", "int64": "i64"}
 

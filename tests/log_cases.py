@@ -13,8 +13,8 @@ import pytest
 
 from kernels_db import Log, LogError, NewRecord, Record, lookup
 from schedules import expr as E
-from schedules.dag import Axis, ComputeDAG, Stage, Tensor
 from schedules.model import Step, Target, Trace, Workload
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
 MACHINE = {"cpu": "Test CPU", "cores": 2, "os": "Linux"}
 TARGETS = (Target("cpu", "znver3", threads=1), Target("cpu", "znver3", threads=2), Target("cuda", "sm_90"))

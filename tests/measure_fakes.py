@@ -13,11 +13,11 @@ from autotune.codegen.llvm.compile import compile_module
 from autotune.codegen.runtime import entry
 from autotune.errors import CompileError
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.expr import Const
 from schedules.ir import Buffer
 from schedules.model import Step, Target, Trace
+from schedules.te.compute_dag import ComputeDAG
 
 NAME = f"{__name__}:build"
 SCRATCH = 200  # bytes, not a multiple of 64

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schedules import te
-from schedules.dag import ComputeDAG
+from schedules.te.compute_dag import ComputeDAG
 
 
 def matmul(dtype: str = "float32", m: int = 5, n: int = 7, k: int = 6) -> ComputeDAG:

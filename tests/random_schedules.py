@@ -6,11 +6,10 @@ from collections.abc import Callable
 from random import Random
 
 from schedules import expr as E
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, kids, walk
+from schedules.ir.nest import find_block, reads
 from schedules.model import Target, Trace
-from schedules.nest import find_block, reads
 from schedules.primitives import PRIMITIVES
 from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
@@ -35,6 +34,7 @@ from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 FACTORS = (1, 2, 2, 3, 4, 4, 5, 8, 16)
 SCOPES = ("global", "local")

@@ -13,11 +13,11 @@ from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.llvm.compile import host_arch
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.dtypes import DTYPES, HALF
 from schedules.model import Target
 from schedules.ops.base import FLOATS
 from schedules.space import DerivedSpace, derive
+from schedules.te.compute_dag import ComputeDAG
 
 Rng = np.random.Generator
 

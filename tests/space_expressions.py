@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from schedules import te
-from schedules.scalars import limit
+from schedules.te.scalars import limit
 
 Arrays = list[np.ndarray]
 

@@ -26,7 +26,7 @@ from kernels_db import Log, NewRecord
 from schedules import ops, te
 from schedules.errors import ScheduleError
 from schedules.model import Step, Trace
-from schedules.tensors import Tensor
+from schedules.te.tensors import Tensor
 
 MATMUL = {"m": 512, "n": 512, "k": 512}
 SHAPE = ",".join(f"{k}={v}" for k, v in MATMUL.items())

@@ -17,12 +17,12 @@ from test_streaming import placed
 import autotune as at
 from autotune.codegen.llvm.emit import emit
 from autotune.targets import detect
-from schedules import interp, ops, te
+from schedules import ops, te
 from schedules.expr import Const, Load, Var, variables
-from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, seq, walk
-from schedules.lower import lower
+from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, interp, seq, walk
 from schedules.microarchitecture import third_cache_bytes
 from schedules.passes.begin_with_lines import begin_with_lines
+from schedules.passes.lower import lower
 from schedules.passes.simplify import simplify
 from schedules.schedule import Schedule
 from schedules.space.derive import derive

@@ -17,11 +17,11 @@ from autotune.codegen.llvm import emit
 from autotune.codegen.llvm.compile import assembly
 from autotune.errors import CompileError
 from schedules import ops, te
-from schedules.dag import ComputeDAG
-from schedules.evaluate import evaluate
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.evaluator import evaluate
 
 # what the targets of the golden tests may use: nothing of this machine
 X86 = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87", "avx", "avx2", "fma")

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from programs import normalize
 
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
-from schedules.nest import loops_of
+from schedules.ir.nest import loops_of
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
+from schedules.te.compute_dag import ComputeDAG
 
 
 def rows_together(dag: ComputeDAG, lanes: int) -> Schedule:

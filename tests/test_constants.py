@@ -22,12 +22,12 @@ from autotune.run.loading import describe, tune_command
 from autotune.workloads import as_workload, with_constants
 from schedules import ops
 from schedules.constants import split_constants
-from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
-from schedules.interp import run
+from schedules.ir.interp import run
 from schedules.model import LINE, Trace, Workload
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("matmul", {"m": 5, "n": 37, "k": 29}),

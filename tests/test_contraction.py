@@ -22,14 +22,14 @@ from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.simt import cuda, nvrtc
 from schedules import expr as E
 from schedules import te
-from schedules.dag import ComputeDAG
-from schedules.evaluate import evaluate
 from schedules.expr import Expr
 from schedules.ir import LoweredFunc, Stmt, Store, multiply_add, walk
-from schedules.lower import lower, stages
+from schedules.ir.nest import initial
 from schedules.model import Trace
-from schedules.nest import initial
+from schedules.passes.lower import lower, stages
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.evaluator import evaluate
 
 N = 67  # whole vectors and a rest
 Tree = tuple[Any, ...]

@@ -27,8 +27,8 @@ from autotune.run import device_arrays
 from autotune.run.device_kernel import DeviceKernel
 from schedules.expr import wrap
 from schedules.ir import Buffer
+from schedules.ir.grid import GridProgram
 from schedules.model import Workload
-from schedules.simt import GridProgram
 
 torch = imported("torch")
 

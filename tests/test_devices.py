@@ -40,8 +40,8 @@ from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.process import Child
 from autotune.measure.runner import DEVICE_S, Runner
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.model import Target
+from schedules.te.compute_dag import ComputeDAG
 
 HERE = Path(__file__).parent
 DEVICES: dict[str, tuple[Callable[[], bool], Callable[[], Device]]] = {

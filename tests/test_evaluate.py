@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotune as at
-from schedules import evaluate as evaluate_module
 from schedules import expr as E
-from schedules import interp, te
-from schedules.contraction import contract
-from schedules.dag import Axis, ComputeDAG
+from schedules import te
 from schedules.errors import WorkloadError
-from schedules.nest import initial
+from schedules.ir import interp
+from schedules.ir.nest import initial
 from schedules.schedule import Schedule
+from schedules.te import evaluator as evaluate_module
+from schedules.te.compute_dag import Axis, ComputeDAG
+from schedules.te.contraction import contract
 
 small = st.integers(1, 7)
 

@@ -11,11 +11,11 @@ from helpers import check_compiled, check_interpreted
 from space_cases import target, values
 
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.ir import Loop, const, walk
 from schedules.schedule import Schedule
 from schedules.space import derive
 from schedules.space.rules import dot_products, tiling
+from schedules.te.compute_dag import ComputeDAG
 
 LINEAR = {"transpose_b": 1}
 DOTS, LANES = "c.by=dots", "c.lanes=x0"

@@ -28,13 +28,14 @@ from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from autotune.measure import roofline
 from schedules import expr as E
-from schedules import interp, ops, te
-from schedules.dag import ComputeDAG
+from schedules import ops, te
 from schedules.errors import WorkloadError
-from schedules.evaluate import evaluate
+from schedules.ir import interp
 from schedules.model import Target, Trace
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.evaluator import evaluate
 
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 A = te.placeholder((4, 6), "float16", name="A")

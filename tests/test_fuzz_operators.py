@@ -20,9 +20,9 @@ from space_cases import Case, random_case, target
 from autotune.building.from_trace import emit_module
 from autotune.codegen.llvm.compile import compile_module, load_object
 from autotune.measure.arena import Arena, Param
-from schedules import interp
-from schedules.lower import lower
+from schedules.ir import interp
 from schedules.model import Trace
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.holes import Columns

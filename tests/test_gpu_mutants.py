@@ -18,11 +18,12 @@ from autotune.codegen.llvm.compile import link
 from autotune.codegen.runtime import launcher
 from autotune.codegen.simt import cuda, emulator
 from schedules import te
-from schedules.interp import InterpError
-from schedules.interp_grid import run_grid
 from schedules.ir import Barrier, Guard
+from schedules.ir.grid import GridProgram
+from schedules.ir.interp import InterpError
+from schedules.ir.interp_grid import run_grid
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import GridProgram, lower_simt
 
 
 def rows_of_products() -> Case:

@@ -28,8 +28,8 @@ from autotune import targets
 from autotune.codegen.simt import cuda, emulator, nvrtc
 from schedules import ops, te
 from schedules.ir import Alloc, nbytes, walk
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import lower_simt
 from schedules.space import derive
 from schedules.space.gpu import analyse
 

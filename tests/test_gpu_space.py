@@ -11,8 +11,8 @@ from autotune.codegen.simt import cuda
 from schedules import ops, te
 from schedules.expr import Const
 from schedules.ir import Alloc, Loop, blocks, walk
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import lower_simt
 from schedules.space import derive, quantities
 from schedules.space.derive import Sketch
 from schedules.space.holes import Choice, Columns

@@ -15,16 +15,17 @@ from helpers import check_compiled, expected, inputs
 from autotune.codegen.simt import cuda, emulator, opencl
 from schedules import te
 from schedules.errors import ScheduleError
-from schedules.evaluate import evaluate
 from schedules.expr import Const, Expr, Load, Var, minimum
-from schedules.interp import InterpError
-from schedules.interp_grid import run_grid
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, seq, walk, with_body
+from schedules.ir.grid import GridProgram
+from schedules.ir.interp import InterpError
+from schedules.ir.interp_grid import run_grid
+from schedules.ir.printer import show
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
-from schedules.printer import show
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import GridProgram, lower_simt
+from schedules.te.evaluator import evaluate
 
 M, N, K = 13, 10, 11
 

@@ -19,14 +19,14 @@ from autotune import te
 from autotune.targets import detect
 from schedules import expr as E
 from schedules import ops
-from schedules.dag import Axis, ComputeDAG, Stage, Tensor
 from schedules.errors import WorkloadError
 from schedules.expr import Compare, Const, Expr, Load, Select, Var
-from schedules.infeasible import impossible
-from schedules.inside import decide
-from schedules.interp import run
+from schedules.ir.interp import run
 from schedules.model import Workload
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
+from schedules.te.infeasible import impossible
+from schedules.te.inside import decide
 
 N = 8
 A, M = te.placeholder((N,), name="A"), te.placeholder((N,), name="M")

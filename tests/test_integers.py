@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from autotune.codegen.simt import cuda, nvrtc
 from schedules import expr as E
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.dtypes import DTYPES
 from schedules.expr import Expr
+from schedules.te.compute_dag import ComputeDAG
 
 OPS = ["+", "-", "*", "//", "%", "ceildiv", "min", "max"]
 INTEGERS = ["int32", "int64"]

@@ -8,11 +8,11 @@ from helpers import expected, inputs, same
 from programs import PROGRAMS, make, matmul
 
 from schedules import ops
-from schedules.evaluate import evaluate
 from schedules.expr import Const, Load, Var
-from schedules.interp import InterpError, run
 from schedules.ir import Buffer, Loop, LoweredFunc, Store
-from schedules.nest import initial
+from schedules.ir.interp import InterpError, run
+from schedules.ir.nest import initial
+from schedules.te.evaluator import evaluate
 
 OUT = Buffer("Y", (Const(3),), "float32")
 IN = Buffer("X", (Const(3),), "float32")

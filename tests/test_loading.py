@@ -310,7 +310,7 @@ def test_parameters_belong_to_operators_only() -> None:
 
 
 def test_flops_of_an_expression_are_those_of_the_operator() -> None:
-    from schedules.flops import count_flops
+    from schedules.te.flops import count_flops
 
     for op, params in (("matmul", SHAPE), ("conv2d", {"h": 6, "w": 6, "ci": 3, "co": 5, "k": 3})):
         workload = ops.workload(op, params)
@@ -319,7 +319,7 @@ def test_flops_of_an_expression_are_those_of_the_operator() -> None:
 
 def test_flops_of_what_is_used_several_times_count_once() -> None:
     """Eight steps that square what the one before computed, twice; indices are no arithmetic of tensors."""
-    from schedules.flops import count_flops
+    from schedules.te.flops import count_flops
 
     te = at.te
     a = te.placeholder((3, 5), "float32", name="A")

@@ -16,8 +16,8 @@ from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, scrat
 from kernels_db import Log, LogError, MergeResult, NewRecord
 from kernels_db.exchange import decode, decode_own, encode, line, parse, seal
 from schedules import ops
-from schedules.flops import count_flops
 from schedules.model import Workload, canonical, digest
+from schedules.te.flops import count_flops
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

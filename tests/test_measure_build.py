@@ -9,9 +9,9 @@ import pytest
 from autotune import targets
 from autotune.measure import Measurer
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.model import Trace
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measured processes need Linux")
 

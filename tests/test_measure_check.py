@@ -16,8 +16,8 @@ from autotune.measure.arena import GUARD, POISON, Arena, Param, locate
 from autotune.measure.check import Checker
 from autotune.measure.inputs import draws
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
+from schedules.te.compute_dag import ComputeDAG
 
 
 def checker(ref: np.ndarray, relative: float = 4e-6, absolute: float = 0.0) -> Checker:

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from space_cases import target
 
 from autotune.codegen.simt import cuda
-from schedules import interp, te
-from schedules.dag import ComputeDAG
-from schedules.lower import lower
+from schedules import te
+from schedules.ir import interp
+from schedules.passes.lower import lower
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import lower_simt
 from schedules.space.derive import derive
+from schedules.te.compute_dag import ComputeDAG
 
 M, N = 4, 64
 

@@ -14,15 +14,15 @@ from programs import argmax, conv2d, flat, make, matmul, matmul_relu
 from autotune.codegen.llvm.expr import Expressions
 from autotune.codegen.llvm.store import Stores
 from autotune.codegen.llvm.types import Value
-from schedules import affine, lower, regions
+from schedules import affine
 from schedules import expr as E
-from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr
-from schedules.interp import InterpError
-from schedules.ir import Guard, Seq, Stmt, Store, with_body
+from schedules.ir import Guard, Seq, Stmt, Store, regions, with_body
+from schedules.ir.interp import InterpError
 from schedules.passes import compact as compact_pass
 from schedules.passes import expand_blocks as expand_pass
+from schedules.passes import lower
 from schedules.passes import partition as partition_pass
 from schedules.passes import simplify as simplify_pass
 from schedules.passes import speculate as speculate_pass
@@ -30,6 +30,7 @@ from schedules.passes import trim as trim_pass
 from schedules.primitives import compute_at, decompose_reduction, pack, parallel, rfactor, split
 from schedules.primitives.base import as_expr
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 Patch = pytest.MonkeyPatch
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from helpers import check_compiled, check_interpreted, host, inputs, same
 
-from schedules import interp, te
-from schedules.dag import ComputeDAG
+from schedules import te
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, Store, walk
-from schedules.lower import lower
-from schedules.nest import initial
+from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, Store, interp, walk
+from schedules.ir.nest import initial
+from schedules.ir.printer import show
+from schedules.ir.verify import VerifyError, verify
+from schedules.passes.lower import lower
 from schedules.passes.prefetch import prefetch
+from schedules.passes.simt import lower_simt
 from schedules.passes.software_pipeline import software_pipeline
-from schedules.printer import show
 from schedules.schedule import Schedule
-from schedules.simt import lower_simt
-from schedules.verify import VerifyError, verify
+from schedules.te.compute_dag import ComputeDAG
 
 
 def check(s: Schedule) -> None:

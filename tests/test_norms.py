@@ -16,10 +16,10 @@ import autotune as at
 from autotune.codegen.simt import emulator
 from schedules import expr as E
 from schedules import ops
-from schedules.dag import ComputeDAG
 from schedules.ops.normalize import EPS
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
 
 CONSTANT = (255.0, 1e3, 1e5, 1e6)
 STEPS = np.float32(8e4) + np.arange(4096, dtype=np.float32)[None] % 4

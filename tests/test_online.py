@@ -18,10 +18,8 @@ from random_schedules import random_step
 from autotune.codegen.simt import emulator
 from schedules import expr as E
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load
-from schedules.interp import InterpError, run
 from schedules.ir import (
     Alloc,
     Block,
@@ -33,14 +31,16 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.lower import stages
+from schedules.ir.interp import InterpError, run
+from schedules.ir.nest import find_block
 from schedules.model import Step, Trace
-from schedules.nest import find_block
+from schedules.passes.lower import stages
+from schedules.passes.simt import lower_simt
 from schedules.primitives import online
 from schedules.rescaling import degree
-from schedules.scalars import min_value
 from schedules.schedule import Schedule
-from schedules.simt import lower_simt
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.scalars import min_value
 
 Term = Callable[[te.Tensor, te.Tensor], object]
 Arrays = list[np.ndarray]

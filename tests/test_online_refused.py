@@ -9,9 +9,9 @@ import pytest
 from programs import argmax, attended, chain, matmul
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 
 def kept() -> ComputeDAG:

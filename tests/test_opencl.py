@@ -25,8 +25,8 @@ from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from schedules import te
 from schedules.dtypes import ITEMSIZE
+from schedules.ir.grid import GridProgram
 from schedules.model import Target
-from schedules.simt import GridProgram
 
 
 def shared_bytes(text: str) -> int:

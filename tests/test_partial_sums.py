@@ -21,13 +21,14 @@ from space_cases import target
 import autotune as at
 from autotune.codegen.simt import emulator
 from schedules import expr as E
-from schedules import lower, ops, simt, te
-from schedules.dag import ComputeDAG
+from schedules import ops, te
 from schedules.ir import Block, Nest, blocks
-from schedules.nest import initial, loops_of, vars_bound
+from schedules.ir.nest import initial, loops_of, vars_bound
+from schedules.passes import lower, simt
 from schedules.passes.partial_sums import LIMIT, adds, partial_sums
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
 
 
 def longest(nest: Nest) -> int:

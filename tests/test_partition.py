@@ -13,16 +13,16 @@ from autotune.building.from_trace import build_object, scheduled
 from autotune.codegen.llvm.compile import load_object
 from schedules import expr as E
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.expr import Const, Select, Var
 from schedules.ir import Guard, Loop, Seq, Store, in_order, walk
-from schedules.lower import lower
+from schedules.ir.exprs import expressions
 from schedules.model import Target
+from schedules.passes.lower import lower
 from schedules.passes.partition import partition
-from schedules.passes.simplify import expressions
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 from schedules.space.facts import analyse
+from schedules.te.compute_dag import ComputeDAG
 
 ROW, J = Var("i"), Var("j")
 

@@ -11,21 +11,21 @@ from helpers import check_compiled, check_interpreted, expected, host, inputs
 from programs import chain, conv2d, make, matmul, matmul_relu
 
 from schedules import expr as E
-from schedules import interp, te
-from schedules.dag import ComputeDAG
+from schedules import te
 from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr, Load, Logic, Var
-from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Store, walk
-from schedules.lower import lower, stages
+from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Store, interp, walk
+from schedules.ir.printer import show
+from schedules.ir.verify import VerifyError, verify
+from schedules.passes.lower import lower, stages
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.simplify import simplify
 from schedules.passes.spread import spread
 from schedules.passes.trim import trim
 from schedules.passes.unswitch import unswitch
-from schedules.printer import show
 from schedules.schedule import Schedule
-from schedules.verify import VerifyError, verify
+from schedules.te.compute_dag import ComputeDAG
 
 V, J = Var("i"), Var("j")
 X = Buffer("X", (Const(10),), "float32")

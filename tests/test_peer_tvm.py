@@ -15,9 +15,9 @@ from test_cli_bench import SMALL
 from autotune.compare.bench import agree, arrays_for
 from autotune.compare.peers import peer
 from schedules import ops
-from schedules.dag import ComputeDAG
-from schedules.evaluate import evaluate
 from schedules.model import Workload
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.evaluator import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what TVM warns of among itself
 

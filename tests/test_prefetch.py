@@ -11,13 +11,13 @@ from space_cases import target
 import autotune as at
 from autotune.codegen.llvm.emit import emit
 from autotune.targets import detect
-from schedules import interp, ops, te
+from schedules import ops, te
 from schedules.expr import Const, Var
-from schedules.ir import Loop, LoweredFunc, Prefetch, Seq, Store, walk
-from schedules.lower import lower
+from schedules.ir import Loop, LoweredFunc, Prefetch, Seq, Store, interp, walk
+from schedules.ir.exprs import substitute
+from schedules.ir.printer import show
 from schedules.microarchitecture import RATES
-from schedules.passes.simplify import substitute
-from schedules.printer import show
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
 from schedules.space.features import GIGAHERTZ

@@ -8,10 +8,10 @@ import pytest
 from programs import argmax, chain, conv2d, doubling, layer_norm, make, matmul, matmul_relu, several
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.model import Step, Target, Trace
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 Do = Callable[[Schedule], object]
 CPU = Target("cpu", "x86-64")

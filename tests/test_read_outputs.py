@@ -14,10 +14,10 @@ from random_schedules import random_schedule
 
 import autotune as at
 from autotune import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
 
 M, N, K = 13, 24, 9
 

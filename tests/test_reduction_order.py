@@ -9,9 +9,9 @@ from helpers import check_interpreted, expected, inputs
 from programs import conv2d, matmul
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 Do = Callable[[Schedule], object]
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from schedules import expr as E
-from schedules.deps import recovered
 from schedules.expr import Const, Expr, Hole, Var
-from schedules.regions import dense, footprint, span, union
+from schedules.ir.deps import recovered
+from schedules.ir.regions import dense, footprint, span, union
 
 INNER = {"a": 3, "b": 4, "c": 2}
 EXTENTS: dict[str, Expr] = {v: Const(n) for v, n in INNER.items()}

@@ -6,12 +6,12 @@ import helpers
 import pytest
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Stmt, Store, seq, walk
-from schedules.lower import lower
 from schedules.passes import reuse
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 
 def rows(m: int, n: int, twice: bool = False, dtype: str = "int32") -> ComputeDAG:

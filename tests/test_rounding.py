@@ -21,9 +21,9 @@ from autotune.measure.inputs import Draw, Tolerance, draws, judged
 from autotune.settings import SettingsError
 from autotune.tuning.options import TuneOptions
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.model import Trace
-from schedules.rounding import evaluate_with_bounds
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.rounding import evaluate_with_bounds
 
 
 def check(draw: Draw, dag: ComputeDAG, outputs: Sequence[np.ndarray]) -> str:

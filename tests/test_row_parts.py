@@ -8,9 +8,9 @@ from helpers import execute
 from space_cases import LIMITS, own_case, target
 
 from schedules import ops, te
-from schedules.interp import run
 from schedules.ir import Alloc, nbytes, walk
-from schedules.lower import lower
+from schedules.ir.interp import run
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.rules import row_parts

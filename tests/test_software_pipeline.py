@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import autotune as at
 from autotune.targets import detect
-from schedules import interp, ops, te
+from schedules import ops, te
 from schedules.expr import Call, Compare, Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, seq, walk
-from schedules.lower import lower
+from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, interp, seq, walk
+from schedules.passes.lower import lower
 from schedules.passes.software_pipeline import software_pipeline
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive

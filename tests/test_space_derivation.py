@@ -22,18 +22,18 @@ from test_cli_bench import SMALL
 import autotune as at
 from autotune.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
-from schedules import interp, ops, te
-from schedules.dag import ComputeDAG
+from schedules import ops, te
 from schedules.errors import ScheduleError
-from schedules.ir import Alloc, Loop, const, walk
-from schedules.lower import lower
+from schedules.ir import Alloc, Loop, const, interp, walk
+from schedules.ir.printer import show
 from schedules.model import Trace
-from schedules.printer import show
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive, rules
 from schedules.space.garbage import collected_later
 from schedules.space.rules import schedule_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
+from schedules.te.compute_dag import ComputeDAG
 
 
 @pytest.mark.parametrize(

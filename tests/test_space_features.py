@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from space_cases import BIG, big_space, library_case, own_case, target
 
-from schedules import interp, ops, te
-from schedules.ir import Nest
+from schedules import ops, te
+from schedules.ir import Nest, interp
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive

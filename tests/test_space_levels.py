@@ -15,9 +15,9 @@ from autotune.codegen.llvm.emit import emit
 from schedules import expr as E
 from schedules import ops, te
 from schedules.ir import Block, Loop, Nest, blocks, path_to
-from schedules.lower import lower
+from schedules.ir.nest import bound, reads
 from schedules.model import LINE
-from schedules.nest import bound, reads
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.facts import Level, analyse
 from schedules.space.holes import Columns

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from helpers import tiled
 
-from schedules import interp, ops, te
+from schedules import ops, te
+from schedules.ir import interp
 from schedules.schedule import Schedule
 from schedules.space.facts import analyse
 from schedules.space.holes import Columns

@@ -22,18 +22,18 @@ from space_cases import target
 from autotune.codegen.llvm.emit import emit
 from schedules import expr as E
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
-from schedules.evaluate import evaluate
 from schedules.expr import Const
 from schedules.expr_json import from_json, to_json
-from schedules.flops import count_flops
-from schedules.lower import lower
+from schedules.ir.nest import initial
 from schedules.model import Workload
-from schedules.nest import initial
 from schedules.ops.base import FLOATS
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.evaluator import evaluate
+from schedules.te.flops import count_flops
 
 MOST = float(np.finfo(np.float32).max)
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, MOST, -MOST)

@@ -11,9 +11,9 @@ from grid_cases import Case, emulate
 from helpers import check_compiled, check_interpreted, expected, host, inputs
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
 
 Rule = Callable[[te.Tensor, int], Callable[..., te.Expr]]
 

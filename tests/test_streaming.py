@@ -18,8 +18,8 @@ from schedules import affine, ops, te
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Alloc, Loop, Seq, Store, walk
-from schedules.lower import lower
 from schedules.microarchitecture import third_cache_bytes
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 

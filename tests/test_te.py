@@ -15,10 +15,10 @@ import autotune as at
 from autotune.targets import detect
 from schedules import expr as E
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError, WorkloadError
 from schedules.model import Workload
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 ROOT = Path(__file__).resolve().parent.parent
 MATMUL_DIGEST = "8f22a08ab67c14d8623cf3966be373ed"

@@ -13,9 +13,9 @@ import pytest
 from autotune.building.from_trace import emit_module
 from autotune.codegen.llvm.transpose import fits, transpose
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
+from schedules.te.compute_dag import ComputeDAG
 
 
 @pytest.mark.parametrize("itemsize", [4, 8])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from space_cases import target
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.dtypes import DTYPES, HALF
 from schedules.ir import AllReduce, Loop, walk
-from schedules.lower import lower
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
 
 OPS: dict[str, tuple[int, Any]] = {
     "+": (0, lambda a, b: a + b),

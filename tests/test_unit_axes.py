@@ -10,11 +10,11 @@ from helpers import check_compiled, check_interpreted, expected, inputs
 from space_cases import target
 
 from schedules import ops, te
-from schedules.dag import ComputeDAG
 from schedules.ir import const
-from schedules.nest import loops_of
+from schedules.ir.nest import loops_of
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.te.compute_dag import ComputeDAG
 
 Shape = tuple[int, ...]
 

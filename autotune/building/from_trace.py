@@ -11,13 +11,14 @@ from autotune.targets import emulated
 from schedules import expr as E
 from schedules import ir
 from schedules.constants import split_constants
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.ir import LoweredFunc
-from schedules.lower import lower
+from schedules.ir.grid import GridKernel, GridProgram
 from schedules.model import Target, Trace
+from schedules.passes.lower import lower
+from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.simt import GridKernel, GridProgram, lower_simt
+from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.emit import Module

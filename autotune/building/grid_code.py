@@ -18,7 +18,7 @@ from schedules.ir import Buffer, const
 
 if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
     from autotune.codegen.simt.emit import Generated
-    from schedules.simt import Extents, GridProgram
+    from schedules.ir.grid import Extents, GridProgram
 
 MAGIC = b"autotune-grid-2\n"
 

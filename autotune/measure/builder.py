@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from autotune.errors import CompileError
 from autotune.measure import wire
-from schedules.dag import ComputeDAG
 from schedules.errors import ScheduleError
 from schedules.model import Target, Trace, TraceError
+from schedules.te.compute_dag import ComputeDAG
 
 Build = Callable[[ComputeDAG, Trace, Target], bytes]
 

@@ -1,7 +1,7 @@
 """Is an output right?
 
 Each element of a reference comes with a bound: how far a right result may be from it
-(`schedules.rounding`). NaN and infinity must stand where the reference has them, and the NaN with which
+(`schedules.te.rounding`). NaN and infinity must stand where the reference has them, and the NaN with which
 outputs were filled nowhere.
 """
 

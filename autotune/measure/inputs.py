@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from autotune.targets import usable_cpus
-from schedules.dag import ComputeDAG
 from schedules.dtypes import HALF
 from schedules.errors import WorkloadError
+from schedules.te.compute_dag import ComputeDAG
 
 PIECE = 1 << 21  # elements that a thread draws at a time
 MOST_NAN = 0.1  # of an output: what is NaN is right wherever a kernel has NaN, too
@@ -85,7 +85,7 @@ class Draw:
 
 def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
     """These inputs with the right outputs; ``kind`` as `evaluate_with_bounds` has it."""
-    from schedules.rounding import evaluate_with_bounds
+    from schedules.te.rounding import evaluate_with_bounds
 
     found = evaluate_with_bounds(dag, inputs, **kind)
     return Draw(tuple(inputs), found.values, found.bounds)

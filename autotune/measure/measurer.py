@@ -21,8 +21,8 @@ from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.roofline import waits_for_memory, warm_runs
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
-from schedules.dag import ComputeDAG
 from schedules.model import Target, Trace, Workload
+from schedules.te.compute_dag import ComputeDAG
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
 MOST_BUILDERS = 8  # for a CPU are faster than any worker; compilers for GPUs take ten times as long
@@ -37,7 +37,7 @@ class Measurer:
 
     ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
     arrays in the order of ``dag.inputs`` (default: several `draws`); ``reference``: the right outputs for
-    them (default: what `schedules.rounding` computes); ``tolerance``: how far outputs may be from them
+    them (default: what `schedules.te.rounding` computes); ``tolerance``: how far outputs may be from them
     (default: as far as rounding explains); ``nominal``: that of another measurer of the same target,
     with whose times these are to compare (default: as the machine runs at the start); ``control``: that of
     another measurer of the same workload (default: chosen among the first candidates). Use it as a context

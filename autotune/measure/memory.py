@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from schedules.dag import ComputeDAG
 from schedules.errors import WorkloadError
+from schedules.te.compute_dag import ComputeDAG
 
 COPIES = 9  # of every input and output: here, shared, and at up to four places in the worker; and bounds
 WIDE_BYTES = 16  # an element of any tensor while the reference computes: it and a temporary in float64

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 from autotune.measure import cpu_peaks, special
-from schedules.dag import ComputeDAG
 from schedules.dtypes import HALF
-from schedules.flops import count_flops
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.flops import count_flops
 
 FEW = 8  # times what is written, at which an operator only reads
 KEPT_SHARE = 0.5  # of the last cache, which others use too

@@ -14,9 +14,9 @@ from autotune.codegen.llvm.compile import load_object
 from autotune.measure.cpu_peaks import vector_lanes
 from schedules import expr as E
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.model import Target
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
 
 SPECIAL = ("exp", "erf", "log", "sigmoid", "sqrt", "tanh")
 ELEMENTS = 2048  # arrays of the first cache

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernels_db import lookup
-from schedules.dag import ComputeDAG
 from schedules.model import Workload
+from schedules.te.compute_dag import ComputeDAG
 
 Name = tuple[str, str]  # what is named, and its name
 SHOWN = 6

@@ -49,7 +49,7 @@ def caches(root: Path) -> dict[str, int]:
         unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1], 1)
         digits = size.rstrip("KMG")
         if digits.isdigit():
-            sharing = max(1, len(cpu_list(read(index / "sharedcpu_list"))) // siblings)
+            sharing = max(1, len(cpu_list(read(index / "shared_cpu_list"))) // siblings)
             sizes[f"l{level}_bytes"] = int(digits) * unit // sharing
     return sizes
 

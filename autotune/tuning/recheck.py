@@ -13,8 +13,8 @@ from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules import ops
 from schedules.errors import WorkloadError
-from schedules.flops import count_flops
 from schedules.model import Target, Trace, TraceError, Workload
+from schedules.te.flops import count_flops
 
 SLOWER = 1.25  # times the stored time, and a record no longer holds
 PATIENCE_S = 60.0  # limits of measuring are those of a tune of this budget

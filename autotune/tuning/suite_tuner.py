@@ -23,9 +23,9 @@ from autotune.tuning.run_records import best_of
 from autotune.tuning.session import RESERVE_SHARE, Measuring, Session
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
-from schedules.dag import ComputeDAG
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
+from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from kernels_db.store import Log

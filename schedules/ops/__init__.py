@@ -30,7 +30,7 @@ from schedules.ops.matmul import BATCH_MATMUL, MATMUL, MATMUL_BIAS_GELU, MATMUL_
 from schedules.ops.normalize import LAYER_NORM, RMS_NORM, SOFTMAX
 from schedules.ops.pool import AVG_POOL2D, MAX_POOL2D
 from schedules.ops.reduce import NORM2, REDUCE_SUM
-from schedules.scalars import check_dtype
+from schedules.te.scalars import check_dtype
 
 __all__ = [
     "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "makes",

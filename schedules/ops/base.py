@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dag import ComputeDAG
 from schedules.dtypes import DTYPES, HALF
 from schedules.errors import WorkloadError
+from schedules.te.compute_dag import ComputeDAG
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]

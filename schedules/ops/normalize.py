@@ -8,7 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.ops.base import FLOATS, Array, Operator, Param, Params, piecewise, wide
-from schedules.tensors import IterVar
+from schedules.te.tensors import IterVar
 
 EPS = 1e-5  # of layer_norm
 RMS_EPS = 1e-6

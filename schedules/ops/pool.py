@@ -22,7 +22,7 @@ from schedules.ops.window import (
     pad_array,
     taps,
 )
-from schedules.scalars import limit
+from schedules.te.scalars import limit
 
 Reduce = Callable[..., te.Reduction]
 

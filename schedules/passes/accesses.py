@@ -7,7 +7,7 @@ from collections.abc import Callable
 from schedules import expr as E
 from schedules.expr import Expr, Load
 from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
-from schedules.passes.simplify import loads
+from schedules.ir.exprs import loads
 
 Indices = tuple[Expr, ...]
 

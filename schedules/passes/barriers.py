@@ -25,7 +25,7 @@ from schedules.ir import (
     seq,
     walk,
 )
-from schedules.passes.simplify import loads
+from schedules.ir.exprs import loads
 
 Names = frozenset[str]
 

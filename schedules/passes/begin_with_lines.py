@@ -29,9 +29,10 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.ir.exprs import substitute
+from schedules.ir.regions import span
 from schedules.model import LINE
-from schedules.passes.simplify import simplify, substitute
-from schedules.regions import span
+from schedules.passes.simplify import simplify
 
 Loops = tuple[Loop, ...]
 

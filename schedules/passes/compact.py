@@ -5,9 +5,9 @@ from __future__ import annotations
 from schedules import expr as E
 from schedules.expr import Compare, Expr
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, walk, with_body
+from schedules.ir.exprs import expressions, loads
+from schedules.ir.regions import footprint
 from schedules.passes.accesses import moved, uses
-from schedules.passes.simplify import expressions, loads
-from schedules.regions import footprint
 
 
 def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.nest import apart, bound, domain, numbered_each
+from schedules.ir.nest import apart, bound, domain, numbered_each
 
 
 @dataclass(frozen=True)

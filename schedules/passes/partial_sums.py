@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from schedules import expr as E
-from schedules.dag import Reducer
-from schedules.deps import recovered
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, bound_to, const, path_to, seq, with_body
-from schedules.nest import (
+from schedules.ir.deps import recovered
+from schedules.ir.nest import (
     accesses,
     add_buffer,
     bind_loops,
@@ -38,6 +37,7 @@ from schedules.nest import (
     replace_stmt,
     vars_bound,
 )
+from schedules.te.compute_dag import Reducer
 
 LIMIT = 1 << 13  # terms one after another: 2^13 roundings are 2^-11 of the terms' sizes at worst
 RUNS = 16  # a sum beyond the limit is done in runs of this part of it

@@ -9,7 +9,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Select, Var
 from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
-from schedules.passes.simplify import Ranges, expressions, loop_range, simplify, substitute
+from schedules.ir.exprs import expressions, substitute
+from schedules.passes.simplify import Ranges, loop_range, simplify
 
 
 def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:

@@ -25,9 +25,9 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.nest import numbered_each
+from schedules.ir.exprs import substitute
+from schedules.ir.nest import numbered_each
 from schedules.passes.accesses import buffers
-from schedules.passes.simplify import substitute
 
 
 def prefetch(s: Stmt) -> Stmt:

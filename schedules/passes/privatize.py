@@ -18,8 +18,9 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, Store, bound_to, kids, walk, with_body
+from schedules.ir.exprs import loads
 from schedules.passes.accesses import moved
-from schedules.passes.simplify import Ranges, loads, loop_range
+from schedules.passes.simplify import Ranges, loop_range
 
 Indices = tuple[Expr, ...]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schedules import expr as E
-from schedules.deps import recovered
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, seq, with_body
-from schedules.nest import numbered
+from schedules.ir.deps import recovered
+from schedules.ir.nest import numbered
 from schedules.passes.accesses import buffers
 
 MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy

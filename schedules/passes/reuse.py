@@ -29,8 +29,8 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.ir.exprs import loads
 from schedules.passes.accesses import moved, reads, uses
-from schedules.passes.simplify import loads
 
 LEAST_ELEMENTS = 64  # fewer are better kept in registers
 

@@ -43,9 +43,9 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.nest import numbered
-from schedules.passes.simplify import expressions, loads, substitute
-from schedules.regions import Span, span
+from schedules.ir.exprs import expressions, loads, substitute
+from schedules.ir.nest import numbered
+from schedules.ir.regions import Span, span
 
 HINT = "software_pipeline"
 LAG = 1024  # bytes that the next row follows behind; by 256 loads still wait

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.ir import Nest, bound_to
+from schedules.ir.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
 from schedules.model import Target
-from schedules.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
 from schedules.primitives.base import Factor, Primitive
 
 HINTS = {  # what a hint is of, and what it says

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.deps import check_races
 from schedules.errors import ScheduleError
 from schedules.ir import GPU_AXES, Block, Loop, Nest
+from schedules.ir.deps import check_races
+from schedules.ir.nest import find_loop, loop_path, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.nest import find_loop, loop_path, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, require_serial
 
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
 from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.nest import (
     add_buffer,
     block_names,
     find_block,
@@ -22,6 +21,7 @@ from schedules.nest import (
     wrap_loops,
     writers,
 )
+from schedules.model import Target
 from schedules.primitives.base import Primitive
 
 

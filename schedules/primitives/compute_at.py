@@ -10,8 +10,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Access, Block, Loop, Nest, Stmt, blocks, walk
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.nest import (
     accesses,
     block_path,
     find_block,
@@ -27,8 +26,9 @@ from schedules.nest import (
     subtree_of,
     writers,
 )
+from schedules.ir.regions import covers, dense, footprint
+from schedules.model import Target
 from schedules.primitives.base import Primitive
-from schedules.regions import covers, dense, footprint
 
 
 @dataclass(frozen=True)

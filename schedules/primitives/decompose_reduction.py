@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.deps import recovered
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, path_to
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.deps import recovered
+from schedules.ir.nest import (
     block_names,
     block_path,
     bound,
@@ -25,6 +24,7 @@ from schedules.nest import (
     replace_stmt,
     vars_bound,
 )
+from schedules.model import Target
 from schedules.primitives.base import Primitive
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.deps import repeated
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Loop, Nest, blocks, const
+from schedules.ir.deps import repeated
+from schedules.ir.nest import bind_loops, find_loop, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.nest import bind_loops, find_loop, loops_of, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, require_new, require_serial
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.deps import check_races
 from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.deps import check_races
+from schedules.ir.nest import (
     drop_unused_buffers,
     find_block,
     find_loop,
@@ -23,6 +22,7 @@ from schedules.nest import (
     subtree_of,
     writers,
 )
+from schedules.model import Target
 from schedules.primitives.base import Primitive
 
 

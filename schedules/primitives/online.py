@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.dag import Reducer, operand
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Stmt, blocks, in_order, seq, walk
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.nest import (
     add_buffer,
     bind_loops,
     block_names,
@@ -30,6 +28,7 @@ from schedules.nest import (
     vars_bound,
     writers,
 )
+from schedules.model import Target
 from schedules.primitives.base import Primitive
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
@@ -38,7 +37,8 @@ from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.rfactor import Rfactor, fresh_iter
 from schedules.primitives.split import Split
 from schedules.rescaling import degree
-from schedules.scalars import limit, min_value
+from schedules.te.compute_dag import Reducer, operand
+from schedules.te.scalars import limit, min_value
 
 
 @dataclass(frozen=True)

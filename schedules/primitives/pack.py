@@ -9,8 +9,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.nest import (
     loops_of,
     map_blocks,
     only_block,
@@ -20,6 +19,7 @@ from schedules.nest import (
     wrap_loops,
     writers,
 )
+from schedules.model import Target
 from schedules.primitives.base import Primitive, as_expr, require_new
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.ir import Nest
+from schedules.ir.nest import find_loop, replace_stmt
 from schedules.model import Target
-from schedules.nest import find_loop, replace_stmt
 from schedules.primitives.base import Primitive
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.deps import repeated
 from schedules.errors import ScheduleError
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, const
+from schedules.ir.deps import repeated
+from schedules.ir.nest import find_loop, loop_path, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.nest import find_loop, loop_path, loops_of, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive
 
 

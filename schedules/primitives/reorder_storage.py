@@ -9,8 +9,8 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Nest
+from schedules.ir.nest import map_blocks, set_buffer
 from schedules.model import Target
-from schedules.nest import map_blocks, set_buffer
 from schedules.primitives.base import Primitive, require_intermediate
 
 

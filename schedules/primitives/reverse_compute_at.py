@@ -10,8 +10,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, blocks, const, walk
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.nest import (
     accesses,
     find_block,
     find_loop,
@@ -24,9 +23,10 @@ from schedules.nest import (
     vars_bound,
     writers,
 )
+from schedules.ir.regions import covers, dense, footprint
+from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of
 from schedules.primitives.compute_at import check_available, region_loops, require_loops_allowed
-from schedules.regions import covers, dense, footprint
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, blocks, walk
-from schedules.model import Target
-from schedules.nest import (
+from schedules.ir.nest import (
     add_buffer,
     block_names,
     find_block,
@@ -25,6 +24,7 @@ from schedules.nest import (
     subtree_of,
     vars_bound,
 )
+from schedules.model import Target
 from schedules.primitives.base import Primitive
 
 

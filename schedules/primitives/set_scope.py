@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.ir import SCOPES, Nest
+from schedules.ir.nest import set_buffer
 from schedules.model import Target
-from schedules.nest import set_buffer
 from schedules.primitives.base import Primitive, require_intermediate
 
 

@@ -10,8 +10,8 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
+from schedules.ir.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.model import Target
-from schedules.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.primitives.base import Primitive, as_expr, extent_of, require_new, require_serial
 
 TAILS = ("guard", "shift")

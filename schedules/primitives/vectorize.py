@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.ir import Block, Loop, Nest, walk
+from schedules.ir.nest import apart, find_loop, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.nest import apart, find_loop, replace_stmt, vars_bound
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
 MAX_LANES = 256  # beyond, LLVM's legalisation takes seconds

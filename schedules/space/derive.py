@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from schedules.constants import split_constants
-from schedules.dag import ComputeDAG
 from schedules.ir import Nest
 from schedules.model import Target, Trace
 from schedules.schedule import fill
@@ -24,6 +23,7 @@ from schedules.space.recording import Compiler, Program
 from schedules.space.rules import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
+from schedules.te.compute_dag import ComputeDAG
 
 
 @dataclass(frozen=True)

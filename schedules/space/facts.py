@@ -15,10 +15,10 @@ from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
+from schedules.ir.nest import bound, reads, vars_bound
+from schedules.ir.regions import footprint
 from schedules.model import LINE
-from schedules.nest import bound, reads, vars_bound
 from schedules.primitives.base import as_expr
-from schedules.regions import footprint
 
 Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
 WALKED = 4  # loops that are asked whether they go on along a run

@@ -20,10 +20,10 @@ from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
+from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
+from schedules.ir.regions import footprint, span
 from schedules.model import Target
-from schedules.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.primitives.base import as_expr
-from schedules.regions import footprint, span
 from schedules.space.facts import arithmetic, product
 from schedules.space.holes import Columns
 from schedules.space.hottest import Hottest

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from schedules.dag import ComputeDAG
 from schedules.dtypes import ITEMSIZE
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.ir import Block, Loop, walk
+from schedules.ir.nest import find_block, loops_of, subtree_of
 from schedules.model import Target
-from schedules.nest import find_block, loops_of, subtree_of
 from schedules.schedule import Schedule
 from schedules.space.holes import Choice, EvenTile, HoleSpec, PerfectTile
+from schedules.te.compute_dag import ComputeDAG
 
 MAX_SKETCHES = 32
 

@@ -33,8 +33,8 @@ from schedules.ir import (
     skew,
     walk,
 )
+from schedules.ir.exprs import substitute
 from schedules.model import LINE, Target
-from schedules.passes.simplify import substitute
 
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers,
 MOST_STACK_BYTES = 1 << 18  # as long as a function has no more of them, copies of unrolled loops included

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.ir import Loop, Stmt, Store, const, kids, walk
-from schedules.passes.simplify import loads
+from schedules.ir.exprs import loads
 
 OTHERS = 2  # registers for what streams through
 LEAST = 2

@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from autotune.codegen.llvm.compile import compile_module, host_arch, link
+from schedules.ir.grid import Extents
 from schedules.model import Target
-from schedules.simt import Extents
 
 LAUNCH, COUNT, NARGS, HEAD = range(4)
 FUNCTION, GRID, BLOCK, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from schedules.simt import GridKernel
+from schedules.ir.grid import GridKernel
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from schedules.ir import (
     const,
     walk,
 )
+from schedules.ir.grid import GridKernel, GridProgram
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
-from schedules.simt import GridKernel, GridProgram
 
 VECTOR_BYTES = 16  # the widest access of a thread
 WARP = 32

@@ -19,7 +19,7 @@ from autotune.codegen.runtime import entry
 from autotune.codegen.simt import cuda, cxx
 from autotune.codegen.simt.emit import emit
 from schedules.ir import nbytes
-from schedules.simt import GridKernel, GridProgram
+from schedules.ir.grid import GridKernel, GridProgram
 
 FLAGS = (
     "-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w",

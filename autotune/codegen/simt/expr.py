@@ -15,8 +15,8 @@ from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
-from schedules.passes.simplify import expressions
-from schedules.simt import GridKernel
+from schedules.ir.exprs import expressions
+from schedules.ir.grid import GridKernel
 
 MOST_INT = (1 << 31) - 1
 

@@ -6,7 +6,7 @@ from autotune.codegen.simt import emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.emit import Generated
 from autotune.codegen.simt.expr import FUNCTIONS
-from schedules.simt import GridKernel, GridProgram
+from schedules.ir.grid import GridKernel, GridProgram
 
 PRELUDE = """\
 #ifdef cl_khr_fp64

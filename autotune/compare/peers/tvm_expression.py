@@ -10,8 +10,8 @@ from typing import Any
 from tvm import te, tirx
 
 from schedules import expr as E
-from schedules.dag import ComputeDAG, Reducer, Stage
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.te.compute_dag import ComputeDAG, Reducer, Stage
 
 Scope = Mapping[str, Any]  # a tensor by its name, an axis by its variable
 

@@ -6,7 +6,7 @@ import math
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
-from schedules.nest import reads
+from schedules.ir.nest import reads
 from schedules.space.rules.patterns import unit_stride_vars
 from schedules.space.sketching import Draft, extent, innermost
 

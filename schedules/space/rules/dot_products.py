@@ -11,7 +11,7 @@ import math
 
 from schedules.expr import Load
 from schedules.ir import Block
-from schedules.nest import vars_bound
+from schedules.ir.nest import vars_bound
 from schedules.space.rules.patterns import (
     depends,
     extents,

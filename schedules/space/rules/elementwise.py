@@ -7,7 +7,7 @@ from operator import mul
 
 from schedules.expr import Var
 from schedules.ir import Block
-from schedules.nest import reads
+from schedules.ir.nest import reads
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars, vector_axis
 from schedules.space.rules.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.sketching import Draft, extent

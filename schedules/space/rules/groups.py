@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedules.ir import Block
-from schedules.nest import loops_of, reads, writers
+from schedules.ir.nest import loops_of, reads, writers
 from schedules.space.rules.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.elementwise import schedule_elementwise
 from schedules.space.rules.inline import inline_stages

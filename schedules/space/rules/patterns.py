@@ -8,7 +8,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
 from schedules.ir import Block, Nest, blocks
-from schedules.nest import find_loop, readers, reads
+from schedules.ir.nest import find_loop, readers, reads
 from schedules.primitives.inline import outgrown
 
 MAX_INLINED = 1 << 12, 256  # nodes and levels of an expression: to compute so much again outweighs memory

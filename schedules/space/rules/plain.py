@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from schedules.errors import ScheduleError
-from schedules.nest import vars_bound
+from schedules.ir.nest import vars_bound
 from schedules.space.sketching import Draft, extent
 
 

@@ -13,7 +13,7 @@ import math
 
 from schedules.expr import variables
 from schedules.ir import blocks
-from schedules.nest import bound, reads
+from schedules.ir.nest import bound, reads
 from schedules.space.rules.patterns import depends, extents, operands, spatial
 from schedules.space.rules.streaming import beyond_caches, bytes_of_arguments
 from schedules.space.sketching import Draft

@@ -11,7 +11,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
 from schedules.ir import Block, Nest
-from schedules.nest import vars_bound
+from schedules.ir.nest import vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.copies import schedule_packing
 from schedules.space.rules.patterns import (

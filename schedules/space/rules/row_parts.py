@@ -10,7 +10,7 @@ from schedules.dtypes import ITEMSIZE
 from schedules.errors import ScheduleError
 from schedules.expr import Hole
 from schedules.ir import Block, blocks
-from schedules.nest import find_loop, reads
+from schedules.ir.nest import find_loop, reads
 from schedules.primitives.online import Online
 from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside, reduction_length
 from schedules.space.sketching import Draft

@@ -14,7 +14,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir import Block, Loop, blocks
-from schedules.nest import apart, bound, reads, vars_bound
+from schedules.ir.nest import apart, bound, reads, vars_bound
 from schedules.space.facts import arithmetic
 from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
 from schedules.space.rules.prefetching import prefetch_rows

@@ -8,8 +8,8 @@ normalisation of 16 MB took 1.3 times as long streamed, or no longer, by the pag
 from __future__ import annotations
 
 from schedules.ir import Block, Nest, blocks, nbytes, rows_are_lines
+from schedules.ir.nest import reads, writers
 from schedules.microarchitecture import third_cache_bytes
-from schedules.nest import reads, writers
 from schedules.space.rules.patterns import depends, unit_stride_vars, vector_axis
 from schedules.space.sketching import Draft
 

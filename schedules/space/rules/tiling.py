@@ -13,7 +13,7 @@ from schedules import affine, ir
 from schedules import expr as E
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
-from schedules.nest import vars_bound, writers
+from schedules.ir.nest import vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.copies import schedule_copy, schedule_packing
 from schedules.space.rules.patterns import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedules.nest import readers
+from schedules.ir.nest import readers
 from schedules.space.rules.patterns import (
     computed_again,
     is_costly,

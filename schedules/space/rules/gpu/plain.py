@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedules.nest import vars_bound
+from schedules.ir.nest import vars_bound
 from schedules.space.sketching import Draft
 
 THREADS = (32, 64, 128, 256)

@@ -11,7 +11,7 @@ import math
 
 from schedules.expr import Const, Hole, Var
 from schedules.ir import Block, Nest
-from schedules.nest import apart, find_loop, readers, reads, vars_bound
+from schedules.ir.nest import apart, find_loop, readers, reads, vars_bound
 from schedules.space.holes import Choice
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
 from schedules.ir import Block, Loop
-from schedules.nest import vars_bound, writers
+from schedules.ir.nest import vars_bound, writers
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import (

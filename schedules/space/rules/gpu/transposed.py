@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from schedules.expr import Const, Var
 from schedules.ir import Block, Nest
-from schedules.nest import reads
+from schedules.ir.nest import reads
 from schedules.space.rules.patterns import extents, spatial
 from schedules.space.sketching import Draft
 

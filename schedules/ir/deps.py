@@ -9,8 +9,8 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, blocks, const, walk
-from schedules.nest import accesses, bound, vars_bound
-from schedules.regions import span
+from schedules.ir.nest import accesses, bound, vars_bound
+from schedules.ir.regions import span
 
 
 def check_races(nest: Nest, loop: Loop, what: str) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from schedules import expr as E
-from schedules.dag import Axis, ComputeDAG, Reducer, Stage
-from schedules.dag import Tensor as DagTensor
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, Load, Var
+from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
+from schedules.te.compute_dag import Tensor as DagTensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from schedules import affine
 from schedules import expr as E
 from schedules.affine import Ranges
-from schedules.dag import operand
 from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
@@ -21,9 +20,10 @@ from schedules.ir import (
     Seq,
     Stmt,
     Store,
+    const,
 )
-from schedules.nest import bound, domain
-from schedules.primitives.base import extent_of
+from schedules.ir.nest import bound, domain
+from schedules.te.compute_dag import operand
 
 
 def show(program: Nest | LoweredFunc) -> str:
@@ -56,7 +56,7 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             word = _WORD.get(s.kind, f"bind[{s.kind}]")
             marks = "".join(f"  # {k}={v}" for k, v in s.annotations)
             out.append(f"{pad}{word} {s.var} in range({E.show(s.extent)}):{marks}")
-            n = extent_of(s)
+            n = const(s.extent)
             _stmt(s.body, depth + 1, out, ranges if n is None else {**ranges, s.var: (0, n - 1)})
         case Seq(stmts=xs):
             for x in xs:

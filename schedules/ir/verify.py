@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from schedules import expr as E
 from schedules.errors import AutotuneError
 from schedules.ir import Alloc, Block, Buffer, Loop, Nest, Seq, Stmt, Store, blocks, kids, skew, walk
-from schedules.passes.simplify import expressions
+from schedules.ir.exprs import expressions
 
 
 class VerifyError(AutotuneError):

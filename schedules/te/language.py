@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schedules import expr as E
-from schedules.dag import Axis, Reducer, operand
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.evaluate import evaluate
 from schedules.expr import Const, Expr, ExprLike, Var
-from schedules.inside import check_loads
-from schedules.scalars import (
+from schedules.te.compute_dag import Axis, Reducer, operand
+from schedules.te.evaluator import evaluate
+from schedules.te.inside import check_loads
+from schedules.te.scalars import (
     abs,
     all,
     any,
@@ -51,7 +51,7 @@ from schedules.scalars import (
     sqrt,
     tanh,
 )
-from schedules.tensors import Access, IterVar, Op, Reduction, Tensor, dag
+from schedules.te.tensors import Access, IterVar, Op, Reduction, Tensor, dag
 
 __all__ = [
     "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",

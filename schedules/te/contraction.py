@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.dag import Stage
 from schedules.dtypes import HALF
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
+from schedules.te.compute_dag import Stage
 
 Array = NDArray[Any]
 MAX_CALLS = 20_000  # beyond this the loop costs more than plain evaluation

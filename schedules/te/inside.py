@@ -21,7 +21,7 @@ import numpy as np
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Hole, Load, Logic, Select
-from schedules.infeasible import impossible, interval, negation
+from schedules.te.infeasible import impossible, interval, negation
 
 MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
 _BLOCK = 2**18  # points that are looked at together

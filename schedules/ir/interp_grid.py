@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
-from schedules.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array, rounding
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, kids, walk
-from schedules.simt import GridKernel, GridProgram
+from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array, rounding
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
 Place = tuple[str, tuple[int, ...]]

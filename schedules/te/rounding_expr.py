@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.errors import WorkloadError
-from schedules.evaluate import BINARY, CALL, Scope, cast
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.te.evaluator import BINARY, CALL, Scope, cast
 
 Array = NDArray[Any]
 # Of each function, in units of u: ours on CPUs, and what OpenCL allows where devices compute them.

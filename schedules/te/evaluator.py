@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.contraction import contract
-from schedules.dag import Axis, ComputeDAG, Stage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage
+from schedules.te.contraction import contract
 
 Array = NDArray[Any]
 MAX_POINTS = 2**19  # points of a block: 4 MB a temporary in float64

@@ -15,7 +15,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, HALF, ITEMSIZE
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Var
 from schedules.expr_json import from_json, to_json
-from schedules.inside import check_loads
+from schedules.te.inside import check_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class ComputeDAG:
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique, every
     load reads an input or an earlier stage with the right rank and dtype and is proved to stay inside it
-    (see `schedules.inside`), axes have extent >= 1, and nothing is computed in float16: it is only loaded,
+    (see `schedules.te.inside`), axes have extent >= 1, and nothing is computed in float16: it is only loaded,
     chosen, and converted from and to float32.
     """
 

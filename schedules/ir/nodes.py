@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from operator import is_
 from typing import TypeGuard, Union
 
-from schedules.dag import Reducer
 from schedules.dtypes import ITEMSIZE
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.model import LINE
+from schedules.te.compute_dag import Reducer
 
 GPU_AXES = (
     "blockIdx.x",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from schedules import expr as E
-from schedules.dag import ComputeDAG, Stage
 from schedules.errors import ScheduleError
 from schedules.expr import Compare, Const, Expr, Load, Var
 from schedules.ir import (
@@ -25,6 +24,7 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.te.compute_dag import ComputeDAG, Stage
 
 
 def initial(dag: ComputeDAG) -> Nest:

@@ -8,7 +8,7 @@ only says which thread does its body.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
@@ -28,49 +28,19 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.lower import pipeline
+from schedules.ir.exprs import loads
+from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.verify import verify, verify_names
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partial_sums import partial_sums
+from schedules.passes.pipeline import for_grids
 from schedules.passes.prefetch import prefetch
 from schedules.passes.privatize import privatize
-from schedules.passes.promote import promote
-from schedules.passes.simplify import loads, simplify
-from schedules.verify import verify, verify_names
+from schedules.passes.simplify import simplify
 
 AXES = ("x", "y", "z")
-FOR_CPUS = ("reuse", "promote", "software_pipeline", "begin_with_lines", "fetch_ahead")  # or others here
-Extents = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class GridKernel:
-    """One launch. ``params``: global arrays that it uses; those in ``written`` it writes. ``blocks`` are the
-    loops over ``blockIdx``, outermost first; ``body`` is what a block does."""
-
-    name: str
-    params: tuple[Buffer, ...]
-    written: frozenset[str]
-    grid: Extents
-    block: Extents
-    blocks: tuple[Loop, ...]
-    body: Stmt
-
-    @property
-    def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
-
-
-@dataclass(frozen=True)
-class GridProgram:
-    """Kernels in the order of their launches; ``scratch`` are arrays that only they use."""
-
-    params: tuple[Buffer, ...]
-    outputs: tuple[str, ...]
-    scratch: tuple[Buffer, ...]
-    kernels: tuple[GridKernel, ...]
-
 
 def lower_simt(nest: Nest) -> GridProgram:
     """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
@@ -78,11 +48,8 @@ def lower_simt(nest: Nest) -> GridProgram:
     params = tuple(nest.buffer(n) for n in nest.params)
     nest = partial_sums(nest)
     s = expand_blocks(nest)
-    for title, run in pipeline(nest):
-        if title not in FOR_CPUS:
-            s = run(s)
-    # local buffers will be registers anyway
-    s = promote(s, {b.name: b.dtype for b in nest.buffers if b.scope != "local"})
+    for _, run in for_grids(nest):
+        s = run(s)
     verify(s, params, "lowering")
     s = _padded(s, {w.buffer: n for b in blocks(nest.body) if (n := _pad(b)) for w in b.writes})
     scratch: list[Buffer] = []

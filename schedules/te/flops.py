@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from schedules import expr as E
-from schedules.dag import ComputeDAG
+from schedules.te.compute_dag import ComputeDAG
 
 
 def count_flops(dag: ComputeDAG) -> int:

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.contraction import contract, factors, size
-from schedules.dag import ComputeDAG, Stage
-from schedules.evaluate import BINARY, blocks, grid
 from schedules.passes.partial_sums import LIMIT as CHAIN
-from schedules.rounding_expr import ErrorScope, Known, Value, rounded, unit_roundoff, wide
+from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.contraction import contract, factors, size
+from schedules.te.evaluator import BINARY, blocks, grid
+from schedules.te.rounding_expr import ErrorScope, Known, Value, rounded, unit_roundoff, wide
 
 Array = NDArray[Any]
 POINTS = 2**15  # of a block: its temporaries stay in the second cache

@@ -1,0 +1,70 @@
+"""Lowering: a scheduled nest becomes loops around stores, ready for a code generator."""
+
+from __future__ import annotations
+
+from schedules.expr import variables
+from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, skew, walk
+from schedules.ir.exprs import expressions
+from schedules.ir.verify import verify, verify_names
+from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.partial_sums import partial_sums
+from schedules.passes.pipeline import for_cpus, streamed
+
+
+def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
+    """Lower a nest whose holes are all filled. What comes out is verified; where it is wrong, or a pass
+    fails, all is done again with a look after each pass, so that the error names the first that erred.
+    Raises VerifyError."""
+    verify_names(nest)
+    params = tuple(nest.buffer(n) for n in nest.params)
+    nest = partial_sums(nest)
+    try:
+        s = expand_blocks(nest)
+        for _, run in for_cpus(nest):
+            s = run(s)
+        verify(s, params, "lowering")
+    except Exception:
+        _blame(nest)
+        raise
+    return _lowered(name, nest, s)
+
+
+def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
+    params = tuple(nest.buffer(n) for n in nest.params)
+    used: set[str] = set()
+    if streamed(nest, (2,)):  # else nothing moves
+        used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
+    skewed = tuple(n for n in nest.params if skew(n).name in used)
+    return LoweredFunc(name, params, nest.outputs, s, streamed(nest), skewed)
+
+
+def _blame(nest: Nest) -> None:
+    """Raise VerifyError after the first pass that leaves something wrong, if there is one."""
+    placed = tuple(nest.buffer(n) for n in nest.params)
+    s = expand_blocks(nest)
+    verify(s, nest.buffers, "expand_blocks")
+    for title, run in for_cpus(nest):
+        s = run(s)
+        # `compact` allocates the intermediate buffers; simplifying comes before it, too
+        verify(s, placed if title != "simplify" else nest.buffers, title)
+
+
+def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
+    """The program after each pass, for people and for tests: until `compact` places them, intermediate
+    buffers are allocated whole around it."""
+    nest = partial_sums(nest)
+    intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
+
+    def func(s: Stmt) -> LoweredFunc:
+        placed = {x.buffer.name for x in walk(s) if isinstance(x, Alloc)}
+        for b in intermediate:
+            if b.name not in placed:
+                s = Alloc(b, s)
+        return _lowered("kernel", nest, s)
+
+    s = expand_blocks(nest)
+    out = [("expand_blocks", func(s))]
+    for title, run in for_cpus(nest):
+        s = run(s)
+        out.append((title, func(s)))
+    return out
