@@ -28,7 +28,7 @@ from cost_model.compiled import WORD, Compiled
 from schedules import ops
 from schedules.model import Target
 from schedules.space import derive
-from schedules.space.gpu import Machine
+from schedules.space.estimate.gpu.rates import GpuRates
 
 TASKS: dict[str, dict[str, Any]] = {
     "matmul": {"m": 1024, "n": 1024, "k": 1024},
@@ -54,7 +54,7 @@ def told(op: str, target: Target, count: int) -> tuple[tuple[str, ...], np.ndarr
 
 
 def judged(
-    names: tuple[str, ...], features: np.ndarray, found: list[dict[str, int]], machine: Machine
+    names: tuple[str, ...], features: np.ndarray, found: list[dict[str, int]], machine: GpuRates
 ) -> list[dict[str, float]]:
     """Rank correlation and mean error in doublings, by how many were learnt from."""
     demand = np.array([f["registers"] + f["spill_bytes"] / WORD for f in found])
@@ -86,7 +86,7 @@ def main() -> None:
     for op in TASKS:
         names, features, found = told(op, target, o.candidates)
         spilling = sum(f["spill_bytes"] > 0 for f in found) / len(found)
-        rows = judged(names, features, found, Machine.of(target))
+        rows = judged(names, features, found, GpuRates.of(target))
         result["tasks"][op] = {"params": TASKS[op], "spilling": round(spilling, 3), "rows": rows}
         print(op, f"{spilling:.0%} spill", *(f"{r['learnt']}: {r['rank']} {r['doublings']}" for r in rows))
         o.out.write_text(json.dumps(result, indent=1) + "\n")

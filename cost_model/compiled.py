@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.base import Features
-from schedules.space.gpu import HOT_KERNELS, WARP, Machine, occupancy
+from schedules.space.estimate.gpu.features import HOT_KERNELS
+from schedules.space.estimate.gpu.limits import occupancy
+from schedules.space.estimate.gpu.rates import WARP, GpuRates
 
 NAMES = ("compiled.registers", "compiled.spill_bytes", "compiled.shared_bytes", "compiled.occupancy")
 LEAST = 8  # candidates of which the compiler has told; fewer say nothing
@@ -34,7 +36,7 @@ class Compiled:
     that its blocks fill. Of several kernels the largest counts, as in the facts of a record; threads are
     those of the kernel that takes longest by the estimate."""
 
-    def __init__(self, names: Sequence[str], machine: Machine) -> None:
+    def __init__(self, names: Sequence[str], machine: GpuRates) -> None:
         self._machine = machine
         place = {name: i for i, name in enumerate(names)}
         kernels = [f"kernel{n}" for n in range(HOT_KERNELS)]

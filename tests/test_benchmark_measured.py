@@ -15,7 +15,7 @@ from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Workload
 from schedules.space import DerivedSpace, derive
-from schedules.space.features import FEATURE_NAMES
+from schedules.space.estimate.cpu.features import FEATURE_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

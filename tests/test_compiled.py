@@ -26,7 +26,8 @@ from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Trace, Workload
 from schedules.space import Candidate, DerivedSpace, derive
-from schedules.space.gpu import Machine, occupancy
+from schedules.space.estimate.gpu.limits import occupancy
+from schedules.space.estimate.gpu.rates import GpuRates
 
 H100 = targets.parse("h100")
 SHAPE = {"m": 512, "n": 512, "k": 512}
@@ -71,7 +72,7 @@ def compiler(features: np.ndarray) -> list[dict[str, int]]:
 def foretold(learnt: int) -> tuple[np.ndarray, np.ndarray]:
     """Columns of the last hundred, foretold from what is told of so many others, and the truth."""
     features, _ = candidates()
-    model = Compiled(model_features(product()), Machine.of(H100))
+    model = Compiled(model_features(product()), GpuRates.of(H100))
     model.learn(features[:learnt], compiler(features[:learnt]))
     truth = [[t["registers"], t["spill_bytes"], t["shared_bytes"]] for t in compiler(features[-100:])]
     return model.columns(features[-100:]), np.array(truth)
@@ -92,7 +93,7 @@ def test_departures_of_the_compiler_are_learnt() -> None:
 
 
 def test_occupancy_follows_from_registers() -> None:
-    m = Machine.of(H100)
+    m = GpuRates.of(H100)
     assert occupancy(256, 0, 32, m) == 1.0 and occupancy(256, 0, 64, m) == 0.5
     assert occupancy(256, 48 << 10, 32, m) == 4 * 256 / 2048 and occupancy(32, 0, 16, m) == 0.5
     _, names = candidates()[0], model_features(product())
@@ -105,7 +106,7 @@ def test_occupancy_follows_from_registers() -> None:
 
 def test_what_makes_no_sense_is_left_out() -> None:
     features, _ = candidates()
-    names, m = model_features(product()), Machine.of(H100)
+    names, m = model_features(product()), GpuRates.of(H100)
     told: list[Any] = compiler(features[:20])
     sound, odd = Compiled(names, m), Compiled(names, m)
     sound.learn(features[:20], told)
@@ -182,7 +183,7 @@ def test_registers_of_nvrtc_are_foretold() -> None:
     for c in found[:count]:
         obj = build_object(space.dag, space.trace(c.sketch, np.array(c.row)), H100)
         told.append(facts(GridCode.from_bytes(obj)))
-    model = Compiled(model_features(space), Machine.of(H100))
+    model = Compiled(model_features(space), GpuRates.of(H100))
     truth = np.array([t["registers"] for t in told[40:]])
     before = model.columns(features[40:count])[:, 0]
     model.learn(features[:40], told[:40])

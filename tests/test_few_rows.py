@@ -14,7 +14,7 @@ from schedules import ops, te
 from schedules.ir import Loop, const, walk
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.rules import dot_products, tiling
+from schedules.space.rules.cpu import dot_products, tiling
 from schedules.te.compute_dag import ComputeDAG
 
 LINEAR = {"transpose_b": 1}

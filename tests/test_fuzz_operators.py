@@ -25,9 +25,9 @@ from schedules.model import Trace
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.estimate.counting import number
 from schedules.space.holes import Columns
-from schedules.space.quantities import number
-from schedules.space.rules import row_parts, tiling
+from schedules.space.rules.cpu import row_parts, tiling
 
 SEED = 1
 PER_CASE = 4  # candidates of one workload
@@ -75,7 +75,7 @@ def candidates(
         ok = space.valid(k, rows)
         if most is not None:
             env = Columns(zip(space.holes(k), rows.T, strict=True))
-            ok &= sum(number(b.instances, env) for b in space.sketch(k).facts) <= most
+            ok &= sum(number(b.instances, env) for b in space.sketch(k).estimate.facts) <= most
         if not np.isfinite(space.features(k, rows)).all():
             raise Wrong(f"{case.label}: sketch {space.sketches[k]!r} has features that are not finite")
         if not ok.any():

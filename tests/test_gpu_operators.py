@@ -31,7 +31,7 @@ from schedules.ir import Alloc, nbytes, walk
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.gpu import analyse
+from schedules.space.estimate.gpu.facts import analyse
 
 EACH = 20  # schedules of an operator
 

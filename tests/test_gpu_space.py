@@ -13,8 +13,9 @@ from schedules.expr import Const
 from schedules.ir import Alloc, Loop, blocks, walk
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
-from schedules.space import derive, quantities
+from schedules.space import derive
 from schedules.space.derive import Sketch
+from schedules.space.estimate.cpu import quantities
 from schedules.space.holes import Choice, Columns
 
 

@@ -21,7 +21,7 @@ from schedules.passes.lower import lower
 from schedules.passes.partition import partition
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
-from schedules.space.facts import analyse
+from schedules.space.estimate.cpu.facts import analyse
 from schedules.te.compute_dag import ComputeDAG
 
 ROW, J = Var("i"), Var("j")
@@ -175,7 +175,7 @@ def test_depthwise_has_a_sketch_without_a_copy_whose_tiles_are_peeled(threads: i
     workload = ops.workload("depthwise_conv2d", {"h": 8, "w": 12, "c": 16, "kh": 3, "kw": 3, "padding": 1})
     space = derive(workload.dag, host(threads))
     k = space.sketches.index("pad=inline y.unroll=yes")
-    [y] = [b for b in space.sketch(k).facts if b.name == "y"]
+    [y] = [b for b in space.sketch(k).estimate.facts if b.name == "y"]
     assert y.selects == 0
     plain = Schedule(workload.dag)
     plain.inline("pad")

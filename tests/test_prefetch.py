@@ -20,9 +20,9 @@ from schedules.microarchitecture import RATES
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
-from schedules.space.features import GIGAHERTZ
+from schedules.space.estimate.cpu.features import GIGAHERTZ
 from schedules.space.holes import Choice
-from schedules.space.rules.prefetching import FAR
+from schedules.space.rules.cpu.prefetching import FAR
 
 
 def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:

@@ -31,7 +31,7 @@ from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Target, Workload
 from schedules.space import DerivedSpace, derive
-from schedules.space.features import FEATURE_NAMES
+from schedules.space.estimate.cpu.features import FEATURE_NAMES
 
 NAMES = ("est_time_s", "a", "b", "c")
 

@@ -13,7 +13,7 @@ from schedules.ir.interp import run
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
-from schedules.space.rules import row_parts
+from schedules.space.rules.cpu import row_parts
 
 PARTS = "y.by=parts"
 LONG = LIMITS["l2_bytes"] // row_parts.TILE // 4

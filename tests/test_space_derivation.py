@@ -30,8 +30,8 @@ from schedules.model import Trace
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive, rules
-from schedules.space.garbage import collected_later
-from schedules.space.rules import schedule_plainly
+from schedules.space.gc_paused import gc_paused
+from schedules.space.rules.cpu import schedule_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
 
@@ -363,7 +363,7 @@ def test_every_sketch_can_be_read(name: str) -> None:
 def test_garbage_is_collected_after_a_derivation_if_it_was_before(on: bool) -> None:
     states = []
 
-    @collected_later()
+    @gc_paused()
     def fails() -> None:
         states.append(gc.isenabled())
         raise ZeroDivisionError

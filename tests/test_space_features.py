@@ -13,14 +13,15 @@ from schedules.ir import Nest, interp
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
-from schedules.space.facts import analyse
-from schedules.space.features import FEATURE_NAMES, Features
+from schedules.space.estimate.counting import Number
+from schedules.space.estimate.cpu.facts import analyse
+from schedules.space.estimate.cpu.features import FEATURE_NAMES, Features
+from schedules.space.estimate.cpu.limits import Limits, within
+from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, CpuRates, measure
 from schedules.space.holes import Columns
-from schedules.space.limits import Limits, within
-from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, measure
 
 
-def one(nest: Nest, machine: Machine) -> np.ndarray:
+def one(nest: Nest, machine: CpuRates) -> np.ndarray:
     """The features of a concrete nest."""
     return Features(analyse(nest), (), machine)(np.zeros((1, 0), np.int64))[0]
 
@@ -37,7 +38,7 @@ def test_features_are_those_of_the_instantiated_nest(name: str) -> None:
             found = space.features(k, rows)
             for row, got in zip(rows, found, strict=True):
                 nest = Schedule.replay(case.dag, space.trace(k, row), space.target).nest
-                want = one(nest, Machine.of(space.target))
+                want = one(nest, CpuRates.of(space.target))
                 wrong = [n for n, g, w in zip(FEATURE_NAMES, got, want, strict=True) if g != w]
                 assert not wrong, f"{case.label} {space.sketches[k]} {row.tolist()}: {wrong}"
 
@@ -51,7 +52,7 @@ def test_so_they_are_for_users_own_expressions(name: str) -> None:
     rows = rows[space.valid(0, rows)][:4]
     for row, got in zip(rows, space.features(0, rows), strict=True):
         nest = Schedule.replay(case.dag, space.trace(0, row), space.target).nest
-        assert np.array_equal(got, one(nest, Machine.of(space.target)))
+        assert np.array_equal(got, one(nest, CpuRates.of(space.target)))
 
 
 @pytest.mark.parametrize("name", sorted(BIG))
@@ -86,7 +87,7 @@ def test_bytes_of_an_elementwise_nest_are_those_counted(dtype: str) -> None:
     checked = 0
     for row in rows[n % tile == 0][:3]:
         nest = Schedule.replay(w.dag, space.trace(0, row), space.target).nest
-        q = measure(analyse(nest)[0], Columns(), Machine.of(space.target))
+        q = measure(analyse(nest)[0], Columns(), CpuRates.of(space.target))
         assert q["memory_bytes"] == 5 * n * np.dtype(dtype).itemsize == _counted(nest, arrays)
         checked += 1
     assert checked
@@ -98,7 +99,7 @@ def test_bytes_of_a_copy_with_reuse_are_counted_once() -> None:
     dag = te.dag([a, b, te.compute((8, 16), lambda i, j: a[i, j] + b[j], "c")])
     s = Schedule(dag)
     s.vectorize(s.loops("c")[-1])
-    q = measure(analyse(s.nest)[0], Columns(), Machine.of(target()))
+    q = measure(analyse(s.nest)[0], Columns(), CpuRates.of(target()))
     assert q["memory_bytes"] == (128 + 16 + 128) * 4
     arrays = {t.name: np.ones(t.shape, np.float32) for t in dag.params}
     assert _counted(s.nest, arrays) == (128 + 128 + 128) * 4 == q["l1_traffic"]
@@ -116,7 +117,7 @@ def test_what_is_read_twice_in_one_place_is_one_read() -> None:
 def measured(s: Schedule) -> dict[str, Number]:
     """The quantities of a schedule's one block."""
     (b,) = analyse(s.nest)
-    return measure(b, Columns(), Machine.of(target()))
+    return measure(b, Columns(), CpuRates.of(target()))
 
 
 def test_a_matrix_product_in_registers() -> None:
@@ -358,7 +359,7 @@ def test_memory_answers_slower_over_a_mesh() -> None:
     host = replace(target(), arch="znver4", features=())
     nest = Schedule(ops.workload("add", {"n": 1 << 24}).dag).nest
     one, *servers = (
-        measure(analyse(nest)[0], Columns(), Machine.of(t))["memory_cycles"]
+        measure(analyse(nest)[0], Columns(), CpuRates.of(t))["memory_cycles"]
         for t in (host, replace(host, arch="icelake-server"), replace(host, features=("amx-tile",)))
     )
     assert servers[0] == servers[1] > 1.2 * one
@@ -375,8 +376,8 @@ def test_limits_drop_register_tiles_that_spill() -> None:
     space = _matmul()
     k = next(k for k, n in enumerate(space.sketches) if "c.vec" in space.holes(k))
     rows = space.sample(k, 512, np.random.default_rng(0))
-    facts, env = space.sketch(k).facts, Columns(zip(space.holes(k), rows.T, strict=True))
-    m = Machine.of(space.target)
+    facts, env = space.sketch(k).estimate.facts, Columns(zip(space.holes(k), rows.T, strict=True))
+    m = CpuRates.of(space.target)
     spills = np.max(
         [np.broadcast_to(measure(b, env, m)["spills"], 512) for b in facts if b.reduces], axis=0
     )
@@ -390,8 +391,8 @@ def test_limits_drop_register_tiles_that_spill() -> None:
 def test_limits_bound_lanes_unrolled_code_and_buffers() -> None:
     space = _matmul()
     rows = space.sample(0, 256, np.random.default_rng(0))
-    facts, env = space.sketch(0).facts, Columns(zip(space.holes(0), rows.T, strict=True))
-    m = Machine.of(space.target)
+    facts, env = space.sketch(0).estimate.facts, Columns(zip(space.holes(0), rows.T, strict=True))
+    m = CpuRates.of(space.target)
     base = within(facts, env, m)
     few = within(facts, env, m, Limits(unrolled_vectors=4))
     assert (base & ~few).any() and not (few & ~base).any()
@@ -404,10 +405,10 @@ def test_limits_count_every_copy_of_a_peeled_tile() -> None:
     params = {"h": 56, "w": 56, "c": 32, "kh": 3, "kw": 3, "padding": 1}
     space = derive(ops.workload("depthwise_conv2d", params).dag, target())
     k = space.sketches.index("pad=inline y.unroll=yes")
-    facts = space.sketch(k).facts
+    facts = space.sketch(k).estimate.facts
     rows = space.sample(k, 512, np.random.default_rng(0))
     env = Columns(zip(space.holes(k), rows.T, strict=True))
-    m = Machine.of(space.target)
+    m = CpuRates.of(space.target)
     [y] = [b for b in facts if b.name == "y"]
     parts = np.minimum(env["y.x1.mid"], 3) * np.minimum(env["y.x2.mid"], 3)
     assert set(parts.tolist()) == {4, 6, 9}
@@ -433,7 +434,7 @@ def test_blocks_stand_side_by_side_the_hottest_first() -> None:
     space, rng = derive(case.dag, target()), np.random.default_rng(4)
     rows = space.sample(0, 64, rng)
     rows = rows[space.valid(0, rows)][:8]
-    machine, orders = Machine.of(space.target), set()
+    machine, orders = CpuRates.of(space.target), set()
     for row, got in zip(rows, space.features(0, rows), strict=True):
         nest = Schedule.replay(case.dag, space.trace(0, row), space.target).nest
         each = [measure(b, Columns(), machine) for b in analyse(nest)]

@@ -19,12 +19,13 @@ from schedules.ir.nest import bound, reads
 from schedules.model import LINE
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
-from schedules.space.facts import Level, analyse
+from schedules.space.estimate.counting import number
+from schedules.space.estimate.cpu.facts import Level, analyse
+from schedules.space.estimate.cpu.quantities import CpuRates, measure
 from schedules.space.holes import Columns
-from schedules.space.quantities import Machine, measure, number
 
 ITEM = 4
-CPU = Machine(vector=16.0, registers=16.0, l1=2048.0, l2=8192.0, l3=1e9, threads=1.0)
+CPU = CpuRates(vector=16.0, registers=16.0, l1=2048.0, l2=8192.0, l3=1e9, threads=1.0)
 
 
 def counted(nest: Nest, b: Block, inner: list[Loop], others: list[Loop]) -> tuple[int, int]:
@@ -106,7 +107,7 @@ def test_the_largest_part_that_fits_a_cache_says_how_long_its_runs_are() -> None
         touched, run = max(x for x in each if x[0] <= size)
         assert (found[f"{cache}_touched"], found[f"{cache}_run"]) == (touched, run)
     assert found["l1_touched"] < found["l2_touched"], "they tell the caches apart"
-    tiny = Machine(16.0, 16.0, l1=64.0, l2=64.0, l3=64.0, threads=1.0)
+    tiny = CpuRates(16.0, 16.0, l1=64.0, l2=64.0, l3=64.0, threads=1.0)
     nothing = measure(analyse(s.nest)[0], Columns(), tiny)
     assert nothing["l1_touched"] == nothing["l1_run"] == 0.0
 
@@ -115,7 +116,7 @@ def test_the_largest_part_that_fits_a_cache_says_how_long_its_runs_are() -> None
 @pytest.mark.parametrize("rows", [1, 4, 8, 12, 16, 32])
 def test_squares_are_loaded_by_rows_where_code_generation_does(rows: int, lanes: int) -> None:
     s, cpu = turned(rows, lanes), target(vector_bytes=32)
-    found = measure(analyse(s.nest)[0], Columns(), Machine.of(cpu))
+    found = measure(analyse(s.nest)[0], Columns(), CpuRates.of(cpu))
     by_element = "load float," in emit(lower(s.nest), cpu).text
     assert (found["gathers"] > 0) == by_element
 
@@ -128,7 +129,7 @@ def test_lanes_share_an_element_where_code_generation_sees_it(group: int, lanes:
     s = Schedule(te.dag([x, w, te.compute((3, 96), lambda i, o: x[i, o // group] * w[i, o], "y")]), host())
     s.vectorize(s.split(s.loops("y")[-1], (None, lanes))[-1])
     cpu = target(vector_bytes=32)
-    found = measure(analyse(s.nest)[0], Columns(), Machine.of(cpu))
+    found = measure(analyse(s.nest)[0], Columns(), CpuRates.of(cpu))
     lane_by_lane = re.search("insertelement .* i64 [1-9]", emit(lower(s.nest), cpu).text)
     assert (found["gathers"] > 0) == (lane_by_lane is not None)
     data = inputs(s.dag)

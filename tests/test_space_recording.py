@@ -17,9 +17,10 @@ from autotune.search.columns import compile_columns
 from schedules import expr as E
 from schedules import ops
 from schedules.expr import Const, Hole
-from schedules.space import derive, recording
+from schedules.space import derive
+from schedules.space.estimate import recording
+from schedules.space.estimate.recording import CHUNK, Program, Recorded
 from schedules.space.holes import Columns
-from schedules.space.recording import CHUNK, Program, Recorded
 
 Formulas = Callable[[Columns], list[list[Any]]]
 Maker = Callable[[Formulas], Program]

@@ -13,9 +13,9 @@ from helpers import tiled
 from schedules import ops, te
 from schedules.ir import interp
 from schedules.schedule import Schedule
-from schedules.space.facts import analyse
+from schedules.space.estimate.cpu.facts import analyse
+from schedules.space.estimate.cpu.quantities import CpuRates, measure
 from schedules.space.holes import Columns
-from schedules.space.quantities import Machine, measure
 
 ITEM = 4
 Touched = tuple[str, tuple[int, ...], bool]  # of which array, where, and whether it is written
@@ -73,7 +73,7 @@ def missed(accesses: Iterable[Touched], size: int) -> int:
 
 def estimated(s: Schedule, size: int) -> float:
     """The same by the formulas."""
-    cpu = Machine(vector=16.0, registers=16.0, l1=float(size), l2=1e9, l3=1e9, threads=1.0)
+    cpu = CpuRates(vector=16.0, registers=16.0, l1=float(size), l2=1e9, l3=1e9, threads=1.0)
     found = [measure(b, Columns(), cpu) for b in analyse(s.nest)]
     return float(sum(q[level] for q in found for level in ("from_l2", "from_l3", "from_memory")))
 

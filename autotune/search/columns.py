@@ -1,4 +1,5 @@
-"""Recorded formulas over the columns of a decision matrix (`schedules.space.recording`) as machine code.
+"""Recorded formulas over the columns of a decision matrix (`schedules.space.estimate.recording`) as machine
+code.
 
 A search asks about some hundred candidates of a sketch at a time, for which numpy takes a microsecond for
 every operation whatever it computes; and of thousands, the columns lie beyond the second cache. Compiled,
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from autotune.codegen.llvm.compile import compile_module, host_arch, link
 from autotune.errors import CompileError
 from schedules.model import Target
-from schedules.space.recording import Group, Listing, Operation, Run, Values, to_integer, to_real
+from schedules.space.estimate.recording import Group, Listing, Operation, Run, Values, to_integer, to_real
 
 LANES = 8  # rows that pass through at a time: a vector of the widest CPUs, two of others
 CHUNK = 512  # rows whose columns are in memory at a time

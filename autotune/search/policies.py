@@ -23,8 +23,8 @@ from cost_model.models import create as create_model
 from schedules.errors import AutotuneError
 from schedules.model import Target
 from schedules.space.base import Space
-from schedules.space.garbage import collected_later
-from schedules.space.gpu import Machine
+from schedules.space.estimate.gpu.rates import GpuRates
+from schedules.space.gc_paused import gc_paused
 
 SAMPLE = 128  # rows of each sketch that say what is usual for a task
 
@@ -34,7 +34,7 @@ def _evolutionary(
 ) -> SearchPolicy:
     names, compiled = model_features(space), None
     if target is not None and target.kind != "cpu":
-        compiled = Compiled(names, Machine.of(target))
+        compiled = Compiled(names, GpuRates.of(target))
         names = (*names, *COMPILED)
     prior = _prior(space, names, target) if model in PRIORED and compiled is None else None
     judges: dict[str, CostModel] = {}
@@ -70,7 +70,7 @@ def create(
     return POLICIES[name](space, model, seed, near, target)
 
 
-@collected_later()
+@gc_paused()
 def _prior(space: Space, names: tuple[str, ...], target: Target | None) -> CostModel | None:
     """The shipped model, fitted to what is usual in this space; None for features that it does not know."""
     document = pretrained.shipped(target)

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from schedules.constants import split_constants
 from schedules.ir import Nest
 from schedules.model import Target, Trace
 from schedules.schedule import fill
-from schedules.space import gpu
 from schedules.space import holes as H
 from schedules.space.base import Rows
-from schedules.space.facts import BlockFacts, analyse
-from schedules.space.features import FEATURE_NAMES, Features
-from schedules.space.garbage import collected_later
-from schedules.space.limits import within
-from schedules.space.quantities import Machine, Number
-from schedules.space.recording import Compiler, Program
-from schedules.space.rules import apply_rules, schedule_plainly
+from schedules.space.estimate.base import Estimate
+from schedules.space.estimate.counting import Number
+from schedules.space.estimate.cpu import CpuEstimate
+from schedules.space.estimate.gpu import GpuEstimate
+from schedules.space.estimate.recording import Compiler, Program
+from schedules.space.gc_paused import gc_paused
+from schedules.space.rules.cpu import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
 from schedules.space.sketching import Draft, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of target has of its own: rules, what schedules where no combination of them is legal, and
+    estimates."""
+
+    rules: Callable[[Draft], None]
+    last_resort: Callable[[Draft], None]
+    estimate: type[Estimate]
+
+
+CPU = Kind(apply_rules, schedule_plainly, CpuEstimate)
+GPU = Kind(apply_gpu_rules, schedule_each_plainly, GpuEstimate)
+
+
+def _kind(target: Target) -> Kind:
+    return CPU if target.kind == "cpu" else GPU
 
 
 @dataclass(frozen=True)
@@ -39,33 +56,17 @@ class Sketch:
     compiler: Compiler | None = None
 
     @cached_property
-    def facts(self) -> tuple[BlockFacts, ...]:
-        """Of what a call does: constants are packed before."""
-        return analyse(split_constants(self.nest, self.constants)[0])
-
-    @cached_property
-    def kernels(self) -> tuple[gpu.KernelFacts, ...]:
-        """The same for a GPU."""
-        return gpu.analyse(self.nest)
-
-    @cached_property
-    @collected_later()
-    def features(self) -> Features | gpu.Features:
+    def estimate(self) -> Estimate:
         names = [h.name for h in self.holes]
-        if self.target.kind != "cpu":
-            return gpu.Features(self.kernels, names, gpu.Machine.of(self.target), self.compiler)
-        return Features(self.facts, names, Machine.of(self.target), self.compiler)
+        return _kind(self.target).estimate(self.nest, self.target, names, self.constants, self.compiler)
 
     @cached_property
-    @collected_later()
+    @gc_paused()
     def valid(self) -> Program:
         """Whether a row lies in the space and keeps the limits."""
 
         def both(env: H.Columns) -> list[list[Number]]:
-            inside = H.allowed(self.holes, env)
-            if self.target.kind != "cpu":
-                return [[inside & gpu.within(self.kernels, env, gpu.Machine.of(self.target))]]
-            return [[inside & within(self.facts, env, Machine.of(self.target))]]
+            return [[H.allowed(self.holes, env) & self.estimate.within(env)]]
 
         return Program([h.name for h in self.holes], both, self.compiler)
 
@@ -77,7 +78,6 @@ class DerivedSpace:
         self, dag: ComputeDAG, target: Target, drafts: list[Draft], compiler: Compiler | None = None
     ) -> None:
         self.dag, self.target = dag, target
-        self.on_gpu = target.kind != "cpu"
         self._sketches = tuple(
             Sketch(d.name, d.s.trace, tuple(d.holes), d.s.nest, target, dag.constants, compiler)
             for d in drafts
@@ -89,7 +89,7 @@ class DerivedSpace:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        return gpu.FEATURE_NAMES if self.on_gpu else FEATURE_NAMES
+        return _kind(self.target).estimate.feature_names
 
     def sketch(self, sketch: int) -> Sketch:
         return self._sketches[sketch]
@@ -116,7 +116,7 @@ class DerivedSpace:
         return ok
 
     def features(self, sketch: int, rows: Rows) -> np.ndarray:
-        return self._sketches[sketch].features(rows)
+        return self._sketches[sketch].estimate.features(rows)
 
     def trace(self, sketch: int, row: Rows) -> Trace:
         s = self._sketches[sketch]
@@ -124,13 +124,10 @@ class DerivedSpace:
         return Trace(tuple(fill(step, decisions) for step in s.trace.steps))
 
 
-@collected_later()
+@gc_paused()
 def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: of limits and
-    features, for those who ask about many rows (`schedules.space.recording`)."""
-    on_gpu = target.kind != "cpu"
-    rules, last_resort = (
-        (apply_gpu_rules, schedule_each_plainly) if on_gpu else (apply_rules, schedule_plainly)
-    )
-    drafts = enumerate_drafts(dag, target, rules) or enumerate_drafts(dag, target, last_resort)
+    features, for those who ask about many rows (`schedules.space.estimate.recording`)."""
+    kind = _kind(target)
+    drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag, target, drafts, compiler)

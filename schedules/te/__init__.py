@@ -9,6 +9,7 @@ Nothing is global: tensors know the stage they come from, and `dag` walks from i
 mistake raises `WorkloadError`.
 """
 
+from schedules.expr import Expr
 from schedules.te.language import (
     Reduction,
     Tensor,
@@ -47,7 +48,7 @@ from schedules.te.language import (
 )
 
 __all__ = [
-    "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
+    "Expr", "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
     "evaluate", "exp", "floor", "if_then_else", "inf", "log", "logical_not", "max", "max_value",
     "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "prod", "reduce_axis", "reducer",
     "select", "sigmoid", "sqrt", "sum", "tanh",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from schedules.ir import Block
 from schedules.ir.nest import readers
 from schedules.space.rules.patterns import (
     computed_again,
@@ -10,44 +13,40 @@ from schedules.space.rules.patterns import (
     is_map,
     is_row_reduction,
     outgrows,
-    reduction_length,
 )
 from schedules.space.sketching import Draft
 
-SHORT_REDUCTION = 64
+Padding = Callable[[Draft, Block, list[Block]], bool | None]
 
 
-def inline_stages(d: Draft) -> None:
-    """Inline every elementwise stage that is cheap or read once. A padding stage that feeds a
-    reduction may be inlined as a guard, or kept as a copy: a choice. So may stages whose values are then
-    computed several times, all of them or none."""
+def inline_stages(d: Draft, padding: Padding, costly_in_tiles: bool) -> None:
+    """Inline every elementwise stage that is cheap or read once.
+
+    ``padding(d, stage, readers)`` says of a guarded copy that reductions read whether it is inlined; None: as
+    any other stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it.
+    Stages whose values are then computed several times may stay, all of them or none: a choice."""
     again: str | None = None
     for name in d.s.blocks():
-        nest = d.s.nest
-        b = d.block(name)
-        if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params:
-            continue
-        if outgrows(nest, b):
+        nest, b = d.s.nest, d.block(name)
+        if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params or outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
         if not users:
             continue
-        rank = len(b.iters)
-        wider = any(len([i for i in u.iters if i.kind == "spatial"]) > rank for u in users)
         reducing = [u for u in users if u.reducer is not None]
         if is_guarded_copy(b) and reducing:
-            # kept (here) means: the tiling rule places the copy. A guard costs at every step: it is worth
-            # a try where a reduction is short.
-            short = all(reduction_length(u) <= SHORT_REDUCTION for u in reducing)
-            if d.choose(name, ("copy", "inline") if short else ("copy",)) == "inline":
+            inlined = padding(d, b, reducing)
+            if inlined:
                 d.s.inline(name)
-            continue
-        if is_costly(b) and (wider or len(users) > 1 or any(not is_row_reduction(nest, u) for u in reducing)):
+            if inlined is not None:
+                continue
+        rank = len(b.iters)
+        wider = any(len([i for i in u.iters if i.kind == "spatial"]) > rank for u in users)
+        tiled = not costly_in_tiles and any(not is_row_reduction(nest, u) for u in reducing)
+        if is_costly(b) and (wider or len(users) > 1 or tiled):
             continue
         if computed_again(nest, b):
             again = d.choose("stages", ("", "kept")) if again is None else again
             if again:
                 continue
         d.s.inline(name)
-
-

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from schedules.space.rules.gpu.inline import inline_stages
+from schedules.ir import Block
+from schedules.space.rules.cpu.groups import reductions_behind
+from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.gpu.maps import schedule_map
 from schedules.space.rules.gpu.plain import schedule_plainly
 from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
-from schedules.space.rules.groups import reductions_behind
+from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.patterns import is_row_reduction, spatial
-from schedules.space.rules.rows import row_rank
 from schedules.space.sketching import Draft
 
 
 def apply_gpu_rules(d: Draft) -> None:
     """Draw a whole sketch."""
-    inline_stages(d)
+    inline_stages(d, _inline_padding, costly_in_tiles=True)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
         split_reduction(d, name)
@@ -25,6 +26,11 @@ def apply_gpu_rules(d: Draft) -> None:
         name = left[-1]
         _schedule(d, name)
         d.done |= {name} | (set(d.s.blocks()) - before)
+
+
+def _inline_padding(d: Draft, padding: Block, reducing: list[Block]) -> bool | None:
+    """The rule of tiles inlines what they read into copies in shared memory."""
+    return None if any(is_row_reduction(d.s.nest, u) for u in reducing) else False
 
 
 def _schedule(d: Draft, name: str) -> None:

@@ -13,9 +13,9 @@ from schedules.expr import Const, Hole, Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import apart, find_loop, readers, reads, vars_bound
 from schedules.space.holes import Choice
+from schedules.space.rules.cpu.rows import compute_stages_at
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
-from schedules.space.rules.rows import compute_stages_at
 from schedules.space.sketching import Draft, extent
 
 THREADS = (8, 32, 64, 128, 256, 512, 1024)

@@ -14,8 +14,8 @@ import math
 from schedules.expr import variables
 from schedules.ir import blocks
 from schedules.ir.nest import bound, reads
+from schedules.space.rules.cpu.streaming import beyond_caches, bytes_of_arguments
 from schedules.space.rules.patterns import depends, extents, operands, spatial
-from schedules.space.rules.streaming import beyond_caches, bytes_of_arguments
 from schedules.space.sketching import Draft
 
 STAGES = 2  # of one argument, that make asking worth while

@@ -8,8 +8,8 @@ from operator import mul
 from schedules.expr import Var
 from schedules.ir import Block
 from schedules.ir.nest import reads
+from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars, vector_axis
-from schedules.space.rules.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.sketching import Draft, extent
 
 BLOCKS = (1, 4, 16, 64)  # tiles in a block of a transposition, along each axis

@@ -1,13 +1,12 @@
 """Facts of a scheduled nest, as expressions over its holes: `analyse` reads a nest once, and
-`schedules.space.quantities` evaluates what it found for any number of candidates."""
+`schedules.space.estimate.cpu.quantities` evaluates what it found for any number of candidates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import mul
+from functools import lru_cache
 from typing import NamedTuple
 
 from schedules import affine
@@ -19,6 +18,7 @@ from schedules.ir.nest import bound, reads, vars_bound
 from schedules.ir.regions import footprint
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
+from schedules.space.estimate.counting import arithmetic, product
 
 Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
 WALKED = 4  # loops that are asked whether they go on along a run
@@ -138,11 +138,6 @@ def _around(nest: Nest, b: Block) -> list[Loop]:
     return [s for s in path if isinstance(s, Loop)]
 
 
-def product(xs: list[Expr]) -> Expr:
-    """All of them multiplied."""
-    return reduce(mul, xs) if xs else Const(1)
-
-
 def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
     """The loops around a reduction over tiles whose ends are peeled off."""
     if b.reducer is None:
@@ -162,14 +157,6 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
         return isinstance(x, (E.Select, E.Compare, E.Logic)) + sum(map(count, E.children(x)))
 
     return sum(map(count, b.values))
-
-
-def arithmetic(b: Block) -> tuple[int, int]:
-    """Operations of one instance: floating-point ones, a reduction's own included, and special functions."""
-    ops = [x for v in b.values for x in E.walk(v)]
-    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
-    special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)
-    return flops + len(b.writes) * (b.reducer is not None), special
 
 
 def _block(

@@ -8,9 +8,10 @@ import numpy as np
 
 from schedules.primitives.unroll import MAX_UNROLL
 from schedules.primitives.vectorize import MAX_LANES
-from schedules.space.facts import BlockFacts
+from schedules.space.estimate.counting import Number, number
+from schedules.space.estimate.cpu.facts import BlockFacts
+from schedules.space.estimate.cpu.quantities import CpuRates, register_tile
 from schedules.space.holes import Columns
-from schedules.space.quantities import Machine, Number, number, register_tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Limits:
 
 
 def within(
-    facts: tuple[BlockFacts, ...], env: Columns, m: Machine, limits: Limits | None = None
+    facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Limits | None = None
 ) -> Number:
     """Whether a candidate keeps the limits, or a column of that."""
     limits = limits or Limits()

@@ -6,18 +6,16 @@ features and the analytic model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from schedules import expr as E
 from schedules import microarchitecture
 from schedules.expr import Const, Expr
 from schedules.model import LINE, Target
-from schedules.space.facts import AccessFacts, BlockFacts
+from schedules.space.estimate.counting import Number, number
+from schedules.space.estimate.cpu.facts import AccessFacts, BlockFacts
 from schedules.space.holes import Columns
 
-Number = Any  # a float, or a column of them
 ADD_CYCLES = 4.5  # until a sum can be added to
 WINDOW = 270.0  # operations that are under way at a time
 TILES = 8.0  # of which so many at most
@@ -41,14 +39,8 @@ EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does 
 HIDDEN = 0.7  # of the time until memory answers, where it was asked ahead, or of all that it takes meanwhile
 
 
-def number(e: Expr, env: Columns) -> Number:
-    """An expression's value as floating point."""
-    value = E.evaluate(e, env, env.known)
-    return value.astype(np.float64) if hasattr(value, "astype") else np.float64(value)
-
-
 @dataclass(frozen=True, slots=True)
-class Machine:
+class CpuRates:
     """Sizes and rates of a target that the estimates need, in bytes and cycles of one core."""
 
     vector: float
@@ -61,9 +53,9 @@ class Machine:
     rates: tuple[float, ...] = microarchitecture.RATES
 
     @staticmethod
-    def of(target: Target) -> Machine:
+    def of(target: Target) -> CpuRates:
         vector = float(target.limit("vector_bytes", 16))
-        return Machine(
+        return CpuRates(
             vector,
             float(target.limit("vector_registers", 16)),
             float(target.limit("l1_bytes", 32 << 10)),
@@ -139,7 +131,7 @@ class Tile:
     shuffles: Number
 
 
-def register_tile(b: BlockFacts, env: Columns, m: Machine) -> Tile:
+def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> Tile:
     """Accumulators stay, the other operands stream through (Goto & van de Geijn, 2008)."""
     lanes, unrolled, taps = number(b.lanes, env), number(b.unrolled, env), number(b.taps, env)
     per = m.vector / b.item
@@ -206,7 +198,7 @@ def _registers(lanes: Number, per: float) -> Number:
     return lanes // per + sum(rest // (1 << bit) % 2 for bit in range(int(per).bit_length() - 1))
 
 
-def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
+def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
     t = register_tile(b, env, m)
     lanes, unrolled, tile_vectors, spills = t.lanes, t.unrolled, t.vectors, t.spills
@@ -302,7 +294,7 @@ def measure(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
 
 
 def _beyond(
-    a: AccessFacts, streams: Number, lanes: Number, unrolled: Number, env: Columns, m: Machine
+    a: AccessFacts, streams: Number, lanes: Number, unrolled: Number, env: Columns, m: CpuRates
 ) -> list[Number]:
     """Bytes that an access brings from beyond the first cache, the second and the third, by the bytes touched
     since they were used last. What is written through the caches is fetched first; what is streamed goes to
@@ -323,7 +315,7 @@ def _beyond(
     return out
 
 
-def _levels(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
+def _levels(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     """The largest inner part of the loops whose lines fit the first cache, and the second: its bytes, and how
     many of them lie side by side. Prefetching follows long runs; whole rows are written as one."""
     lines: list[Number] = [np.zeros(()), np.zeros(())]
@@ -343,7 +335,7 @@ def _levels(b: BlockFacts, env: Columns, m: Machine) -> dict[str, Number]:
     }
 
 
-def _again(b: BlockFacts, env: Columns, m: Machine) -> tuple[list[Number], Number]:
+def _again(b: BlockFacts, env: Columns, m: CpuRates) -> tuple[list[Number], Number]:
     """Bytes that are brought again from beyond each cache because it cannot hold what is touched until they
     are used again; and how many times over memory is read for that. A cache holds what the largest inner part
     of the loops touches that fits; of the next larger one nothing is left (the reuse distance of Wolf & Lam,
@@ -387,7 +379,7 @@ def _run_length(a: AccessFacts, env: Columns) -> Number:
     return np.maximum(length, LINE / a.item)  # what else is in a line is used soon
 
 
-def _conflicts(b: BlockFacts, env: Columns, m: Machine, steps: Number) -> tuple[Number, Number, Number]:
+def _conflicts(b: BlockFacts, env: Columns, m: CpuRates, steps: Number) -> tuple[Number, Number, Number]:
     """How many times over the steps of a reduction, or the rows of a tile, fill the ways of the cache sets
     that they fall into, in the first and the second cache, and the cycles that a register tile loses where
     they do. Steps a power of two apart share few sets, so that nothing stays to be used again: the rest of a

@@ -15,7 +15,8 @@ from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.ir.nest import vars_bound, writers
 from schedules.primitives.base import as_expr
-from schedules.space.rules.copies import schedule_copy, schedule_packing
+from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
+from schedules.space.rules.cpu.prefetching import prefetch_tiles
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -27,7 +28,6 @@ from schedules.space.rules.patterns import (
     unit_stride_vars,
     vector_axis,
 )
-from schedules.space.rules.prefetching import prefetch_tiles
 from schedules.space.sketching import Draft, extent
 
 MAX_ROWS = 16

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collected_later() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Without garbage collection meanwhile; a decorator too. Collecting goes on afterwards if it was on."""
     on = gc.isenabled()
     gc.disable()

@@ -15,10 +15,10 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir import Block, Loop, blocks
 from schedules.ir.nest import apart, bound, reads, vars_bound
-from schedules.space.facts import arithmetic
+from schedules.space.estimate.counting import arithmetic
+from schedules.space.rules.cpu.prefetching import prefetch_rows
+from schedules.space.rules.cpu.streaming import beyond_caches
 from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
-from schedules.space.rules.prefetching import prefetch_rows
-from schedules.space.rules.streaming import beyond_caches
 from schedules.space.sketching import Draft, extent, innermost
 
 LONG_REDUCTION = 1 << 15

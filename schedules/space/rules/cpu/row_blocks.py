@@ -13,7 +13,20 @@ from schedules.expr import Const, Hole
 from schedules.ir import Block, Nest
 from schedules.ir.nest import vars_bound
 from schedules.primitives.base import as_expr
-from schedules.space.rules.copies import schedule_packing
+from schedules.space.rules.cpu.copies import schedule_packing
+from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
+from schedules.space.rules.cpu.rows import (
+    compute_stages_at,
+    reduce_row,
+    row_rank,
+    vectorize_last,
+)
+from schedules.space.rules.cpu.tiling import (
+    lane_widths,
+    pack_operand,
+    packed_read,
+    reduction_steps,
+)
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -22,19 +35,6 @@ from schedules.space.rules.patterns import (
     operands,
     spatial,
     vector_axis,
-)
-from schedules.space.rules.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
-from schedules.space.rules.rows import (
-    compute_stages_at,
-    reduce_row,
-    row_rank,
-    vectorize_last,
-)
-from schedules.space.rules.tiling import (
-    lane_widths,
-    pack_operand,
-    packed_read,
-    reduction_steps,
 )
 from schedules.space.sketching import Draft, extent
 

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 from schedules.ir import Block
 from schedules.ir.nest import loops_of, reads, writers
-from schedules.space.rules.dot_products import dot_product_axes, schedule_dot_products
-from schedules.space.rules.elementwise import schedule_elementwise
+from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
+from schedules.space.rules.cpu.elementwise import schedule_elementwise
+from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
+from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
+from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
+from schedules.space.rules.cpu.streaming import stream_outputs
+from schedules.space.rules.cpu.tiling import schedule_tiled
 from schedules.space.rules.inline import inline_stages
-from schedules.space.rules.patterns import is_map, is_row_reduction, reads_identity, sole_reader
-from schedules.space.rules.row_blocks import is_product, schedule_row_blocks
-from schedules.space.rules.row_parts import rows_outgrow_cache
-from schedules.space.rules.rows import schedule_rows, split_long_reduction
-from schedules.space.rules.streaming import stream_outputs
-from schedules.space.rules.tiling import schedule_tiled
+from schedules.space.rules.patterns import (
+    is_map,
+    is_row_reduction,
+    reads_identity,
+    reduction_length,
+    sole_reader,
+)
 from schedules.space.sketching import Draft
+
+SHORT_REDUCTION = 64  # steps
 
 
 def apply_rules(d: Draft) -> None:
     """Draw a whole sketch."""
-    inline_stages(d)
+    inline_stages(d, _inline_padding, costly_in_tiles=False)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
             split_long_reduction(d, name)
     while (last := _last_unscheduled(d)) is not None:
         _schedule_group(d, last)
     stream_outputs(d)
+
+
+def _inline_padding(d: Draft, padding: Block, reducing: list[Block]) -> bool:
+    """Kept means that the tiling rule places the copy. A guard costs at every step: it is worth a try where
+    all reductions are short."""
+    short = all(reduction_length(u) <= SHORT_REDUCTION for u in reducing)
+    return d.choose(padding.name, ("copy", "inline") if short else ("copy",)) == "inline"
 
 
 def _schedule_group(d: Draft, name: str) -> None:

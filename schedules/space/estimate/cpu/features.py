@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from schedules.space.facts import BlockFacts
+from schedules.space.estimate.counting import Number
+from schedules.space.estimate.cpu.facts import BlockFacts
+from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, CpuRates, measure
+from schedules.space.estimate.hottest import Hottest
+from schedules.space.estimate.recording import Compiler
 from schedules.space.holes import Columns
-from schedules.space.hottest import Hottest
-from schedules.space.quantities import FEATURES_PER_BLOCK, Machine, Number, measure
-from schedules.space.recording import Compiler
 
 GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
 HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
@@ -33,7 +34,7 @@ class Features:
         self,
         facts: tuple[BlockFacts, ...],
         holes: Sequence[str],
-        machine: Machine,
+        machine: CpuRates,
         compiler: Compiler | None = None,
     ) -> None:
         self._blocks, self._special = len(facts), sum(b.special for b in facts)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from schedules.space.estimate.counting import Number
+from schedules.space.estimate.recording import Compiler, Program
 from schedules.space.holes import Columns
-from schedules.space.quantities import Number
-from schedules.space.recording import Compiler, Program
 
 Measured = Sequence[Mapping[str, Number]]
 

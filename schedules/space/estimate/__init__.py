@@ -1,0 +1,1 @@
+"""Estimates: static limits and features of candidates, for CPUs and for GPUs."""

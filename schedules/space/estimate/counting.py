@@ -1,0 +1,35 @@
+"""Counting: operations of a block, and expressions as numbers or as columns of them."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.expr import Const, Expr
+from schedules.ir import Block
+from schedules.space.holes import Columns
+
+Number = Any  # a float, or a column of them
+
+
+def number(e: Expr, env: Columns) -> Number:
+    """An expression's value as floating point."""
+    value = E.evaluate(e, env, env.known)
+    return value.astype(np.float64) if hasattr(value, "astype") else np.float64(value)
+
+
+def product(xs: list[Expr]) -> Expr:
+    """All of them multiplied."""
+    return reduce(mul, xs) if xs else Const(1)
+
+
+def arithmetic(b: Block) -> tuple[int, int]:
+    """Operations of one instance: floating-point ones, a reduction's own included, and special functions."""
+    ops = [x for v in b.values for x in E.walk(v)]
+    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
+    special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)
+    return flops + len(b.writes) * (b.reducer is not None), special

@@ -1,0 +1,211 @@
+"""Facts of kernels: `analyse` reads a nest once and keeps expressions over its holes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from schedules import affine
+from schedules import expr as E
+from schedules.dtypes import ITEMSIZE
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
+from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
+from schedules.ir.regions import footprint, span
+from schedules.primitives.base import as_expr
+from schedules.space.estimate.counting import arithmetic, product
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFacts:
+    """One read or write of a block: bytes an element, the memory it goes to, whether neighbouring threads use
+    neighbouring elements, how often a thread uses what it has once in a register, and how many elements that
+    it uses lie side by side."""
+
+    item: int
+    scope: str
+    side_by_side: bool
+    reuse: Expr
+    adjacent: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one block of the nest does in a kernel. ``waits``: how often a thread waits for what it reads of
+    global memory; ``ahead``: 1 where that was asked for a turn before."""
+
+    instances: Expr
+    waits: Expr
+    fetches: bool
+    ahead: Expr
+    unrolled: Expr
+    lanes: Expr
+    flops: int
+    special: int
+    accesses: tuple[AccessFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """One kernel: the bytes of the arrays that it uses, and of what one block uses of them; the shape of its
+    grid, how many blocks are to share a processor, what a block keeps on the chip, and its work."""
+
+    array_bytes: Expr
+    block_bytes: Expr
+    blocks: Expr
+    min_blocks: Expr
+    threads: tuple[Expr, ...]  # by axis
+    shared_bytes: Expr
+    local_bytes: Expr  # of a thread
+    work: tuple[Work, ...]
+
+
+def analyse(nest: Nest) -> tuple[KernelFacts, ...]:
+    """Facts of every kernel, as expressions over the holes that the nest still has."""
+    return tuple(_kernel(nest, s) for s in in_order(nest.body))
+
+
+def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
+    grid = product([x.extent for x in walk(s) if bound_to(x, "blockIdx")])
+    threads: dict[str, Expr] = {}
+    for x in walk(s):
+        if bound_to(x, "threadIdx"):
+            threads[x.kind] = E.maximum(threads.get(x.kind, Const(1)), x.extent)
+    inside = {b.name for b in blocks(s)}
+    shared: Expr = Const(0)
+    local: Expr = Const(0)
+    arrays: Expr = Const(0)
+    parts: Expr = Const(0)
+    used = {w.buffer for b in blocks(s) for w in b.writes} | {x.buffer for b in blocks(s) for x in reads(b)}
+    for buffer in nest.buffers:
+        made = [b for b in writers(nest, buffer.name) if b.name in inside]
+        if buffer.name in used and buffer.scope == "global":
+            arrays = arrays + _used(nest, s, buffer.name, True) * ITEMSIZE[buffer.dtype]
+            parts = parts + _used(nest, s, buffer.name, False) * ITEMSIZE[buffer.dtype]
+        if buffer.name in nest.params or not made:
+            continue
+        if buffer.scope == "shared":
+            shared = shared + _region(nest, s, buffer.name) * ITEMSIZE[buffer.dtype]
+            local = local + _fetched(s, made[0]) * ITEMSIZE[buffer.dtype] * _ahead(s, made[0])
+        elif buffer.scope == "local":
+            local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype]
+    work = tuple(_work(s, b, nest) for b in blocks(s))
+    return KernelFacts(arrays, parts, grid, _min_blocks(s), tuple(threads.values()), shared, local, work)
+
+
+def _min_blocks(s: Stmt) -> Expr:
+    hint = _hint((x for x in walk(s) if isinstance(x, Loop) and bound_to(x, "blockIdx")), "min_blocks")
+    return Const(1) if hint is None else hint
+
+
+def _hint(where: Iterable[Loop | Block], key: str) -> Expr | None:
+    """What the first of these says that has such a hint; None where none has."""
+    return next((as_expr(v) for x in where for k, v in x.annotations if k == key), None)
+
+
+def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
+    """Elements of a global buffer that a kernel uses, or one block of it."""
+    loops = [x for x in walk(s) if isinstance(x, Loop)]
+    inner = {x.var: x.extent for x in loops if by_all or not bound_to(x, "blockIdx")}
+    places = [at for b in blocks(s) for at in accesses(b, name)]
+    return product([n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=True)])
+
+
+def _region(nest: Nest, s: Stmt, name: str) -> Expr:
+    """Elements of a shared buffer between whose first and last use nothing else is needed of it."""
+    users = [*writers(nest, name), *readers(nest, name)]
+    paths = [path_to(s, lambda x, u=u: x is u) or () for u in users]  # type: ignore[misc]
+    common = 0
+    while all(len(p) > common for p in paths) and len({id(p[common]) for p in paths}) == 1:
+        common += 1
+    inner = {x.var: x.extent for p in paths for x in p[common:] if isinstance(x, Loop)}
+    places = [at for u in users for at in accesses(u, name)]
+    shape = nest.buffer(name).shape
+    spans = [n for _, n in footprint(places, inner, shape, clip=False)]
+    for d, size in enumerate(shape):
+        if spans[d] == size:  # nothing could be told, but lowering may: what loops overrun counts then
+            told = [s for s in (span(at[d], inner) for at in places) if s is not None]
+            spans[d] = functools.reduce(E.maximum, [n for _, n in told], size)
+    pad = _hint(writers(nest, name), "pad")
+    return product([*spans[:-1], spans[-1] + pad] if pad is not None and spans else spans)
+
+
+def _ahead(s: Stmt, b: Block) -> Expr:
+    """1 where a loop around the block asks for what it writes to be loaded ahead, into registers."""
+    path = path_to(s, lambda x: x is b) or ()
+    hint = _hint((x for x in path if isinstance(x, Loop)), "prefetch")
+    return Const(0) if hint is None else hint
+
+
+def _fetched(s: Stmt, b: Block) -> Expr:
+    """Elements that one thread writes of what a block does, in a turn of the loop that is to be ahead."""
+    path = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
+    ahead = [n for n, x in enumerate(path, 1) if any(k == "prefetch" for k, _ in x.annotations)]
+    inner = path[max(ahead, default=0) :]
+    return product([x.extent for x in inner if not x.kind.startswith(("blockIdx", "threadIdx"))])
+
+
+def _own(s: Stmt, b: Block) -> Expr:
+    """Elements that one thread keeps of what a block writes."""
+    path = path_to(s, lambda x: x is b) or ()
+    spatial = vars_bound(b, "spatial")
+    return product(
+        [
+            x.extent
+            for x in path
+            if isinstance(x, Loop) and x.var in spatial and not x.kind.startswith(("blockIdx", "threadIdx"))
+        ]
+    )
+
+
+def _work(s: Stmt, b: Block, nest: Nest) -> Work:
+    loops = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
+    thread = next((x.var for x in loops if x.kind == "threadIdx.x"), "")
+    flops, special = arithmetic(b)
+    own = {w.buffer for w in b.writes}
+    places = [(w.buffer, w.indices) for w in b.writes]
+    places += [(x.buffer, x.indices) for x in reads(b) if x.buffer not in own]
+    unrolled = [x for x in loops if x.kind in ("unroll", "vectorize")]
+
+    def reuse(ix: tuple[Expr, ...]) -> Expr:
+        used = frozenset().union(*(E.variables(bound(b, i)) for i in ix)) if ix else frozenset()
+        return product([x.extent for x in unrolled if x.var not in used])
+
+    def adjacent(name: str, ix: tuple[Expr, ...]) -> Expr:
+        steps = affine.linear(bound(b, ix[-1]))[0] if ix else {}
+        near = product([x.extent for x in unrolled if steps.get(Var(x.var)) == Const(1)])
+        pad = _hint(writers(nest, name), "pad")
+        return near if pad is None else E.minimum(near, 4 - pad % 4)
+
+    found = tuple(
+        AccessFacts(
+            ITEMSIZE[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix),
+            adjacent(name, ix),
+        )
+        for name, ix in places
+    )  # fmt: skip
+    far = any(nest.buffer(x.buffer).scope == "global" for x in reads(b) if x.buffer not in own)
+    return Work(
+        product([x.extent for x in loops]),
+        product([x.extent for x in loops if x.kind == "serial"]) if far else Const(0),
+        any(nest.buffer(w.buffer).scope == "shared" for w in b.writes),
+        _ahead(s, b),
+        product([x.extent for x in unrolled]),
+        product([x.extent for x in loops if x.kind == "vectorize"]),
+        flops,
+        special,
+        found,
+    )
+
+
+def _beside(b: Block, indices: tuple[Expr, ...], thread: str) -> bool:
+    """Whether the last index moves with the thread, and no other one alone does."""
+    if not indices or not thread:
+        return True
+    last = bound(b, indices[-1])
+    terms, _ = affine.linear(last)
+    inner = [a for a, c in terms.items() if thread in E.variables(a)]
+    if not inner:
+        return not any(thread in E.variables(bound(b, i)) for i in indices[:-1])
+    return any(a == Var(thread) or (isinstance(a, E.Binary) and a.op == "%") for a in inner)

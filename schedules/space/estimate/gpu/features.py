@@ -1,0 +1,111 @@
+"""Features of candidates for GPUs: quantities of their slowest kernels one by one, and sums over all.
+
+The estimate is the longer of what memory takes, and of cycles in which blocks compute and wait
+(docs/adr/0033)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.space.estimate.counting import Number, number
+from schedules.space.estimate.gpu.facts import KernelFacts
+from schedules.space.estimate.gpu.limits import filled, shape
+from schedules.space.estimate.gpu.rates import WARP, GpuRates
+from schedules.space.estimate.hottest import Hottest
+from schedules.space.estimate.recording import Compiler
+from schedules.space.holes import Columns
+
+LAUNCH_S = 3e-6
+BEGIN = 200.0  # cycles in which a processor begins one block
+LATENCY = 1500.0  # cycles until what is asked for of global memory has come, and a barrier
+TURN = 60.0  # of them that no other block makes up for
+AHEAD = 0.1  # of that is left where it was asked for a turn before
+FLOWING = 0.05  # where no barrier has threads wait: what next turns need comes meanwhile
+FIRST_CACHE = 128 << 10  # bytes
+CACHED = 1.5  # times the bandwidth of memory is the second cache's
+
+FEATURES_PER_KERNEL = (
+    "blocks", "threads", "waves", "occupancy", "shared_bytes", "registers", "flops", "special", "far_bytes",
+    "scattered_bytes", "near_loads", "unrolled", "waits", "cycles", "lanes", "intensity", "warp_use", "est_s",
+)  # fmt: skip
+HOT_KERNELS = 2
+FEATURE_NAMES = (
+    *(f"kernel{n}.{f}" for n in range(HOT_KERNELS) for f in FEATURES_PER_KERNEL),
+    "kernels",
+    "est_time_s",
+)
+
+
+def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
+    x = shape(k, env, m)
+    flops = special = far = scattered = near = loads = unrolled = waits = np.zeros(())
+    lanes = np.ones(())
+    for w in k.work:
+        n = number(w.instances, env)
+        flops, special = flops + n * w.flops, special + n * w.special
+        unrolled = np.maximum(unrolled, number(w.unrolled, env))
+        lanes = np.maximum(lanes, number(w.lanes, env))
+        left = np.where(number(w.ahead, env) == 1, AHEAD, 1.0 if w.fetches else FLOWING)
+        waits = waits + number(w.waits, env) * left
+        for a in w.accesses:
+            times = n / number(a.reuse, env)
+            if a.scope == "shared":
+                wide = np.clip(number(a.adjacent, env), 1.0, 4.0)
+                near = near + times * np.where(wide >= 4, 0.4, np.where(wide >= 2, 0.6, 1.0))
+                loads = loads + times / wide
+            elif a.scope == "global":
+                single = times / np.clip(number(w.lanes, env), 1.0, 4.0)
+                near, loads = near + single, loads + single
+                far = far + times * a.item
+                scattered = scattered + times * a.item * (not a.side_by_side)
+    waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
+    share = filled(x.threads, x.resident, m)
+    busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
+    warp_use = x.threads / (np.ceil(x.threads / WARP) * WARP)
+    hidden = np.clip(share * 8.0, 1e-3, 1.0)  # an eighth of the threads hides most of what arithmetic takes
+    # of a block that has a processor for itself; those beside it compute while it waits
+    issue = np.maximum((flops / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
+    cycles = issue / x.blocks / warp_use
+    together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
+    wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * waits
+    wave = np.maximum(wave, together * BEGIN)
+    part = number(k.block_bytes, env)  # where the first cache holds that, a block reads it there again
+    anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
+    memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
+    seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
+    return {
+        "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": share,
+        "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
+        "far_bytes": far, "scattered_bytes": scattered, "near_loads": near, "unrolled": unrolled,
+        "waits": waits, "cycles": wave, "lanes": lanes, "intensity": flops / np.maximum(far, 1.0),
+        "warp_use": warp_use, "est_s": seconds,
+    }  # fmt: skip
+
+
+class Features:
+    """The features of what has these facts, with these holes: of the slowest kernels by the estimate one by
+    one, and of all together; ``compiler`` as of `Program`."""
+
+    def __init__(
+        self,
+        facts: tuple[KernelFacts, ...],
+        holes: Sequence[str],
+        machine: GpuRates,
+        compiler: Compiler | None = None,
+    ) -> None:
+        self._kernels = len(facts)
+
+        def kernels(env: Columns) -> list[dict[str, Number]]:
+            return [measure(k, env, machine) for k in facts]
+
+        self._hottest = Hottest(holes, kernels, FEATURES_PER_KERNEL, "est_s", compiler=compiler)
+
+    def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""
+        out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
+        sums = self._hottest(rows, out[:, :-2])
+        out[:, -2], out[:, -1] = self._kernels, sums["est_s"]
+        return out

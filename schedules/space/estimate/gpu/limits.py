@@ -1,0 +1,72 @@
+"""Limits of a GPU, so that no infeasible candidate reaches a compiler: threads of a block, shared memory,
+registers, the size of unrolled code. How many blocks a processor holds at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedules.space.estimate.counting import Number, number
+from schedules.space.estimate.gpu.facts import KernelFacts
+from schedules.space.estimate.gpu.rates import WARP, GpuRates
+from schedules.space.holes import Columns
+
+SPARE_REGISTERS = 28  # indices, pointers, operands on their way: as few as must be
+USED, TAKEN_REGISTERS = 1.2, 36  # what compilers take, for each that arrays need, and beside those
+MOST_UNROLLED = 4096  # statements of one body
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    threads: Number
+    shared: Number
+    registers: Number
+    blocks: Number
+    resident: Number  # blocks of an SM at a time
+    fits: Number  # whether as many are as shall be
+
+
+def shape(k: KernelFacts, env: Columns, m: GpuRates) -> Shape:
+    threads = np.ones(())
+    for x in k.threads:
+        threads = threads * number(x, env)
+    shared = number(k.shared_bytes, env)
+    held = number(k.local_bytes, env) / 4
+    together = number(k.min_blocks, env)
+    # as many as leave room for so many blocks: the compiler keeps to that
+    most = np.floor(m.registers / (np.ceil(threads / WARP) * WARP * together))
+    resident = _resident(threads, shared, np.minimum(most, held * USED + TAKEN_REGISTERS), m)
+    registers = np.ceil(held) + SPARE_REGISTERS
+    fits = (registers <= most) & (resident >= together)
+    return Shape(threads, shared, registers, number(k.blocks, env), resident, fits)
+
+
+def _resident(threads: Number, shared: Number, registers: Number, m: GpuRates) -> Number:
+    """Blocks that a processor holds at a time."""
+    warps = np.ceil(threads / WARP)
+    resident = np.minimum(m.sm_blocks, np.floor(m.sm_threads / (warps * WARP)))
+    resident = np.minimum(resident, np.floor(m.sm_shared / np.maximum(shared, 1.0)))
+    return np.minimum(resident, np.floor(m.registers / (np.minimum(registers, 255.0) * warps * WARP)))
+
+
+def occupancy(threads: Number, shared: Number, registers: Number, m: GpuRates) -> Number:
+    """The share of the threads that a processor can hold which blocks of so many threads, shared bytes and
+    registers a thread fill, or a column of that."""
+    return filled(threads, _resident(threads, shared, registers, m), m)
+
+
+def filled(threads: Number, resident: Number, m: GpuRates) -> Number:
+    return np.minimum(1.0, resident * np.ceil(threads / WARP) * WARP / m.sm_threads)
+
+
+def within(facts: tuple[KernelFacts, ...], env: Columns, m: GpuRates) -> Number:
+    """Whether a candidate keeps the limits of the target, or a column of that."""
+    ok: Number = np.True_
+    for k in facts:
+        x = shape(k, env, m)
+        ok = ok & (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
+        ok = ok & (x.registers <= m.thread_registers) & (x.blocks < 2**31) & x.fits
+        for w in k.work:
+            ok = ok & (number(w.unrolled, env) <= MOST_UNROLLED)
+    return ok

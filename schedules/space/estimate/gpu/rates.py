@@ -1,0 +1,39 @@
+"""Limits and rates of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules.model import Target
+
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRates:
+    """Limits and rates of a GPU, from `Target.limits`."""
+
+    sms: float
+    threads: float  # of a block at most
+    sm_threads: float
+    sm_blocks: float
+    shared: float  # bytes, of a block at most
+    sm_shared: float
+    registers: float  # 32 bits each, of a block and of an SM
+    thread_registers: float
+    fma: float  # a cycle and SM, float32
+    clock: float  # Hz
+    bandwidth: float  # bytes a second
+
+    @staticmethod
+    def of(target: Target) -> GpuRates:
+        def limit(name: str, default: int) -> float:
+            return float(target.limit(name, default))
+
+        shared = limit("shared_bytes", 48 << 10)
+        return GpuRates(
+            limit("sms", 108), limit("block_threads", 1024), limit("sm_threads", 2048),
+            limit("sm_blocks", 32), shared, max(shared, limit("sm_shared_bytes", 164 << 10)),
+            limit("registers", 65536), limit("thread_registers", 255), limit("fma", 64),
+            1e6 * limit("clock_mhz", 1400), 1e9 * limit("bandwidth_gbs", 1500),
+        )  # fmt: skip
