@@ -3,8 +3,8 @@
     python benchmarks/registers.py [--target h100] [--candidates 120] [--out FILE]
 
 Random candidates of a few tasks are compiled. What the compiler tells of 16, 32 and 64 of them corrects what
-the space counts (`cost_model/compiled.py`), which is compared with what it tells of the others: the rank
-correlation, and the mean error in doublings, of registers needed (given and spilled), over a few draws.
+the space counts (`cost_model/register_model.py`), which is compared with what it tells of the others: the
+rank correlation, and the mean error in doublings, of registers needed (given and spilled), over a few draws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autotune.building.from_trace import build_object
 from autotune.building.grid_code import GridCode
 from autotune.devices.protocol import facts
 from autotune.search.evolutionary import model_features, model_matrix
-from cost_model.compiled import WORD, Compiled
+from cost_model.register_model import WORD, RegisterModel
 from schedules import ops
 from schedules.model import Target
 from schedules.space import derive
@@ -63,7 +63,7 @@ def judged(
         scores = []
         for draw in range(DRAWS):
             order = np.random.default_rng(draw).permutation(len(found))
-            model, others = Compiled(names, machine), order[LEARNT[-1] :]
+            model, others = RegisterModel(names, machine), order[LEARNT[-1] :]
             model.learn(features[order[:count]], [found[i] for i in order[:count]])
             columns = model.columns(features[others]).astype(np.float64)
             guess = columns[:, 0] + columns[:, 1] / WORD

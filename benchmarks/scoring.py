@@ -23,7 +23,7 @@ from autotune.search.columns import compile_columns
 from autotune.search.evolutionary import model_features, model_matrix
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel
-from cost_model.survey import survey
+from cost_model.draft_then_verify import draft_then_verify
 from cost_model.xgb import XGBModel
 from schedules import ops
 from schedules.space.base import Rows
@@ -87,8 +87,8 @@ def speeds(space: DerivedSpace, rows: int, size: int) -> dict[str, float]:
         "limits": cpu_s(lambda: [space.valid(s, r) for s, r in work]),
         "features": cpu_s(lambda: [model_matrix(space, s, r) for s, r in work]),
         "analytic": cpu_s(lambda: [AnalyticModel(names).predict(m) for m in matrices]),
-        "prior": 0.0 if prior is None else cpu_s(lambda: [survey(prior, m) for m in matrices]),
-        "own": cpu_s(lambda: [survey(own, m) for m in matrices]),
+        "prior": 0.0 if prior is None else cpu_s(lambda: [draft_then_verify(prior, m) for m in matrices]),
+        "own": cpu_s(lambda: [draft_then_verify(own, m) for m in matrices]),
     }
     us = {k: 1e6 * v / n for k, v in parts.items()}
     first = us["features"] + (us["analytic"] if prior is None else us["prior"])

@@ -21,7 +21,7 @@ from schedules import ops, te
 from schedules.expr import Const, Load, Var, variables
 from schedules.ir import Buffer, Guard, Loop, LoweredFunc, Seq, Stmt, Store, interp, seq, walk
 from schedules.microarchitecture import third_cache_bytes
-from schedules.passes.begin_with_lines import begin_with_lines
+from schedules.passes.align_streamed_tiles import align_streamed_tiles
 from schedules.passes.lower import lower
 from schedules.passes.simplify import simplify
 from schedules.schedule import Schedule
@@ -107,10 +107,10 @@ def test_what_is_written_in_several_places_stays_where_it_is() -> None:
 
     y = Buffer("y", (Const(4), Const(64)), "float32")
     one = Loop("j", Const(4), half(0))
-    assert begin_with_lines(one, (y,), ("y",)) != one
+    assert align_streamed_tiles(one, (y,), ("y",)) != one
     for both in ((half(0), half(32)), (half(0, 48), half(16)), (half(0, 32), half(16, 32))):
         s = Loop("j", Const(4), Seq(both))
-        assert begin_with_lines(s, (y,), ("y",)) == s
+        assert align_streamed_tiles(s, (y,), ("y",)) == s
     # so with tails of their own
     func = lower(transposed(40, 56, dtype="float64", tail="guard").nest)
     assert func.streamed == ("y",)
@@ -180,7 +180,7 @@ def test_what_is_read_has_to_be_there_for_the_next_tile(
 ) -> None:
     y, e = (Buffer(name, (Const(n),), "float32") for name, n in (("y", 128), ("e", 144)))
     s = rewritten(tuple(order), tuple(loops))
-    moved = begin_with_lines(s, (y,), ("y",))
+    moved = align_streamed_tiles(s, (y,), ("y",))
     assert (moved != s) == moves
 
     def run(program: Stmt) -> np.ndarray:
@@ -194,12 +194,12 @@ def test_what_is_read_has_to_be_there_for_the_next_tile(
 def test_tiles_with_gaps_stay_where_they_are() -> None:
     s = rewritten(("y",), ((2, 1), (4, 32)), lanes=2)
     y = Buffer("y", (Const(128),), "float32")
-    assert begin_with_lines(s, (y,), ("y",)) == s
+    assert align_streamed_tiles(s, (y,), ("y",)) == s
     # a diagonal: further along one axis is another element along the other
     y = Buffer("y", (Const(16), Const(80)), "float32")
     store = Store("y", (Var("i"), Var("t") * 16 + Var("i")), Const(1.0))
     s = Loop("t", Const(4), Loop("i", Const(16), store, "vectorize"))
-    assert begin_with_lines(s, (y,), ("y",)) == s
+    assert align_streamed_tiles(s, (y,), ("y",)) == s
 
 
 def test_what_was_computed_for_a_tile_stays_with_it() -> None:

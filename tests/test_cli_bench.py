@@ -231,7 +231,7 @@ def test_must_beat_decides_the_status(
     db = tmp_path / "t.db"
     fill(db, [("add", {"n": 64}, 1e-4)])
     fixed = Comparison({"autotune": [1.0], "numpy": [factor]}, [0.5])
-    monkeypatch.setattr("autotune.bench.compare", lambda *a, **k: fixed)
+    monkeypatch.setattr("autotune.compare.bench.compare", lambda *a, **k: fixed)
     ran = run("bench", "add", "--shape", "n=64", "--threads", "1", "--must-beat", "numpy", "--db", db)
     assert ran.status == status and "2.00 times as fast as" in ran.out
 
@@ -251,7 +251,7 @@ def test_rounds_that_differ_are_said_to(
     db = tmp_path / "t.db"
     fill(db, [("add", {"n": 64}, 1e-4)])
     fixed = Comparison({"autotune": [1.0] * 5, "numpy": peer_s}, [0.5] * 5)
-    monkeypatch.setattr("autotune.bench.compare", lambda *a, **k: fixed)
+    monkeypatch.setattr("autotune.compare.bench.compare", lambda *a, **k: fixed)
     command = ("bench", "add", "--shape", "n=64", "--threads", "1", "--db", db)
     text = run(*command).out
     assert "5 rounds" in text
@@ -288,7 +288,7 @@ def test_a_suite_counts_every_group_once(tmp_path: Path, monkeypatch: pytest.Mon
     fill(db, [("add", {"n": 64}, 1e-4), ("add", {"n": 65}, 1e-4), ("capsule_conv2d", capsule, 1e-4)])
     factors = iter([8.0, 2.0, 1.0])
     monkeypatch.setattr(
-        "autotune.bench.compare",
+        "autotune.compare.bench.compare",
         lambda *a, **k: Comparison({"autotune": [1.0], "numpy": [next(factors)]}, [0.5]),
     )
     ran = run("bench", "--suite", file, "--threads", "1", "--db", db, "--json")

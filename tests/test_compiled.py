@@ -21,7 +21,7 @@ from autotune.search.base import Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import create
 from autotune.tuning import resume, tuner
-from cost_model.compiled import LEAST, NAMES, Compiled
+from cost_model.register_model import LEAST, NAMES, RegisterModel
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Trace, Workload
@@ -72,7 +72,7 @@ def compiler(features: np.ndarray) -> list[dict[str, int]]:
 def foretold(learnt: int) -> tuple[np.ndarray, np.ndarray]:
     """Columns of the last hundred, foretold from what is told of so many others, and the truth."""
     features, _ = candidates()
-    model = Compiled(model_features(product()), GpuRates.of(H100))
+    model = RegisterModel(model_features(product()), GpuRates.of(H100))
     model.learn(features[:learnt], compiler(features[:learnt]))
     truth = [[t["registers"], t["spill_bytes"], t["shared_bytes"]] for t in compiler(features[-100:])]
     return model.columns(features[-100:]), np.array(truth)
@@ -108,7 +108,7 @@ def test_what_makes_no_sense_is_left_out() -> None:
     features, _ = candidates()
     names, m = model_features(product()), GpuRates.of(H100)
     told: list[Any] = compiler(features[:20])
-    sound, odd = Compiled(names, m), Compiled(names, m)
+    sound, odd = RegisterModel(names, m), RegisterModel(names, m)
     sound.learn(features[:20], told)
     wrong = [("registers", 0), ("registers", -3), ("spill_bytes", 1 << 40), ("shared_bytes", float("nan"))]
     nonsense = [None, {}, {"registers": "many"}, *({**told[0], k: v} for k, v in wrong)]
@@ -183,7 +183,7 @@ def test_registers_of_nvrtc_are_foretold() -> None:
     for c in found[:count]:
         obj = build_object(space.dag, space.trace(c.sketch, np.array(c.row)), H100)
         told.append(facts(GridCode.from_bytes(obj)))
-    model = Compiled(model_features(space), GpuRates.of(H100))
+    model = RegisterModel(model_features(space), GpuRates.of(H100))
     truth = np.array([t["registers"] for t in told[40:]])
     before = model.columns(features[40:count])[:, 0]
     model.learn(features[:40], told[:40])

@@ -16,9 +16,9 @@ from cost_model import metrics
 from cost_model.analytic import AnalyticModel
 from cost_model.base import CostModelError, relative_throughput
 from cost_model.dataset import Dataset, concatenate
+from cost_model.draft_then_verify import BELOW, LEAST, VERIFIED, draft_then_verify
 from cost_model.metrics import pairwise_accuracy
 from cost_model.models import MODELS, create
-from cost_model.survey import BELOW, LEAST, VERIFIED, survey
 from cost_model.xgb import LARGEST, XGBModel
 
 NAMES = ("est_time_s", "a", "b", "c")
@@ -240,7 +240,7 @@ class Halting:
 def test_a_survey_asks_the_whole_model_only_about_the_best_of_its_draft() -> None:
     x = np.random.default_rng(0).random((3200, 2)).astype(np.float32)
     model = Halting()
-    scores = survey(model, x)
+    scores = draft_then_verify(model, x)
     whole = scores >= 0
     assert model.asked == whole.sum() == 3200 * VERIFIED and (x[whole, 0] > 0.5).all()
     assert np.array_equal(scores[whole], x[whole, 0])
@@ -249,10 +249,10 @@ def test_a_survey_asks_the_whole_model_only_about_the_best_of_its_draft() -> Non
 
 def test_a_survey_of_few_candidates_or_without_a_draft_is_the_model() -> None:
     x = np.random.default_rng(0).random((LEAST, 2)).astype(np.float32)
-    assert np.array_equal(survey(Halting(), x), x[:, 0])
+    assert np.array_equal(draft_then_verify(Halting(), x), x[:, 0])
     x = np.random.default_rng(0).random((500, 1)).astype(np.float32)
     analytic = AnalyticModel(("est_time_s",))
-    assert np.array_equal(survey(analytic, x), analytic.predict(x))
+    assert np.array_equal(draft_then_verify(analytic, x), analytic.predict(x))
 
 
 def test_a_draft_is_near_what_the_whole_model_says() -> None:

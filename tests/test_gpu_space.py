@@ -135,7 +135,7 @@ def valid(**decisions: int) -> bool:
 def test_what_is_fetched_ahead_is_counted_once() -> None:
     """Not once for each turn of the loop: then no long product could have had it."""
     sketch, row = product_of(prefetch=1)
-    (k,) = sketch.kernels
+    (k,) = sketch.estimate.facts
     env = Columns({h.name: int(x) for h, x in zip(sketch.holes, row[0], strict=True)})
     assert quantities.number(k.local_bytes, env) == 4 * (8 * 8 + 2 * 128 * 16 // 256)
     assert valid(prefetch=1)
@@ -161,7 +161,7 @@ def test_a_thread_reuses_what_it_reads_of_either_operand(layout: str) -> None:
             continue
         sketch = found.sketch(number)
         most = Columns({h.name: max(h.options) for h in sketch.holes if isinstance(h, Choice)})
-        (kernel,) = sketch.kernels
+        (kernel,) = sketch.estimate.facts
         (product,) = (w for w in kernel.work if any(a.scope == "shared" for a in w.accesses[1:]))
         reuse = [int(quantities.number(a.reuse, most)) for a in product.accesses if a.scope == "shared"]
         assert len(reuse) == 2 and min(reuse) >= 8, name

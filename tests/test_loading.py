@@ -246,7 +246,7 @@ def test_the_second_load_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     def never(*_: object) -> bytes:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("autotune.codegen.compile.compile_module", never)
+    monkeypatch.setattr("autotune.codegen.llvm.compile.compile_module", never)
     check(at.load("matmul", **SHAPE, db=db))
     monkeypatch.setattr(kernels, "generator_version", lambda: "another generator")
     with pytest.raises(AssertionError, match="compiled again"):

@@ -80,7 +80,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(text)
         raise AssertionError("a hostile schedule came to the compiler")
 
-    monkeypatch.setattr("autotune.codegen.compile.compile_module", compile_module)
+    monkeypatch.setattr("autotune.codegen.llvm.compile.compile_module", compile_module)
     return seen
 
 

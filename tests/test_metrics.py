@@ -9,7 +9,7 @@ import pytest
 from cli_runner import run
 from log_cases import TARGETS, copy_of
 
-from autotune.search.expectation import GAIN, LEAST, Expectation
+from autotune.search.stopping import GAIN, LEAST, Stopping
 from autotune.tuning import prediction_quality
 from autotune.tuning.tuner import TuneOptions, tune
 from kernels_db import Log, NewRecord
@@ -101,7 +101,7 @@ def test_log_stats_prints_them(log: Log) -> None:
 
 
 def test_nothing_more_is_expected_after_long_without_gain() -> None:
-    e = Expectation()
+    e = Stopping()
     for _ in range(2 * LEAST):
         e.add(0.0)
     assert not e.met  # nothing ran

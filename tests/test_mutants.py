@@ -21,12 +21,12 @@ from schedules.expr import Const, Expr
 from schedules.ir import Guard, Seq, Stmt, Store, regions, with_body
 from schedules.ir.interp import InterpError
 from schedules.passes import compact as compact_pass
+from schedules.passes import drop_harmless_guards as guards_pass
 from schedules.passes import expand_blocks as expand_pass
-from schedules.passes import lower
+from schedules.passes import lower, pipeline
 from schedules.passes import partition as partition_pass
 from schedules.passes import simplify as simplify_pass
-from schedules.passes import speculate as speculate_pass
-from schedules.passes import trim as trim_pass
+from schedules.passes import tighten_bounds as bounds_pass
 from schedules.primitives import compute_at, decompose_reduction, pack, parallel, rfactor, split
 from schedules.primitives.base import as_expr
 from schedules.schedule import Schedule
@@ -143,7 +143,7 @@ def drop_spatial_guards(m: Patch) -> None:
         s = with_body(s, go)
         return s.body if isinstance(s, Guard) and s.speculative else s
 
-    m.setattr(lower, "speculate", lambda s, params: go(s))
+    m.setattr(pipeline, "drop_harmless_guards", lambda s, params: go(s))
 
 
 def drop_start(m: Patch) -> None:
@@ -158,31 +158,31 @@ def partition_loses_its_epilogue(m: Patch) -> None:
 
 
 def trim_too_short(m: Patch) -> None:
-    real = trim_pass._bound
+    real = bounds_pass._bound
 
     def less(c: Expr, var: str) -> Expr | None:
         b = real(c, var)
         return None if b is None else b - 1
 
-    m.setattr(trim_pass, "_bound", less)
+    m.setattr(bounds_pass, "_bound", less)
 
 
 def trim_too_long(m: Patch) -> None:
-    real = trim_pass._bound
+    real = bounds_pass._bound
 
     def more(c: Expr, var: str) -> Expr | None:
         b = real(c, var)
         return None if b is None else b + 1
 
-    m.setattr(trim_pass, "_bound", more)
+    m.setattr(bounds_pass, "_bound", more)
 
 
 def speculate_everything(m: Patch) -> None:
-    m.setattr(speculate_pass, "_harmless", lambda *a: True)
+    m.setattr(guards_pass, "_harmless", lambda *a: True)
 
 
 def speculate_outside_buffers(m: Patch) -> None:
-    m.setattr(speculate_pass, "_inside", lambda *a: True)
+    m.setattr(guards_pass, "_inside", lambda *a: True)
 
 
 def speculate_reductions(m: Patch) -> None:
@@ -190,9 +190,9 @@ def speculate_reductions(m: Patch) -> None:
         s = with_body(s, go)
         return replace(s, speculative=True) if isinstance(s, Guard) else s
 
-    real = lower.speculate
-    m.setattr(speculate_pass, "_harmless", lambda s, *a: True)
-    m.setattr(lower, "speculate", lambda s, params: real(go(s), params))
+    real = pipeline.drop_harmless_guards
+    m.setattr(guards_pass, "_harmless", lambda s, *a: True)
+    m.setattr(pipeline, "drop_harmless_guards", lambda s, params: real(go(s), params))
 
 
 def regions_too_small(m: Patch) -> None:

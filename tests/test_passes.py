@@ -21,8 +21,8 @@ from schedules.passes.lower import lower, stages
 from schedules.passes.partition import partition
 from schedules.passes.promote import promote
 from schedules.passes.simplify import simplify
-from schedules.passes.spread import spread
-from schedules.passes.trim import trim
+from schedules.passes.storage_align import storage_align
+from schedules.passes.tighten_bounds import tighten_bounds
 from schedules.passes.unswitch import unswitch
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
@@ -79,7 +79,7 @@ def test_spread_moves_rows_of_scratch_that_share_the_sets_of_a_cache(
     shape: tuple[int, ...], spread_to: tuple[int, ...]
 ) -> None:
     s = Alloc(Buffer("t", tuple(map(Const, shape)), "float32", "global"), STORE)
-    out = spread(Loop("i", Const(2), s))
+    out = storage_align(Loop("i", Const(2), s))
     assert isinstance(out, Loop) and isinstance(out.body, Alloc)
     assert out.body.buffer.shape == tuple(map(Const, spread_to)) and out.body.body == STORE
 
@@ -193,7 +193,7 @@ def test_speculate_keeps_only_guards_of_outputs_and_reductions() -> None:
     s = Schedule(chain())
     s.split("d_j", [None, 4])
     s.compute_at("c", "d_j_0")
-    before, now = after(s, "compact"), after(s, "speculate")
+    before, now = after(s, "compact"), after(s, "drop_harmless_guards")
     assert guards(now) <= guards(before)
     assert any(isinstance(x, Guard) for x in walk(now.body))  # the output's tail
 
@@ -212,23 +212,23 @@ def test_partition_peels_the_tail() -> None:
 
 def test_trim_turns_a_guard_into_an_extent() -> None:
     store = Store("X", (V * 4 + J,), STORE.value)
-    out = trim(Loop("j", Const(4), Guard(V * 4 + J < 10, store)))
+    out = tighten_bounds(Loop("j", Const(4), Guard(V * 4 + J < 10, store)))
     assert isinstance(out, Loop) and out.body == store
     for kind in ("unroll", "vectorize", "parallel"):
-        kept = trim(Loop("j", Const(4), Guard(V * 4 + J < 10, store), kind))
+        kept = tighten_bounds(Loop("j", Const(4), Guard(V * 4 + J < 10, store), kind))
         assert isinstance(kept, Loop) and kept.extent == Const(4) and isinstance(kept.body, Guard)
 
 
 def test_trim_keeps_a_guard_that_reads_what_the_loop_writes() -> None:
     own = Load("X", (Const(0),), "float32") < Const(1.0, "float32")
     loop = Loop("i", Const(4), Guard(own, STORE))
-    assert trim(loop) == loop
+    assert tighten_bounds(loop) == loop
 
 
 def test_trim_leaves_no_sequence_in_a_sequence() -> None:
     two = Seq((STORE, STORE))
-    out = trim(Loop("i", Const(4), Seq((Guard(J < 3, two), Guard(J < 3, STORE)))))
-    verify(Loop("j", Const(5), out), (X,), "trim")
+    out = tighten_bounds(Loop("i", Const(4), Seq((Guard(J < 3, two), Guard(J < 3, STORE)))))
+    verify(Loop("j", Const(5), out), (X,), "tighten_bounds")
 
 
 @pytest.mark.parametrize(

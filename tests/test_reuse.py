@@ -8,7 +8,7 @@ import pytest
 from schedules import te
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Stmt, Store, seq, walk
-from schedules.passes import reuse
+from schedules.passes import share_storage
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
@@ -97,7 +97,7 @@ def test_not_accumulators() -> None:
 
 def test_few_elements_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     check(by_rows(rows(4, 32)), reused=False)
-    monkeypatch.setattr(reuse, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(share_storage, "LEAST_ELEMENTS", 1)
     check(by_rows(rows(4, 32)), reused=True)
 
 
@@ -124,5 +124,5 @@ def test_not_where_the_last_store_misses_some_and_makes_others_twice() -> None:
     def _around(s: Stmt) -> Stmt:
         return Loop("j0", Const(12), Loop("j1", Const(8), s))
 
-    assert isinstance(reuse.reuse(program(at), (x, y), ("y",)), Alloc)
-    assert not isinstance(reuse.reuse(program(Var("j0") * 8 + Var("j1")), (x, y), ("y",)), Alloc)
+    assert isinstance(share_storage.reuse(program(at), (x, y), ("y",)), Alloc)
+    assert not isinstance(share_storage.reuse(program(Var("j0") * 8 + Var("j1")), (x, y), ("y",)), Alloc)

@@ -8,6 +8,7 @@ import itertools
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from schedules.schedule import Schedule
 from schedules.space import derive, rules
 from schedules.space.gc_paused import gc_paused
 from schedules.space.rules.cpu import schedule_plainly
-from schedules.space.sketching import Draft, enumerate_drafts
+from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -147,10 +148,11 @@ def test_the_last_resort_schedules_anything() -> None:
 
 
 def test_what_no_rule_can_schedule_has_a_plain_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(d: Draft) -> None:
+    def refuse(d: SketchBuilder) -> None:
         raise ScheduleError("no")
 
-    monkeypatch.setattr(sys.modules["schedules.space.derive"], "apply_rules", refuse)
+    module = sys.modules["schedules.space.derive"]  # the package's `derive` is the function
+    monkeypatch.setattr(module, "CPU", replace(module.CPU, rules=refuse))
     a = te.placeholder((5, 9), name="a")
     dag = te.dag([a, te.compute((5, 9), lambda i, j: a[i, j] * 2, "c")])
     space = derive(dag, target(2))

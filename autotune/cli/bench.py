@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TUNED = "autotune"
 UNSTEADY = 1.5  # how far apart the quartiles of a ratio may be before a reader is warned
-SETTLE_S = 0.15  # after threaded peers: OpenBLAS spins for a tenth of a second (see autotune.bench.compare)
+SETTLE_S = 0.15  # after threaded peers: OpenBLAS spins for a tenth of a second
 
 
 def bench(

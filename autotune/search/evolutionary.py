@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.search.base import Known, Result, candidates, unique
-from autotune.search.expectation import Expectation
+from autotune.search.stopping import Stopping
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
-from cost_model.compiled import Compiled
 from cost_model.dataset import Dataset
-from cost_model.survey import survey
+from cost_model.draft_then_verify import draft_then_verify
+from cost_model.register_model import RegisterModel
 from schedules.space.base import Candidate, Rows, Space
 
 Matrix = npt.NDArray[np.float32]
@@ -76,7 +76,7 @@ class EvolutionarySearch:
         options: EvolutionOptions | None = None,
         near: Dataset | None = None,
         judges: Mapping[str, CostModel] | None = None,
-        compiled: Compiled | None = None,
+        compiled: RegisterModel | None = None,
     ) -> None:
         self._space, self._model, self._compiled = space, model, compiled
         self._options = options or EvolutionOptions()
@@ -90,7 +90,7 @@ class EvolutionarySearch:
         self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured
         self._fitted = 0  # results that the model has learnt from
         self._best = np.zeros(len(space.sketches))  # throughput by sketch
-        self._expectation = Expectation(self._options.gain)
+        self._expectation = Stopping(self._options.gain)
 
     # -- the contract ------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class EvolutionarySearch:
         else:
             both = zip(sketches, pools, strict=True)
             matrix = np.concatenate([model_matrix(self._space, s, p) for s, p in both])
-            flat = survey(scorer, self._seen(matrix))
+            flat = draft_then_verify(scorer, self._seen(matrix))
         return np.split(flat, ends)
 
 

@@ -15,11 +15,11 @@ from autotune.targets import usable_cpus
 from cost_model import pretrained
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
-from cost_model.compiled import NAMES as COMPILED
-from cost_model.compiled import Compiled
 from cost_model.dataset import Dataset
 from cost_model.models import PRIORED
 from cost_model.models import create as create_model
+from cost_model.register_model import NAMES as COMPILED
+from cost_model.register_model import RegisterModel
 from schedules.errors import AutotuneError
 from schedules.model import Target
 from schedules.space.base import Space
@@ -34,7 +34,7 @@ def _evolutionary(
 ) -> SearchPolicy:
     names, compiled = model_features(space), None
     if target is not None and target.kind != "cpu":
-        compiled = Compiled(names, GpuRates.of(target))
+        compiled = RegisterModel(names, GpuRates.of(target))
         names = (*names, *COMPILED)
     prior = _prior(space, names, target) if model in PRIORED and compiled is None else None
     judges: dict[str, CostModel] = {}

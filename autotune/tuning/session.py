@@ -25,8 +25,8 @@ from autotune.measure.roofline import warm_runs
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result
-from autotune.search.expectation import Expectation
 from autotune.search.seeded import Seeded
+from autotune.search.stopping import Stopping
 from autotune.tuning import neighbours, plain_loops, resume
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.notes import notes, small
@@ -125,7 +125,7 @@ class Session:
         self._begun, self._tried_plain = False, 0
         self._few: int | None = None  # configurations of a small space
         self._warm_runs = warm_runs(workload.dag, target)
-        self._expectation = Expectation()
+        self._expectation = Stopping()
         self._peak: Callable[[], float] | None = None
         self._stack = contextlib.ExitStack()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from autotune.search.expectation import Expectation
+from autotune.search.stopping import Stopping
 
 ALPHA = 0.2  # weight of what the last turns brought
 BETA = 2.0  # times the time that the best of the similar tasks' speed would give, within reach
@@ -38,7 +38,7 @@ class ScheduledTask:
 class _State:
     spent_s: list[float] = field(default_factory=lambda: [0.0])  # after each turn
     best_s: list[float | None] = field(default_factory=lambda: [None])
-    gains: Expectation = field(default_factory=Expectation)  # by seconds
+    gains: Stopping = field(default_factory=Stopping)  # by seconds
     ended: bool = False
     settled: bool = False
 

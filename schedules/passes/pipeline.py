@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 from schedules.expr import loads
 from schedules.ir import Block, Nest, Stmt, blocks
-from schedules.passes.begin_with_lines import begin_with_lines
+from schedules.passes.align_streamed_tiles import align_streamed_tiles
 from schedules.passes.compact import compact
-from schedules.passes.fetch_ahead import fetch_ahead
+from schedules.passes.drop_harmless_guards import drop_harmless_guards
 from schedules.passes.partition import partition
+from schedules.passes.prefetch import prefetch
 from schedules.passes.promote import promote
-from schedules.passes.reuse import reuse
+from schedules.passes.share_storage import share_storage
 from schedules.passes.simplify import simplify
 from schedules.passes.software_pipeline import software_pipeline
-from schedules.passes.speculate import speculate
-from schedules.passes.spread import spread
-from schedules.passes.trim import trim
+from schedules.passes.storage_align import storage_align
+from schedules.passes.tighten_bounds import tighten_bounds
 from schedules.passes.unswitch import unswitch
 
 Pass = Callable[[Stmt], Stmt]
@@ -37,12 +37,12 @@ def shared(nest: Nest) -> Passes:
         # indices are now relative to their region: fold them again
         ("simplify", simplify),
         # before partition, so that only guards that matter cost a copy of the loop
-        ("speculate", lambda s: speculate(s, params)),
+        ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params)),
         ("partition", partition),
         # what partition could not decide
         ("unswitch", unswitch),
         # last, because it makes extents depend on outer loops
-        ("trim", trim),
+        ("tighten_bounds", tighten_bounds),
         ("simplify", simplify),
     ]
 
@@ -55,17 +55,17 @@ def for_cpus(nest: Nest) -> Passes:
     return [
         *shared(nest),
         # tails are decided: what is left of them shows where loops overlap
-        ("reuse", lambda s: reuse(s, params, stay)),
+        ("share_storage", lambda s: share_storage(s, params, stay)),
         # needs the final loops: guards would be in its way
         ("promote", lambda s: promote(s, dtypes)),
         # what is not in registers by now is in memory
-        ("spread", spread),
+        ("storage_align", storage_align),
         # stages are what they will be
         ("software_pipeline", software_pipeline),
         # tiles are what they will be
-        ("begin_with_lines", lambda s: begin_with_lines(s, params, by_lines)),
+        ("align_streamed_tiles", lambda s: align_streamed_tiles(s, params, by_lines)),
         # where the code is that reads
-        ("fetch_ahead", lambda s: fetch_ahead(s, tuple(n for n in nest.params if n not in nest.outputs))),
+        ("prefetch", lambda s: prefetch(s, tuple(n for n in nest.params if n not in nest.outputs))),
     ]
 
 
@@ -73,7 +73,7 @@ def for_grids(nest: Nest) -> Passes:
     """Of all kernels together; `schedules.passes.simt` goes on with each."""
     # local buffers will be registers anyway
     dtypes = {b.name: b.dtype for b in nest.buffers if b.scope != "local"}
-    return [*shared(nest), ("spread", spread), ("promote", lambda s: promote(s, dtypes))]
+    return [*shared(nest), ("storage_align", storage_align), ("promote", lambda s: promote(s, dtypes))]
 
 
 def streamed(nest: Nest, hints: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:

@@ -1,100 +1,48 @@
-"""Fetch the next iteration's part of shared memory into registers while this one computes.
+"""Ask for memory before it is read: software prefetching, by the hint ``prefetch`` of a loop.
 
-``for k: {S = G[k]}; {use S}`` becomes ``R = G[0]; for k: {S = R}; {R = G[k + 1]}; {use S}``: the loads are
-under way during the computation, and nobody waits for memory between two barriers (software pipelining
-through registers, as in every SGEMM since MAGMA's). Asked for by the hint ``prefetch`` of a loop.
+The processor's own prefetchers follow a stream within a page while it is read. A kernel that reads a row,
+computes for a while and then reads the next leaves memory idle meanwhile: the row that comes after is asked
+for during the computation (Mowry, Lam and Gupta, 1992; `prefetch` of Halide and TVM).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from schedules import expr as E
-from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import (
-    Alloc,
-    Buffer,
-    Guard,
-    Loop,
-    Stmt,
-    Store,
-    allocated,
-    const,
-    in_order,
-    seq,
-    walk,
-    with_body,
-)
-from schedules.ir.exprs import substitute
-from schedules.ir.nest import numbered_each
-from schedules.passes.accesses import buffers
+from schedules.expr import Load, Var
+from schedules.ir import Loop, Prefetch, Stmt, Store, seq, walk, with_body
 
 
-def prefetch(s: Stmt) -> Stmt:
-    """``s`` with every loop that has the hint, and begins with copies into shared memory, pipelined."""
-    s = with_body(s, prefetch)
-    if not isinstance(s, Loop) or s.kind != "serial" or ("prefetch", 1) not in s.annotations:
+def prefetch(s: Stmt, arguments: tuple[str, ...]) -> Stmt:
+    """``s`` where every loop with the hint ``prefetch = n > 0`` asks for what its iteration ``n`` later reads
+    of the ``arguments``: in the second of its stages that read an argument, if there are more than one. The
+    first waits for memory; from the second on the caches have it, and memory has nothing else to do."""
+    s = with_body(s, lambda x: prefetch(x, arguments))
+    distance = dict(s.annotations).get("prefetch", 0) if isinstance(s, Loop) else 0
+    if not isinstance(s, Loop) or not isinstance(distance, int) or distance < 1:
         return s
-    shared: list[Buffer] = []
-    body = s.body
-    while isinstance(body, Alloc) and body.buffer.scope == "shared":
-        shared.append(body.buffer)
-        body = body.body
-    names = {b.name for b in shared}
-    stmts = in_order(body)
-    copies = []
-    for x in stmts:
-        copy = _copy(x, names)
-        if copy is None:
-            break
-        copies.append(copy)
-    if not copies or len(copies) == len(stmts):
-        return s
-    here: list[Stmt] = []
-    ahead: list[Stmt] = []
-    held = []
-    named = numbered_each((f"{store.buffer}_next" for store, _ in copies), buffers(s))
-    for x, name, (store, loops) in zip(stmts, named, copies, strict=False):
-        register = Buffer(name, tuple(Const(n) for _, n in loops), _dtype(store, shared), "local")
-        held.append(register)
-        at: tuple[Expr, ...] = tuple(Var(v) for v, _ in loops)
-        ahead.append(_with_store(x, Store(register.name, at, store.value)))
-        here.append(
-            _with_store(x, Store(store.buffer, store.indices, Load(register.name, at, register.dtype)))
-        )
-    after = Var(s.var) + 1
-    first: list[Stmt] = [substitute(x, {s.var: Const(0)}) for x in ahead]
-    if not isinstance(s.extent, Const):  # a piece of a loop, which may be empty
-        first = [Guard(E.compare("<", Const(0), s.extent), seq(*first))]
-    later = Guard(E.compare("<", after, s.extent), seq(*(substitute(x, {s.var: after}) for x in ahead)))
-    inside = allocated(shared, seq(*here, later, *stmts[len(copies) :]))
-    return allocated(held, seq(*first, replace(s, body=inside)))
+    stores = [x for x in walk(s.body) if isinstance(x, Store)]
+    for name in arguments:
+        # by what they write: a stage may be several loops, of whole tiles and of a tail
+        stages = list(dict.fromkeys(x.buffer for x in stores if _access(x, name, s.var) is not None))
+        if stages:
+            cache = 2 if ("prefetch_cache", 2) in s.annotations else 1
+            body = _ask(s.body, stages[:2][-1], name, s.var, distance, cache)
+            s = Loop(s.var, s.extent, body, s.kind, s.annotations)
+    return s
 
 
-def _copy(s: Stmt, shared: set[str]) -> tuple[Store, list[tuple[str, int]]] | None:
-    """The one store of a phase that fills a shared buffer from elsewhere, and its loops."""
-    every = walk(s)
-    stores = [x for x in every if isinstance(x, Store)]
-    loops = [(x.var, _most(x.extent)) for x in every if isinstance(x, Loop)]
-    if len(stores) != 1 or stores[0].buffer not in shared or any(isinstance(x, Alloc) for x in every):
-        return None
-    if any(x.buffer in shared for x in E.loads(stores[0].value)):
-        return None
-    fixed = [(v, n) for v, n in loops if n is not None]
-    return (stores[0], fixed) if len(fixed) == len(loops) and fixed else None
+def _ask(s: Stmt, stage: str, name: str, var: str, distance: int, cache: int) -> Stmt:
+    """``s`` with a request before every store to ``stage`` that reads the argument."""
+    if isinstance(s, Store):
+        access = _access(s, name, var) if s.buffer == stage else None
+        if access is None:
+            return s
+        later = {var: Var(var) + distance}
+        return seq(Prefetch(name, tuple(E.substitute(i, later) for i in access.indices), cache), s)
+    return with_body(s, lambda x: _ask(x, stage, name, var, distance, cache))
 
 
-def _most(extent: Expr) -> int | None:
-    """The most iterations of a loop whose tail is cut off, if that is known."""
-    if isinstance(extent, E.Binary) and extent.op == "min":
-        known = [n for n in (_most(extent.a), _most(extent.b)) if n is not None]
-        return min(known, default=None)
-    return const(extent)
-
-
-def _with_store(s: Stmt, store: Store) -> Stmt:
-    return store if isinstance(s, Store) else with_body(s, lambda x: _with_store(x, store))
-
-
-def _dtype(store: Store, shared: list[Buffer]) -> str:
-    return next(b.dtype for b in shared if b.name == store.buffer)
+def _access(s: Store, name: str, var: str) -> Load | None:
+    """The first read of the argument, at a place that the loop moves; others are near."""
+    here = [x for x in E.loads(s.value) if x.buffer == name]
+    return next((x for x in here if any(var in E.variables(i) for i in x.indices)), None)

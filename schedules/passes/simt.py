@@ -33,10 +33,10 @@ from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.verify import verify, verify_names
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
+from schedules.passes.double_buffer import double_buffer
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_grids
-from schedules.passes.prefetch import prefetch
 from schedules.passes.privatize import privatize
 from schedules.passes.simplify import simplify
 
@@ -93,7 +93,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
             f"loop {late.var} is {late.kind}, but not outermost: blocks are the outermost loops of a kernel, "
             "with nothing between them"
         )
-    s = cross_thread(prefetch(_flat(s)))
+    s = cross_thread(double_buffer(_flat(s)))
     ranges = {x.var: (0, _extent(x) - 1) for x in outer}
     s = simplify(privatize(s, ranges), ranges)
     block = dict.fromkeys(AXES, 1)

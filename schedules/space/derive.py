@@ -21,7 +21,7 @@ from schedules.space.estimate.recording import Compiler, Program
 from schedules.space.gc_paused import gc_paused
 from schedules.space.rules.cpu import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
-from schedules.space.sketching import Draft, enumerate_drafts
+from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -30,8 +30,8 @@ class Kind:
     """What a kind of target has of its own: rules, what schedules where no combination of them is legal, and
     estimates."""
 
-    rules: Callable[[Draft], None]
-    last_resort: Callable[[Draft], None]
+    rules: Callable[[SketchBuilder], None]
+    last_resort: Callable[[SketchBuilder], None]
     estimate: type[Estimate]
 
 
@@ -75,7 +75,7 @@ class DerivedSpace:
     """A `Space` whose sketches were derived from the DAG by the rules."""
 
     def __init__(
-        self, dag: ComputeDAG, target: Target, drafts: list[Draft], compiler: Compiler | None = None
+        self, dag: ComputeDAG, target: Target, drafts: list[SketchBuilder], compiler: Compiler | None = None
     ) -> None:
         self.dag, self.target = dag, target
         self._sketches = tuple(

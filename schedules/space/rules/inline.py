@@ -14,12 +14,12 @@ from schedules.space.rules.patterns import (
     is_row_reduction,
     outgrows,
 )
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
-Padding = Callable[[Draft, Block, list[Block]], bool | None]
+Padding = Callable[[SketchBuilder, Block, list[Block]], bool | None]
 
 
-def inline_stages(d: Draft, padding: Padding, costly_in_tiles: bool) -> None:
+def inline_stages(d: SketchBuilder, padding: Padding, costly_in_tiles: bool) -> None:
     """Inline every elementwise stage that is cheap or read once.
 
     ``padding(d, stage, readers)`` says of a guarded copy that reductions read whether it is inlined; None: as

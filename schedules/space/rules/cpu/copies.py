@@ -8,12 +8,12 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir.nest import reads
 from schedules.space.rules.patterns import unit_stride_vars
-from schedules.space.sketching import Draft, extent, innermost
+from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
 PANELS = 4  # panels copied together
 
 
-def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
+def schedule_copy(d: SketchBuilder, name: str, *, parallel: bool) -> None:
     """A copy: the loop along which its result is contiguous in vectors, its outer loops shared."""
     own = d.own_loops(name)
     if not own:
@@ -30,7 +30,7 @@ def schedule_copy(d: Draft, name: str, *, parallel: bool) -> None:
         _share(d, [x.var for x in own if x is not last])
 
 
-def schedule_packing(d: Draft, name: str, panel: int, *, parallel: bool) -> None:
+def schedule_packing(d: SketchBuilder, name: str, panel: int, *, parallel: bool) -> None:
     """A copy in panels; ``panel`` is the position of the loop over them. ``parallel``: made beforehand, and
     whole."""
     across = _contiguous_across(d, name) or _contiguous_together(d, name)
@@ -44,7 +44,7 @@ def schedule_packing(d: Draft, name: str, panel: int, *, parallel: bool) -> None
     schedule_copy(d, name, parallel=parallel)
 
 
-def _contiguous_across(d: Draft, name: str) -> str | None:
+def _contiguous_across(d: SketchBuilder, name: str) -> str | None:
     """The loop along which the source lies in memory, where that is not the innermost one and is long
     enough for whole vectors."""
     b = d.block(name)
@@ -55,7 +55,7 @@ def _contiguous_across(d: Draft, name: str) -> str | None:
     return next((x.var for x in own[:-1] if Var(x.var) in along and extent(x) >= w), None)
 
 
-def _contiguous_together(d: Draft, name: str) -> str | None:
+def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
     """The same for loops that are too short one by one, but neighbours in the source as in the copy: they
     become one loop."""
     b = d.block(name)
@@ -76,7 +76,7 @@ def _contiguous_together(d: Draft, name: str) -> str | None:
     return d.s.fuse(*together)
 
 
-def _copy_by_squares(d: Draft, name: str, across: str, parallel: bool) -> None:
+def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -> None:
     """Squares as wide as a register: code generation turns those over in registers."""
     w = d.lanes_of(d.dtype(d.block(name)))
     last = d.own_loops(name)[-1]
@@ -93,12 +93,12 @@ def _copy_by_squares(d: Draft, name: str, across: str, parallel: bool) -> None:
         _share(d, [x.var for x in d.own_loops(name)][: -2 - len(pieces)])
 
 
-def _share(d: Draft, outer: list[str]) -> None:
+def _share(d: SketchBuilder, outer: list[str]) -> None:
     if d.threads > 1 and outer:
         d.s.parallel(d.s.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
 
 
-def _read_along_rows(d: Draft, name: str, panel: int) -> None:
+def _read_along_rows(d: SketchBuilder, name: str, panel: int) -> None:
     """A copy of a few panels reads its source in runs as long as all of them: where rows are a power of two
     apart, caches and prefetchers need that."""
     loops = [x.var for x in d.own_loops(name)]
@@ -107,7 +107,7 @@ def _read_along_rows(d: Draft, name: str, panel: int) -> None:
         d.s.reorder(*rows, loops[panel], loops[-1])
 
 
-def _group_panels(d: Draft, name: str, panel: int) -> None:
+def _group_panels(d: SketchBuilder, name: str, panel: int) -> None:
     """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel``
     is the position of the loop over panels."""
     loops = [x.var for x in d.loops(name)]

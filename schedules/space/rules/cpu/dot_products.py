@@ -20,7 +20,7 @@ from schedules.space.rules.patterns import (
     spatial,
     unit_stride_vars,
 )
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 FEW = 8  # uses of an element of the larger operand
 LONG = 256  # steps of a reduction, beside which adding up the lanes at its end costs little
@@ -28,7 +28,7 @@ ROWS = (1, 2, 3, 4, 6, 8)  # in a tile
 VECTORS = (1, 2, 4)  # of sums for each result, where the larger operand is read for one use only
 
 
-def dot_product_axes(d: Draft, b: Block) -> list[str]:
+def dot_product_axes(d: SketchBuilder, b: Block) -> list[str]:
     """The spatial axes of such a product, first those along which the larger operand moves; else none. What
     is known ahead is better packed."""
     n, own, axes = extents(b), operands(b), spatial(b)
@@ -48,7 +48,7 @@ def _larger(b: Block) -> Load:
     return max(operands(b), key=lambda x: math.prod(n[a] for a in axes if depends(x, a)))
 
 
-def schedule_dot_products(d: Draft, name: str, axes: list[str]) -> None:
+def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
     """Partial results in the lanes of vectors (rfactor) for each point of a tile, added up at its end.
     ``axes`` as `dot_product_axes` gives them."""
     b, last = d.block(name), d.loops(name)[-1]
@@ -76,7 +76,7 @@ def schedule_dot_products(d: Draft, name: str, axes: list[str]) -> None:
         d.s.parallel(outer[0])
 
 
-def _schedule_partial(d: Draft, partial: str) -> None:
+def _schedule_partial(d: SketchBuilder, partial: str) -> None:
     """The reduction outside a tile of vectors, which is written out."""
     own = [x.var for x in d.own_loops(partial)]
     reduce = [x for x in own if x in vars_bound(d.block(partial), "reduce")]

@@ -10,12 +10,12 @@ from schedules.ir import Block
 from schedules.ir.nest import reads
 from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars, vector_axis
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 BLOCKS = (1, 4, 16, 64)  # tiles in a block of a transposition, along each axis
 
 
-def schedule_elementwise(d: Draft, name: str) -> None:
+def schedule_elementwise(d: SketchBuilder, name: str) -> None:
     """A stage that nothing else is fused with. Where every access walks memory in order, its loops become
     one; else each output row keeps its loop, and the axis that the input is contiguous in gets a tile."""
     b = d.block(name)
@@ -34,7 +34,7 @@ def _walks_in_order(b: Block) -> bool:
     return all(x.indices == at for x in reads(b)) and all(w.indices == at for w in b.writes)
 
 
-def _tile_flat(d: Draft, name: str, flat: str) -> None:
+def _tile_flat(d: SketchBuilder, name: str, flat: str) -> None:
     n = extent(next(x for x in d.loops(name) if x.var == flat))
     w = d.lanes_of(d.dtype(d.block(name)))
     lanes = [w * k for k in (1, 2, 4) if w * k <= n] or [n]
@@ -47,7 +47,7 @@ def _tile_flat(d: Draft, name: str, flat: str) -> None:
         d.s.parallel(outer)
 
 
-def _tile_axes(d: Draft, name: str, loops: list[str]) -> None:
+def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     """A tile of the axis that an input is contiguous in by a vector of the output's. Where these are two
     axes, a transposition, tiles go by blocks of both: what is read for one is still in the caches for the
     other."""

@@ -19,12 +19,12 @@ from schedules.space.rules.patterns import (
     reduction_length,
     sole_reader,
 )
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 SHORT_REDUCTION = 64  # steps
 
 
-def apply_rules(d: Draft) -> None:
+def apply_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
     inline_stages(d, _inline_padding, costly_in_tiles=False)
     for name in list(d.s.blocks()):
@@ -35,20 +35,20 @@ def apply_rules(d: Draft) -> None:
     stream_outputs(d)
 
 
-def _inline_padding(d: Draft, padding: Block, reducing: list[Block]) -> bool:
+def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool:
     """Kept means that the tiling rule places the copy. A guard costs at every step: it is worth a try where
     all reductions are short."""
     short = all(reduction_length(u) <= SHORT_REDUCTION for u in reducing)
     return d.choose(padding.name, ("copy", "inline") if short else ("copy",)) == "inline"
 
 
-def _schedule_group(d: Draft, name: str) -> None:
+def _schedule_group(d: SketchBuilder, name: str) -> None:
     before = set(d.s.blocks())
     _apply_one(d, name)
     d.done |= {name} | (set(d.s.blocks()) - before)
 
 
-def _apply_one(d: Draft, name: str) -> None:
+def _apply_one(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
         if is_row_reduction(d.s.nest, b) or len(b.writes) > 1 or name in d.roots:  # parts of a row too
@@ -74,7 +74,7 @@ def _apply_one(d: Draft, name: str) -> None:
         schedule_elementwise(d, name)
 
 
-def _by_dot_products(d: Draft, b: Block) -> bool:
+def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
     """Schedule a product as dot products, where that may pay, and is chosen."""
     axes = dot_product_axes(d, b)
     if not axes or not d.choose(f"{b.name}.by", ("", "dots")):
@@ -84,7 +84,7 @@ def _by_dot_products(d: Draft, b: Block) -> bool:
 
 
 def reductions_behind(
-    d: Draft, b: Block, bare: set[str] | None = None
+    d: SketchBuilder, b: Block, bare: set[str] | None = None
 ) -> tuple[Block | None, Block | None]:
     """Unscheduled reductions that ``b`` reads: one to tile with ``b`` as its epilogue, and one over rows.
     ``bare`` collects stages with none over rows behind: each is looked at once, however often it is read."""
@@ -106,6 +106,6 @@ def reductions_behind(
     return tiled, rows
 
 
-def _last_unscheduled(d: Draft) -> str | None:
+def _last_unscheduled(d: SketchBuilder) -> str | None:
     left = [name for name in d.s.blocks() if name not in d.done]
     return left[-1] if left else None

@@ -7,10 +7,10 @@ from functools import partial
 
 from schedules.errors import ScheduleError
 from schedules.ir.nest import vars_bound
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 
-def schedule_plainly(d: Draft) -> None:
+def schedule_plainly(d: SketchBuilder) -> None:
     """Where no combination of the other rules is legal: the outermost loop of each stage shared among
     threads, and its last spatial loop in vectors, each only if that is legal. Raises nothing."""
     d.words.append("separate")
@@ -20,7 +20,7 @@ def schedule_plainly(d: Draft) -> None:
             _try(partial(d.s.parallel, d.loops(name)[0].var))
 
 
-def _vectorize(d: Draft, name: str) -> None:
+def _vectorize(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     loops = d.loops(name)
     if not loops or loops[-1].var not in vars_bound(b, "spatial") or extent(loops[-1]) == 1:

@@ -16,7 +16,7 @@ from schedules.ir import blocks
 from schedules.ir.nest import bound, reads
 from schedules.space.rules.cpu.streaming import beyond_caches, bytes_of_arguments
 from schedules.space.rules.patterns import depends, extents, operands, spatial
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 STAGES = 2  # of one argument, that make asking worth while
 ROWS = 2  # ahead: memory is slower to answer than a row of a few KB is computed with
@@ -26,7 +26,7 @@ FAR = 8  # blocks; by hand, of 256 bytes of 32 rows, a Zen 5 had 0.74 of a copy'
 VECTORS = 4  # ahead: the processor's prefetchers stop at the end of a page, and follow few streams well
 
 
-def prefetch_rows(d: Draft, row: str, rows: int, name: str) -> None:
+def prefetch_rows(d: SketchBuilder, row: str, rows: int, name: str) -> None:
     """A choice for the loop over so many rows, where its arguments come from memory. Of long ones, which
     would not all stay in the first cache until they are used, only the next is asked for."""
     nest = d.s.nest
@@ -39,20 +39,20 @@ def prefetch_rows(d: Draft, row: str, rows: int, name: str) -> None:
         _offer(d, row, name, ROWS if held else 1)
 
 
-def prefetch_vectors(d: Draft, loop: str, name: str) -> None:
+def prefetch_vectors(d: SketchBuilder, loop: str, name: str) -> None:
     """A choice for the loop over vectors of a stage that walks through memory in order. What is asked for
     goes to the second cache: the first waits for few lines at a time, for those that are read now."""
     if _offer(d, loop, name, VECTORS):
         d.s.annotate(loop, "prefetch_cache", 2)
 
 
-def prefetch_blocks(d: Draft, loop: str, name: str) -> None:
+def prefetch_blocks(d: SketchBuilder, loop: str, name: str) -> None:
     """A choice for the loop over blocks of a transposition along its input's rows: the next, or where blocks
     are small one that lies a few KB on in each row."""
     _offer(d, loop, name, 1, FAR)
 
 
-def prefetch_tiles(d: Draft, name: str, axis: str, loop: str) -> None:
+def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
     """A choice for the loop over tiles of ``axis``, where block ``name`` reads an argument along it that it
     uses a few times. What is used once is waited for in any case."""
     b = d.block(name)
@@ -64,7 +64,7 @@ def prefetch_tiles(d: Draft, name: str, axis: str, loop: str) -> None:
             return
 
 
-def _offer(d: Draft, loop: str, name: str, *distances: int) -> bool:
+def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
     """Whether the arguments come from memory, so that there is the choice."""
     if not beyond_caches(d):
         return False

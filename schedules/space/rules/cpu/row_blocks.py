@@ -36,7 +36,7 @@ from schedules.space.rules.patterns import (
     spatial,
     vector_axis,
 )
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE_ROWS = 8
@@ -50,7 +50,7 @@ def is_product(nest: Nest, b: Block) -> bool:
     return row is not None and any(not depends(x, row) for x in operands(b))
 
 
-def schedule_row_blocks(d: Draft, root: str, *, in_parts: bool = False) -> None:
+def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) -> None:
     """Schedule ``root``, an elementwise stage, with all it reads that can be computed by blocks of its rows,
     or of the rows and ``in_parts`` of what they reduce. Raises ScheduleError where the stages have no rows in
     common, or none that can be reduced in parts."""
@@ -91,7 +91,7 @@ def _row_axis(b: Block) -> str | None:
     return before[-1] if v is not None and before else None
 
 
-def _pack(d: Draft, name: str, in_parts: bool) -> int | Hole | None:
+def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
     """Pack the operand of a product that walks memory across the vector axis; the width of its panels."""
     b = d.block(name)
     if name in d.done or not is_product(d.s.nest, b):
@@ -109,13 +109,13 @@ def _pack(d: Draft, name: str, in_parts: bool) -> int | Hole | None:
     return width
 
 
-def _width(d: Draft, b: Block, v: str, n: int) -> int | Hole:
+def _width(d: SketchBuilder, b: Block, v: str, n: int) -> int | Hole:
     """Lanes of the register tile; those that divide ``n`` elements where some do, since others need masks."""
     widths = lane_widths(extents(b)[v], d.lanes_of(d.dtype(b)))
     return d.choice(f"{b.name}.vec", [k for k in widths if n % k == 0] or widths)
 
 
-def _tile_product(d: Draft, name: str, width: int | Hole | None, rows: int | Hole) -> None:
+def _tile_product(d: SketchBuilder, name: str, width: int | Hole | None, rows: int | Hole) -> None:
     """Register tiles over the block, the reduction innermost but for them."""
     b = d.block(name)
     v, row = vector_axis(b), _row_axis(b)

@@ -13,30 +13,30 @@ from schedules.ir import Block, blocks
 from schedules.ir.nest import find_loop, reads
 from schedules.primitives.online import Online
 from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside, reduction_length
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 PARTS = (8, 16, 32, 64)  # columns held at a time, in vectors; the first divides the others
 LANES = (1, 2, 4, 8)  # vectors of a sum
 TILE = 8 * 2  # rows that are held at least: those of a register tile, before and after a map
 
 
-def rows_outgrow_cache(d: Draft) -> bool:
+def rows_outgrow_cache(d: SketchBuilder) -> bool:
     """Whether the rows of one register tile are more than the second cache holds: shorter ones are read again
     from there, which costs less than rescaling."""
     longest = max((reduction_length(b) * ITEMSIZE[d.dtype(b)] for b in _row_reductions(d)), default=0)
     return TILE * longest >= d.target.limit("l2_bytes", 512 << 10)
 
 
-def row_lengths(d: Draft) -> set[int]:
+def row_lengths(d: SketchBuilder) -> set[int]:
     """Elements that row-wise stages reduce to one, where that is not scheduled yet."""
     return {reduction_length(b) for b in _row_reductions(d)}
 
 
-def _row_reductions(d: Draft) -> list[Block]:
+def _row_reductions(d: SketchBuilder) -> list[Block]:
     return [b for b in blocks(d.s.nest.body) if b.name not in d.done and is_row_reduction(d.s.nest, b)]
 
 
-def reduce_in_parts(d: Draft, block: str) -> dict[str, int]:
+def reduce_in_parts(d: SketchBuilder, block: str) -> dict[str, int]:
     """Reduce the stages in loop ``block`` in parts, and compute there what only they read. Returns the hole
     for the size of a part, if there is one, and what it is a multiple of. Raises ScheduleError where no
     maximum has sums that are relative to it."""
@@ -63,12 +63,12 @@ def reduce_in_parts(d: Draft, block: str) -> dict[str, int]:
     raise ScheduleError(f"nothing in {block} can be reduced in parts")
 
 
-def part_unit(d: Draft) -> int:
+def part_unit(d: SketchBuilder) -> int:
     """What all sizes of parts are multiples of, whatever is computed in float64 among them."""
     return PARTS[0] * d.lanes_of("float32")
 
 
-def add_lanes(d: Draft, name: str) -> None:
+def add_lanes(d: SketchBuilder, name: str) -> None:
     """A sum that parts are added to: the lanes of several vectors are added up together."""
     b = d.block(name)
     widths = [d.lanes_of(d.dtype(b)) * k for k in LANES]
@@ -77,7 +77,7 @@ def add_lanes(d: Draft, name: str) -> None:
     d.s.vectorize(lanes)
 
 
-def _sizes(d: Draft, b: Block) -> list[int]:
+def _sizes(d: SketchBuilder, b: Block) -> list[int]:
     """Columns of a part; sizes without a tail where some are."""
     n = reduction_length(b)
     sizes = [k * d.lanes_of("float32") for k in PARTS]
@@ -87,7 +87,7 @@ def _sizes(d: Draft, b: Block) -> list[int]:
     return [k for k in sizes if n % k == 0] or sizes
 
 
-def _relative(d: Draft, block: str, name: str) -> list[str]:
+def _relative(d: SketchBuilder, block: str, name: str) -> list[str]:
     """The reductions that read the results of ``name``, or elementwise stages of them."""
     seen = {w.buffer for w in d.block(name).writes}
     out = []

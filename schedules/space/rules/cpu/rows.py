@@ -19,12 +19,12 @@ from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
 from schedules.space.rules.cpu.streaming import beyond_caches
 from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
-from schedules.space.sketching import Draft, extent, innermost
+from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
 LONG_REDUCTION = 1 << 15
 
 
-def split_long_reduction(d: Draft, name: str) -> bool:
+def split_long_reduction(d: SketchBuilder, name: str) -> bool:
     """A reduction with too few rows for the threads: partial results in parallel (rfactor), as a stage of
     their own. What is split is its first axis with steps enough, or the longest. Returns whether it was."""
     b = d.block(name)
@@ -50,7 +50,7 @@ def split_long_reduction(d: Draft, name: str) -> bool:
     return True
 
 
-def schedule_rows(d: Draft, root: str) -> None:
+def schedule_rows(d: SketchBuilder, root: str) -> None:
     """Schedule ``root`` and all it reads that can be computed row by row."""
     b = d.block(root)
     rank = row_rank(d, b)
@@ -78,7 +78,7 @@ def schedule_rows(d: Draft, root: str) -> None:
         walk_rows(d, row, root)
 
 
-def walk_rows(d: Draft, row: str, root: str) -> None:
+def walk_rows(d: SketchBuilder, row: str, root: str) -> None:
     """Threads, and what a row does for the next one: asks for it, or is written while that is computed."""
     late = d.block(root).reducer is None and calls_functions(d, row, root) and beyond_caches(d)
     rows = extent(d.loops(root)[0])
@@ -94,7 +94,7 @@ def walk_rows(d: Draft, row: str, root: str) -> None:
         d.s.annotate(row, "software_pipeline", d.choice(f"{root}.late", (0, 1)))
 
 
-def calls_functions(d: Draft, row: str, root: str) -> bool:
+def calls_functions(d: SketchBuilder, row: str, root: str) -> bool:
     """Whether a stage of the row calls functions for as many elements as ``root`` has: that takes long enough
     to write a row meanwhile."""
     rank = len(d.block(root).iters)
@@ -102,7 +102,7 @@ def calls_functions(d: Draft, row: str, root: str) -> bool:
     return any(len(x.iters) == rank and arithmetic(x)[1] for x in inside if x.name != root)
 
 
-def compute_stages_at(d: Draft, root: str, loop: str) -> None:
+def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
     """Compute in ``loop``, around ``root``, whatever only ``root`` and stages computed there read."""
     for name in reversed(d.s.blocks()):
         if name == root or name in d.done or name in d.roots or loop in {x.var for x in d.loops(name)}:
@@ -116,7 +116,7 @@ def compute_stages_at(d: Draft, root: str, loop: str) -> None:
             continue  # what it reads is not there
 
 
-def row_rank(d: Draft, b: Block) -> int:
+def row_rank(d: SketchBuilder, b: Block) -> int:
     """How many leading axes of the root are rows: those of the reductions behind it."""
     n_spatial = len([i for i in b.iters if i.kind == "spatial"])
     if b.reducer is not None:
@@ -129,7 +129,7 @@ def row_rank(d: Draft, b: Block) -> int:
     return min([n_spatial, *ranks])
 
 
-def lanes_of_reduction(d: Draft, name: str, unit: int = 0) -> str:
+def lanes_of_reduction(d: SketchBuilder, name: str, unit: int = 0) -> str:
     """rfactor over lanes of the last reduction axes: vectors of partial results. Returns the new block's
     name, or "" where these are shorter than a vector. ``unit``: what an open extent is a multiple of, where
     that is known."""
@@ -151,7 +151,7 @@ def lanes_of_reduction(d: Draft, name: str, unit: int = 0) -> str:
     return partial
 
 
-def _last_axis(d: Draft, name: str) -> Loop:
+def _last_axis(d: SketchBuilder, name: str) -> Loop:
     """The innermost loop of a reduction: where that is shorter than a vector, fused with those around it that
     go on in memory where it ends, if they are long enough together."""
     b = d.block(name)
@@ -166,7 +166,7 @@ def _last_axis(d: Draft, name: str) -> Loop:
     return d.loops(name)[-1]
 
 
-def _goes_on(d: Draft, b: Block, outer: Loop, inner: Loop) -> bool:
+def _goes_on(d: SketchBuilder, b: Block, outer: Loop, inner: Loop) -> bool:
     """Whether a step of ``outer`` in memory is as long as all of ``inner``, two loops of a reduction, in
     whatever the block reads."""
     if outer.var not in vars_bound(b, "reduce"):
@@ -181,7 +181,7 @@ def _goes_on(d: Draft, b: Block, outer: Loop, inner: Loop) -> bool:
     return True
 
 
-def vectorize_partial(d: Draft, name: str) -> None:
+def vectorize_partial(d: SketchBuilder, name: str) -> None:
     """The partial results of a reduction: initialised in vectors, whole vectors until the tail."""
     if not name:
         return
@@ -202,7 +202,7 @@ def vectorize_partial(d: Draft, name: str) -> None:
         d.s.partition(reduce[-1].var)
 
 
-def reduce_row(d: Draft, name: str, maps: Sequence[str], unit: int = 0) -> list[str]:
+def reduce_row(d: SketchBuilder, name: str, maps: Sequence[str], unit: int = 0) -> list[str]:
     """Partial results of reduction ``name``, and in their loop what it is the first to read of ``maps``,
     stages of the same rows. Returns those that remain."""
     partial = lanes_of_reduction(d, name, unit)
@@ -210,7 +210,7 @@ def reduce_row(d: Draft, name: str, maps: Sequence[str], unit: int = 0) -> list[
     return [x for x in maps if not reduce_as_computed(d, x, partial)]
 
 
-def reduce_as_computed(d: Draft, name: str, partial: str) -> bool:
+def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
     """Compute ``name``, an elementwise stage, in the loop of the partial results that are the first to read
     it: a pass over the row less, and what is added up is in registers. Returns whether it was."""
     at = {w.buffer for w in d.block(name).writes}
@@ -228,7 +228,9 @@ def reduce_as_computed(d: Draft, name: str, partial: str) -> bool:
     return True
 
 
-def vectorize_last(d: Draft, name: str, skip: int = 0, units: Mapping[str, int] | None = None) -> None:
+def vectorize_last(
+    d: SketchBuilder, name: str, skip: int = 0, units: Mapping[str, int] | None = None
+) -> None:
     """The last loop of a stage that does not reduce over it, in vectors. ``units``: what an extent with a
     hole is a multiple of."""
     b = d.block(name)

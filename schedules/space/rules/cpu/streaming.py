@@ -11,13 +11,13 @@ from schedules.ir import Block, Nest, blocks, nbytes, rows_are_lines
 from schedules.ir.nest import reads, writers
 from schedules.microarchitecture import third_cache_bytes
 from schedules.space.rules.patterns import depends, unit_stride_vars, vector_axis
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 
-def stream_outputs(d: Draft) -> None:
+def stream_outputs(d: SketchBuilder) -> None:
     """A choice for every output that does not fit beside the inputs in the third cache, where it is
     written once and not read. A transposition writes pieces of rows, which leave the write buffers as whole
-    lines only where they begin with one: it has to be one that `begin_with_lines` can move."""
+    lines only where they begin with one: it has to be one that `align_streamed_tiles` can move."""
     nest = d.s.nest
     held = bytes_of_arguments(nest)
     if held <= third_cache_bytes(d.target) * d.threads:
@@ -39,7 +39,7 @@ def bytes_of_arguments(nest: Nest) -> int:
     return sum(nbytes(nest.buffer(name)) for name in nest.params)
 
 
-def beyond_caches(d: Draft) -> bool:
+def beyond_caches(d: SketchBuilder) -> bool:
     """Whether a call finds little of its arguments in the caches of the cores."""
     return bytes_of_arguments(d.s.nest) > d.target.limit("l2_bytes", 512 << 10) * d.threads
 

@@ -28,7 +28,7 @@ from schedules.space.rules.patterns import (
     unit_stride_vars,
     vector_axis,
 )
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 MAX_ROWS = 16
 MAX_PEELED = 4
@@ -61,7 +61,7 @@ class Tiling:
     along: str = ""  # the axis along which results lie in memory, where they are turned over in squares
 
 
-def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
+def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
     register tile. ``consumer`` reads ``producer`` at its own iterations."""
     p, c = d.block(producer), d.block(consumer)
@@ -88,9 +88,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail, along)
     place = ""  # of a copy that is not made beforehand
-    if along or (
-        _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"
-    ):
+    if along or (_blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
         outer, place = _block_for_caches(d, plan)
     else:
         outer = _tile_for_registers(d, plan)
@@ -104,7 +102,7 @@ def schedule_tiled(d: Draft, producer: str, consumer: str) -> None:
         d.s.parallel(tiles)
 
 
-def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
+def _lane_axis(d: SketchBuilder, p: Block, c: Block, names: dict[str, str]) -> str:
     """The axis of ``c`` that fills vectors: the one along which its result is contiguous; or one along which
     less has to be packed; or, where the first is short, another one along which an operand can be packed, or
     a padded copy be stored: results then go to memory lane by lane."""
@@ -117,9 +115,7 @@ def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
     if reduction_length(p) < MANY_STEPS:
         return v
     long = [a for a in spatial(c) if a != v and n[a] >= 2 * w]
-    packed = [
-        a for a in long if (x := packed_read(d, p, names[a])) is not None and not depends(x, names[v])
-    ]
+    packed = [a for a in long if (x := packed_read(d, p, names[a])) is not None and not depends(x, names[v])]
     turned = {a: copy for a in long if n[v] < w and (copy := _turned_copy(d, p, names[a], names[v]))}
     others = packed[-1:] or list(turned)[-1:]
     lanes = (d.choose(f"{p.name}.lanes", ("", *others)) if others else "") or v
@@ -129,7 +125,7 @@ def _lane_axis(d: Draft, p: Block, c: Block, names: dict[str, str]) -> str:
     return lanes
 
 
-def _fewer_to_pack(d: Draft, p: Block, c: Block, names: dict[str, str], v: str) -> str:
+def _fewer_to_pack(d: SketchBuilder, p: Block, c: Block, names: dict[str, str], v: str) -> str:
     """Where the operand along ``v`` has to be turned over to be packed, in every call, as that of A times the
     transpose of B: the axis of the other one, if that is smaller. Then what is larger is read as it lies, and
     results are turned over instead. Else an empty name."""
@@ -144,7 +140,7 @@ def _fewer_to_pack(d: Draft, p: Block, c: Block, names: dict[str, str], v: str) 
     return "" if other is None or depends(other, names[v]) else others[0]
 
 
-def _turned_copy(d: Draft, p: Block, a: str, v: str) -> tuple[Load, int] | None:
+def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int] | None:
     """What ``p`` reads of a padded copy that could be stored with axis ``a`` innermost, and its dimension
     there: moved by one with ``a``, and read for all of ``v`` alike."""
     for x in operands(p):
@@ -158,7 +154,7 @@ def _turned_copy(d: Draft, p: Block, a: str, v: str) -> tuple[Load, int] | None:
     return None
 
 
-def _lanes_last(d: Draft, t: Tiling) -> None:
+def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
     """Accumulators with the lanes of a vector side by side."""
     write = d.block(t.producer).writes[0]
     lane = write.indices.index(Var(t.axis_of[t.v]))
@@ -167,7 +163,7 @@ def _lanes_last(d: Draft, t: Tiling) -> None:
         d.s.reorder_storage(write.buffer, [k for k in range(rank) if k != lane] + [lane])
 
 
-def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
+def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
     """The reduction runs whole in every register tile; returns the outer loops."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
     outer, middle, inner = [], [], []
@@ -195,7 +191,7 @@ def _tile_for_registers(d: Draft, t: Tiling) -> list[str]:
     return outer
 
 
-def _peel_borders(d: Draft, t: Tiling, middle: dict[str, str]) -> None:
+def _peel_borders(d: SketchBuilder, t: Tiling, middle: dict[str, str]) -> None:
     """Padding that is not copied is a choice at every step, but in tiles off the borders."""
     for axis, loop in middle.items():
         if is_chosen_along(d.block(t.producer), t.axis_of[axis]):
@@ -210,7 +206,7 @@ def _row_counts(p: Block, axis: str, n: int) -> list[int]:
     return list(range(1, min(MAX_ROWS, n) + 1))
 
 
-def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
+def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
     """Parts of the reduction in turn, each over a block of register tiles, whose accumulators stay in a block
     that the caches hold: a panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
     Returns the outer loops, and the loop over the parts."""
@@ -270,7 +266,7 @@ def _block_for_caches(d: Draft, t: Tiling) -> tuple[list[str], str]:
     return outer, parts[-1]
 
 
-def _copy_rows(d: Draft, t: Tiling) -> list[str]:
+def _copy_rows(d: SketchBuilder, t: Tiling) -> list[str]:
     """Copies of the inputs that the rows of a register tile read: a part of the reduction of each row, to lie
     close together while the tile moves along the vector axis."""
     v = t.axis_of[t.v]
@@ -286,7 +282,7 @@ def _copy_rows(d: Draft, t: Tiling) -> list[str]:
     return [d.s.cache_read(t.producer, b, "global") for b in sorted(buffers)]
 
 
-def reduction_steps(d: Draft, producer: str, loop: str, unit: int = 0) -> list[str]:
+def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -> list[str]:
     """Several steps of a reduction loop in one body: (outer, inner) loop, or the loop alone if it is short.
     What remains at its end is peeled off; of a part of a reduction, a multiple of ``unit``, nothing may."""
     n = extent(next(x for x in d.loops(producer) if x.var == loop))
@@ -299,7 +295,9 @@ def reduction_steps(d: Draft, producer: str, loop: str, unit: int = 0) -> list[s
     return [outer, inner]
 
 
-def _arrange(d: Draft, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]) -> None:
+def _arrange(
+    d: SketchBuilder, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]
+) -> None:
     """Order and annotate the loops of the consumer; lanes are innermost."""
     lanes = t.along or t.v
     inner = sorted(inner, key=lambda x: x[1] == lanes)
@@ -348,12 +346,10 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
 
 def _slides(p: Block, var: str) -> bool:
     """A window moves along the axis: neighbouring points read overlapping elements."""
-    return any(
-        var in E.variables(i) and len(E.variables(i)) > 1 for x in operands(p) for i in x.indices
-    )
+    return any(var in E.variables(i) and len(E.variables(i)) > 1 for x in operands(p) for i in x.indices)
 
 
-def packed_read(d: Draft, p: Block, v: str) -> Load | None:
+def packed_read(d: SketchBuilder, p: Block, v: str) -> Load | None:
     """The input to pack: indexed by the vector axis alone in one dimension, and reused along another axis or
     packed once for all calls."""
     n = extents(p)
@@ -367,7 +363,7 @@ def packed_read(d: Draft, p: Block, v: str) -> Load | None:
     return None
 
 
-def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
+def _pack_options(d: SketchBuilder, x: Load | None, v: str) -> tuple[str, ...]:
     if x is None:
         return ("none",)
     if v not in unit_stride_vars(d.s.nest, x):
@@ -379,7 +375,7 @@ def _pack_options(d: Draft, x: Load | None, v: str) -> tuple[str, ...]:
     return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
 
 
-def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
+def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
     """A copy of the input in panels as wide as the register tile, the other dimensions in the order in which
     the reduction walks them."""
     name = d.s.cache_read(producer, x.buffer, "global")
@@ -401,7 +397,7 @@ def pack_operand(d: Draft, producer: str, x: Load, v: str, vec: int | Hole) -> t
     return name, len(batch)
 
 
-def _schedule_accumulators(d: Draft, producer: str, v: str) -> None:
+def _schedule_accumulators(d: SketchBuilder, producer: str, v: str) -> None:
     """Reduction loops outside the register tile, which is unrolled and vectorized."""
     p = d.block(producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
@@ -431,7 +427,7 @@ def _moves_evenly(x: Load, v: str) -> bool:
     return all(isinstance(a, Var) or E.variables(a) <= {v} for a in atoms)
 
 
-def _place_producers(d: Draft, producer: str, pack_name: str, tiles: str, steady: set[str]) -> None:
+def _place_producers(d: SketchBuilder, producer: str, pack_name: str, tiles: str, steady: set[str]) -> None:
     """Padded copies: whole before the loops, or a tile's part inside them, where that is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:

@@ -12,10 +12,10 @@ from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.patterns import is_row_reduction, spatial
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 
-def apply_gpu_rules(d: Draft) -> None:
+def apply_gpu_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
     inline_stages(d, _inline_padding, costly_in_tiles=True)
     for name in list(d.s.blocks()):
@@ -28,12 +28,12 @@ def apply_gpu_rules(d: Draft) -> None:
         d.done |= {name} | (set(d.s.blocks()) - before)
 
 
-def _inline_padding(d: Draft, padding: Block, reducing: list[Block]) -> bool | None:
+def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool | None:
     """The rule of tiles inlines what they read into copies in shared memory."""
     return None if any(is_row_reduction(d.s.nest, u) for u in reducing) else False
 
 
-def _schedule(d: Draft, name: str) -> None:
+def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     d.roots.discard(name)  # its turn has come
     if len(b.writes) > 1 or not spatial(b):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedules.dtypes import HALF
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 THREADS = (64, 128, 256, 512, 1024)
 LANES = (1, 2, 4, 8)  # the last of float16 alone: 16 bytes
@@ -11,7 +11,7 @@ EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent acce
 BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
 
 
-def schedule_map(d: Draft, name: str) -> None:
+def schedule_map(d: SketchBuilder, name: str) -> None:
     """The loops of a stage as one, over blocks of threads: as many as it takes, or a bounded number, each of
     which goes on a grid further as long as there is work (a grid-stride loop)."""
     b = d.block(name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from schedules.ir.nest import vars_bound
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 THREADS = (32, 64, 128, 256)
 
 
-def schedule_plainly(d: Draft, name: str) -> None:
+def schedule_plainly(d: SketchBuilder, name: str) -> None:
     """Spatial loops as one, over blocks of threads; reductions stay serial."""
     b = d.block(name)
     spatial = [x.var for x in d.loops(name) if x.var in vars_bound(b, "spatial")]
@@ -23,7 +23,7 @@ def schedule_plainly(d: Draft, name: str) -> None:
     d.s.bind(thread, "threadIdx.x")
 
 
-def schedule_each_plainly(d: Draft) -> None:
+def schedule_each_plainly(d: SketchBuilder) -> None:
     """Every stage a kernel of its own."""
     d.words.append("separate")
     for name in d.s.blocks():

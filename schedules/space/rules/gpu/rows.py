@@ -16,7 +16,7 @@ from schedules.space.holes import Choice
 from schedules.space.rules.cpu.rows import compute_stages_at
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 THREADS = (8, 32, 64, 128, 256, 512, 1024)
 ROWS = (1, 2, 4, 8)
@@ -28,7 +28,7 @@ LONG = 1 << 14
 MOST_KEPT = 64  # elements of a row that a thread keeps
 
 
-def split_among_blocks(d: Draft, name: str) -> None:
+def split_among_blocks(d: SketchBuilder, name: str) -> None:
     """A long reduction with too few rows for the processors: partial results by blocks of their own, in a
     kernel before the one that adds them up."""
     b = d.block(name)
@@ -43,7 +43,7 @@ def split_among_blocks(d: Draft, name: str) -> None:
         d.roots.add(d.s.rfactor(name, outer))
 
 
-def schedule_rows(d: Draft, root: str, rank: int) -> None:
+def schedule_rows(d: SketchBuilder, root: str, rank: int) -> None:
     """Schedule ``root``, whose first ``rank`` axes are rows, and all it reads that is made row by row."""
     b = d.block(root)
     loops = [x.var for x in d.loops(root)]
@@ -93,7 +93,7 @@ def _joins(nest: Nest, b: Block) -> bool:
     return is_row_reduction(nest, b) and apart(b)
 
 
-def _read_in_place(d: Draft, buffer: str, rank: int) -> bool:
+def _read_in_place(d: SketchBuilder, buffer: str, rank: int) -> bool:
     """Whether all readers of a buffer go over it in its own order, a thread every so many elements: then it
     needs what it made itself. Their indices name rows alone, or all axes, which are fused; of several axes of
     a reduction threads have only the last."""
@@ -107,12 +107,12 @@ def _read_in_place(d: Draft, buffer: str, rank: int) -> bool:
     return True
 
 
-def _local(d: Draft, name: str) -> None:
+def _local(d: SketchBuilder, name: str) -> None:
     for w in d.block(name).writes:
         d.s.set_scope(w.buffer, "local")
 
 
-def _row_length(d: Draft, name: str) -> int:
+def _row_length(d: SketchBuilder, name: str) -> int:
     """Elements that a stage reduces to one, at most; `LONG` for a part of a row, which may be any."""
     b = d.block(name)
     if not is_row_reduction(d.s.nest, b):
@@ -125,7 +125,7 @@ def _row_length(d: Draft, name: str) -> int:
     return out
 
 
-def _last(d: Draft, root: str) -> int:
+def _last(d: SketchBuilder, root: str) -> int:
     """The length of the innermost loop over a row."""
     for name in [root, *d.s.blocks()]:
         b = d.block(name)
@@ -136,14 +136,14 @@ def _last(d: Draft, root: str) -> int:
     return 1
 
 
-def _partial(d: Draft, name: str, threads: int | Hole, lanes: int | Hole) -> str:
+def _partial(d: SketchBuilder, name: str, threads: int | Hole, lanes: int | Hole) -> str:
     """Partial results, one a thread (rfactor)."""
     rest, _ = d.s.split(d.loops(name)[-1].var, (None, lanes))
     _, across = d.s.split(rest, (None, threads))
     return d.s.rfactor(name, across)
 
 
-def _thread_partial(d: Draft, name: str) -> None:
+def _thread_partial(d: SketchBuilder, name: str) -> None:
     """Loops: rows, the thread, and the reduction of its part."""
     b = d.block(name)
     own = [x.var for x in d.own_loops(name)]
@@ -156,7 +156,7 @@ def _thread_partial(d: Draft, name: str) -> None:
     d.s.vectorize(reduce[-1])
 
 
-def _thread_total(d: Draft, name: str) -> None:
+def _thread_total(d: SketchBuilder, name: str) -> None:
     """The partial results of a row, reduced by its threads together."""
     b = d.block(name)
     own = [x.var for x in d.own_loops(name)]
@@ -168,7 +168,7 @@ def _thread_total(d: Draft, name: str) -> None:
 
 
 def _thread_map(
-    d: Draft, rows: str, rest: list[str], threads: int | Hole, lanes: int | Hole, n: int
+    d: SketchBuilder, rows: str, rest: list[str], threads: int | Hole, lanes: int | Hole, n: int
 ) -> None:
     """An elementwise stage: its loop over rows, and the rest, if any, over the threads of a row."""
     if rest:
@@ -183,7 +183,7 @@ def _thread_map(
     _bind_rows(d, [rows])
 
 
-def _bind_rows(d: Draft, rows: list[str]) -> None:
+def _bind_rows(d: SketchBuilder, rows: list[str]) -> None:
     """The last of the loops over rows has those of a block; the others run once."""
     if rows and find_loop(d.s.nest, rows[-1]).extent != Const(1):
         d.s.bind(rows[-1], "threadIdx.y")

@@ -27,7 +27,7 @@ from schedules.space.rules.patterns import (
     reduction_length,
     spatial,
 )
-from schedules.space.sketching import Draft, extent
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 ACROSS = (1, 2, 4)  # virtual threads
 TOGETHER = (1, 2, 4)  # blocks that share a processor, which the compiler keeps registers few enough for
@@ -54,7 +54,7 @@ class Cut:
     vector: bool = False
 
 
-def split_reduction(d: Draft, name: str) -> None:
+def split_reduction(d: SketchBuilder, name: str) -> None:
     """Split-k: a long reduction with too few tiles for the processors, its parts by blocks of their own, in a
     kernel before the one that adds them up."""
     b = d.block(name)
@@ -70,7 +70,7 @@ def split_reduction(d: Draft, name: str) -> None:
         d.roots.add(d.s.rfactor(name, outer))
 
 
-def schedule_tiles(d: Draft, producer: str, consumer: str) -> None:
+def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile reduction ``producer``, with ``consumer``, which alone reads it, written from registers."""
     p = d.block(producer)
     d.done.add(producer)
@@ -128,7 +128,7 @@ def _by_reuse(p: Block, of_product: Mapping[str, str], axes: list[str]) -> list[
     return axes if second is None else [first, second, *(a for a in rest if a != second)]
 
 
-def _cut(d: Draft, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
+def _cut(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
     """``place``: 0 for the last axis, along which memory is contiguous, in vectors of ``lanes``; see
     `_by_reuse`."""
     name = f"{producer}.{place}"
@@ -151,13 +151,13 @@ def _worth_sharing(p: Block) -> bool:
     return reduction_length(p) != 1  # 0: of a length that is still open
 
 
-def _operands_to_share(d: Draft, p: Block) -> list[str]:
+def _operands_to_share(d: SketchBuilder, p: Block) -> list[str]:
     names = [x.buffer for x in operands(p)]
     return sorted({x for x in names if names.count(x) == 1})
 
 
 def _accumulate(
-    d: Draft, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool
+    d: SketchBuilder, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool
 ) -> str:
     """Cut the producer as the consumer is; returns the loop that fetches happen in."""
     p = d.block(producer)
@@ -183,7 +183,9 @@ def _accumulate(
     return where
 
 
-def _in_order(d: Draft, producer: str, reduce: list[Loop], share: bool) -> tuple[list[str], Loop, list[str]]:
+def _in_order(
+    d: SketchBuilder, producer: str, reduce: list[Loop], share: bool
+) -> tuple[list[str], Loop, list[str]]:
     """Loops around that along which operands are fetched, that one, and loops within what is fetched at a
     time: the taps of a window may be either. Apart, each is fetched along the last axis."""
     *others, last = reduce
@@ -204,7 +206,7 @@ def _longest(lengths: Mapping[str, int]) -> str:
     return max(reversed([*lengths]), key=lambda name: lengths[name] or LONG)
 
 
-def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
+def _steps(d: SketchBuilder, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
     """Of the last axis of a reduction, ``n`` long, 0 where that is still open: turns of unrolled steps whose
     operands are fetched together. ``alone``: whether it is the only axis."""
     if 0 < n <= (MOST_UNROLLED if alone else UNROLLED[-1]):
@@ -214,12 +216,12 @@ def _steps(d: Draft, producer: str, n: int, alone: bool) -> tuple[Factor, Factor
     return d.choice(f"{producer}.turns", turns), d.choice(f"{producer}.unrolled", unrolled)
 
 
-def _bind(d: Draft, threads: list[str]) -> None:
+def _bind(d: SketchBuilder, threads: list[str]) -> None:
     if threads:
         d.s.bind(d.fused(threads), "threadIdx.x")
 
 
-def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
+def _fetch(d: SketchBuilder, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
     """All threads of the block copy what one turn of the loop reads, paddings made on the way."""
     rows = _along_reduction(d, producer, buffer)
     copy = d.s.cache_read(producer, buffer, "shared")
@@ -242,7 +244,7 @@ def _fetch(d: Draft, producer: str, buffer: str, where: str, cuts: list[Cut]) ->
     d.s.vectorize(v)
 
 
-def _along_reduction(d: Draft, producer: str, buffer: str) -> bool:
+def _along_reduction(d: SketchBuilder, producer: str, buffer: str) -> bool:
     """Whether the last index of what a product reads moves with its longest reduction alone: then threads
     side by side read rows, not neighbours."""
     b = d.block(producer)
@@ -252,10 +254,8 @@ def _along_reduction(d: Draft, producer: str, buffer: str) -> bool:
     return bool(read.indices) and E.variables(read.indices[-1]) == {long}
 
 
-def _inline_paddings(d: Draft, producer: str) -> None:
+def _inline_paddings(d: SketchBuilder, producer: str) -> None:
     for x in operands(d.block(producer)):
         for b in writers(d.s.nest, x.buffer):
             if is_guarded_copy(b):
                 d.s.inline(b.name)
-
-

@@ -10,7 +10,7 @@ from schedules.expr import Const, Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import reads
 from schedules.space.rules.patterns import extents, spatial
-from schedules.space.sketching import Draft
+from schedules.space.sketch_builder import SketchBuilder
 
 SIDES = (32, 64)
 THREADS = (128, 256, 512)  # a square is whole rounds of them
@@ -37,7 +37,7 @@ def read_across(nest: Nest, b: Block) -> tuple[str, str] | None:
     return None
 
 
-def schedule_transposed(d: Draft, name: str, buffer: str, axis: str) -> None:
+def schedule_transposed(d: SketchBuilder, name: str, buffer: str, axis: str) -> None:
     """A block makes a square of ``axis``, along which ``buffer`` is contiguous, and of the last axis."""
     loops = dict(zip(spatial(d.block(name)), [x.var for x in d.loops(name)], strict=True))
     *others, last = loops

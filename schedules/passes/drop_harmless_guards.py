@@ -19,7 +19,7 @@ from schedules.passes.simplify import Ranges, loop_range
 Shapes = dict[str, tuple[int, ...]]
 
 
-def speculate(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
+def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
     """``s`` without the speculative guards that are harmless to drop."""
     shapes = {b.name: _ints(b) for b in params}
     return _go(s, {}, shapes, frozenset(b.name for b in params))

@@ -35,7 +35,7 @@ from schedules.passes.accesses import moved, reads, uses
 LEAST_ELEMENTS = 64  # fewer are better kept in registers
 
 
-def reuse(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
+def share_storage(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
     """``s`` without the intermediate buffers that a result has room for."""
     written = {b.name: b for b in params if b.name in outputs}
     for x in walk(s):

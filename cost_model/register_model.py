@@ -30,7 +30,7 @@ GRAIN = 8  # registers are given in eights
 Matrix = npt.NDArray[Any]  # of float64
 
 
-class Compiled:
+class RegisterModel:
     """Foretells `NAMES` from features whose columns are ``names``, among them those of a space for GPUs:
     registers and spilled bytes of a thread, shared bytes of a block, and the share of a processor's threads
     that its blocks fill. Of several kernels the largest counts, as in the facts of a record; threads are

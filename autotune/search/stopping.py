@@ -12,7 +12,7 @@ SHARE = 2 / 3  # of all trials that must have gone without one
 GAIN = 0.005  # of throughput, that counts as one
 
 
-class Expectation:
+class Stopping:
     """Watches the throughput of trials, 0 for a failure. ``gain``: the part of it by which one must be better
     than the best, to count as a gain. What is spent may be counted in seconds as well as in trials."""
 

@@ -1,7 +1,7 @@
 """What a sketch rule works on: a schedule under construction, its holes, and structural choices.
 
 Rules are ordinary functions that call primitives. Where the structure could go either way they ask
-`Draft.choose`; `enumerate_drafts` runs the rules once for every combination of answers, so that each
+`SketchBuilder.choose`; `enumerate_drafts` runs the rules once for every combination of answers, so that each
 combination becomes a sketch. Combinations that a legality check refuses are no sketches.
 """
 
@@ -22,7 +22,7 @@ from schedules.te.compute_dag import ComputeDAG
 MAX_SKETCHES = 32
 
 
-class Draft:
+class SketchBuilder:
     """A sketch being drawn."""
 
     def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
@@ -109,7 +109,7 @@ def extent(loop: Loop) -> int:
     return int(loop.extent.value) if isinstance(loop.extent, Const) else 0
 
 
-def innermost(d: Draft, loops: Sequence[Loop]) -> Loop:
+def innermost(d: SketchBuilder, loops: Sequence[Loop]) -> Loop:
     """The last of nested ``loops`` that is longer than 1: those of extent 1 inside it are moved around it."""
     last = next((x for x in reversed(loops) if extent(x) != 1), loops[-1])
     if last is not loops[-1]:
@@ -118,13 +118,13 @@ def innermost(d: Draft, loops: Sequence[Loop]) -> Loop:
 
 
 def enumerate_drafts(
-    dag: ComputeDAG, target: Target, rules: Callable[[Draft], None], limit: int = MAX_SKETCHES
-) -> list[Draft]:
+    dag: ComputeDAG, target: Target, rules: Callable[[SketchBuilder], None], limit: int = MAX_SKETCHES
+) -> list[SketchBuilder]:
     """Every combination of structural choices, depth first, that the primitives accept."""
-    out: list[Draft] = []
+    out: list[SketchBuilder] = []
     answers: list[int] = []
     while len(out) < limit:
-        d = Draft(dag, target, answers)
+        d = SketchBuilder(dag, target, answers)
         try:
             rules(d)
             out.append(d)

@@ -17,7 +17,7 @@ LEAST = 64  # candidates at a time, of which all are
 BELOW = 4.0  # taken off drafts: scores are shares of the best, so these lie beneath those of the model
 
 
-def survey(model: CostModel, features: Features) -> Scores:
+def draft_then_verify(model: CostModel, features: Features) -> Scores:
     """Scores [n]: the model's own for those that its draft ranks highest, the draft less `BELOW` for others.
     They depend on what else is asked in the same call."""
     if not isinstance(model, Drafts) or len(features) <= LEAST:

@@ -37,7 +37,7 @@ from schedules.passes.simplify import simplify
 Loops = tuple[Loop, ...]
 
 
-def begin_with_lines(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
+def align_streamed_tiles(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
     """``s`` where the tiles that write ``outputs``, which nothing reads, begin with the lines of these, and
     with those of the arguments that they read. Not where tiles are less than a line; where rows are no whole
     lines, so that each would need a shift of its own; where what a tile reads is computed for it, or is no

@@ -20,12 +20,12 @@ from schedules.model import LINE
 APART = 2048  # rows at a multiple of this fall into two places of a first cache
 
 
-def spread(s: Stmt) -> Stmt:
+def storage_align(s: Stmt) -> Stmt:
     """``s`` with a line added to the innermost dimension of scratch buffers whose rows lie a multiple of
     ``APART`` bytes apart."""
     if isinstance(s, Alloc):
-        return Alloc(_spread(s.buffer), spread(s.body))
-    return with_body(s, spread)
+        return Alloc(_spread(s.buffer), storage_align(s.body))
+    return with_body(s, storage_align)
 
 
 def _spread(b: Buffer) -> Buffer:

@@ -10,11 +10,11 @@ from schedules.expr import Compare, Const, Expr
 from schedules.ir import Guard, Loop, Seq, Stmt, Store, const, seq, walk, with_body
 
 
-def trim(s: Stmt) -> Stmt:
+def tighten_bounds(s: Stmt) -> Stmt:
     """``for i in range(8): if j * 8 + i < n: S`` becomes ``for i in range(min(8, n - j * 8)): S``. The
     extents of all but serial loops stay constants: there a guard that does not fold remains, in lanes as a
     mask."""
-    s = with_body(s, trim)
+    s = with_body(s, tighten_bounds)
     match s:
         case Guard(cond=c, body=Guard(cond=d, body=b)):
             return Guard(E.all_of(c, d), b)
@@ -24,7 +24,7 @@ def trim(s: Stmt) -> Stmt:
             first = xs[0]
             assert isinstance(first, Guard)
             bodies = tuple(x.body for x in xs if isinstance(x, Guard))
-            return trim(replace(s, body=Guard(first.cond, seq(*bodies))))
+            return tighten_bounds(replace(s, body=Guard(first.cond, seq(*bodies))))
         case Loop(body=Guard() as g):
             return _trim_loop(s, g)
     return s
