@@ -81,9 +81,13 @@ def install(o: argparse.Namespace) -> Result:
 def tests(o: argparse.Namespace) -> Result:
     """The tests that need a GPU, or those that emulate one."""
     files = {
-        "cuda": ["tests/test_cuda.py", "tests/test_devices.py", "tests/test_device_kernel.py"],
-        "opencl": ["tests/test_opencl.py"],
-    }.get(o.target, ["tests/test_emulated_tuning.py"])
+        "cuda": [
+            "tests/autotune/devices/test_cuda.py",
+            "tests/autotune/devices/test_devices.py",
+            "tests/autotune/run/test_device_kernel.py",
+        ],
+        "opencl": ["tests/autotune/codegen/test_opencl.py"],
+    }.get(o.target, ["tests/autotune/tuning/test_emulated_tuning.py"])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -1,8 +1,8 @@
 """Writes ``docs/walkthrough.md``: one matmul through every stage, each printed by the code that makes it.
 
-``python docs/walkthrough.py`` writes the file; ``tests/test_docs.py`` fails when it is out of date. Code is
-for a described target, so that the text is the same on every machine; only measuring, at the end, takes
-place on the host, and what it finds is printed without digests and times.
+``python docs/walkthrough.py`` writes the file; ``tests/whole/test_docs.py`` fails when it is out of date.
+Code is for a described target, so that the text is the same on every machine; only measuring, at the end,
+takes place on the host, and what it finds is printed without digests and times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What every kind of device offers: attributes, memory, and programs that are loaded, run and timed.
 
-One contract test runs over all of them (``tests/test_devices.py``). Devices whose memory has addresses offer
-`Addressed` programs too, which `autotune.run.device_kernel` launches on arrays of other libraries.
-"""
+One contract test runs over all of them (``tests/autotune/devices/test_devices.py``). Devices whose memory has
+addresses offer `Addressed` programs too, which `autotune.run.device_kernel` launches on arrays of other
+libraries. """
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""benchmarks/gpu.py, tried on emulation: steps that are cut off, skipped, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gpu_fakes as fakes
+import pytest
+from grid_cases import need_cxx
+
+from autotune.codegen.simt import nvrtc
+from autotune.devices import cuda
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import gpu  # noqa: E402
+
+SUITE = """
+[[group]]
+suite = "tiny"
+name = "softmax"
+op = "softmax"
+fields = ["m", "n"]
+shapes = [[5, 40]]
+"""
+
+
+def run(
+    folder: Path, *args: str, target: str = "cuda-emulator", env: dict[str, str] | None = None
+) -> tuple[int, str, dict[str, Any]]:
+    out = folder / "out.json"
+    done = subprocess.run(
+        [sys.executable, "benchmarks/gpu.py", str(folder / "tiny.toml"), "--target", target,
+         "--trials", "2", "--budget", "30", "--out", str(out), *args],
+        cwd=ROOT, capture_output=True, text=True, check=False, env=env,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else {}
+
+
+@pytest.mark.slow
+def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
+    need_cxx()
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    only = ("--steps", "install,suite 00,suite 01,half rows,half elementwise")
+    status, said, found = run(tmp_path, *only, "--limit", "0.6")
+    by_name = {s["step"]: s for s in found["steps"]}
+    assert status == 1 and by_name["suite 00"]["reason"] == "took longer than 0.6 s", said
+    assert by_name["install"]["status"] == "skipped"
+
+    status, said, found = run(tmp_path, *only)
+    by_name = {s["step"]: s for s in found["steps"]}
+    assert status == 0 and len(found["steps"]) == 5, said
+    (row,) = by_name["suite 00"]["rows"]
+    assert row["measured"] == 2 and row["times_s"]["autotune"] > 0 and row["params"] == {"m": 5, "n": 40}
+    assert row["skipped"]["torch"] == "needs an NVIDIA GPU, not cuda-emulator"
+    assert "fewer than 2 tasks" in by_name["suite 01"]["reason"]
+    (halves,) = by_name["half rows"]["rows"]
+    assert halves["dtype"] == "float16" and halves["measured"] == 2 and halves["times_s"]["autotune"] > 0
+    assert halves["bytes"] * 2 == row["bytes"] and row["dtype"] == "float32"
+    assert "the suite has none of add" in by_name["half elementwise"]["reason"]
+    assert found["environment"]["commit"] and "benchmarks/gpu.py" in found["environment"]["command"]
+
+    kept = found
+    status, said, found = run(tmp_path, *only)
+    assert status == 0 and found == kept and "5 of 25 steps done" in said
+    status, said, _ = run(tmp_path, "--for", "100")
+    assert status == 0 and "tests: no time left" in said
+
+
+# What a process imports when it starts: kernels for the fake driver instead of machine code for sm_90.
+COMPILER = """
+import dataclasses
+from autotune import building
+from autotune.codegen import cuda, emulator
+from autotune.building.grid_code import grid_code
+
+def build_object(dag, trace, target):
+    if target.kind == "cpu":
+        return real(dag, trace, target)
+    program = building.grid_program(dag, trace, target)
+    code = grid_code(program, "cuda", cuda.generate(program))
+    told = {"registers": 40, "shared_bytes": 0, "stack_bytes": 0, "spill_bytes": 0}
+    facts = {k.name: told for k in program.kernels}
+    return dataclasses.replace(code, binary=emulator.driver(code, shared=True), facts=facts).to_bytes()
+
+real, building.build_object = building.build_object, build_object
+"""
+
+
+@pytest.mark.slow
+def test_steps_for_nvidia_run_on_a_driver_of_our_own(tmp_path: Path) -> None:
+    """From the device's attributes to the record that its kernel is loaded with, all but NVRTC and peers."""
+    need_cxx()
+    if cuda.available() or not nvrtc.available():  # the bindings are in the same wheels
+        pytest.skip("there is a driver already, or there are no bindings")
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    (tmp_path / "sitecustomize.py").write_text(COMPILER)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data")}
+    env = fakes.fake_driver(tmp_path) | cache | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    steps = "suite 00,half rows,copies"
+    status, said, found = run(tmp_path, "--steps", steps, target="cuda", env=env)
+    by_name = {s["step"]: s for s in found["steps"]}
+    assert status == 0, said
+    assert found["environment"]["device"] == fakes.FAKE and found["environment"]["arch"] == "sm_90"
+    for name in ("suite 00", "half rows"):
+        (row,) = by_name[name]["rows"]
+        assert row["measured"] == 2 and not set(row["failed"]) - {"slow"} and row["times_s"]["autotune"] > 0
+        assert row["device"]["registers"] == 40  # of the final, which is what is loaded
+        assert set(row["skipped"]) == {"torch", "torch.compile", "triton"}
+    assert by_name["copies"]["status"] == "skipped"
+
+
+def test_rows_of_a_step_that_was_cut_off_are_kept() -> None:
+    rows = [{"op": "add"}, {"op": "softmax"}]
+    lines = ["hm", json.dumps({"rows": rows[:1]}), json.dumps({"rows": rows}), "[1, 2]", '{"rows": [{"op"']
+    said = "\n".join(lines)
+    assert gpu.so_far(said.encode()) == {"rows": rows}
+    assert gpu.so_far(None) == gpu.so_far("") == {}
+
+
+@pytest.mark.slow
+def test_tasks_of_a_step_that_was_cut_off_are_not_tuned_again(tmp_path: Path) -> None:
+    need_cxx()
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    status, said, found = run(tmp_path, "--steps", "suite 00")
+    assert status == 0, said
+    (step,) = found["steps"]
+    marked = {**step["rows"][0], "measured": 77}
+    cut_off = {**step, "status": "failed", "reason": "took longer", "rows": [marked]}
+    (tmp_path / "out.json").write_text(json.dumps({**found, "steps": [cut_off]}))
+    status, said, found = run(tmp_path, "--steps", "suite 00")
+    (step,) = found["steps"]
+    assert status == 0 and step["rows"] == [marked] and step["status"] == "done", said
+
+
+def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(SUITE)
+    status, said, _ = run(tmp_path, "--steps", "suite 99")
+    assert status == 2 and "no step 'suite 99'; the steps are install, tests, suite 00" in said

@@ -1,0 +1,48 @@
+"""The documents say what the code does: the walkthrough is its script's output, and links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import re
+import runpy
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("configs/*.md")]
+ASSEMBLY = re.compile(r"```asm\n.*?```", re.DOTALL)  # LLVM's own text, which changes with its version
+
+
+@pytest.fixture(scope="module")
+def walkthrough() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("walkthrough", ROOT / "docs" / "walkthrough.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the page compiles for x86-64")
+def test_the_walkthrough_is_what_its_script_writes(walkthrough: ModuleType) -> None:
+    written = walkthrough.PAGE.read_text(encoding="utf-8")
+    now = walkthrough.render()
+    assert ASSEMBLY.sub("", written) == ASSEMBLY.sub("", now), f"out of date: run {walkthrough.COMMAND}"
+    assert ASSEMBLY.search(written) is not None
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
+    examples = re.findall(r"<!-- runs -->\n```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    script = tmp_path / "examples.py"
+    script.write_text("\n".join(examples), encoding="utf-8")
+    assert examples and runpy.run_path(str(script))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_within_the_repository_lead_to_files(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in link:
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"

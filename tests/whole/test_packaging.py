@@ -1,0 +1,179 @@
+"""The house: layers, what an import costs, and what the wheel holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import autotune
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("autotune", "schedules", "cost_model", "kernels_db")
+HEAVY = ("numpy", "xgboost", "sklearn", "sqlalchemy", "alembic", "llvmlite", "typer", "rich", "pydantic")
+
+# Third-party packages that each package may import (docs/adr/0003).
+MAY_IMPORT = {
+    "schedules": {"numpy", "schedules"},
+    "cost_model": {"numpy", "xgboost", "schedules", "cost_model"},
+    "kernels_db": {"sqlalchemy", "alembic", "psycopg", "schedules", "kernels_db"},
+}
+
+
+def run(code: str, *, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def sources(package: str) -> Iterator[tuple[Path, str]]:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        yield path, path.read_text(encoding="utf-8")
+
+
+def test_import_contracts_hold() -> None:
+    run("from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))")
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    for path, text in sources(package):
+        for node in ast.walk(ast.parse(text)):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [a.name for a in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: relative import"
+                names = [node.module or ""]
+            for name in names:
+                top = name.split(".")[0]
+                assert top in sys.stdlib_module_names or top in MAY_IMPORT[package], f"{path} imports {name}"
+
+
+def test_only_settings_reads_the_environment() -> None:
+    # `os.environ[x] = y` is no reading: it prepares a child process.
+    reads = re.compile(
+        r"\bos\.(environb?(?!\[[^]]*\] = )|getenvb?)\b|\bfrom os import[^\n]*\b(environ|getenv)"
+    )
+    found = {
+        str(p.relative_to(ROOT)) for package in PACKAGES for p, text in sources(package) if reads.search(text)
+    }
+    assert found == {"autotune/settings.py"}
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    for package in PACKAGES:
+        for path, text in sources(package):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    assert node.func.id not in ("eval", "exec"), f"{path}:{node.lineno}"
+                if isinstance(node, ast.Import):
+                    assert not {a.name for a in node.names} & {"pickle", "marshal", "shelve"}, (
+                        f"{path}:{node.lineno}"
+                    )
+
+
+def test_files_stay_readable_in_one_sitting() -> None:
+    lengths = {
+        str(p.relative_to(ROOT)): text.count("\n") for package in PACKAGES for p, text in sources(package)
+    }
+    assert {p: n for p, n in lengths.items() if n > 600} == {}
+
+
+def test_importing_autotune_imports_nothing_heavy() -> None:
+    out = run(f"import sys, autotune; print(sorted(set({HEAVY!r}) & set(sys.modules)))")
+    assert out.strip() == "[]"
+
+
+def test_importing_autotune_touches_no_file_environment_database_or_device() -> None:
+    out = run(
+        "import os, sys\n"
+        "seen = []\n"
+        "def hook(event, args):\n"
+        "    if event == 'open' and not str(args[0]).endswith(('.py', '.pyc')) or event in (\n"
+        "        'sqlite3.connect', 'ctypes.dlopen', 'subprocess.Popen', 'socket.connect', 'os.putenv'):\n"
+        "        seen.append((event, str(args[:1])))\n"
+        "class Environment(dict):\n"
+        "    def __getitem__(self, k): seen.append(('environ', k)); return super().__getitem__(k)\n"
+        "    def get(self, k, d=None): seen.append(('environ', k)); return super().get(k, d)\n"
+        "os.environ = Environment(os.environ)\n"
+        "sys.addaudithook(hook)\n"
+        "import autotune\n"
+        "print(seen)\n"
+    )
+    assert out.strip() == "[]"
+
+
+def test_looking_for_a_kernel_imports_no_search_model_or_orm() -> None:
+    out = run(
+        "import sys, autotune\n"
+        "try:\n    autotune.load('matmul', m=8, n=8, k=8)\n"
+        "except autotune.KernelNotFound as err:\n    print('not found')\n"
+        "print(sorted({'xgboost', 'sklearn', 'sqlalchemy', 'alembic', 'typer'} & set(sys.modules)))"
+    )
+    assert out.split("\n")[:2] == ["not found", "[]"]
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in autotune.__all__:
+        assert getattr(autotune, name) is not None, name
+    assert set(autotune.__all__) <= set(dir(autotune))
+    with pytest.raises(AttributeError, match="tun_"):
+        autotune.tun_  # noqa: B018
+
+
+def test_a_module_does_not_hide_the_function_of_its_name() -> None:
+    run(
+        "import importlib, pkgutil, autotune\n"
+        "for m in pkgutil.iter_modules(autotune.__path__):\n"
+        "    importlib.import_module('autotune.' + m.name)\n"
+        "for name in ('tune', 'load', 'best', 'build'):\n"
+        "    assert callable(getattr(autotune, name)), name\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (found,) = out.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_the_four_packages_and_their_data(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as z:
+        names = z.namelist()
+    top = {n.split("/")[0] for n in names if ".dist-info/" not in n}
+    assert top == set(PACKAGES)
+    assert not [n for n in names if n.endswith((".pyc", ".db")) or "test" in n.split("/")[0]]
+    on_disk = {str(p.relative_to(ROOT)) for package in PACKAGES for p, _ in sources(package)}
+    assert on_disk <= set(names)
+    configs = {f"autotune/{p.relative_to(ROOT)}" for p in (ROOT / "configs").rglob("*") if p.is_file()}
+    assert configs and configs <= set(names)
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+
+
+def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as z:
+        z.extractall(tmp_path / "site")
+    out = run(
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
+        "import autotune\n"
+        "from autotune.settings import config_file\n"
+        "print(autotune.__file__)\n"
+        "found = config_file('targets', 'x86-64-v3.json')\n"
+        "print(found, found.is_file())\n",
+        cwd=tmp_path,
+    )
+    first, second = out.splitlines()
+    assert first.startswith(str(tmp_path)) and second.startswith(str(tmp_path)) and second.endswith("True")
