@@ -76,7 +76,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 COMPILER = """
 import dataclasses
 from autotune import building
-from autotune.codegen import cuda, emulator
+from autotune.codegen.simt import cuda, emulator
 from autotune.building.grid_code import grid_code
 
 def build_object(dag, trace, target):

@@ -405,7 +405,7 @@ print("moved", moved)
 """
 NEVER_AVOIDS = """
 from string import Template
-from autotune.codegen import threads
+from autotune.codegen.runtime import threads
 avoid = "  call void @at_avoid(i32 %caller, ptr %avoided, ptr %cpus, ptr %others)\\n"
 assert threads._MODULE.template.count(avoid) == 1
 threads._MODULE = Template(threads._MODULE.template.replace(avoid, ""))
