@@ -75,20 +75,20 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 # What a process imports when it starts: kernels for the fake driver instead of machine code for sm_90.
 COMPILER = """
 import dataclasses
-from autotune import building
+from autotune.building import from_trace
 from autotune.codegen.simt import cuda, emulator
 from autotune.building.grid_code import grid_code
 
 def build_object(dag, trace, target):
     if target.kind == "cpu":
         return real(dag, trace, target)
-    program = building.grid_program(dag, trace, target)
+    program = from_trace.grid_program(dag, trace, target)
     code = grid_code(program, "cuda", cuda.generate(program))
     told = {"registers": 40, "shared_bytes": 0, "stack_bytes": 0, "spill_bytes": 0}
     facts = {k.name: told for k in program.kernels}
     return dataclasses.replace(code, binary=emulator.driver(code, shared=True), facts=facts).to_bytes()
 
-real, building.build_object = building.build_object, build_object
+real, from_trace.build_object = from_trace.build_object, build_object
 """
 
 
