@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from suite import commit
 
-from autotune.search.simulate import Table, read, replay
+from autotune.search.recorded import Table
+from autotune.search.simulate import read, replay
 from autotune.targets import usable_cpus
 
 SEARCHES = ("random", "local", "evolutionary")

@@ -32,7 +32,8 @@ from autotune import targets
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.random import RandomSearch
-from autotune.search.simulate import Table, play
+from autotune.search.recorded import Table
+from autotune.search.simulate import play
 from autotune.search.table import Sheet, TableSpace
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel

@@ -6,23 +6,12 @@ Loading a kernel goes this way too, so nothing here imports SQLAlchemy, and psyc
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kernels_db.errors import LogError
 
 Row = Mapping[str, Any]
-
-# A password may hold what it should not, a / or an @: it ends at the last @, whatever comes before. Where a
-# URL was taken for a path, one / is left of two.
-_PASSWORD = re.compile(r"(:/[^:]*):.*@", re.DOTALL)
-_OPTION = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
-
-
-def masked(text: str) -> str:
-    """A URL, of any scheme, without its password."""
-    return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 class Reader(Protocol):

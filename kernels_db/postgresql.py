@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernels_db.compat import APPLICATION_ID, check_schema
 from kernels_db.errors import LogError
-from kernels_db.place import masked
+from kernels_db.passwords import masked
 
 if TYPE_CHECKING:
     from psycopg import Connection

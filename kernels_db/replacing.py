@@ -13,7 +13,7 @@ from typing import IO
 from kernels_db import sqlite
 from kernels_db.compression import packing
 from kernels_db.errors import LogError
-from kernels_db.place import masked
+from kernels_db.passwords import masked
 
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # of a path, which has one / left of two
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from kernels_db.compat import check_schema
 from kernels_db.errors import LogError
-from kernels_db.place import masked
+from kernels_db.passwords import masked
 
 MAGIC = b"SQLite format 3\0"
 COMPANIONS = ("-wal", "-shm", "-journal")  # what SQLite adds to the name of a file, for files of its own

@@ -98,7 +98,8 @@ def merge(
 
 def _merge(sources: list[str], db: str, json: bool) -> None:
     from kernels_db.errors import LogError
-    from kernels_db.place import locate, masked
+    from kernels_db.passwords import masked
+    from kernels_db.place import locate
     from kernels_db.store import Log
 
     missing = [masked(s) for s in sources if not locate(s).exists()]

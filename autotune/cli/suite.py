@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from autotune.cli import options as opt
+from autotune.cli import results
 from autotune.cli.output import console, counts, percent, print_json, rate, seconds, table
 from autotune.cli.progress import suite_reporter
 
@@ -42,8 +43,6 @@ def tune_suite(
 
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:
     """What ``tune --suite --json`` prints: each of ``tasks`` as ``tune --json``, with more."""
-    from autotune.cli.tune import document as of_task
-
     return {
         "target": opt.target_summary(target),
         "tasks": [
@@ -52,7 +51,7 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
                 "weight": t.task.weight,
                 "seconds": round(t.seconds, 3),
                 "error": t.error,
-                **of_task(t.result, t.task.workload.dag.params[0].dtype),
+                **results.document(t.result, t.task.workload.dag.params[0].dtype),
             }
             for t in result.tasks
         ],
@@ -66,7 +65,6 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
 
 
 def _print(result: SuiteResult, where: str) -> None:
-    from autotune.cli.tune import ENDINGS
     from kernels_db.place import locate  # a URL is shown without its password
 
     out = console()
@@ -79,7 +77,7 @@ def _print(result: SuiteResult, where: str) -> None:
     out.print(f"  {ready} of {len(result.tasks)} tasks have a kernel; {result.measured} trials")
     if result.weighted_s is not None:
         out.print(f"  weighted latency {seconds(result.weighted_s)}")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({results.ENDINGS.get(result.stopped, result.stopped)})")
     out.print(f"  log      {locate(where)}")
 
 

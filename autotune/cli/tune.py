@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, counts, percent, print_json, rate, seconds, task_text
 from autotune.cli.progress import reporter
+from autotune.cli.results import ENDINGS, document
 from autotune.cli.suite import tune_suite
 
 if TYPE_CHECKING:
@@ -105,48 +106,6 @@ def tune(
             _print(result, workload, where)
     if result.best is None:
         raise typer.Exit(1)
-
-
-def document(result: TuneResult, dtype: str) -> dict[str, Any]:
-    """What ``tune --json`` prints."""
-    best = result.best
-    return {
-        "task": {
-            "op": result.workload.op,
-            "params": dict(result.workload.params),
-            "dtype": dtype,
-            "target": opt.target_summary(result.target),
-        },
-        "trials": {
-            "measured": result.measured,
-            "failed": dict(result.failed),
-            "resumed": result.resumed,
-            **({"throttled": dict(result.throttled)} if result.throttled else {}),
-        },
-        "best": None
-        if best is None
-        else {
-            "time_s": best.time_s,
-            "gflops": best.gflops,
-            "share_of_peak": best.share_of_peak,
-            "trace": opt.trace_value(best.trace),
-            "record_id": best.record_id,
-        },
-        "elapsed_s": result.elapsed_s,
-        "seed": result.seed,
-        "stopped": result.stopped,
-        "notes": list(result.notes),
-    }
-
-
-ENDINGS = {
-    "trials": "all trials done",
-    "budget": "budget used",
-    "interrupted": "interrupted; everything measured is kept",
-    "exhausted": "nothing left to try",
-    "converged": "nothing better to expect",
-    "frozen": "the log as it is",
-}
 
 
 def _print(result: TuneResult, workload: Workload, where: str) -> None:

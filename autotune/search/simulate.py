@@ -26,24 +26,19 @@ from pydantic import BaseModel, ValidationError
 
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
+from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
 from kernels_db.compression import opened
 from kernels_db.spool import as_file
 from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log
-from schedules.errors import AutotuneError
 
 BATCH = 8  # candidates that a search is asked for at a time
 MOST_BYTES = 1 << 30
 UNITS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
 Config = Mapping[str, Any]
-NO_TABLE = "{} is neither a log, nor an export, nor a table of Kernel Tuner or T4"
 TORN = {'"tune_params_keys"': "a cache of Kernel Tuner", '"results"': "a document of T4 results"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
-
-
-class ReplayError(AutotuneError):
-    """A file that holds no table, or a table that cannot be searched."""
 
 
 class KernelTunerCache(BaseModel):
@@ -77,18 +72,6 @@ class T4Document(BaseModel):
 
     results: list[T4Result]
     metadata: dict[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A space of recorded candidates, and what it is called. Of a log: which of its ``tasks`` it is, from 1,
-    and their names. ``notes``: what of the file was not read."""
-
-    name: str
-    space: TableSpace
-    task: int | None = None
-    tasks: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

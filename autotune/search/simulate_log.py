@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.run.loading import describe
-from autotune.search.simulate import NO_TABLE, ReplayError, Table
+from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
 from autotune.tuning import resume
 from kernels_db.records import Record

@@ -6,10 +6,12 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 import autotune
@@ -41,6 +43,52 @@ def sources(package: str) -> Iterator[tuple[Path, str]]:
 
 def test_import_contracts_hold() -> None:
     run("from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))")
+
+
+def imports() -> dict[str, set[str]]:
+    """Every module of the four packages, with those of them that it imports, at its top or within a function;
+    what only a type checker imports does not count."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    return {m: set(graph.find_modules_directly_imported_by(m)) for m in graph.modules}
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """A module of each circle: what is left when all that import nothing left, and all that nothing left
+    imports, are taken away again and again."""
+    left = {m: set(used) for m, used in graph.items()}
+    while True:
+        imported = set().union(*left.values()) if left else set()
+        ends = {m for m, used in left.items() if not used or m not in imported}
+        if not ends:
+            return sorted(left)
+        left = {m: used - ends for m, used in left.items() if m not in ends}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
+    assert circles(imports()) == []
+
+
+def test_the_package_is_seen_at_a_glance() -> None:
+    entries = {p.name for p in (ROOT / "autotune").iterdir()} - {"__pycache__"}
+    assert len(entries) <= 18, sorted(entries)
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing ``autotune.x`` makes ``x`` an attribute of the package: a function of that name would be
+    lost."""
+    names = set(autotune.__all__)
+    assert not names & {p.stem for p in (ROOT / "autotune").iterdir()}
+    code = """
+        import importlib, pkgutil, types, autotune
+        for m in pkgutil.walk_packages(autotune.__path__, "autotune."):
+            try:
+                importlib.import_module(m.name)
+            except ImportError:
+                pass  # of a library that is not here
+        print(*[n for n in autotune.__all__ if isinstance(getattr(autotune, n), types.ModuleType)])
+    """
+    assert sorted(run(textwrap.dedent(code)).split()) == ["ops", "te"]
 
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))

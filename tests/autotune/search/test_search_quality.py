@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from recorded import conv2d
+from recorded_tables import conv2d
 
 from autotune.search.base import SearchPolicy, candidates
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
-from autotune.search.simulate import Table, play
+from autotune.search.recorded import Table
+from autotune.search.simulate import play
 from autotune.search.table import Sheet, TableSpace
 from cost_model import pretrained
 from cost_model.base import CostModel

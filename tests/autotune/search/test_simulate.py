@@ -16,7 +16,8 @@ from cli_runner import run
 
 import autotune as at
 from autotune.search.policies import create
-from autotune.search.simulate import ReplayError, read, replay
+from autotune.search.recorded import ReplayError
+from autotune.search.simulate import read, replay
 from autotune.search.table import Sheet, TableSpace
 from autotune.targets import from_name
 from autotune.tuning.resume import DECISIONS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.search.simulate import Table
+from autotune.search.recorded import Table
 from autotune.search.table import Sheet, TableSpace
 
 PATH = Path(__file__).parent / "data" / "conv2d.npz"

@@ -1,0 +1,51 @@
+"""Results of tuning as documents, and in words why a run ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli import options as opt
+
+if TYPE_CHECKING:
+    from autotune.tuning.options import TuneResult
+
+ENDINGS = {
+    "trials": "all trials done",
+    "budget": "budget used",
+    "interrupted": "interrupted; everything measured is kept",
+    "exhausted": "nothing left to try",
+    "converged": "nothing better to expect",
+    "frozen": "the log as it is",
+}
+
+
+def document(result: TuneResult, dtype: str) -> dict[str, Any]:
+    """What ``tune --json`` prints."""
+    best = result.best
+    return {
+        "task": {
+            "op": result.workload.op,
+            "params": dict(result.workload.params),
+            "dtype": dtype,
+            "target": opt.target_summary(result.target),
+        },
+        "trials": {
+            "measured": result.measured,
+            "failed": dict(result.failed),
+            "resumed": result.resumed,
+            **({"throttled": dict(result.throttled)} if result.throttled else {}),
+        },
+        "best": None
+        if best is None
+        else {
+            "time_s": best.time_s,
+            "gflops": best.gflops,
+            "share_of_peak": best.share_of_peak,
+            "trace": opt.trace_value(best.trace),
+            "record_id": best.record_id,
+        },
+        "elapsed_s": result.elapsed_s,
+        "seed": result.seed,
+        "stopped": result.stopped,
+        "notes": list(result.notes),
+    }
