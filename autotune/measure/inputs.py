@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autotune.targets import usable_cpus
-from schedules.dtypes import HALF
+from schedules.dtypes import HALF, bound_dtype
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
@@ -60,8 +60,9 @@ class Tolerance:
 
     def bound(self, reference: np.ndarray) -> np.ndarray:
         """For each element of an output."""
-        size = np.abs(reference, dtype=np.float32, casting="unsafe")
-        return np.asarray(self.rtol * np.where(np.isfinite(size), size, 0) + self.atol, np.float32)
+        dtype = bound_dtype(str(reference.dtype))
+        size = np.abs(reference, dtype=dtype, casting="unsafe")
+        return np.asarray(self.rtol * np.where(np.isfinite(size), size, 0) + self.atol, dtype)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.measure.results import Options
 from autotune.targets import emulated, measured_by
+from schedules.dtypes import bound_dtype
 from schedules.model import Target, Workload
 
 _PR_SET_PDEATHSIG = 1
@@ -91,7 +92,7 @@ class Prepared:
         params = [Param(t.name, t.shape, t.dtype) for t in self.dag.params]
         count = len(self.dag.inputs)
         outputs = params[count:]
-        each = [*params, *(Param(p.name, p.shape, "float32") for p in outputs)]
+        each = [*params, *(Param(p.name, p.shape, bound_dtype(p.dtype)) for p in outputs)]
         drawn = _arrays(data, each * setup["draws"])
         draws = [drawn[i : i + len(each)] for i in range(0, len(drawn), len(each))]
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]

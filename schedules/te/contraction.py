@@ -40,7 +40,7 @@ def contract(
 ) -> Array | None:
     """The output of a sum-of-products stage, or None when the stage isn't one. float32 is summed, and
     returned, in float64; integers wrap. ``arrays``: by name, or one for each of `factors`. ``product``: what
-    takes the place of the sum of products over all labels but the free ones (`size` is one)."""
+    takes the place of the sum of products over all labels but the free ones, in float64 (`size` is one)."""
     operands = _factors(stage.values[0])
     if operands is None:
         return None
@@ -56,7 +56,7 @@ def contract(
     if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:
         return None
     t = stage.outputs[0]
-    out = np.zeros(t.shape, np.float64 if t.dtype == "float32" else t.dtype)
+    out = np.zeros(t.shape, np.float64 if product is not _product or t.dtype == "float32" else t.dtype)
     cuts = [[(lo, min(lo + tile[v], n)) for lo in range(0, n, tile[v])] for v, n in extents.items()]
     spatial = [a.var for a in stage.axes]
     for point in itertools.product(*cuts):

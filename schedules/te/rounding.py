@@ -27,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
+from schedules.dtypes import bound_dtype
 from schedules.passes.partial_sums import LIMIT as CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
 from schedules.te.evaluator import BINARY, blocks, grid
-from schedules.te.rounding_expr import ErrorScope, Known, Value, rounded, unit_roundoff, wide
+from schedules.te.rounding_expr import ErrorScope, Known, Value, kept, rounded, unit_roundoff, wide, wrapped
 
 Array = NDArray[Any]
 POINTS = 2**15  # of a block: its temporaries stay in the second cache
@@ -41,7 +42,7 @@ SIGNED = 8.0  # growth of a sum of terms of random signs
 @dataclass(frozen=True)
 class Bounded:
     """Outputs in the dtype of each tensor, and for each element how far a right result may be from it
-    (float32; integers too; inf where anything is right)."""
+    (float64 for outputs in float64, else float32; inf where anything is right)."""
 
     values: tuple[Array, ...]
     bounds: tuple[Array, ...]
@@ -95,8 +96,8 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
     """A tensor in its dtype, and the bound of each element, what storing may change included."""
     value = v.astype(dtype)
     if value.dtype.kind != "f":
-        return value, np.zeros(v.shape, np.float32) if e is None else e.astype(np.float32)
-    bound = np.empty(v.shape, np.float32)
+        return value, np.zeros(v.shape, np.float32) if e is None else kept(e * (1 + 1e-6), dtype)
+    bound = np.empty(v.shape, bound_dtype(dtype))
     most = float(np.finfo(dtype).max)
     flat, stored, into = v.reshape(-1), value.reshape(-1), bound.reshape(-1)
     errors = None if e is None else e.reshape(-1)
@@ -105,7 +106,7 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
         np.abs(np.subtract(stored[at : at + POINTS], part, dtype=np.float64), out=out, casting="same_kind")
         if errors is not None:
             out += errors[at : at + POINTS]
-        out *= np.float32(1 + 1e-6)
+        out *= 1 + 1e-6
         largest = np.abs(part).max()
         if not largest + out.max() <= most:  # it may overflow, or is no number: then it is what it is
             out[~np.isfinite(part)] = 0
@@ -135,6 +136,7 @@ class _Out:
             np.empty(t.shape, np.float64 if E.is_float(t.dtype) else t.dtype) for t in stage.outputs
         ]
         self.errors: list[Array | None] = [None] * len(self.values)
+        self._dtypes = [t.dtype for t in stage.outputs]
 
     def put(self, i: int, at: tuple[slice, ...], value: Value) -> None:
         v, e = value
@@ -142,8 +144,8 @@ class _Out:
         if e is not None:
             errors = self.errors[i]
             if errors is None:
-                errors = self.errors[i] = np.zeros(self.values[i].shape, np.float32)
-            errors[at] = e
+                errors = self.errors[i] = np.zeros(self.values[i].shape, bound_dtype(self._dtypes[i]))
+            errors[at] = kept(e, self._dtypes[i])
 
     def all(self) -> list[Value]:
         return list(zip(self.values, self.errors, strict=True))
@@ -167,9 +169,11 @@ def _contracted(stage: Stage, known: Known) -> Value | None:
         return None
     arrays = [known.values[x.buffer] for x in loads]
     v = contract(stage, arrays)
-    if v is None or not E.is_float(dtype):
-        return None if v is None else (v, None)
+    if v is None:
+        return None
     errors = [known.errors.get(x.buffer) for x in loads]
+    if not E.is_float(dtype):
+        return rounded(v, _handed_on(stage, arrays, errors), dtype)
     total = contract(stage, arrays, size)
     assert total is not None
     terms = math.prod(a.extent for a in stage.reduce_axes)
@@ -183,14 +187,23 @@ def _contracted(stage: Stage, known: Known) -> Value | None:
         if min(largest, 16 * math.sqrt(terms) * most if signs else largest) < 1 / unit:
             return v, None
     e = (SIGNED if signs else growth(terms, known.steady)) * unit * total
-    sizes = [np.abs(a) for a in arrays]
+    more = _handed_on(stage, arrays, errors)
+    return rounded(v, e if more is None else e + more, dtype)
+
+
+def _handed_on(stage: Stage, arrays: Sequence[Array], errors: Sequence[Array | None]) -> Array | None:
+    """How far a sum of products is moved by the errors of its operands; None where these have none."""
+    if all(e is None for e in errors):
+        return None
+    sizes = [np.abs(a.astype(np.float64)) for a in arrays]
+    out: Any = 0.0
     for i, own in enumerate(errors):
         if own is not None:  # the operands before it with what they may be off by, those behind it without
             more = contract(stage, [*sizes[:i], own.astype(np.float64), *sizes[i + 1 :]], size)
             assert more is not None
-            e += more
+            out = out + more
             sizes[i] = sizes[i] + own
-    return rounded(v, e, dtype)
+    return np.asarray(out)
 
 
 def _whole(a: Array) -> bool:
@@ -234,7 +247,10 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
             error[at] = np.maximum(error[at], e.max(axis=over))
     terms = math.prod(a.extent for a in stage.reduce_axes)
     if not floats:
-        return out, None if exact else (total - np.abs(out) if op == "*" else error)
+        if exact:
+            return out, None
+        # what a product may be at most, less what it is, which may have wrapped
+        return out, wrapped(out, total + np.abs(out, dtype=np.float64) if op == "*" else error)
     unit = unit_roundoff(t.dtype)
     if op in ("min", "max"):
         return out, None if exact else error

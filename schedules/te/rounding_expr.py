@@ -48,7 +48,7 @@ def rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> Value:
     """``v`` as a result in ``dtype``: what rounding may change is added to its error. ``times``, where it is
     not 1: so many roundings in an order that is open. What is not whole may be exact in one order only."""
     if not E.is_float(dtype):
-        return v, e
+        return v, wrapped(v, e)
     v = np.asarray(v)
     narrow = "float64" if dtype == "float64" else "float32"
     inexact = v != (np.rint(v) if dtype == "float64" or times != 1 else v.astype(narrow))
@@ -70,6 +70,27 @@ def rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> Value:
         near = over & np.isfinite(v) & (np.abs(v) - e <= float(info.max))
         v = np.where(over, np.copysign(np.inf, v), v)
     return v, np.where(near, np.inf, np.where(np.isfinite(v), e, 0))
+
+
+def wrapped(v: Any, e: Any) -> Any:
+    """The error of integers: where they may wrap, anything is right."""
+    if e is None:
+        return None
+    v = np.asarray(v)
+    if v.dtype.kind not in "iu":
+        return e
+    return np.where((e > 0) & (np.abs(v.astype(np.float64)) + e > np.iinfo(v.dtype).max), np.inf, e)
+
+
+def kept(e: Any, dtype: str) -> Array:
+    """Errors of values of ``dtype`` as they are kept: those of float64 as wide, others in float32, where none
+    becomes 0."""
+    if dtype == "float64":
+        return np.asarray(e, np.float64)
+    e = np.asarray(e)
+    narrow = np.array(e, np.float32)
+    np.maximum(narrow, np.finfo(np.float32).smallest_subnormal, out=narrow, where=e > 0)
+    return narrow
 
 
 def _sum_of(a: Any, b: Any) -> Any:

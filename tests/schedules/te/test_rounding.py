@@ -104,6 +104,63 @@ def test_what_cancels_is_right() -> None:
         assert "elements wrong" in check(draw, dag, [out[0] + np.float32(1e-5)])
 
 
+def quantised_then(use: str) -> ComputeDAG:
+    """What integers that were rounded from a product are used for."""
+    m, n, k = 12, 16, 512
+    a, b, r = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B"), te.reduce_axis(k, "r")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "C")
+    q = te.compute((m, n), lambda i, j: te.cast(te.floor(1000.0 * c[i, j]), "int32"), "Q")
+    w, p = te.placeholder((n, 5), "int32", "W"), te.reduce_axis(n, "p")
+    uses = {
+        "a product": lambda i, j: te.sum(q[i, p] * w[p, j], axis=p),
+        "a sum": lambda i, j: te.sum(q[i, p] + w[0, j], axis=p),
+        "a sum of 64 bits": lambda i, j: te.sum(
+            te.cast(q[i, p], "int64") * te.cast(w[p, j], "int64"), axis=p
+        ),
+        "products of neighbours": lambda i, j: te.sum(q[i, p] * q[i, p] * w[p, j], axis=p),
+        "what wraps": lambda i, j: te.prod(q[i, p] + w[0, j], axis=p),
+    }
+    return te.dag([a, b, w, te.compute((m, 5), uses[use], "S")])
+
+
+USES = ("a product", "a sum", "a sum of 64 bits", "products of neighbours", "what wraps")
+
+
+@pytest.mark.parametrize("use", USES)
+def test_integers_hand_on_what_they_may_be_off_by(use: str) -> None:
+    dag = quantised_then(use)
+    for seed in range(3):
+        for draw in draws(dag, seed):
+            assert check(draw, dag, plain(dag, draw.inputs)) == ""
+    exact = draws(dag)[1]  # whole numbers: nothing is rounded, so that nothing may be off
+    wrong = exact.reference[0].copy()
+    wrong[3, 2] += 1
+    assert "1 of 60 elements wrong, first at [3, 2]" in check(exact, dag, [wrong])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-60, 1e-34, 1.0, 1e39, 1e60, 1e300])
+def test_bounds_of_float64_are_as_wide_as_its_values(scale: float) -> None:
+    def total(terms: int) -> ComputeDAG:
+        a, r = te.placeholder((32, 512), "float64", "A"), te.reduce_axis(terms, "r")
+        c = te.compute((32,), lambda i: te.sum(a[i, r], axis=r), "C")
+        return te.dag([a, te.compute((32,), lambda i: c[i] * te.const(scale, "float64"), "D")])
+
+    dag, short = total(512), total(511)
+    for draw in draws(dag)[:2]:
+        assert check(draw, dag, plain(dag, draw.inputs)) == ""
+        assert "32 of 32 elements wrong" in check(draw, dag, plain(short, draw.inputs))
+        assert draw.bounds[0].dtype == np.float64 and np.isfinite(draw.bounds[0]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-30])
+def test_bounds_of_float32_do_not_vanish_among_denormals(scale: float) -> None:
+    a, r = te.placeholder((32, 64), name="A"), te.reduce_axis(64, "r")
+    c = te.compute((32,), lambda i: te.sum(a[i, r] * te.const(scale, "float32"), axis=r), "C")
+    dag = te.dag([a, te.compute((32,), lambda i: c[i] * 1e30, "D")])
+    for draw in draws(dag):
+        assert check(draw, dag, plain(dag, draw.inputs)) == ""
+
+
 # -- terms left out ---------------------------------------------------------------------------------------
 
 
