@@ -111,8 +111,9 @@ class Checker:
 def rms_of(ref: np.ndarray) -> tuple[float, bool]:
     """Over the finite elements, and whether all are; piece by piece, as copies of large arrays take long."""
     total, count = 0.0, 0
-    # squares of float64 may be too large for it, or too small
-    scale = float(np.max(np.abs(ref), where=np.isfinite(ref), initial=0.0)) if ref.dtype == np.float64 else 1.0
+    scale = 1.0
+    if ref.dtype == np.float64:  # whose squares may be too large for it, or too small
+        scale = float(np.max(np.abs(ref), where=np.isfinite(ref), initial=0.0))
     for piece in np.array_split(ref.reshape(-1), -(-ref.size // PIECE) or 1):
         finite = np.isfinite(piece)
         values = (piece if finite.all() else piece[finite]).astype(np.float64)

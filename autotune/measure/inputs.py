@@ -20,6 +20,7 @@ MOST_NAN = 0.1  # of an output: what is NaN is right wherever a kernel has NaN, 
 MOST_BYTES = 1 << 30  # of a draw, inputs and outputs: above it there is one draw, above half of it two
 SPARSE_FROM, SPARSE = 512, 64  # length of a sum that gets a draw of few numbers, and how many these are
 STEADY_FROM = 4  # times the longest chain: a sum that gets a draw of equal numbers
+EXTREMES = frozenset({"min", "max", ""})  # reductions in which one element may count for all
 TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, lambda x: 1 + np.abs(x))
 
 
@@ -98,6 +99,10 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     - Standard-normal numbers, as `random_inputs` draws them.
     - Where something is summed, small whole numbers without 0, of random signs. Sums of their products need
       no rounding, so that a term left out shows at any length.
+    - Where something is multiplied up, powers of two (odd integers), none of them 1: a factor left out shows.
+    - Where extremes are looked for, the whole numbers are largest at the end of each axis, and in a draw more
+    at
+      its beginning: schedules leave out what is there.
     - Where a long sum is rounded all the same, few numbers that are not 0, at the ends of each axis among
       others: there a term is a large part of the sum.
     - Where a sum is longer than schedules add terms one after another, one number for all elements of an
@@ -120,9 +125,15 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     if longest == 1 or nbytes > MOST_BYTES:
         return found
     rng = np.random.default_rng([seed, 1])
-    whole = _telling(dag, _whole(dag, rng, longest), signs=True, steady=True)
+    does = _reductions(dag)
+    by_ends = bool(does & EXTREMES)
+    whole = _telling(dag, _whole(dag, rng, longest, int(by_ends)), signs=not by_ends, steady=True)
     more = [whole]
     if 2 * nbytes <= MOST_BYTES:
+        if by_ends:
+            more.append(_telling(dag, _whole(dag, rng, longest, -1), steady=True))
+        if "*" in does:
+            more.append(_telling(dag, _factors(dag, rng), steady=True))
         if longest >= SPARSE_FROM and (whole is None or any(x.any() for x in whole.bounds)):
             more.append(_telling(dag, _sparse(dag, rng, longest), steady=True))
         if longest > STEADY_FROM * CHAIN:
@@ -147,13 +158,39 @@ def _telling(
     return chosen
 
 
-def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.ndarray]:
-    """Whole numbers from -3 to 3 (of the longest sums: -1 and 1), none of them 0."""
+def _reductions(dag: ComputeDAG) -> frozenset[str]:
+    """What the stages reduce by: +, *, min, max; "" for anything else."""
+    reducers = [s.reducer for s in dag.stages if s.reducer is not None]
+    return frozenset(r.operation(n) for r in reducers for n in range(len(r.combine)))
+
+
+def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int, ends: int = 0) -> list[np.ndarray]:
+    """Whole numbers from -3 to 3 (of the longest sums: -1 and 1), none of them 0. With ``ends`` of 1 the last
+    of each axis are the largest of all, and the first the least; with -1 the first are the largest."""
     most = 3 if 9 * longest < 1 << 24 else 1
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         size = rng.integers(1, most + 1, shape, np.int8) if most > 1 else np.ones(shape, np.int8)
-        return np.where(rng.random(shape, np.float32) < 0.5, -size, size).astype(dtype)
+        out = np.where(rng.random(shape, np.float32) < 0.5, -size, size)
+        for d in (d for d, n in enumerate(shape) if ends and n > 1):
+            along = np.moveaxis(out, d, 0)[::ends]
+            along[0], along[-1] = -most - 1, most + 2
+        return out.astype(dtype)
+
+    return [one(t.shape, t.dtype) for t in dag.inputs]
+
+
+def _factors(dag: ComputeDAG, rng: np.random.Generator) -> list[np.ndarray]:
+    """Factors whose products stay near 1 and are exact: of neighbours, one is 2 or -2 and the other 1/2 or
+    -1/2, in any order. Integers: -3, -1 and 3, whose products never wrap to 0."""
+
+    def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        size = prod(shape)
+        if not dtype.startswith("float"):
+            return rng.choice(np.array([-3, -1, 3], dtype), shape)
+        doubled = np.repeat(rng.random(size // 2 + 1) < 0.5, 2)[:size] ^ (np.arange(size) % 2 == 1)
+        signed = np.where(rng.random(size) < 0.5, -1.0, 1.0)
+        return (np.where(doubled, 2.0, 0.5) * signed).reshape(shape).astype(dtype)
 
     return [one(t.shape, t.dtype) for t in dag.inputs]
 

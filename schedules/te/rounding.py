@@ -9,6 +9,7 @@ roundoff of the dtype.
 - A function adds as many ``u`` as `rounding_expr.FUNCTION_ERROR` says.
 - A sum of K terms adds ``growth(K) * u * Σ|terms|``, in any order: what counts is the size of its operands,
   not that of its result. Of whole numbers whose sizes add up to less than 1/u it adds nothing.
+- Where something looks for the place of an extreme, that of an element near it is right (`places`).
 - A step (floor, a cast to an integer or to float16, a comparison) is taken at both ends of what its operand
   may be. Where these differ, both results are inside the bound.
 
@@ -32,6 +33,7 @@ from schedules.passes.partial_sums import LIMIT as CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
 from schedules.te.evaluator import BINARY, blocks, grid
+from schedules.te.places import Places, finds_place
 from schedules.te.rounding_expr import ErrorScope, Known, Value, kept, rounded, unit_roundoff, wide, wrapped
 
 Array = NDArray[Any]
@@ -77,6 +79,7 @@ def evaluate_with_bounds(
         {},
         frozenset(t.name for t in dag.inputs) if signs else frozenset(),
         steady,
+        frozenset(s.name for s in dag.stages if finds_place(dag, s)),
     )
     values, bounds = [], []
     with np.errstate(all="ignore"):
@@ -225,13 +228,17 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     total = np.full(t.shape, 1.0 if op == "*" else 0.0)
     error = np.zeros(t.shape)
     whole = exact = True
+    places = Places(t.shape, op) if stage.name in known.places else None
     axes = stage.axes + stage.reduce_axes
     over = tuple(range(rank, len(axes)))
     for block in blocks(axes, POINTS):
-        v, e = ErrorScope(stage.name, grid(axes, block), known).value(stage.values[number])
+        scope = ErrorScope(stage.name, grid(axes, block), known)
+        v, e = scope.value(stage.values[number])
         full = tuple(hi - lo for lo, hi in block)
         v = np.broadcast_to(v, full)
         at = tuple(slice(*b) for b in block[:rank])
+        if places is not None:
+            places.add(at, over, *scope.choice(stage.values[number], full))
         out[at] = ufunc(out[at], ufunc.reduce(v, axis=over, dtype=dtype))
         if e is not None:
             exact = False
@@ -246,6 +253,8 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
         elif e is not None:
             error[at] = np.maximum(error[at], e.max(axis=over))
     terms = math.prod(a.extent for a in stage.reduce_axes)
+    if places is not None:
+        return out, None if exact else places.bound(out)
     if not floats:
         if exact:
             return out, None
@@ -274,8 +283,7 @@ def _fold(stage: Stage, known: Known) -> list[Value]:
         own = Known(
             {k: v for k, (v, _) in parts.items()},
             {k: e for k, (_, e) in parts.items() if e is not None},
-            frozenset(),
-            known.steady,
+            steady=known.steady,
         )
         scope = ErrorScope(stage.name, {}, own, scale)
         made = [scope.value(c) for c in reducer.combine]

@@ -28,8 +28,9 @@ class Known:
 
     values: dict[str, Array]
     errors: dict[str, Array]
-    signs: frozenset[str]
-    steady: bool
+    signs: frozenset[str] = frozenset()
+    steady: bool = False
+    places: frozenset[str] = frozenset()  # stages that find where an extreme stands
 
 
 Value = tuple[Any, Any]  # the value, and how far it may be off or None; of a condition: where it may flip
@@ -199,6 +200,14 @@ class ErrorScope:
         apart = np.where(same, 0, np.abs(np.subtract(x, y, dtype=np.float64)))
         other = np.where(cond, _some(ey), _some(ex)) + np.where(np.isnan(apart), np.inf, apart)
         return v, np.where(near, np.maximum(_some(e), other), _some(e))
+
+    def choice(self, e: Expr, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """Of a select, at every point: its first value, its condition, and where that may flip."""
+        assert isinstance(e, Select)
+        cond, near = self.value(e.cond)
+        place, _ = self.value(e.a)
+        parts = (place, cond, False if near is None else near)
+        return tuple(np.broadcast_to(x, shape) for x in parts)  # type: ignore[return-value]
 
     def _call(self, fn: str, dtype: str, x: Value) -> Value:
         a, e = x

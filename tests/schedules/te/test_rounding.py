@@ -200,6 +200,84 @@ def test_a_term_left_out_of_a_sum_that_is_rounded_is_found_by_few_numbers() -> N
         assert "1 of 1 elements wrong" in check(drawn[2], dag, [np.array([short], "float32")])
 
 
+REDUCTIONS = {
+    "max": te.max, "min": te.min, "prod": te.prod,
+    "absmax": te.reducer((0.0,), lambda a, b: (te.maximum(te.abs(a[0]), te.abs(b[0])),), "absmax"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("n", [7, 200, 5000])
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_an_element_left_out_at_an_end_is_found(op: str, n: int, m: int) -> None:
+    """Of any reduction; of a product, any element."""
+
+    def reduced(first: int, terms: int, dtype: str) -> ComputeDAG:
+        a, r = te.placeholder((m, n), dtype, "A"), te.reduce_axis(terms, "r")
+        f = REDUCTIONS[op]
+        if op == "absmax":
+            return te.dag([a, te.compute((m,), lambda i: f((a[i, r + first],), axis=r), "B")])
+        return te.dag([a, te.compute((m,), lambda i: f(a[i, r + first], axis=r), "B")])
+
+    for dtype in ("float32", "int32") if op != "absmax" else ("float32",):
+        dag = reduced(0, n, dtype)
+        checks = draws(dag)
+        for draw in checks:
+            assert check(draw, dag, plain(dag, draw.inputs)) == ""
+        for short in (reduced(0, n - 1, dtype), reduced(1, n - 1, dtype)):
+            assert any(check(d, dag, plain(short, d.inputs)) for d in checks), dtype
+        if op == "prod":
+            x = checks[-1].inputs[0]
+            for k in range(n):
+                assert check(checks[-1], dag, [np.delete(x, k, 1).prod(1, dtype=dtype)])
+
+
+def place_of(extreme: Callable[..., te.Reduction]) -> ComputeDAG:
+    """The place of an extreme of what is rounded."""
+    m, n, k = 16, 100, 64
+    a, b, r = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B"), te.reduce_axis(k, "r")
+    q, p = te.reduce_axis(n, "q"), te.reduce_axis(n, "p")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "C")
+    t = te.compute((m, n), lambda i, j: te.tanh(c[i, j] * 0.02), "T")
+    e = te.compute((m,), lambda i: extreme(t[i, q], axis=q), "E")
+    none = te.max_value("int32")
+    return te.dag(
+        [
+            a,
+            b,
+            te.compute(
+                (m,),
+                lambda i: te.min(te.select(te.equal(t[i, p], e[i]), te.cast(p, "int32"), none), axis=p),
+                "P",
+            ),
+        ]
+    )
+
+
+def test_the_place_of_an_extreme_is_that_of_an_element_near_it() -> None:
+    dag, other = place_of(te.max), place_of(te.min)
+    draw = draws(dag)[0]
+    assert check(draw, dag, plain(dag, draw.inputs)) == ""
+    assert "16 of 16 elements wrong" in check(draw, dag, plain(other, draw.inputs))
+    assert "16 of 16 elements wrong" in check(draw, dag, [np.full(16, 2**31 - 1, "int32")])
+    assert (draw.bounds[0] == 0).mean() > 0.8  # few have a rival
+
+
+def test_a_place_that_need_not_be_there_may_be_none() -> None:
+    a, p, k = te.placeholder((8, 50), name="A"), te.reduce_axis(50, "p"), te.reduce_axis(50, "k")
+    mean = te.compute((8,), lambda i: te.sum(a[i, k], axis=k), "S")
+    half = te.compute((8,), lambda i: mean[i] / 50.0, "M")
+    none = te.max_value("int32")
+    first = te.compute(
+        (8,), lambda i: te.min(te.select(te.equal(a[i, p], half[i]), te.cast(p, "int32"), none), axis=p), "P"
+    )
+    dag = te.dag([a, first])
+    x = np.full((8, 50), 0.1, "float32")  # whose mean is 0.1 or near it
+    draw = judged(dag, [x])
+    for right in (np.zeros(8, "int32"), np.full(8, 2**31 - 1, "int32")):
+        assert check(draw, dag, [right]) == ""
+
+
 def test_adding_all_terms_one_after_another_is_refused() -> None:
     n = 10**6
     dag = ops.workload("reduce_sum", {"m": 1, "n": n}).dag
