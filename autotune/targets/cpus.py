@@ -65,7 +65,7 @@ def quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/se
                 folder = base.joinpath(*parts[:depth])
                 fields = read(folder / "cpu.max").split()
                 if len(fields) != 2:
-                    fields = [read(folder / "cpu.cfsquota_us"), read(folder / "cpu.cfs_period_us")]
+                    fields = [read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")]
                 if all(f.isdigit() for f in fields) and int(fields[1]) > 0:
                     quotas.append(int(fields[0]) / int(fields[1]))
     return min(quotas, default=None)

@@ -388,11 +388,11 @@ def test_peers_agree_though_they_round_more_often(peer: str, op: str) -> None:
 def test_the_limit_of_a_product_is_that_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    class Loop(roofline.cpu.FmaLoop):
+    class Loop(roofline.cpu_peaks.FmaLoop):
         def __init__(self, target: Target, dtype: str) -> None:
             asked.append(dtype)
             super().__init__(target, dtype)
 
-    monkeypatch.setattr(roofline.cpu, "FmaLoop", Loop)
+    monkeypatch.setattr(roofline.cpu_peaks, "FmaLoop", Loop)
     limit = roofline.limit_of(ops.workload("matmul", {"m": 64, "n": 64, "k": 512}, "float16"), target(1, 32))
     assert limit is not None and limit() > 0 and asked == ["float32"]
