@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING
 
 from autotune.building import bundle
 from autotune.targets import emulated
+from schedules import affine, ir
 from schedules import expr as E
-from schedules import ir
 from schedules.constants import split_constants
 from schedules.errors import ScheduleError
 from schedules.ir import LoweredFunc
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 # window of a depthwise convolution has up to 160,000 and 60,000; lanes that code must tell apart have as many
 # lines each.
 MAX_OPERATIONS, MAX_LINES = 1 << 18, 100_000
+# Iterations for each that the expression has, and of how many it has at least: a schedule that rounds up far
+# more runs for hours, or its indices leave 64 bits.
+MAX_ROUNDING, MIN_INSTANCES = 1 << 12, 1 << 24
 QUAD = 16  # bytes that a thread of a GPU moves at most, and the least vector of a CPU
 MAX_SCRATCH = 1 << 36  # bytes; beyond it their sum may overflow
 MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
@@ -53,8 +57,8 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
     with _within_recursion():
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
         names = [t.name for t in dag.inputs]
-        main = _checked(lower(nest), target)
-        return main, {names.index(n): _checked(lower(x), target) for n, x in packing.items()}
+        main = _checked(lower(nest), dag, target)
+        return main, {names.index(n): _checked(lower(x), dag, target) for n, x in packing.items()}
 
 
 @contextmanager
@@ -75,6 +79,7 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     with _within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
     for kernel in program.kernels:
+        _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, {}))
         _check_operations(operations(kernel.body, QUAD))
         _check_shared(kernel, target)
     return program
@@ -107,7 +112,16 @@ def _check_operations(count: int) -> None:
         )
 
 
-def _checked(func: LoweredFunc, target: Target) -> LoweredFunc:
+def _check_iterations(dag: ComputeDAG, count: int) -> None:
+    instances = sum(prod(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages)
+    if count > MAX_ROUNDING * max(instances, MIN_INSTANCES):
+        raise ScheduleError(
+            f"the loops run {count:.3g} times, where the expression has {instances:.3g} elements and terms; "
+            "choose factors of about the extent of the loop that they split"
+        )
+
+
+def _checked(func: LoweredFunc, dag: ComputeDAG, target: Target) -> LoweredFunc:
     """The program, if it is not too large."""
     _check_operations(operations(func.body, target.limit("vector_bytes", QUAD)))
     scratch = sum(ir.nbytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
@@ -116,6 +130,7 @@ def _checked(func: LoweredFunc, target: Target) -> LoweredFunc:
             f"the schedule's intermediate buffers take {scratch / 2**30:.3g} GiB, more than "
             f"{MAX_SCRATCH >> 30}; use smaller tiles"
         )
+    _check_iterations(dag, iterations(func.body, {}))
     return func
 
 
@@ -179,6 +194,17 @@ def operations(s: ir.Stmt, vector_bytes: int) -> int:
         case ir.Guard():
             return _nodes(s.cond) + operations(s.body, vector_bytes)
     return sum(operations(x, vector_bytes) for x in ir.kids(s))
+
+
+def iterations(s: ir.Stmt, ranges: dict[str, tuple[int, int]]) -> int:
+    """How often the statements of a lowered one run at most, whatever guards are around them."""
+    if isinstance(s, ir.Loop):
+        bounds = affine.bounds(s.extent, ranges)
+        if bounds is None:
+            raise ScheduleError(f"loop {s.var} runs {E.show(s.extent)} times, of which no bound is known")
+        most = max(bounds[1], 0)
+        return most * iterations(s.body, {**ranges, s.var: (0, max(most - 1, 0))})
+    return 1 if not (inner := ir.kids(s)) else sum(iterations(x, ranges) for x in inner)
 
 
 def _length(value: object) -> int:

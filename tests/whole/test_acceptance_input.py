@@ -168,6 +168,9 @@ TOO_MUCH: dict[str, tuple[list[Step], str]] = {
     ),
     "unknown primitive": ([step("__init__", dag=3)], "unknown primitive"),
     "unknown argument": ([step("unroll", loop="c_i", foo=1)], "takes loop"),
+    "rounded up beyond 64 bits": ([split("c_i", 2**62, 4), step("parallel", loop="c_i_0")], "the loops run"),
+    "tiles that are all tail": ([split("c_i", 2**64, 4)], "the loops run"),
+    "tails upon tails": ([split(f"c_{x}", 2**24, 4) for x in "ijk"], "the loops run"),
     "negative factor": ([split("c_i", -4)], "below 1"),
     "wrong kind": ([step("unroll", loop=((("c_i",),),))], "is not a"),
 }

@@ -125,4 +125,6 @@ def test_not_where_the_last_store_misses_some_and_makes_others_twice() -> None:
         return Loop("j0", Const(12), Loop("j1", Const(8), s))
 
     assert isinstance(share_storage.share_storage(program(at), (x, y), ("y",)), Alloc)
-    assert not isinstance(share_storage.share_storage(program(Var("j0") * 8 + Var("j1")), (x, y), ("y",)), Alloc)
+    assert not isinstance(
+        share_storage.share_storage(program(Var("j0") * 8 + Var("j1")), (x, y), ("y",)), Alloc
+    )
