@@ -30,7 +30,8 @@ def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = No
     # by class, commonest first: a search evaluates these over thousands of rows, many times a second
     t = kind(e)
     if t is Const:
-        return e.value  # type: ignore[attr-defined]
+        # of its dtype, so that what is done with it is rounded, and wraps, as in a kernel
+        return e.value if e.dtype == INDEX else np.dtype(e.dtype).type(e.value)  # type: ignore[attr-defined]
     if t is Var or t is Hole:
         return env[e.name]  # type: ignore[attr-defined]
     if t is Binary:

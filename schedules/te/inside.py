@@ -21,7 +21,7 @@ import numpy as np
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Hole, Load, Logic, Select
-from schedules.te.infeasible import impossible, interval, negation
+from schedules.te.infeasible import impossible, interval, negation, overflow
 
 MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
 _BLOCK = 2**18  # points that are looked at together
@@ -41,8 +41,16 @@ def check_loads(
     stage: str, values: Sequence[Expr], extents: Mapping[str, int], shape: Callable[[Load], tuple[int, ...]]
 ) -> None:
     """Raise `WorkloadError` unless every load of ``values`` is proved inside the shape of its tensor, for all
-    points of ``extents`` that the conditions of the selects around it leave."""
+    points of ``extents`` that the conditions of the selects around it leave. No arithmetic on axes may leave
+    64 bits: backends would not agree on what it is."""
+    ranges = {v: (0, n - 1) for v, n in extents.items()}
     for v in values:
+        wide = overflow(v, ranges)
+        if wide is not None:
+            raise WorkloadError(
+                f"stage {stage}: {E.show(wide)} may leave 64 bits, which axes are computed in; compute with "
+                'te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
+            )
         _check(v, (), f"stage {stage}", extents, shape)
 
 

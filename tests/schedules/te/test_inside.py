@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,10 @@ def test_a_large_index_that_is_not_linear_is_proved_or_refused() -> None:
     read(lambda i, j, f: x[i * j])
 
 
-def test_arithmetic_that_leaves_64_bits_proves_nothing() -> None:
+def test_arithmetic_that_leaves_64_bits_is_refused() -> None:
     """``i * 2**30`` wraps to negative numbers, though 2**40 * 2**30 // 2**62 is 256 at most."""
     x = te.placeholder((257,), name="x")
-    with pytest.raises(WorkloadError, match="is -1 at i=1099511627775, outside 0..256"):
+    with pytest.raises(WorkloadError, match=r"i \* 1073741824 may leave 64 bits"):
         te.compute((2**40,), lambda i: x[i * 2**30 // 2**62])
     te.compute((2**32,), lambda i: x[i * 2**30 // 2**62])
 
@@ -305,3 +306,45 @@ def test_threads_of_a_grid_load_only_what_they_choose() -> None:
         dag = select_dag(name, "float32")
         data = tuple(inputs(dag))
         emulate(Case(dag, data, tuple(expected(dag, list(data)))), 4)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i: i * 2**62 // 2**62,
+        lambda i: te.minimum(i * 2**60 * 16, 3),
+        lambda i: (i * 2**40) * (i * 2**40) % 5,
+        lambda i: (i - 2**62 - 2**62 - 5) % 7,
+    ],
+)
+def test_arithmetic_on_axes_stays_within_64_bits(index: Callable[[te.Expr], te.Expr]) -> None:
+    a = te.placeholder((10,), name="A")
+    for value in (lambda i: a[index(i)], lambda i: te.cast(index(i), "float32") + a[i]):
+        with pytest.raises(
+            WorkloadError, match=r"stage Y: .* may leave 64 bits, .* te\.cast\(axis, \"int64\"\)"
+        ):
+            te.compute((10,), value, "Y")
+
+
+def test_arithmetic_that_only_seems_wide_is_taken() -> None:
+    a = te.placeholder((10,), name="A")
+    te.compute((10,), lambda i: a[i * 2**59 // 2**59], "Y")
+    te.compute((10,), lambda i: te.select(te.cast(i % (i - 3) + 1, "float32") > 2.0, a[i], 0.0), "Y")
+    te.compute((10,), lambda i: te.cast(i, "int64") * te.const(2**62, "int64"), "Y")
+
+
+def test_a_guard_of_literals_is_rounded_as_kernels_round_it() -> None:
+    """16777216 + 3 + 3 is 16777224 in float32: the guard holds at 6 and 7 too."""
+    a = te.placeholder((6,), name="A")
+    big = te.const(2.0**24, "float32")
+    with pytest.raises(WorkloadError, match="is [67] at i=[67], outside 0..5"):
+        te.compute(
+            (8,), lambda i: te.select(te.cast(i, "float32") + 2.0**24 < (big + 3.0) + 3.0, a[i], 0.0), "Y"
+        )
+    wide = te.const(2**30, "int32")
+    with pytest.raises(WorkloadError, match="is 7 at i=7, outside 0..5"):  # the product wraps to 0
+        te.compute(
+            (8,),
+            lambda i: te.select(te.cast(i, "int32") * wide // wide < te.const(6, "int32"), a[i], 0.0),
+            "Y",
+        )
