@@ -39,9 +39,12 @@ class Group(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        print_whatever_the_encoding()
         arguments = list(sys.argv[1:] if args is None else args)
+        shown = _fill_descriptors()
+        print_whatever_the_encoding()
         try:
+            if not shown:
+                sys.exit(_complain("stdout is closed; redirect it, to /dev/null at least", ()))
             status = super().main(arguments, "autotune", complete_var, False, **extra)
             sys.stdout.flush()  # what cannot be written is found out here
         except _USAGE_ERROR as err:
@@ -66,6 +69,24 @@ class Group(TyperGroup):
         if not standalone_mode:
             return status
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fill_descriptors() -> bool:
+    """Nothing that is opened later may become stdout or stderr: what is printed would be written into it.
+    False where stdout is closed."""
+    import os
+
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)
+    shown = sys.stdout is not None
+    if not shown:
+        sys.stdout = open(1, "w", closefd=False)
+    return shown
 
 
 def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bool = False) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -194,3 +195,23 @@ def test_an_interrupt_while_importing_leaves_no_traceback() -> None:
     """)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("words", ["ops", "ops --json", "doctor", "tune add --shape n=1000 --budget 1s"])
+def test_a_closed_stdout_is_said_before_anything_is_done(words: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m autotune {words}"
+    done = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        2, "autotune: stdout is closed; redirect it, to /dev/null at least\n"
+    )  # fmt: skip
+    done = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_a_closed_stderr_and_stdin_do_no_harm(tmp_path: Path) -> None:
+    """What is opened first would have their numbers, and be written to: the log, say."""
+    db = tmp_path / "t.db"
+    command = f"{sys.executable} -m autotune tune add --shape n=1000 --budget 1s --db {db} --json <&- 2>&-"
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout)["best"]
+    assert run("log", "stats", "--db", db).status == 0
