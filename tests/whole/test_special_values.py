@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import results
 from grid_cases import SMALL, Case, emulate
 from helpers import check_compiled, check_interpreted, execute, host, interpret
 from hypothesis import given, settings
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 from space_cases import target
 
 from autotune.codegen.llvm.emit import emit
+from autotune.measure.check import Checker
+from autotune.measure.inputs import judged
 from schedules import expr as E
 from schedules import ops, te
 from schedules.errors import WorkloadError
@@ -441,3 +444,20 @@ def test_a_transposed_convolution_multiplies_no_zero_of_its_own(layout: str) -> 
             for row in some[space.valid(k, some)][:2]:
                 check_compiled(w.dag, space.trace(k, row), space.target, arrays, want)
         emulate(Case(w.dag, tuple(arrays), tuple(want)), 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fn", ["exp", "log", "sqrt", "tanh", "erf", "sigmoid"])
+def test_functions_at_the_ends_of_their_range(fn: str, dtype: str) -> None:
+    """Denormals among them: sigmoid had none on GPUs."""
+    span = 300 if dtype == "float32" else 2000
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 1e-40, -1e-40, 3e38, -3e38, 88.7, 88.8, -103, -104]
+    near = np.random.default_rng(0).standard_normal(500) * 1e-3
+    points = np.concatenate([np.linspace(-span, span, 1000), np.linspace(-110, -80, 500), near, ends])
+    a = points.astype(dtype)
+    x = te.placeholder(a.shape, dtype, "x")
+    dag = te.dag([x, te.compute(a.shape, lambda i: getattr(te, fn)(x[i]), "y")])
+    right = judged(dag, [a])
+    for name, outputs in results(dag, [a]):
+        reason = Checker(dag.outputs, right.reference, right.bounds).check(outputs, 0).reason
+        assert not reason, f"{name}: {reason}"

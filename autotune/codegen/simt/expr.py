@@ -34,7 +34,8 @@ FUNCTIONS = """\
     const at_long most = 9223372036854775807; \\
     return a != a ? 0 : a >= 0x1p63f ? most : a < -0x1p63f ? -most - 1 : (at_long)a; \\
   } \\
-  AT_INLINE T at_fma_##dtype(T a, T b, T c) { return AT_FMA(a, b, c); }
+  AT_INLINE T at_fma_##dtype(T a, T b, T c) { return AT_FMA(a, b, c); } \\
+  AT_INLINE T at_sigmoid_##dtype(T a) { T e = exp(-fabs(a)); return (a >= 0 ? (T)1 : e) / ((T)1 + e); }
 #define AT_INTEGER(T, U, dtype) \\
   AT_INLINE T at_add_##dtype(T a, T b) { return (T)((U)a + (U)b); } \\
   AT_INLINE T at_sub_##dtype(T a, T b) { return (T)((U)a - (U)b); } \\
@@ -141,8 +142,7 @@ class Expressions:
                 d = E.dtype_of(a)
                 x = self.expr(a)
                 if fn == "sigmoid":
-                    one = self.literal(1.0, d)
-                    return f"({one} / ({one} + {self.d.function('exp', d)}(-{x})))"
+                    return f"{self.helper('sigmoid', d)}({x})"
                 if not E.is_float(d):
                     return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
                 return f"{self.d.function(fn, d)}({x})"
