@@ -14,6 +14,7 @@ from schedules.expr import (
     Compare,
     Const,
     Expr,
+    Fma,
     Hole,
     Load,
     Logic,
@@ -42,6 +43,8 @@ def to_json(e: Expr) -> Any:
             return [op, *map(to_json, args)]
         case Call(fn=fn, arg=a):
             return ["call", fn, to_json(a)]
+        case Fma(a=a, b=b, c=c):
+            return ["fma", to_json(a), to_json(b), to_json(c)]
         case Select(cond=c, a=a, b=b):
             return ["select", to_json(c), to_json(a), to_json(b)]
         case Cast(dtype=d, a=a):
@@ -78,6 +81,8 @@ def _from_json(v: Any) -> Expr:
         if rest[0] not in FUNCTIONS:
             raise ValueError(f"unknown function {rest[0]!r}")
         return Call(rest[0], _from_json(rest[1]))
+    if tag == "fma":
+        return Fma(*map(_from_json, rest))
     if tag == "select":
         return Select(*map(_from_json, rest))
     if tag == "cast":

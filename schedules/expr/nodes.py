@@ -189,6 +189,17 @@ class Call(Expr):
 
 @_remember_hash
 @dataclass(frozen=True, slots=True)
+class Fma(Expr):
+    """``a * b + c`` of floating point, rounded once where the processor does that in one instruction; else
+    the product is rounded too."""
+
+    a: Expr
+    b: Expr
+    c: Expr
+
+
+@_remember_hash
+@dataclass(frozen=True, slots=True)
 class Select(Expr):
     """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated: a load on the
     other side may lie out of bounds."""
@@ -269,7 +280,7 @@ def dtype_of(e: Expr) -> str:
     # by class and in a loop: this is the hottest function of lowering
     while True:
         t = kind(e)
-        if t is Binary or t is Select:
+        if t is Binary or t is Select or t is Fma:
             e = e.a  # type: ignore[attr-defined]
         elif t is Var or t is Hole:
             return INDEX
@@ -478,9 +489,19 @@ _GETTERS: dict[type, Any] = {
     Logic: attrgetter("args"),
     Call: lambda e: (e.arg,),
     Cast: lambda e: (e.a,),
+    Fma: attrgetter("a", "b", "c"),
     Select: attrgetter("cond", "a", "b"),
 }
 _CHILDREN = _ByClass(_GETTERS)
+
+
+def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
+    """``a * b + c`` in one operation. Raises TypeError for what is no floating point."""
+    ea, eb, d = _pair(a, b)
+    ec, _, dc = _pair(c, ea)
+    if d != dc or d == INDEX or not is_float(d):
+        raise TypeError(f"needs three operands of one floating-point dtype, got {d} and {dc}; use te.cast")
+    return Fma(ea, eb, ec)
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

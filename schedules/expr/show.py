@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedules.expr.nodes import Binary, Call, Cast, Compare, Const, Expr, Hole, Load, Logic, Select, Var
+from schedules.expr.nodes import Binary, Call, Cast, Compare, Const, Expr, Fma, Hole, Load, Logic, Select, Var
 
 _PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 _PREC |= {"//": 6, "%": 6}
@@ -30,6 +30,8 @@ def show(e: Expr, outer: int = 0) -> str:
             return f"({s})" if _PREC[op] < outer else s
         case Call(fn=fn, arg=a):
             return f"{fn}({show(a)})"
+        case Fma(a=a, b=b, c=c):
+            return f"fma({show(a)}, {show(b)}, {show(c)})"
         case Select(cond=c, a=a, b=b):
             return f"select({show(c)}, {show(a)}, {show(b)})"
         case Cast(dtype=d, a=a):

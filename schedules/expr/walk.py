@@ -12,6 +12,7 @@ from schedules.expr.nodes import (
     Compare,
     Const,
     Expr,
+    Fma,
     Hole,
     Load,
     Logic,
@@ -43,6 +44,8 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
             return Logic(op, kids)
         case Call(fn=fn):
             return Call(fn, kids[0])
+        case Fma():
+            return Fma(*kids)
         case Cast(dtype=d):
             return Cast(d, kids[0])
         case Select():

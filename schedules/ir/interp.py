@@ -17,7 +17,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.dtypes import HALF
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.ir import (
     Alloc,
     Block,
@@ -181,6 +181,8 @@ class Compiler:
             case Call(fn=fn, arg=a):
                 g, x, r = E.FUNCTIONS[fn], self.expr(a), rounding(E.dtype_of(a))
                 return lambda env: r(g(x(env)))
+            case Fma(a=a, b=b, c=c):
+                return self.expr(E.binary("+", E.binary("*", a, b), c))
             case Select(cond=c, a=a, b=b):
                 k, x, y = self.expr(c), self.expr(a), self.expr(b)
                 return lambda env: x(env) if k(env) else y(env)

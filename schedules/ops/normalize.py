@@ -53,9 +53,12 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     off = te.compute((m,), lambda i: dev[i] / n, "mean_off")
     var = te.compute((m,), lambda i: te.maximum(squares[i] / n - off[i] * off[i], 0.0), "var")
     inv = te.compute((m,), lambda i: 1.0 / te.sqrt(var[i] + EPS), "inv_std")
-    y = te.compute(
-        (m, n), lambda i, j: te.cast((x[i, j] - mean[i] - off[i]) * inv[i] * gamma[j] + beta[j], dtype), "y"
-    )
+
+    def scaled(i: IterVar, j: IterVar) -> te.Expr:
+        z = (x[i, j] - mean[i] - off[i]) * inv[i]
+        return te.cast(te.fma(z, gamma[j], beta[j]), dtype)
+
+    y = te.compute((m, n), scaled, "y")
     return [x, gamma, beta, y]
 
 

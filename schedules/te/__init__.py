@@ -25,6 +25,7 @@ from schedules.te.language import (
     evaluate,
     exp,
     floor,
+    fma,
     if_then_else,
     inf,
     log,
@@ -49,7 +50,7 @@ from schedules.te.language import (
 
 __all__ = [
     "Expr", "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
-    "evaluate", "exp", "floor", "if_then_else", "inf", "log", "logical_not", "max", "max_value",
+    "evaluate", "exp", "floor", "fma", "if_then_else", "inf", "log", "logical_not", "max", "max_value",
     "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "prod", "reduce_axis", "reducer",
     "select", "sigmoid", "sqrt", "sum", "tanh",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, HALF, ITEMSIZE
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Var
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Var
 from schedules.expr_json import from_json, to_json
 from schedules.te.inside import check_loads
 
@@ -76,7 +76,7 @@ class Reducer:
 def _computed_half(e: Expr) -> Expr | None:
     """A part of ``e`` that is arithmetic on float16, or converts it from or to other than float32."""
     for x in E.walk(e):
-        if isinstance(x, (Binary, Compare, Call)):
+        if isinstance(x, (Binary, Compare, Call, Fma)):
             wrong = any(E.dtype_of(y) == HALF for y in E.children(x))
         elif isinstance(x, Cast):
             dtypes = (x.dtype, E.dtype_of(x.a))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import contract
 
@@ -203,6 +203,8 @@ class Scope:
                 return (np.logical_and if op == "and" else np.logical_or).reduce(np.broadcast_arrays(*vals))
             case Call(fn=fn, arg=a):
                 return CALL[fn](self.value(a, mask))
+            case Fma(a=a, b=b, c=c):
+                return self.value(a, mask) * self.value(b, mask) + self.value(c, mask)
             case Cast(dtype=d, a=a):
                 return self._widen(cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
             case Select(cond=c, a=a, b=b):

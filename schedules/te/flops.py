@@ -29,6 +29,7 @@ def count_flops(dag: ComputeDAG) -> int:
 def _operations(values: Sequence[E.Expr]) -> int:
     numbers: dict[tuple[Any, ...], int] = {}  # of nodes that differ, by what they are made of
     found: set[int] = set()
+    fused: set[int] = set()  # of these, what counts twice
 
     def number(e: E.Expr, inside: bool) -> int:
         # indices and conditions are not the tensors' arithmetic
@@ -37,10 +38,12 @@ def _operations(values: Sequence[E.Expr]) -> int:
         own = [e] if isinstance(e, E.Const) else [x for x in parts if not isinstance(x, (E.Expr, tuple))]
         made = (E.kind(e), *own, *map(number, E.children(e), repeat(inside)))
         n = numbers.setdefault(made, len(numbers))
-        if inside and isinstance(e, (E.Binary, E.Call)) and E.dtype_of(e) != E.INDEX:
+        if inside and isinstance(e, (E.Binary, E.Call, E.Fma)) and E.dtype_of(e) != E.INDEX:
             found.add(n)
+            if isinstance(e, E.Fma):
+                fused.add(n)
         return n
 
     for v in values:
         number(v, True)
-    return len(found)
+    return len(found) + len(fused)

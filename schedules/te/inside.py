@@ -20,7 +20,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Hole, Load, Logic, Select
+from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Hole, Load, Logic, Select
 from schedules.te.infeasible import impossible, interval, negation, overflow
 
 MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
@@ -122,7 +122,7 @@ def told_by_axes(e: Expr) -> bool:
     """Whether axes alone decide ``e``, and every backend alike: no tensors, no functions, and no floating
     point that may be rounded once or twice, or converted to what cannot hold it."""
     for x in E.walk(e):
-        if isinstance(x, (Load, Call, Hole)):
+        if isinstance(x, (Load, Call, Fma, Hole)):
             return False
         if isinstance(x, Cast) and not E.is_float(x.dtype) and E.is_float(E.dtype_of(x.a)):
             return False

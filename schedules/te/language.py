@@ -36,6 +36,7 @@ from schedules.te.scalars import (
     erf,
     exp,
     floor,
+    fma,
     if_then_else,
     inf,
     limit,
@@ -55,7 +56,7 @@ from schedules.te.tensors import Access, IterVar, Op, Reduction, Tensor, dag
 
 __all__ = [
     "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
-    "evaluate", "exp", "floor", "if_then_else", "inf", "log", "logical_not", "max", "max_value",
+    "evaluate", "exp", "floor", "fma", "if_then_else", "inf", "log", "logical_not", "max", "max_value",
     "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "prod", "reduce_axis", "reducer",
     "select", "sigmoid", "sqrt", "sum", "tanh",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.dtypes import HALF
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.evaluator import BINARY, CALL, Scope, cast
 
 Array = NDArray[Any]
@@ -126,6 +126,10 @@ class ErrorScope:
                 return self._logic(op, [self.value(x, mask) for x in args])
             case Call(fn=fn, arg=a):
                 return self._call(fn, E.dtype_of(a), self.value(a, mask))
+            case Fma(a=a, b=b, c=c):  # the product may be rounded, or not
+                d = E.dtype_of(a)
+                product = self._binary("*", d, self.value(a, mask), self.value(b, mask))
+                return self._binary("+", d, product, self.value(c, mask))
             case Cast(dtype=d, a=a):
                 return self._cast(E.dtype_of(a), d, self.value(a, mask))
             case Select(cond=c, a=a, b=b):

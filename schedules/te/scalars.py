@@ -135,6 +135,18 @@ def logical_not(cond: Expr) -> Expr:
     return Const(not c.value, "bool") if isinstance(c, Const) else E.Logic("not", (c,))
 
 
+def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
+    """``a * b + c`` of floating point in one instruction, where the processor has it: the product is not
+    rounded. Elsewhere it is. All else is rounded as written.
+
+    Raises WorkloadError where the operands are of different dtypes, or integers. Example:
+    ``te.fma(x[i], scale[i], shift[i])``."""
+    try:
+        return E.fma(a, b, c)
+    except TypeError as err:
+        raise WorkloadError(f"te.fma: {err}") from None
+
+
 minimum = E.minimum
 maximum = E.maximum
 

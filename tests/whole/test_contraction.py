@@ -22,6 +22,7 @@ from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.simt import cuda, nvrtc
 from schedules import expr as E
 from schedules import te
+from schedules.errors import WorkloadError
 from schedules.expr import Expr
 from schedules.ir import LoweredFunc, Stmt, Store, multiply_add, walk
 from schedules.ir.nest import initial
@@ -30,6 +31,7 @@ from schedules.passes.lower import lower, stages
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
+from schedules.te.flops import count_flops
 
 N = 67  # whole vectors and a rest
 Tree = tuple[Any, ...]
@@ -265,3 +267,44 @@ def test_a_reduction_of_sums_is_right() -> None:
     for trace in (Trace(()), *sampled(dag)):
         check_compiled(dag, trace, host(), data, zero)
     np.testing.assert_array_equal(evaluate(dag, data), zero)
+
+
+# -- where an expression asks for it -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_stated_fma_is_a_product_and_a_sum_everywhere(dtype: str) -> None:
+    dag = elementwise(
+        3, dtype, lambda a, b, c: te.fma(a, b, c), lambda a, b, c: te.fma(a, 2.0, te.fma(b, b, c))
+    )
+    data = [np.random.default_rng(n).integers(-9, 9, N).astype(dtype) for n in range(3)]
+    a, b, c = data
+    check(dag, data, [a * b + c, a * 2 + (b * b + c)])
+
+
+def test_a_stated_fma_is_rounded_once_where_the_cpu_has_it() -> None:
+    dag = elementwise(2, "float32", lambda a, b: te.fma(a, b, -(a * b)))
+    a, b = realistic(2)
+    exact = a.astype("f8") * b - (a * b)
+    for _, (got,) in ((w, x) for w, x in results(dag, [a, b], devices=False) if "arrays at" in w):
+        want = exact.astype("f4") if "fma" in host().features else np.zeros_like(a)
+        np.testing.assert_array_equal(got, want)
+    assert exact.any()
+
+
+def test_a_stated_fma_travels_and_is_counted() -> None:
+    dag = elementwise(3, "float32", lambda a, b, c: te.fma(a, b, c))
+    assert ComputeDAG.from_json(dag.to_json()) == dag
+    value = dag.stages[0].values[0]
+    assert E.show(value) == "fma(x0[i], x1[i], x2[i])"
+    assert E.substitute(value, {"i": E.Const(3)}) != value and E.rebuild(value, E.children(value)) == value
+    assert count_flops(dag) == 2 * N
+
+
+@pytest.mark.parametrize("parts", [(1, 2, 3), ("i", "f", "f"), ("f", "f", "d"), ("b", "f", "f")])
+def test_what_is_no_floating_point_is_refused(parts: tuple[Any, ...]) -> None:
+    made = {k: te.placeholder((4,), d, k) for k, d in (("f", "float32"), ("d", "float64"), ("i", "int32"))}
+    with pytest.raises((WorkloadError, TypeError), match="te.fma|operands have different dtypes"):
+        te.compute(
+            (4,), lambda i: te.fma(*((made[p][i] if p in made else i < 2 if p == "b" else p) for p in parts))
+        )

@@ -11,7 +11,21 @@ from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle, vecto
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import ITEMSIZE
-from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var, is_float
+from schedules.expr import (
+    INDEX,
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Logic,
+    Select,
+    Var,
+    is_float,
+)
 from schedules.model import LINE
 
 FAR = 1 << 62  # beyond any index
@@ -87,6 +101,8 @@ class Expressions(Addresses):
                 return out
             case Call(fn=fn, arg=a):
                 return self._call(fn, self.value(a))
+            case Fma(a=a, b=b, c=c):
+                return self.multiply_add(a, b, c)
             case Cast(dtype=d, a=a):
                 return self._cast(self.value(a), d)
         raise CodegenError(f"cannot emit {E.show(e)}")

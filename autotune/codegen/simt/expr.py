@@ -13,7 +13,7 @@ from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import HALF
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
@@ -146,6 +146,9 @@ class Expressions:
                 if not E.is_float(d):
                     return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
                 return f"{self.d.function(fn, d)}({x})"
+            case Fma(a=a, b=b, c=c):
+                parts = ", ".join(map(self.expr, (a, b, c)))
+                return f"{self.helper('fma', E.dtype_of(a))}({parts})"
             case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
                 return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
             case Cast(dtype=d, a=a) if d in E.RANGES and E.is_float(E.dtype_of(a)):

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import te, tirx
 
 from schedules import expr as E
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage
 
 Scope = Mapping[str, Any]  # a tensor by its name, an axis by its variable
@@ -100,6 +100,8 @@ def convert(e: Expr, scope: Scope) -> Any:
             return te.if_then_else(convert(c, scope), convert(a, scope), convert(b, scope))
         case Call(fn=fn, arg=a):
             return getattr(te, fn)(convert(a, scope))
+        case Fma(a=a, b=b, c=c):
+            return convert(a, scope) * convert(b, scope) + convert(c, scope)
         case Cast(dtype=d, a=a):
             return convert(a, scope).astype(d)
     raise TypeError(f"not an expression: {e!r}")

@@ -30,6 +30,6 @@ def product(xs: list[Expr]) -> Expr:
 def arithmetic(b: Block) -> tuple[int, int]:
     """Operations of one instance: floating-point ones, a reduction's own included, and special functions."""
     ops = [x for v in b.values for x in E.walk(v)]
-    flops = sum(isinstance(x, E.Binary) and E.is_float(E.dtype_of(x)) for x in ops)
+    flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
     special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)
     return flops + len(b.writes) * (b.reducer is not None), special
