@@ -36,7 +36,7 @@ from schedules.dtypes import bound_dtype
 from schedules.model import Target, Workload
 
 _PR_SET_PDEATHSIG = 1
-STDERR_BYTES = 1 << 20  # what a child may write anywhere, its error output above all
+FILE_BYTES = 64 << 20  # what a child may write into one file: error output, or a compiler's object
 NICE = 10  # of builders: the kernel that is timed goes first
 GRACE_S = 2.0  # a child that closed its socket has this long to end by itself
 
@@ -158,7 +158,7 @@ def _limit(memory_bytes: int) -> None:
     except (OSError, ValueError):  # not Linux: no such limit is kept there
         pass
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (STDERR_BYTES, STDERR_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
 
 
 def _reap(pid: int, kill: bool) -> int:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
@@ -24,11 +23,13 @@ OPSET, IR_VERSION = 20, 9
 @dataclass
 class Graph:
     """What computes an operator: ``arrays`` in the order and layout of the graph's inputs, named as the
-    workload's, its nodes, whose last output is ``y``, and how ``y`` becomes the workload's output."""
+    workload's, its nodes, whose last output is ``y``, of dtype ``result``, and how ``y`` becomes the
+    workload's output."""
 
     arrays: dict[str, np.ndarray]
     nodes: list[Any] = field(default_factory=list)
     back: Callable[[np.ndarray], np.ndarray] = lambda y: y
+    result: str = "float32"
 
     def add(
         self, op: str, inputs: Sequence[str], output: str = "y", domain: str = "", **attributes: Any
@@ -63,14 +64,15 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 
 def _session(graph: Graph, constants: Sequence[str], threads: int) -> Any:
-    def info(name: str, shape: Sequence[int] | None) -> Any:
-        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    def info(name: str, shape: Sequence[int] | None, dtype: str = "float32") -> Any:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return helper.make_tensor_value_info(name, kind, shape)
 
     made = helper.make_graph(
         graph.nodes,
         "operator",
         [info(n, a.shape) for n, a in graph.arrays.items() if n not in constants],
-        [info("y", None)],
+        [info("y", None, graph.result)],
         [numpy_helper.from_array(a, n) for n, a in graph.arrays.items() if n in constants],
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
@@ -191,6 +193,13 @@ def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> Graph:
     return g
 
 
+def _place(op: str, x: dict[str, np.ndarray]) -> Graph:
+    """Places in the last axis, which ONNX counts in int64."""
+    g = Graph(x, back=lambda y: y.astype(np.int32), result="int64")
+    g.add(op, ["x"], axis=-1, keepdims=0)
+    return g
+
+
 def _permute(p: Params, x: dict[str, np.ndarray]) -> Graph:
     g = Graph(x)
     g.add("Transpose", ["x"], perm=[int(a) for a in p["axes"]])
@@ -248,6 +257,8 @@ GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], Graph]] = {
     "rms_norm": _one("SimplifiedLayerNormalization", axis=-1, epsilon=1e-6),
     "norm2": lambda p, x: _reduce("ReduceL2", x, rows=True),
     "reduce_sum": lambda p, x: _reduce("ReduceSum", x, rows=False),
+    "argmax": lambda p, x: _place("ArgMax", x),
+    "argmin": lambda p, x: _place("ArgMin", x),
     "permute": _permute,
     "add": _one("Add"),
     "fused_multiply_add": _fused_multiply_add,
