@@ -1,5 +1,5 @@
-"""A workload that a log holds under other names. Names of tensors and axes are part of what a workload is
-found by, so a renamed one is another; the message of what is not found says so."""
+"""A workload that a log holds under other names, or with its tensors in another order. Both are part of what
+a workload is found by, so that it is another one; the message of what is not found says so."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ SHOWN = 6
 
 
 def renamed(workload: Workload, where: str) -> str | None:
-    """What is named otherwise in a stored workload that is the same but for names; None if there is none."""
+    """What is named or listed otherwise in a stored workload that is the same but for that; None if there
+    is none."""
     shape, names = _anonymous(workload.dag)
+    members = _unordered(workload.dag)
     for text in lookup.of_flops(where, workload.flops):
         try:
             other = Workload.from_json(text).dag
@@ -25,7 +27,16 @@ def renamed(workload: Workload, where: str) -> str | None:
         theirs_shape, theirs = _anonymous(other)
         if theirs_shape == shape and theirs != names:
             return _told(names, theirs)
+        if _unordered(other) == members and other != workload.dag:
+            listed = ", ".join(t.name for t in other.params)
+            return f"stored there with its tensors in another order: {listed}; list them so"
     return None
+
+
+def _unordered(dag: ComputeDAG) -> Any:
+    """The JSON of a DAG, whatever order its tensors are listed in."""
+    v = dag.to_json()
+    return v | {k: sorted(v[k], key=str) for k in ("inputs", "stages", "outputs")}
 
 
 def _told(ours: list[Name], theirs: list[Name]) -> str:

@@ -21,7 +21,7 @@ from autotune.devices.emulated import EmulatedDevice
 from autotune.run import kernels
 from autotune.workloads import as_workload, with_constants
 from kernels_db import NewRecord
-from schedules import ops
+from schedules import ops, te
 from schedules.model import Step, Target
 
 SHAPE = {"m": 8, "n": 12, "k": 4}
@@ -229,6 +229,22 @@ def test_a_renamed_expression_is_told_what_the_log_calls_it(
     with pytest.raises(at.KernelNotFound) as caught:  # nothing of the kind
         at.load([*expression(**other)[:2]], db=db)
     assert "other names" not in str(caught.value)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 1, 3, 2), (1, 0, 3, 2)])
+def test_tensors_in_another_order_are_told_the_order_of_the_log(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    a, b = (te.placeholder((8,), name=n) for n in "AB")
+    c = te.compute((8,), lambda i: a[i] - b[i], "C")
+    listed = [a, b, c, te.compute((8,), lambda i: a[i] / b[i], "D")]
+    with at.Log(tmp_path / "t.db") as log:
+        run = log.start_run(as_workload(listed, {}), host(), {"cpu": "here"}, seed=0).uid
+        log.add(NewRecord(run, 0, "x", at.Trace(), "ok", times_s=[1e-3]))
+    with pytest.raises(
+        at.KernelNotFound, match="stored there with its tensors in another order: A, B, C, D; list"
+    ):
+        at.load([listed[k] for k in order], db=tmp_path / "t.db")
 
 
 def test_fallback_gives_an_untuned_kernel_and_says_so(tmp_path: Path) -> None:
