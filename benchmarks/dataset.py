@@ -28,6 +28,7 @@ from autotune import targets
 from autotune.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.search.base import Result
+from autotune.search.decisions import DECISIONS
 from autotune.tuning import resume, suites
 from autotune.tuning.preparation import measurer
 from autotune.tuning.run_records import new_record
@@ -70,7 +71,7 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
             results: dict[int, Result] = {}
             for i, m in measuring.arrivals(traces, best_s, until):
                 c = asked[i]
-                facts = {resume.DECISIONS: list(c.row)}
+                facts = {DECISIONS: list(c.row)}
                 log.add(new_record(run.uid, new, space.sketches[c.sketch], traces[i], m, facts))
                 new += 1
                 if m.status == "ok" and m.time_s is not None:
@@ -99,7 +100,7 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
             traces = [r.trace for r in asked]
             for i, m in measuring.arrivals(traces, None, until):
                 r = asked[i]
-                facts = {resume.DECISIONS: r.environment[resume.DECISIONS]}
+                facts = {DECISIONS: r.environment[resume.DECISIONS]}
                 log.add(new_record(run.uid, new, r.sketch, r.trace, m, facts))
                 new += 1
             if time.monotonic() >= until:

@@ -111,7 +111,7 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     Where the outputs are no numbers for these, as of roots and logarithms, they are made positive, or above
     1. Raises `WorkloadError` where an output is NaN everywhere for the first draw however made.
     """
-    from schedules.passes.partial_sums import LIMIT as CHAIN
+    from schedules.te.chains import CHAIN
 
     first = _telling(dag, random_inputs(dag, seed), signs=True)
     if first is None:

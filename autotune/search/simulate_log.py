@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from autotune.run.loading import describe
+from autotune.search.decisions import candidate_of
 from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
-from autotune.tuning import resume
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.space import derive
@@ -79,7 +79,7 @@ def _of_task(log: Log, workload_digest: str, target_digest: str, name: str, path
     space = derive(workload.dag, target)
     records: defaultdict[Candidate, list[Record]] = defaultdict(list)
     for r in log.records(workload=workload, target=target):
-        candidate = resume.candidate_of(r, space)
+        candidate = candidate_of(r, space)
         if candidate is not None:
             records[candidate].append(r)
     shown = {c: _shown(found) for c, found in records.items()}

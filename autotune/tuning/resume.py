@@ -17,16 +17,15 @@ import numpy as np
 
 from autotune.building.generator_version import generator_version
 from autotune.search.base import Result
+from autotune.search.decisions import candidate_of
 from kernels_db.errors import LogError
-from kernels_db.records import Record
 from schedules.model import Target, Workload
 from schedules.space.base import Candidate, Space
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-DECISIONS = "decisions"  # key in the environment of a record
-FACTS = "device"  # another: what a device and its compiler told
+FACTS = "device"  # key in the environment of a record: what a device and its compiler told
 MOST = 2000  # records to learn from: the fastest; making their traces takes time
 SEEDS = 8  # of other targets, to be tried first
 READ = 200_000  # records to look at, so that no log, wherever it came from, fills the memory
@@ -110,17 +109,6 @@ def read(
         if d in fastest and _makes(space, decided[d], d)
     ]
     return Earlier(len(reached), frozenset(reached), tuple(_valid(space, results)))
-
-
-def candidate_of(record: Record, space: Space) -> Candidate | None:
-    """The decisions that a record claims, if they fit a sketch of this space in kind."""
-    row = record.environment.get(DECISIONS)
-    if record.sketch not in space.sketches or not isinstance(row, list):
-        return None
-    sketch = space.sketches.index(record.sketch)
-    if len(row) != len(space.holes(sketch)) or not all(type(x) is int and abs(x) < 2**62 for x in row):
-        return None
-    return Candidate(sketch, tuple(row))
 
 
 def _makes(space: Space, candidate: Candidate, digest: str) -> bool:

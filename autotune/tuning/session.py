@@ -25,6 +25,7 @@ from autotune.measure.roofline import warm_runs
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result
+from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
 from autotune.tuning import neighbours, plain_loops, resume
@@ -280,7 +281,7 @@ class Session:
         for number, (index, m) in enumerate(measurements, 1):
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
-            facts = {resume.DECISIONS: decisions, "round": self.rounds}
+            facts = {DECISIONS: decisions, "round": self.rounds}
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
             results[index] = Result(candidate, self._take(m, name, trace, facts, searched), m.facts)
@@ -368,7 +369,7 @@ class Session:
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
             m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
-        kept = {k: v for k, v in r.environment.items() if k == resume.DECISIONS}
+        kept = {k: v for k, v in r.environment.items() if k == DECISIONS}
         self._log(new_record(self.run, r.trial, r.sketch, trace, m, kept, "final"))
 
     # -- how much ----------------------------------------------------------------------------

@@ -37,13 +37,13 @@ from schedules.ir.nest import (
     replace_stmt,
     vars_bound,
 )
+from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import Reducer
 
-LIMIT = 1 << 13  # terms one after another: 2^13 roundings are 2^-11 of the terms' sizes at worst
 RUNS = 16  # a sum beyond the limit is done in runs of this part of it
 
 
-def partial_sums(nest: Nest, limit: int = LIMIT) -> Nest:
+def partial_sums(nest: Nest, limit: int = CHAIN) -> Nest:
     """``nest`` where no floating-point sum adds more than ``limit`` terms one after another. Sums within the
     limit and other reductions stay as they are. So does, of a sum, a loop that spatial axes were fused into,
     or that holds other uses of the result, such as its rescaling."""

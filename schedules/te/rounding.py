@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.dtypes import bound_dtype
-from schedules.passes.partial_sums import LIMIT as CHAIN
+from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
 from schedules.te.evaluator import BINARY, blocks, grid

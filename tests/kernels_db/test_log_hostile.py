@@ -13,6 +13,7 @@ from log_cases import fill as fill_copies
 from log_filler import host
 
 import autotune as at
+from autotune.search.decisions import DECISIONS
 from autotune.tuning import resume
 from autotune.tuning.recheck import verify
 from kernels_db import Log, LogError, MergeResult, NewRecord, exchange, t4, transfer
@@ -89,7 +90,7 @@ def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compi
     theirs, db = tmp_path / "theirs.db", tmp_path / "tuning.db"
     with Log(theirs) as log:
         made = log.start_run(workload(), host(), {"cpu": "../../bin/sh"}, seed=0)
-        environment = {resume.DECISIONS: [1] * 8, "path": "/etc/passwd"}
+        environment = {DECISIONS: [1] * 8, "path": "/etc/passwd"}
         sketch = derive(workload().dag, host()).sketches[0]
         trace = Trace(tuple(HOSTILE[name]))
         log.add(NewRecord(made.uid, 0, sketch, trace, "ok", times_s=[1e-12], environment=environment))

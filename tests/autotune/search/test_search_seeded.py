@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.search import policies
 from autotune.search.base import Result
+from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.targets import from_name
 from autotune.tuning import resume
@@ -39,7 +40,7 @@ def store(db: Path, target: Target, space: Space, candidates: list[Candidate]) -
         run = log.start_run(WORKLOAD, target, {"cpu": "x"}, seed=0).uid
         for i, c in enumerate(candidates):
             trace = space.trace(c.sketch, np.array(c.row, dtype=np.int64))
-            decisions = {resume.DECISIONS: list(c.row)}
+            decisions = {DECISIONS: list(c.row)}
             sketch, times = space.sketches[c.sketch], [1e-6 * (i + 1)]
             log.add(NewRecord(run, i, sketch, trace, "ok", times_s=times, environment=decisions))
 
@@ -73,7 +74,7 @@ def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(t
         assert resume.elsewhere(log, ops.workload("add", {"n": 8}), HERE, space) == []
         run = log.start_run(WORKLOAD, replace(OTHER, arch="hostile"), {}, seed=0).uid
         for i, row in enumerate(([10**30] * 9, ["x"], [-1] * 6, None, [[1]], [2**63 - 1] * 6)):
-            said, name = {resume.DECISIONS: row}, there.sketches[0]
+            said, name = {DECISIONS: row}, there.sketches[0]
             trace = Trace((Step("unroll", (("loop", f"x{i}"),)),))
             log.add(NewRecord(run, i, name, trace, "ok", times_s=[1e-9], environment=said))
         assert set(resume.elsewhere(log, WORKLOAD, HERE, space)) <= set(good)

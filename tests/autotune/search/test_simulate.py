@@ -15,12 +15,12 @@ import pytest
 from cli_runner import run
 
 import autotune as at
+from autotune.search.decisions import DECISIONS
 from autotune.search.policies import create
 from autotune.search.recorded import ReplayError
 from autotune.search.simulate import read, replay
 from autotune.search.table import Sheet, TableSpace
 from autotune.targets import from_name
-from autotune.tuning.resume import DECISIONS
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.space import derive

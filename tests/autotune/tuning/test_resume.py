@@ -12,6 +12,7 @@ from search_table import FormulaSpace
 from test_tuner import TARGET, WORKLOAD, FakeMeasurer, run
 
 from autotune.building.generator_version import this_machine
+from autotune.search.decisions import DECISIONS
 from autotune.search.policies import create
 from autotune.tuning import plain_loops, resume
 from kernels_db import Log, NewRecord
@@ -31,7 +32,7 @@ def test_records_of_another_space_only_exclude(log: Log) -> None:
     odd: list[Any] = [[1], [99, 0, 0, 0, 0], [0, 0, 0, 0, 10**30], ["a"] * 5, None, [True] * 5, {"x": 1}]
     for i, row in enumerate(odd):
         trace = space.trace(0, np.array([7, 7, 7, i % 6, 0]))
-        environment = {resume.DECISIONS: row}
+        environment = {DECISIONS: row}
         log.add(NewRecord(other.uid, i, "sketch0", trace, "ok", times_s=(1.0,), environment=environment))
     wrong = space.trace(0, np.array([6, 6, 6, 5, 1]))  # claims decisions that make another trace
     log.add(
@@ -56,9 +57,9 @@ def test_what_is_resumed_comes_in_the_order_of_its_trials(log: Log) -> None:
     def rows(most: int) -> list[tuple[int, ...]]:
         return [r.candidate.row for r in resume.read(log, WORKLOAD, TARGET, space, most).results]
 
-    assert rows(100) == [tuple(r.environment[resume.DECISIONS]) for r in trials]
+    assert rows(100) == [tuple(r.environment[DECISIONS]) for r in trials]
     fastest = sorted(trials, key=lambda r: r.time_s or 0.0)[:5]
-    assert rows(5) == [tuple(r.environment[resume.DECISIONS]) for r in trials if r in fastest]
+    assert rows(5) == [tuple(r.environment[DECISIONS]) for r in trials if r in fastest]
 
 
 def test_failures_that_say_nothing_of_the_candidate_now_are_not_resumed(log: Log) -> None:
@@ -74,7 +75,7 @@ def test_failures_that_say_nothing_of_the_candidate_now_are_not_resumed(log: Log
             c = next(candidates)
             trace = space.trace(c.sketch, np.array(c.row))
             times = (1.0,) if status in ("ok", "slow") else ()
-            facts = {resume.DECISIONS: list(c.row)}
+            facts = {DECISIONS: list(c.row)}
             log.add(NewRecord(made, i, space.sketches[c.sketch], trace, status, "", times, environment=facts))
             if times or (name == "this" and status != "error"):
                 kept[c] = trace.digest

@@ -25,9 +25,10 @@ from schedules import ops, te
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import initial, loops_of, vars_bound
 from schedules.passes import lower, simt
-from schedules.passes.partial_sums import LIMIT, adds, partial_sums
+from schedules.passes.partial_sums import adds, partial_sums
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -184,13 +185,13 @@ def test_a_million_tenths_on_a_gpu(form: str) -> None:
 def test_sums_within_the_limit_stay_as_they_are() -> None:
     for extra in (0, 1):
         for dag in (
-            matmul(m=2, n=2, k=LIMIT + extra),
-            row(LIMIT + extra, "float32"),
-            both(LIMIT + extra, "float32"),
+            matmul(m=2, n=2, k=CHAIN + extra),
+            row(CHAIN + extra, "float32"),
+            both(CHAIN + extra, "float32"),
         ):
             nest = initial(dag)
             assert (partial_sums(nest) == nest) == (extra == 0)
-            assert longest(partial_sums(nest)) <= LIMIT
+            assert longest(partial_sums(nest)) <= CHAIN
 
 
 def test_only_floating_point_sums_are_cut() -> None:
