@@ -1,4 +1,4 @@
-"""Tune a few operators and time the kernels beside numpy and torch: the table of the README.
+"""Tune a few operators and time the kernels beside numpy and torch, for a quick look.
 
     python benchmarks/operators.py --budget 40s --out benchmarks/results/operators.json
 
