@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 
 if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
@@ -44,7 +44,7 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def grid_code(
 
     def array(b: Buffer) -> Array:
         shape = tuple(const(n) or 0 for n in b.shape)
-        return Array(b.name, b.dtype, shape, made.align.get(b.name, ITEMSIZE[b.dtype]))
+        return Array(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
 
     return GridCode(
         kind,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autotune.targets import usable_cpus
-from schedules.dtypes import HALF, bound_dtype
+from schedules.dtypes import DTYPES, bound_dtype, computed
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
@@ -218,4 +218,4 @@ def _steady(x: np.ndarray) -> np.ndarray:
 
 def _drawn(dtype: str) -> np.dtype[Any]:
     """What numpy draws floats of ``dtype`` as: there are no generators of float16."""
-    return np.dtype("float32" if dtype == HALF else dtype)
+    return DTYPES[computed(dtype)].numpy

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from autotune.measure import cpu_peaks, special
-from schedules.dtypes import HALF
+from schedules.dtypes import computed
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.te.compute_dag import ComputeDAG
@@ -63,8 +63,7 @@ def limit_of(
     if target.kind != "cpu":
         return None
     moved = compulsory_bytes(workload.dag)
-    dtype = workload.dag.params[-1].dtype
-    dtype = "float32" if dtype == HALF else dtype  # which it is computed with as
+    dtype = computed(workload.dag.params[-1].dtype)
     working_set = cpu_peaks.level_bytes(target, moved)
     written = sum(workload.dag.tensors[n].nbytes for n in workload.dag.outputs)
     modes = ("read",) if FEW * written < moved else ("copy", "stream")

@@ -18,7 +18,7 @@ import numpy as np
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from autotune.run import aligned
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable
 from schedules.expr import wrap
 from schedules.ir import Buffer
@@ -270,8 +270,8 @@ def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
     if not a.flags.c_contiguous:
         remedy = "a C-contiguous array" if written else "np.ascontiguousarray of it"
         raise ArgumentError(f"{name} is not C-contiguous (strides {a.strides}): give {remedy}")
-    if a.size and a.ctypes.data % ITEMSIZE[b.dtype]:
-        raise ArgumentError(f"{name} is not aligned to {ITEMSIZE[b.dtype]} bytes: give a copy of it")
+    if a.size and a.ctypes.data % DTYPES[b.dtype].itemsize:
+        raise ArgumentError(f"{name} is not aligned to {DTYPES[b.dtype].itemsize} bytes: give a copy of it")
     if written and readonly:
         raise ArgumentError(f"{name} is read-only: give an array that may be written")
     return a

@@ -8,13 +8,13 @@ Index arithmetic has dtype ``"index"`` (a 64-bit signed integer); ``//`` and ``%
 minus infinity, as in Python and numpy.
 """
 
+from schedules.dtypes import is_float
 from schedules.expr.evaluate import evaluate
 from schedules.expr.nodes import (
     FALSE,
     FOLD,
     FUNCTIONS,
     INDEX,
-    RANGES,
     TRUE,
     Binary,
     Call,
@@ -39,7 +39,6 @@ from schedules.expr.nodes import (
     conjuncts,
     dtype_of,
     fma,
-    is_float,
     kind,
     maximum,
     minimum,
@@ -83,7 +82,6 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_NODES",
     "Node",
-    "RANGES",
     "Select",
     "TRUE",
     "Var",

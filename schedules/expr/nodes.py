@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
-from schedules.dtypes import HALF
+from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage
 
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
@@ -294,13 +294,6 @@ def dtype_of(e: Expr) -> str:
             raise TypeError(f"not an expression: {e!r}")
 
 
-def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
-
-
-RANGES = {d: range(-(1 << bits - 1), 1 << bits - 1) for d, bits in (("int32", 32), ("int64", 64))}
-
-
 def wrap(x: ExprLike, like: str = INDEX) -> Expr:
     """``x`` as an expression; a Python number takes the dtype ``like``."""
     if isinstance(x, Expr):
@@ -322,8 +315,8 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
                 f"{x!r} is not a whole number but meets a value of dtype {like}; "
                 f'cast first: te.cast(x, "float32")'
             )
-        if like in RANGES and int(x) not in RANGES[like]:
-            wider = "int64" if int(x) in RANGES["int64"] else "float64"
+        if is_integer(like) and int(x) not in DTYPES[like].range:
+            wider = "int64" if int(x) in DTYPES["int64"].range else "float64"
             raise _out_of_range(x, like, f'cast that first: te.cast(x, "{wider}")')
         return Const(int(x), like)
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression")
@@ -341,8 +334,9 @@ def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
 
 
 def widen(e: Expr) -> Expr:
-    """``e`` as something to compute with: float16, which is only stored, as float32."""
-    return Cast("float32", e) if dtype_of(e) == HALF else e
+    """``e`` as something to compute with: what is only stored as the dtype that it is computed with."""
+    d = dtype_of(e)
+    return Cast(computed(d), e) if is_storage(d) else e
 
 
 def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
@@ -351,16 +345,16 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
         da = dtype_of(a)
         if type(b) is int and da == INDEX:
             return a, Const(b), da
-        if da == HALF:
-            a, da = Cast("float32", a), "float32"
+        if is_storage(da):
+            a, da = widen(a), computed(da)
         ea, eb = a, wrap(b, da)
     else:
         eb = widen(wrap(b))
         ea = wrap(a, dtype_of(eb))
         da = dtype_of(ea)
     db = dtype_of(eb)
-    if db == HALF:
-        eb, db = Cast("float32", eb), "float32"
+    if is_storage(db):
+        eb, db = widen(eb), computed(db)
     if da != db:
         raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})")
     return ea, eb, da
@@ -455,10 +449,10 @@ def conjuncts(cond: Expr) -> tuple[Expr, ...]:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """A folded choice; of two values of float16, or one and a number, it stays float16."""
+    """A folded choice; of two values of one dtype of storage, or one and a number, it stays of it."""
     dtypes = {dtype_of(x) for x in (a, b) if isinstance(x, Expr)}
-    if dtypes == {HALF}:
-        ea, eb = wrap(a, HALF), wrap(b, HALF)
+    if len(dtypes) == 1 and is_storage(one := min(dtypes)):
+        ea, eb = wrap(a, one), wrap(b, one)
     elif isinstance(a, Expr):
         ea, eb, _ = _pair(a, b)
     else:

@@ -11,12 +11,13 @@ update (`ir.multiply_add`) at once. Integers wrap, and dividing them by zero giv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import HALF
+from schedules.dtypes import DTYPES, is_integer
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.ir import (
     Alloc,
@@ -117,31 +118,23 @@ FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
 
 def rounding(dtype: str) -> Callable[[Any], Any]:
     """A Python number as a value of the dtype."""
-    if dtype == "float32":
-        return _single
-    if dtype == HALF:
-        return _half
-    if dtype in ("int32", "int64"):
-        bits = int(dtype[3:])
-        half = 1 << (bits - 1)
-        return lambda v: (int(v) + half) % (2 * half) - half
-    return float if E.is_float(dtype) else int
+    if E.is_float(dtype):
+        return float if dtype == "float64" else partial(_rounded, DTYPES[dtype].numpy)
+    if is_integer(dtype):
+        least, size = DTYPES[dtype].range[0], 1 << 8 * DTYPES[dtype].itemsize
+        return lambda v: (int(v) - least) % size + least
+    return int
 
 
 def saturating(dtype: str) -> Callable[[float], int]:
     """A float as an integer of the dtype, cut off at its ends; NaN is 0 (as LLVM's fptosi.sat)."""
-    least, most = E.RANGES[dtype][0], E.RANGES[dtype][-1]
+    least, most = DTYPES[dtype].range[0], DTYPES[dtype].range[-1]
     return lambda v: 0 if v != v else int(min(max(v, least), most))
 
 
-def _half(v: Any) -> float:
-    with np.errstate(over="ignore"):  # beyond 65504 it is infinity
-        return float(np.float16(v))
-
-
-def _single(v: Any) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float32(v))
+def _rounded(dtype: np.dtype[Any], v: Any) -> float:
+    with np.errstate(over="ignore"):  # beyond the largest it is infinity
+        return float(dtype.type(v))
 
 
 class Compiler:
@@ -188,7 +181,7 @@ class Compiler:
                 return lambda env: x(env) if k(env) else y(env)
             case Cast(dtype=d, a=a):
                 x = self.expr(a)
-                whole = d in E.RANGES and E.is_float(E.dtype_of(a))
+                whole = is_integer(d) and E.is_float(E.dtype_of(a))
                 r = saturating(d) if whole else rounding(d)
                 return lambda env: r(x(env))
             case Load(buffer=b, indices=ix):

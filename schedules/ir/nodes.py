@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import TypeGuard, Union
 
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.model import LINE
 from schedules.te.compute_dag import Reducer
@@ -215,12 +215,12 @@ def skew(name: str) -> Var:
 
 def nbytes(b: Buffer) -> int:
     """Bytes of a buffer with known extents."""
-    return math.prod(const(n) or 1 for n in b.shape) * ITEMSIZE[b.dtype]
+    return math.prod(const(n) or 1 for n in b.shape) * DTYPES[b.dtype].itemsize
 
 
 def rows_are_lines(b: Buffer) -> bool:
     """Whether rows are whole lines of memory, so that every row lies as the first one does."""
-    return bool(b.shape) and (const(b.shape[-1]) or 1) * ITEMSIZE[b.dtype] % LINE == 0
+    return bool(b.shape) and (const(b.shape[-1]) or 1) * DTYPES[b.dtype].itemsize % LINE == 0
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, wide
+from schedules.dtypes import FLOATS
+from schedules.ops.base import Array, Operator, Param, Params, wide
 
 
 def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dtypes import DTYPES, HALF
+from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]
-FLOATS = (HALF, "float32", "float64")
 PIECE = 1 << 16  # elements of a reference at a time
 MAX_ELEMENTS = 2**34  # of one tensor: 64 GiB in float32
 
@@ -64,7 +63,7 @@ class Operator:
     reference: Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
     flops: Callable[[Params], int]
     layouts: tuple[str, ...] = ()  # the first is the default; none where layout has no meaning
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[str, ...] = tuple(DTYPES)
     check: Callable[[Params], str | None] = _no_check
     shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
     weights: tuple[str, ...] = ()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from schedules import te
+from schedules.dtypes import FLOATS
 from schedules.expr import Expr
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, stored, wide
 from schedules.ops.window import (
     BATCH,
     DILATION,

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
+from schedules.dtypes import FLOATS
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, flag, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, flag, stored, wide
 
 
 def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, piecewise, wide
+from schedules.dtypes import FLOATS
+from schedules.ops.base import Array, Operator, Param, Params, piecewise, wide
 from schedules.te.tensors import IterVar
 
 EPS = 1e-5  # of layer_norm

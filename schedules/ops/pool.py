@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from schedules import te
+from schedules.dtypes import FLOATS
 from schedules.expr import ExprLike
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, stored, wide
 from schedules.ops.window import (
     BATCH,
     PADDING,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.ops.base import FLOATS, Array, Operator, Param, Params, stored, wide
+from schedules.dtypes import FLOATS
+from schedules.ops.base import Array, Operator, Param, Params, stored, wide
 
 
 def _reduce_sum(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import (
     Buffer,
@@ -88,7 +88,7 @@ def _moved(s: Stmt, to: _Axis, outer: Loops, tested: frozenset[str]) -> Stmt:
     index, along = store.indices[to.axis], to.array(store)
     own = [x for x in loops if x.var in E.variables(index)]
     width = _width(index, own)
-    if along is None or width is None or width * ITEMSIZE[along.dtype] < LINE or width >= to.extent:
+    if along is None or width is None or width * DTYPES[along.dtype].itemsize < LINE or width >= to.extent:
         return s
     others = [i for k, i in enumerate(store.indices) if k != to.axis]
     begin = affine.simplify(E.substitute(index, {x.var: Const(0) for x in own}), {})

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, bound_to, const, in_order, seq, walk, with_body
@@ -94,5 +95,4 @@ def identity(op: str, dtype: str) -> float | int:
         return (float if E.is_float(dtype) else int)(op == "*")
     if E.is_float(dtype):
         return float("inf") if op == "min" else float("-inf")
-    half = 1 << (int(dtype[3:]) - 1)
-    return half - 1 if op == "min" else -half
+    return DTYPES[dtype].range[-1 if op == "min" else 0]

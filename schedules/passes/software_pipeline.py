@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Call, Const, Expr, Var
 from schedules.ir import (
     Alloc,
@@ -102,7 +102,7 @@ def _lagging(last: Loop, partner: Loop) -> Stmt:
 def _bytes_written(s: Stmt) -> int:
     match s:
         case Store(value=v):
-            return ITEMSIZE[E.dtype_of(v)]
+            return DTYPES[E.dtype_of(v)].itemsize
         case Loop(extent=n, body=body):
             return (const(n) or 1) * _bytes_written(body)
         case Seq(stmts=parts):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Const
 from schedules.ir import Alloc, Buffer, Stmt, const, with_body
 from schedules.model import LINE
@@ -32,7 +32,7 @@ def _spread(b: Buffer) -> Buffer:
     if b.scope == "shared":
         return b
     shape = [const(n) for n in b.shape]
-    item = ITEMSIZE[b.dtype]
+    item = DTYPES[b.dtype].itemsize
     known = [n for n in shape if n is not None]
     if len(known) < len(shape) or len(shape) < 2:
         return b

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.ir import Block, Loop, walk
@@ -79,7 +79,7 @@ class SketchBuilder:
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""
-        return max(1, self.target.limit("vector_bytes", 16) // ITEMSIZE[dtype])
+        return max(1, self.target.limit("vector_bytes", 16) // DTYPES[dtype].itemsize)
 
     @property
     def registers(self) -> int:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, HALF, ITEMSIZE
+from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Var
 from schedules.expr_json import from_json, to_json
 from schedules.te.inside import check_loads
@@ -28,7 +28,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,15 @@ class Reducer:
         return all(self.operation(n) for n in range(len(self.combine)))
 
 
-def _computed_half(e: Expr) -> Expr | None:
-    """A part of ``e`` that is arithmetic on float16, or converts it from or to other than float32."""
+def _computed_storage(e: Expr) -> Expr | None:
+    """A part of ``e`` that is arithmetic on a dtype of storage, or converts it from or to another dtype than
+    what it is computed with."""
     for x in E.walk(e):
         if isinstance(x, (Binary, Compare, Call, Fma)):
-            wrong = any(E.dtype_of(y) == HALF for y in E.children(x))
+            wrong = any(is_storage(E.dtype_of(y)) for y in E.children(x))
         elif isinstance(x, Cast):
-            dtypes = (x.dtype, E.dtype_of(x.a))
-            wrong = HALF in dtypes and "float32" not in dtypes
+            both = (x.dtype, E.dtype_of(x.a))
+            wrong = any(is_storage(d) and computed(d) not in both for d in both)
         else:
             continue
         if wrong:
@@ -156,10 +157,11 @@ class ComputeDAG:
                 raise ValueError(f"stage {s.name}: two axes share a name in {vars_}")
             scope = set(vars_)
             for v in (*s.values, *(s.reducer.combine if s.reducer else ())):
-                if (bad := _computed_half(v)) is not None:
+                if (bad := _computed_storage(v)) is not None:
+                    one = next(d for x in (bad, *E.children(bad)) if is_storage(d := E.dtype_of(x)))
                     raise ValueError(
-                        f"stage {s.name}: {E.show(bad)} computes in float16, which is for storage; "
-                        'use te.cast(x, "float32")'
+                        f"stage {s.name}: {E.show(bad)} computes in {one}, which is for storage; "
+                        f'use te.cast(x, "{computed(one)}")'
                     )
             for v in s.values:
                 for x in E.walk(v):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.dtypes import HALF
+from schedules.dtypes import is_storage
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.te.compute_dag import Stage
 
@@ -81,7 +81,7 @@ def _factors(e: Expr) -> list[Load] | None:
     """The loads whose product ``e`` is, widened from float16 or not; None when it is anything else."""
     if isinstance(e, Load):
         return [e]
-    if isinstance(e, Cast) and isinstance(e.a, Load) and e.a.dtype == HALF:
+    if isinstance(e, Cast) and isinstance(e.a, Load) and is_storage(e.a.dtype):
         return [e.a]
     if isinstance(e, Binary) and e.op == "*":
         a, b = _factors(e.a), _factors(e.b)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
@@ -143,13 +144,13 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 
 def cast(x: Array, dtype: str) -> Array:
     """As kernels do: what no integer of the dtype is near is cut off at its ends, and NaN is 0."""
-    if x.dtype.kind != "f" or not dtype.startswith("int"):
+    if x.dtype.kind != "f" or not is_integer(dtype):
         return x.astype(dtype)
-    info = np.iinfo(dtype)
+    values = DTYPES[dtype].range
     with np.errstate(invalid="ignore"):
         out = x.astype(dtype)
-    end = -float(info.min)  # a power of two; the largest integer may be no float
-    out = np.where(x >= end, info.max, np.where(x < -end, info.min, out))
+    end = -float(values[0])  # a power of two; the largest integer may be no float
+    out = np.where(x >= end, values[-1], np.where(x < -end, values[0], out))
     return np.where(np.isnan(x), 0, out).astype(dtype)
 
 

@@ -19,13 +19,14 @@ from functools import lru_cache
 import numpy as np
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Hole, Load, Logic, Select
 from schedules.te.infeasible import impossible, interval, negation, overflow
 
 MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
 _BLOCK = 2**18  # points that are looked at together
-_LITERALS = E.RANGES["int64"]
+_LITERALS = DTYPES["int64"].range
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.dtypes import HALF
+from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.evaluator import BINARY, CALL, Scope, cast
@@ -42,7 +43,7 @@ def wide(x: Array) -> Array:
 
 def unit_roundoff(dtype: str) -> float:
     """Half the distance between 1 and the next number; float16 is computed in float32."""
-    return float(np.finfo("float32" if dtype == HALF else dtype).eps) / 2
+    return DTYPES[computed(dtype)].epsilon / 2
 
 
 def rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> Value:
@@ -235,15 +236,17 @@ class ErrorScope:
                 return v, e
             return _step(lambda y: cast(np.asarray(y), new), v, a, e)
         v = np.asarray(a).astype(np.float64)
-        if new == HALF:
-            return _step(_half, _half(v), v, e)
-        if old == HALF:
+        if is_storage(new):
+            f = partial(_rounded_to, new)
+            return _step(f, f(v), v, e)
+        if is_storage(old):
             return v, e
         return rounded(v, e, new) if old != new else (v, e)
 
 
-def _half(x: Array) -> Array:
-    return np.asarray(x, np.float16).astype(np.float64)
+def _rounded_to(dtype: str, x: Array) -> Array:
+    """As values of a dtype of storage."""
+    return np.asarray(x, DTYPES[dtype].numpy).astype(np.float64)
 
 
 def _step(f: Any, v: Any, a: Any, e: Any) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, HALF
+from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike
 
@@ -35,7 +35,7 @@ def const(value: int | float, dtype: str) -> Const:
     try:
         if E.is_float(dtype):
             return Const(float(value), dtype)
-        fits = int(value) == value and int(value) in E.RANGES[dtype]
+        fits = int(value) == value and int(value) in DTYPES[dtype].range
     except (OverflowError, ValueError):  # an integer beyond all floats; an infinity or NaN
         fits = False
     if not fits:
@@ -59,9 +59,10 @@ def min_value(dtype: str) -> Const:
 
 
 def _finite(dtype: str, end: str) -> int | float:
-    check_dtype(dtype, f"te.{end}_value")
-    info = np.finfo(dtype) if E.is_float(dtype) else np.iinfo(dtype)
-    return getattr(info, end).item() if E.is_float(dtype) else int(getattr(info, end))
+    row = DTYPES[check_dtype(dtype, f"te.{end}_value")]
+    if E.is_float(dtype):
+        return row.largest if end == "max" else -row.largest
+    return row.range[-1 if end == "max" else 0]
 
 
 def limit(dtype: str, sign: int) -> Const:
@@ -82,8 +83,10 @@ def cast(value: ExprLike, dtype: str) -> Expr:
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
     if old == new:
         return e
-    if HALF in (old, new) and "float32" not in (old, new):
-        e = E.Cast("float32", e)
+    if is_storage(old) and new != computed(old):
+        e = E.widen(e)
+    if is_storage(new) and E.dtype_of(e) != computed(new):
+        e = E.Cast(computed(new), e)
     return E.Cast(new, e)
 
 

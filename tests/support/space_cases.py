@@ -13,9 +13,8 @@ from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.llvm.compile import host_arch
 from schedules import ops, te
-from schedules.dtypes import DTYPES, HALF
+from schedules.dtypes import DTYPES, FLOATS, computed
 from schedules.model import Target
-from schedules.ops.base import FLOATS
 from schedules.space import DerivedSpace, derive
 from schedules.te.compute_dag import ComputeDAG
 
@@ -201,7 +200,7 @@ def own_case(name: str, rng: Rng, big: int) -> Case:
 
 def _computed_in(dtype: np.dtype, exact: bool) -> str | np.dtype:
     """What numpy computes a reference in."""
-    return "float64" if not exact else "float32" if dtype == HALF else dtype
+    return "float64" if not exact else computed(dtype)
 
 
 def random_case(rng: Rng, big: int) -> Case:

@@ -188,7 +188,7 @@ def converted(x: np.ndarray, dtype: str) -> np.ndarray:
             x = x.astype("float32")
         if x.dtype.kind != "f" or dtype not in INTEGERS:
             return x.astype(dtype)
-        r = E.RANGES[dtype]
+        r = DTYPES[dtype].range
         return np.array([0 if v != v else int(min(max(v, r[0]), r[-1])) for v in x.tolist()], dtype)
 
 

@@ -25,12 +25,12 @@ from autotune.measure.check import Checker
 from autotune.measure.inputs import judged
 from schedules import expr as E
 from schedules import ops, te
+from schedules.dtypes import FLOATS
 from schedules.errors import WorkloadError
 from schedules.expr import Const
 from schedules.expr_json import from_json, to_json
 from schedules.ir.nest import initial
 from schedules.model import Workload
-from schedules.ops.base import FLOATS
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive

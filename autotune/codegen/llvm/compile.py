@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen.runtime import entry as abi
 from autotune.errors import CompileError
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.model import Target
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def _python_table() -> dict[str, int] | None:
         or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
     ):
         return None
-    for dtype in ITEMSIZE:
+    for dtype in DTYPES:
         a = np.zeros((3, 5), dtype)
         for known in (a, a.T, a[1]):
             known.flags.writeable = known.ndim == 2
@@ -323,7 +323,7 @@ def _python_table() -> dict[str, int] | None:
             dims = ctypes.c_void_p.from_address(head + abi.DIMENSIONS_AT).value or 0
             if tuple((ctypes.c_int64 * ndim).from_address(dims)) != known.shape:
                 return None
-    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in ITEMSIZE}
+    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in DTYPES}
 
 
 @_once

@@ -17,7 +17,7 @@ from autotune.codegen.llvm.stream import FENCE, STREAM_ALIGN, forks
 from autotune.codegen.llvm.types import LLVM_TYPE, Value
 from autotune.errors import CompileError
 from schedules import expr as E
-from schedules.dtypes import HALF, ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
@@ -110,7 +110,7 @@ def _check_half(func: LoweredFunc, target: Target) -> None:
         return
     made = [x.buffer for x in walk(func.body) if isinstance(x, Alloc)]
     for b in (*func.params, *made):
-        if b.dtype == HALF:
+        if b.dtype == "float16":
             raise CompileError(
                 f"{b.name} is float16, which an x86 CPU converts with its F16C instructions, and "
                 f"{target.arch or 'the target'} has none; use float32"
@@ -179,7 +179,7 @@ class _Function:
         """`ir.skew` of an argument, from where it lies."""
         at = self.s.emit(f"ptrtoint ptr %arg.{b.name} to i64")
         over = self.s.emit(f"and i64 {self.s.emit(f'sub i64 0, {at}')}, {LINE - 1}")
-        return self.s.emit(f"udiv i64 {over}, {ITEMSIZE[b.dtype]}")
+        return self.s.emit(f"udiv i64 {over}, {DTYPES[b.dtype].itemsize}")
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class _Function:
         count = 1
         for n in shape:
             count *= n
-        size = -(-count * ITEMSIZE[b.dtype] // ALIGN) * ALIGN
+        size = -(-count * DTYPES[b.dtype].itemsize // ALIGN) * ALIGN
         shared_by_threads = (
             any(isinstance(x, Loop) and x.kind == "parallel" for x in walk(s.body))
             and not self.in_parallel
@@ -400,7 +400,7 @@ class _Function:
         stores = [x for x in walk(s.body) if isinstance(x, Store)]
         if n & (n - 1) == 0 and any(s.var not in _variables(x.indices) for x in stores):
             return [(0, n)]
-        widest = max(ITEMSIZE[self.x.places[x.buffer].dtype] for x in stores)
+        widest = max(DTYPES[self.x.places[x.buffer].dtype].itemsize for x in stores)
         full = max(1, self.shared.vector_bytes // widest)
         out: list[tuple[int, int]] = []
         at = 0

@@ -10,7 +10,7 @@ from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle, vector
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import (
     INDEX,
     Binary,
@@ -266,7 +266,9 @@ class Expressions(Addresses):
 
         if is_float(x.dtype):
             if is_float(to):
-                return out(f"{'fpext' if ITEMSIZE[to] > ITEMSIZE[x.dtype] else 'fptrunc'} {x} to {b}")
+                return out(
+                    f"{'fpext' if DTYPES[to].itemsize > DTYPES[x.dtype].itemsize else 'fptrunc'} {x} to {b}"
+                )
             name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
             self.declare(f"declare {b} {name}({a})")
             return out(f"call {b} {name}({x})")
@@ -295,7 +297,7 @@ class Expressions(Addresses):
             return Value(column, dtype, n)
         out = "poison"
         for lane, ref in enumerate(self._lane_addresses(buffer, flat, step)):
-            x = self.s.emit(f"load {t}, ptr {ref}, align {ITEMSIZE[dtype]}")
+            x = self.s.emit(f"load {t}, ptr {ref}, align {DTYPES[dtype].itemsize}")
             out = self.s.emit(f"insertelement {vector(t, n)} {out}, {t} {x}, i64 {lane}")
         return Value(out, dtype, n)
 
@@ -303,7 +305,7 @@ class Expressions(Addresses):
         """Lanes far apart whose elements lie side by side along an unrolled loop: a square is read by rows,
         and transposed in registers for all its columns. None where there is no such square."""
         n, top = self.lanes, self.s.top
-        if step is None or not transpose.fits(n, ITEMSIZE[dtype]) or buffer in top.stores:
+        if step is None or not transpose.fits(n, DTYPES[dtype].itemsize) or buffer in top.stores:
             return None
         for a, c in flat.terms:
             if not isinstance(a, Var) or c != 1 or a.name not in self.unrolled:
@@ -331,8 +333,8 @@ class Expressions(Addresses):
             lanes = ", ".join(f"i32 {x}" for x in mask)
             return self.s.emit(f"shufflevector {t} {a}, {t} {b}, <{n} x i32> <{lanes}>")
 
-        loads = [self.s.emit(f"load {t}, ptr {ref}, align {ITEMSIZE[dtype]}") for ref in rows]
-        return transpose.transpose(loads, ITEMSIZE[dtype], shuffle)
+        loads = [self.s.emit(f"load {t}, ptr {ref}, align {DTYPES[dtype].itemsize}") for ref in rows]
+        return transpose.transpose(loads, DTYPES[dtype].itemsize, shuffle)
 
     def _own(self, buffer: str, flat: Flat) -> bool:
         """Every lane reads memory of the kernel's own, whatever the mask: then a plain load keeps
@@ -356,7 +358,7 @@ class Expressions(Addresses):
         if old is not None:
             return str(old)
         level = self.s.load_level(buffer, depth)
-        align = ITEMSIZE[self.places[buffer].dtype]
+        align = DTYPES[self.places[buffer].dtype].itemsize
         ref = self.s.emit(f"load {vector(t, lanes)}, ptr {ptr}, align {align}", at=level)
         home = level if buffer not in self.s.stack[level].stores else level + 1
         if home <= self.s.depth and buffer not in self.s.stack[home].stores:
@@ -374,7 +376,7 @@ class Expressions(Addresses):
 
     def _masked_load(self, buffer: str, flat: Flat, step: int | None, dtype: str) -> Value:
         t, n = LLVM_TYPE[dtype], self.lanes
-        vt, align = vector(t, n), ITEMSIZE[dtype]
+        vt, align = vector(t, n), DTYPES[dtype].itemsize
         assert self.mask is not None
         if step == 1:
             ptr, _ = self.address(buffer, flat)
@@ -400,7 +402,7 @@ class Expressions(Addresses):
         ptr, _ = self.address(buffer, flat)
         some = self.s.emit(f"call i1 {fold}({lanes})")
         place = self.s.emit(f"select i1 {some}, ptr {ptr}, ptr {name}", hint="p")
-        return Value(self.s.emit(f"load {t}, ptr {place}, align {ITEMSIZE[dtype]}"), dtype)
+        return Value(self.s.emit(f"load {t}, ptr {place}, align {DTYPES[dtype].itemsize}"), dtype)
 
     # -- choice --------------------------------------------------------------------------------
 
@@ -450,7 +452,7 @@ class Expressions(Addresses):
         self.declare(f"{name} = private constant {t} {self.splat(other, self.lanes).ref}, align {LINE}")
         ptr, _ = self.address(e.a.buffer, flat)
         place = self.s.emit(f"select {cond}, ptr {ptr}, ptr {name}", hint="p")
-        align = ITEMSIZE[e.a.dtype]
+        align = DTYPES[e.a.dtype].itemsize
         return Value(self.s.emit(f"load {t}, ptr {place}, align {align}"), e.a.dtype, self.lanes)
 
     def _branch(self, e: Select, cond: Value) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.ir import Loop, Stmt, Store, const, kids, walk
 from schedules.ir.exprs import loads
 
@@ -34,7 +34,7 @@ def _stored(s: Stmt, inside: tuple[Loop, ...], vector_bytes: int) -> Iterator[tu
         for loop in inside:
             if loop.var in variables:
                 extent = const(loop.extent) or 1
-                size = extent * ITEMSIZE[E.dtype_of(s.value)]
+                size = extent * DTYPES[E.dtype_of(s.value)].itemsize
                 count *= extent if loop.kind == "unroll" else -(-size // vector_bytes)
         yield s.buffer, count
     elif isinstance(s, Loop) and s.kind in ("unroll", "vectorize"):

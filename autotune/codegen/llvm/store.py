@@ -12,7 +12,7 @@ from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.stream import STREAM_ALIGN
 from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load, is_float
 from schedules.ir import Prefetch, Store, multiply_add, skew
 from schedules.model import LINE
@@ -62,7 +62,7 @@ class Stores(Expressions):
     def store(self, s: Store) -> None:
         flat = self.flat(s.buffer, s.indices)
         dtype = self.places[s.buffer].dtype
-        align = ITEMSIZE[dtype]
+        align = DTYPES[dtype].itemsize
         step = self.stride(flat)
         if step == 0:
             if self.lane_var is not None and (red := self._reduction(s)) is not None:
@@ -106,7 +106,7 @@ class Stores(Expressions):
         Lines apart, as rows of a transposition are, would share few sets of the first cache: they go to the
         second, which has room for them, whatever was asked for."""
         flat = self.flat(s.buffer, s.indices)
-        line = LINE // ITEMSIZE[self.places[s.buffer].dtype]
+        line = LINE // DTYPES[self.places[s.buffer].dtype].itemsize
         step = self.stride(flat)
         if step is None:
             return

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.dtypes import HALF
 from schedules.expr import is_float
 
+# How LLVM spells dtypes: as types, and in the names of intrinsics.
 LLVM_TYPE = {
-    HALF: "half",
+    "float16": "half",
     "float32": "float",
     "float64": "double",
     "int32": "i32",
@@ -20,7 +20,7 @@ LLVM_TYPE = {
     "index": "i64",
     "bool": "i1",
 }
-SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "i32": "i32", "i64": "i64", "i1": "i1"}
+_SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 class Value(NamedTuple):
@@ -46,14 +46,15 @@ def vector(scalar: str, lanes: int) -> str:
 @cache
 def mangle(scalar: str, lanes: int) -> str:
     """The suffix of an overloaded intrinsic."""
-    return SUFFIX[scalar] if lanes == 1 else f"v{lanes}{SUFFIX[scalar]}"
+    name = _SUFFIX.get(scalar, scalar)
+    return name if lanes == 1 else f"v{lanes}{name}"
 
 
 def literal(value: int | float | bool, dtype: str) -> str:
     """A scalar constant; floating point as the hexadecimal of its double, which is exact."""
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype == HALF:
+    if dtype == "float16":
         with np.errstate(over="ignore"):
             return f"0xH{int(np.float16(value).view(np.uint16)):04X}"
     if is_float(dtype):

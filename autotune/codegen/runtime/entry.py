@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 from math import prod
 
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 
 ABI = 1
@@ -96,7 +96,7 @@ def parse_signature(text: str) -> tuple[tuple[tuple[str, tuple[int, ...]], ...],
     ins, arrow, outs = text.partition("->")
     sides = [_PARAM.findall(side) for side in (ins, outs)]
     params = tuple((d, tuple(map(int, s.split(","))) if s else ()) for side in sides for d, s in side)
-    if not arrow or any(d not in ITEMSIZE for d, _ in params):
+    if not arrow or any(d not in DTYPES for d, _ in params):
         raise ValueError(f"malformed kernel signature {text!r}")
     return params, len(sides[0])
 
@@ -120,8 +120,8 @@ def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: 
             table.get(dtype, 0),
             len(shape),
             C_CONTIGUOUS | (WRITEABLE if written else 0),
-            ITEMSIZE[dtype] - 1,
-            prod(shape) * ITEMSIZE[dtype],
+            DTYPES[dtype].itemsize - 1,
+            prod(shape) * DTYPES[dtype].itemsize,
             int(written),
             HEAD + RECORD * len(params) + len(extents),
         ]

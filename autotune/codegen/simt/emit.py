@@ -16,7 +16,7 @@ from autotune.codegen.simt.expr import Expressions, Lanes, member, shape_of
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import DTYPES, ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.ir import (
     Alloc,
@@ -237,11 +237,11 @@ class _Emitter(Expressions):
         memory that threads share."""
         places = [(s.buffer, s.indices), *((x.buffer, x.indices) for x in E.loads(s.value))]
         wide = [
-            ITEMSIZE[self.buffers[name].dtype]
+            DTYPES[self.buffers[name].dtype].itemsize
             for name, indices in places
             if self.buffers[name].scope != "local" and self.step(name, indices, var) == 1
         ]
-        return max(wide, default=ITEMSIZE[self.buffers[s.buffer].dtype])
+        return max(wide, default=DTYPES[self.buffers[s.buffer].dtype].itemsize)
 
     def together(self, cond: Expr, var: str, width: int) -> bool:
         """Whether a condition holds for all lanes of every vector or for none."""
@@ -327,7 +327,7 @@ class _Emitter(Expressions):
         """Note that vectors of so many elements are accessed."""
         b = self.buffers[buffer]
         if self.d.aligned and b.scope == "global":
-            self.align[buffer] = max(self.align.get(buffer, 1), width * ITEMSIZE[b.dtype])
+            self.align[buffer] = max(self.align.get(buffer, 1), width * DTYPES[b.dtype].itemsize)
 
     def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
         assert self.lanes is not None

@@ -12,7 +12,7 @@ from autotune.codegen.simt.dialect import Dialect
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import HALF
+from schedules.dtypes import DTYPES, is_integer, is_storage
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
@@ -149,9 +149,9 @@ class Expressions:
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"
-            case Cast(dtype=d, a=a) if HALF in (d, E.dtype_of(a)):  # the other is float32
-                return f"{'at_round' if d == HALF else 'at_widen'}({self.expr(a)})"
-            case Cast(dtype=d, a=a) if d in E.RANGES and E.is_float(E.dtype_of(a)):
+            case Cast(dtype=d, a=a) if is_storage(d) or is_storage(E.dtype_of(a)):
+                return f"{'at_round' if is_storage(d) else 'at_widen'}({self.expr(a)})"
+            case Cast(dtype=d, a=a) if is_integer(d) and E.is_float(E.dtype_of(a)):
                 return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
             case Cast(dtype=d, a=a):
                 return f"(({self.d.types[d]}){self.expr(a)})"
@@ -180,14 +180,14 @@ class Expressions:
             return "1" if v else "0"
         if not E.is_float(dtype):
             wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
-            least = v in (E.RANGES["int32"][0], E.RANGES["int64"][0])
+            least = v in (DTYPES["int32"].range[0], DTYPES["int64"].range[0])
             text = f"{v + 1} - 1" if least else str(v)  # C has no literals below 0, and none of that size
             if wide:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text
         with np.errstate(over="ignore"):
-            rounded = np.dtype(dtype).type(v)
-        if dtype == HALF:
+            rounded = DTYPES[dtype].numpy.type(v)
+        if is_storage(dtype):
             return f"{int(rounded.view(np.uint16)):#06x}"
         size = abs(rounded)
         if np.isnan(size):
@@ -203,7 +203,7 @@ class Expressions:
 
 def member(dtype: str, lane: int) -> str:
     """The name of a lane in a vector."""
-    return f"s{lane}" if dtype == HALF else "xyzw"[lane]
+    return f"s{lane}" if DTYPES[dtype].itemsize == 2 else "xyzw"[lane]
 
 
 def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:

@@ -13,6 +13,7 @@ from kernel_cases import add_loaded, add_text, buffer, target
 
 from autotune.codegen.llvm.compile import compile_module, load_object
 from autotune.codegen.runtime import entry
+from schedules.dtypes import DTYPES
 from schedules.expr import Hole
 from schedules.ir import Buffer
 
@@ -59,7 +60,7 @@ def test_entry_refuses_what_is_not_a_kernel():
         entry.entry((a, c), ("c",), 0, 0)
 
 
-@pytest.mark.parametrize("dtype", entry.ITEMSIZE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (1,), (7, 5), (2, 1, 3, 2)])
 def test_the_fast_path_takes_plain_arrays(dtype, shape):
     f = fast(add_loaded(shape, dtype))

@@ -25,14 +25,14 @@ from autotune.codegen.simt.opencl import OPENCL, generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
 from schedules import te
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.ir.grid import GridProgram
 from schedules.model import Target
 
 
 def shared_bytes(text: str) -> int:
     """Of the arrays that threads share, those of all kernels together."""
-    kinds = {kind: n for dtype, n in ITEMSIZE.items() for kind in [OPENCL.types[dtype]]}
+    kinds = {OPENCL.types[name]: row.itemsize for name, row in DTYPES.items()}
     return sum(kinds[kind] * int(n) for kind, n in re.findall(r"__local (\w+) \w+\[(\d+)\]", text))
 
 

@@ -26,7 +26,7 @@ def check(s: Schedule, seed: int, *, compiled: bool) -> None:
 def try_one(seed: int, monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> None:
     """A random schedule of a random program; a failure is shown as a smallest trace."""
     rng = Random(seed)
-    name, dtype = rng.choice(list(PROGRAMS)), rng.choice(DTYPES)
+    name, dtype = rng.choice(list(PROGRAMS)), rng.choice(list(DTYPES))
     # a small limit now and then, so that small buffers too live in scratch memory
     monkeypatch.setattr(emit, "STACK_BYTES", 64 if seed % 3 == 0 else 16384)
     dag = make(name, dtype)

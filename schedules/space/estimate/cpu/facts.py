@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
 from schedules.ir.nest import bound, reads, vars_bound
@@ -115,7 +115,7 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     """Facts of every block, as expressions over the holes that the nest still has."""
     everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
     for buf in (nest.buffer(name) for name in nest.params):
-        everything = everything + product(list(buf.shape)) * ITEMSIZE[buf.dtype]
+        everything = everything + product(list(buf.shape)) * DTYPES[buf.dtype].itemsize
     within = _within(nest)
     used = dict(within)
     return tuple(_block(nest, b, within, used, everything) for b in blocks(nest.body))
@@ -188,7 +188,7 @@ def _block(
     def distance(since: list[Loop]) -> Expr:
         out: Expr = Const(0)
         for buf, at, _ in places:
-            out = out + _points(at, buf.shape, since) * ITEMSIZE[buf.dtype]
+            out = out + _points(at, buf.shape, since) * DTYPES[buf.dtype].itemsize
         return out
 
     facts = []
@@ -205,7 +205,7 @@ def _block(
         facts.append(
             AccessFacts(
                 buf.name,
-                ITEMSIZE[buf.dtype],
+                DTYPES[buf.dtype].itemsize,
                 write,
                 *_stride(at, buf.shape, lane),
                 _stride(at, buf.shape, along)[0],
@@ -223,7 +223,7 @@ def _block(
                 _run(_box(at, buf.shape, tile + deep), buf.shape, 2),
                 tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
                 product([x.extent for k, x in enumerate(outer) if k not in moves]),
-                buf.shape[-1] * ITEMSIZE[buf.dtype] if len(buf.shape) > 1 else Const(0),
+                buf.shape[-1] * DTYPES[buf.dtype].itemsize if len(buf.shape) > 1 else Const(0),
             )
         )
     used.update((buf.name, loops) for buf, _, _ in places)
@@ -241,7 +241,7 @@ def _block(
         special,
         selects(b, loops),
         product([E.minimum(x.extent, 3) for x in _peeled(b, loops)]),
-        ITEMSIZE[dtype],
+        DTYPES[dtype].itemsize,
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         *_ahead(loops),
@@ -298,7 +298,7 @@ def _levels(
         lines = runs = as_expr(0)
         for buf, at, _ in places:
             box = _box(at, buf.shape, loops[k:] + tile)
-            lines = lines + _lines(box, ITEMSIZE[buf.dtype])
+            lines = lines + _lines(box, DTYPES[buf.dtype].itemsize)
             runs = runs + _runs(box, buf.shape)
         if not out or out[-1] != Level(lines, runs):
             out.append(Level(lines, runs))

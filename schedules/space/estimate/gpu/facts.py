@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
 from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
@@ -81,15 +81,15 @@ def _kernel(nest: Nest, s: Stmt) -> KernelFacts:
     for buffer in nest.buffers:
         made = [b for b in writers(nest, buffer.name) if b.name in inside]
         if buffer.name in used and buffer.scope == "global":
-            arrays = arrays + _used(nest, s, buffer.name, True) * ITEMSIZE[buffer.dtype]
-            parts = parts + _used(nest, s, buffer.name, False) * ITEMSIZE[buffer.dtype]
+            arrays = arrays + _used(nest, s, buffer.name, True) * DTYPES[buffer.dtype].itemsize
+            parts = parts + _used(nest, s, buffer.name, False) * DTYPES[buffer.dtype].itemsize
         if buffer.name in nest.params or not made:
             continue
         if buffer.scope == "shared":
-            shared = shared + _region(nest, s, buffer.name) * ITEMSIZE[buffer.dtype]
-            local = local + _fetched(s, made[0]) * ITEMSIZE[buffer.dtype] * _ahead(s, made[0])
+            shared = shared + _region(nest, s, buffer.name) * DTYPES[buffer.dtype].itemsize
+            local = local + _fetched(s, made[0]) * DTYPES[buffer.dtype].itemsize * _ahead(s, made[0])
         elif buffer.scope == "local":
-            local = local + _own(s, made[0]) * ITEMSIZE[buffer.dtype]
+            local = local + _own(s, made[0]) * DTYPES[buffer.dtype].itemsize
     work = tuple(_work(s, b, nest) for b in blocks(s))
     return KernelFacts(arrays, parts, grid, _min_blocks(s), tuple(threads.values()), shared, local, work)
 
@@ -180,11 +180,14 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
 
     found = tuple(
         AccessFacts(
-            ITEMSIZE[nest.buffer(name).dtype], nest.buffer(name).scope, _beside(b, ix, thread), reuse(ix),
+            DTYPES[nest.buffer(name).dtype].itemsize,
+            nest.buffer(name).scope,
+            _beside(b, ix, thread),
+            reuse(ix),
             adjacent(name, ix),
         )
         for name, ix in places
-    )  # fmt: skip
+    )
     far = any(nest.buffer(x.buffer).scope == "global" for x in reads(b) if x.buffer not in own)
     return Work(
         product([x.extent for x in loops]),

@@ -6,7 +6,7 @@ length of its rows (FlashAttention: Dao et al., 2022). Which sums may be rescale
 
 from __future__ import annotations
 
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Hole
 from schedules.ir import Block, blocks
@@ -23,7 +23,7 @@ TILE = 8 * 2  # rows that are held at least: those of a register tile, before an
 def rows_outgrow_cache(d: SketchBuilder) -> bool:
     """Whether the rows of one register tile are more than the second cache holds: shorter ones are read again
     from there, which costs less than rescaling."""
-    longest = max((reduction_length(b) * ITEMSIZE[d.dtype(b)] for b in _row_reductions(d)), default=0)
+    longest = max((reduction_length(b) * DTYPES[d.dtype(b)].itemsize for b in _row_reductions(d)), default=0)
     return TILE * longest >= d.target.limit("l2_bytes", 512 << 10)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedules.dtypes import HALF
+from schedules.dtypes import DTYPES
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 THREADS = (64, 128, 256, 512, 1024)
@@ -42,4 +42,4 @@ def schedule_map(d: SketchBuilder, name: str) -> None:
 
 def lanes_of(n: int, dtype: str) -> list[int]:
     """Vectors that cut an axis of ``n`` into whole ones."""
-    return [k for k in LANES if n % k == 0 and k <= (8 if dtype == HALF else 4)]
+    return [k for k in LANES if n % k == 0 and k <= (8 if DTYPES[dtype].itemsize == 2 else 4)]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from schedules import expr as E
-from schedules.dtypes import ITEMSIZE
+from schedules.dtypes import DTYPES
 from schedules.ir import Block, Loop
 from schedules.ir.nest import vars_bound, writers
 from schedules.primitives.base import Factor
@@ -230,7 +230,7 @@ def _fetch(d: SketchBuilder, producer: str, buffer: str, where: str, cuts: list[
         if is_guarded_copy(b) and b.name != copy:
             d.s.inline(b.name)
     if rows:
-        d.s.annotate(copy, "pad", PAD // ITEMSIZE[d.dtype(d.block(copy))])
+        d.s.annotate(copy, "pad", PAD // DTYPES[d.dtype(d.block(copy))].itemsize)
     own = [x.var for x in d.own_loops(copy)]
     flat = d.fused(own)
     last = extents(d.block(copy))
