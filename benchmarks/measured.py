@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from suite import commit
 
-from autotune.tuning.resume import DECISIONS
+from autotune.search.decisions import DECISIONS
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from space_cases import target
 
+from autotune.search.decisions import DECISIONS
 from autotune.search.policies import create
-from autotune.tuning.resume import DECISIONS
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Workload

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from space_cases import target
 
+from autotune.search.decisions import DECISIONS
 from autotune.search.evolutionary import model_features
 from autotune.search.policies import create
 from autotune.tuning import neighbours
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.resume import DECISIONS
 from cost_model import features as F
 from cost_model import pretrained
 from cost_model.analytic import AnalyticModel
