@@ -7,9 +7,10 @@ rounds what is stored. So no layer has arithmetic in it, only conversions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,6 @@ class DType:
     kind: str  # "float" or "int"
     itemsize: int  # bytes of an element
     computed: str
-    numpy: np.dtype[Any]
     range: range
     largest: float
     epsilon: float
@@ -31,29 +31,37 @@ class DType:
     def is_storage(self) -> bool:
         return self.computed != self.name
 
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """numpy's dtype for it. (Listing dtypes imports no numpy.)"""
+        import numpy as np
 
-def _row(name: str, computed: str = "") -> DType:
-    """A dtype that numpy has too."""
-    numpy = np.dtype(name)
-    size, computed = numpy.itemsize, computed or name
-    if numpy.kind == "f":
-        info = np.finfo(numpy)
-        facts = (float(info.max), float(info.eps), float(info.tiny))
-        return DType(name, "float", size, computed, numpy, range(0), *facts)
-    ends = np.iinfo(numpy)
-    return DType(name, "int", size, computed, numpy, range(int(ends.min), int(ends.max) + 1), 0.0, 0.0, 0.0)
+        return np.dtype(self.name)
+
+
+def _float(name: str, itemsize: int, digits: int, exponent: int, computed: str = "") -> DType:
+    """IEEE 754's binary format of so many digits and a largest exponent (its table 3.5)."""
+    epsilon = 2.0 ** (1 - digits)
+    largest = (2.0 - epsilon) * 2.0**exponent
+    return DType(name, "float", itemsize, computed or name, range(0), largest, epsilon, 2.0 ** (1 - exponent))
+
+
+def _int(name: str, itemsize: int) -> DType:
+    """Two's complement."""
+    half = 1 << 8 * itemsize - 1
+    return DType(name, "int", itemsize, name, range(-half, half), 0.0, 0.0, 0.0)
 
 
 DTYPES = {
     row.name: row
     for row in (
-        _row("float16", computed="float32"),
-        _row("float32"),
-        _row("float64"),
-        _row("int32"),
-        _row("int64"),
+        _float("float16", 2, 11, 15, computed="float32"),
+        _float("float32", 4, 24, 127),
+        _float("float64", 8, 53, 1023),
+        _int("int32", 4),
+        _int("int64", 8),
     )
-}  # fmt: skip
+}
 FLOATS = tuple(name for name, row in DTYPES.items() if row.kind == "float")
 _FLOATS, _INTEGERS = frozenset(FLOATS), frozenset(DTYPES) - frozenset(FLOATS)
 _STORAGE = frozenset(name for name, row in DTYPES.items() if row.is_storage)
