@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol, cast
 
+from kernels_db.encoding import HEAD, foreign, refusal
 from kernels_db.errors import LogError
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
@@ -38,7 +39,7 @@ def is_packed(head: bytes) -> bool:
     return head.startswith((GZIP, XZ))
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> io.BufferedReader:
     """A file opened for reading, unpacked. Reading raises `LogError` where what is packed is torn, damaged or
     too much. Raises OSError where it cannot be opened."""
     f = path.open("rb")
@@ -46,6 +47,16 @@ def opened(path: Path) -> BinaryIO:
     if not is_packed(head):
         return f
     return io.BufferedReader(_Unpacked(f, path, gz=head.startswith(GZIP)), PIECE)
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[io.BufferedReader]:
+    """`opened`, for a file of text. Raises `LogError` where that is not in UTF-8."""
+    with opened(path) as f:
+        encoding = foreign(f.peek(HEAD)[:HEAD])
+        if encoding is not None:
+            raise LogError(refusal(path, encoding))
+        yield f
 
 
 class _Unpacked(io.RawIOBase):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from kernels_db.compat import HEADER, check_header
-from kernels_db.compression import opened
+from kernels_db.compression import opened_text
 from kernels_db.errors import LogError
 from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES, after, now
 from kernels_db.sqlite import explain
@@ -70,7 +70,7 @@ def read_lines(path: Path) -> Iterator[bytes | Refused]:
     zero-byte file is an empty log, a packed one is unpacked. Raises `LogError` if the file cannot be read or
     its header is not ours."""
     try:
-        with opened(path) as f:
+        with opened_text(path) as f:
             first = f.readline(MAX_LINE)
             if not first:
                 return

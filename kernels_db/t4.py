@@ -16,7 +16,7 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import IO, Any
 
-from kernels_db.compression import opened
+from kernels_db.compression import opened_text
 from kernels_db.errors import LogError
 from kernels_db.exchange import Item, Refused, capped, decode
 from kernels_db.sqlite import explain
@@ -89,7 +89,7 @@ def _ms(seconds: Any) -> float:
 def is_t4(path: Path) -> bool:
     """Whether a file looks like one document of this format. Raises `LogError`."""
     try:
-        with opened(path) as f:
+        with opened_text(path) as f:
             head = f.read(4096).lstrip()
     except OSError as err:
         raise explain(err, path) from None
@@ -128,7 +128,7 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
     """Each value of the results, and of what is ours in the metadata, under "results" and "metadata" in the
     order of the document. Raises `LogError` where it is not one."""
     try:
-        with opened(path) as packed, io.TextIOWrapper(packed, encoding="utf-8") as f:
+        with opened_text(path) as packed, io.TextIOWrapper(packed, encoding="utf-8") as f:
             yield from _parts(_Pieces(f))
     except OSError as err:
         raise explain(err, path) from None

@@ -28,7 +28,7 @@ from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
-from kernels_db.compression import opened
+from kernels_db.compression import opened_text
 from kernels_db.spool import as_file
 from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log
@@ -110,7 +110,7 @@ def read(path: Path, task: str | None = None) -> Table:
     from autotune.search import simulate_log
 
     with as_file(path) as file:
-        with opened(file) as f:
+        with opened_text(file) as f:
             head = f.read(4096)
         if head.startswith(MAGIC):
             with Log(file, read_only=True) as log:
@@ -174,7 +174,7 @@ def _last_entry(text: str) -> tuple[int, str]:
 
 
 def _text(path: Path) -> str:
-    with opened(path) as file:
+    with opened_text(path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ReplayError(f"{path} is larger than {MOST_BYTES >> 20} MiB")

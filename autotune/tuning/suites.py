@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from autotune.workloads import with_constants
+from kernels_db.encoding import HEAD, foreign, refusal
 from schedules import ops
 from schedules.errors import AutotuneError
 from schedules.model import Workload
@@ -77,6 +78,9 @@ def read(text: str, constant_weights: bool = False) -> list[Task]:
     path, name = _where(text)
     try:
         with path.open("rb") as f:
+            encoding = foreign(f.peek(HEAD)[:HEAD])
+            if encoding is not None:
+                raise SuiteError(refusal(f"suite {path}", encoding))
             content = tomllib.load(f)
     except OSError as err:
         raise SuiteError(f"cannot read suite {path}: {err.strerror or err}") from None
