@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli import bench, best, doctor, log, ops, replay, tune
+from autotune.cli import bench, best, doctor, log, ops, replay, streams, tune
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
 from autotune.settings import Settings
@@ -40,11 +40,11 @@ class Group(TyperGroup):
         **extra: Any,
     ) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
-        shown = _fill_descriptors()
+        fault = streams.prepare()
         print_whatever_the_encoding()
         try:
-            if not shown:
-                sys.exit(_complain("stdout is closed; redirect it, to /dev/null at least", ()))
+            if fault is not None:
+                sys.exit(_complain(f"stdout is {fault}; redirect it, to /dev/null at least", ()))
             status = super().main(arguments, "autotune", complete_var, False, **extra)
             sys.stdout.flush()  # what cannot be written is found out here
         except _USAGE_ERROR as err:
@@ -54,13 +54,13 @@ class Group(TyperGroup):
         except AutotuneError as err:
             status = _complain(str(err), arguments)
         except BrokenPipeError:
-            _silence_stdout()
+            streams.silence(sys.stdout)
             status = 1
         except OSError as err:
             if err.filename is not None:
                 status = _complain(f"{err.filename}: {err.strerror or err}", arguments)
             elif err.errno in _UNWRITABLE:
-                _silence_stdout()
+                streams.silence(sys.stdout)
                 status = _complain(f"the output cannot be written: {err.strerror}", ())
             else:
                 raise
@@ -71,41 +71,25 @@ class Group(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fill_descriptors() -> bool:
-    """Nothing that is opened later may become stdout or stderr: what is printed would be written into it.
-    False where stdout is closed."""
-    import os
-
-    for fd in range(3):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)
-    shown = sys.stdout is not None
-    if not shown:
-        sys.stdout = open(1, "w", closefd=False)
-    return shown
-
-
 def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bool = False) -> int:
-    if "--json" in arguments:
-        print(error_document(message, status))
-    elif message.startswith("Usage:"):  # a command without arguments: its help
-        print(message, file=sys.stderr)
-    else:
-        print(f"autotune: {message}", file=sys.stderr)
-        if usage:
-            print("Try 'autotune --help', or '--help' after a command.", file=sys.stderr)
+    """Tells a mistake where it is looked for; on stderr where that cannot be written to, or nowhere."""
+    documented = "--json" in arguments
+    out = sys.stdout if documented else sys.stderr
+    try:
+        if documented:
+            print(error_document(message, status))
+        elif message.startswith("Usage:"):  # a command without arguments: its help
+            print(message, file=out)
+        else:
+            print(f"autotune: {message}", file=out)
+            if usage:
+                print("Try 'autotune --help', or '--help' after a command.", file=out)
+        out.flush()
+    except OSError:
+        streams.silence(out)
+        if documented:
+            _complain(message, (), status, usage)
     return status
-
-
-def _silence_stdout() -> None:
-    """Keeps the interpreter's last flush from complaining about a reader that went away."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(

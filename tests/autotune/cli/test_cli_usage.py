@@ -14,6 +14,7 @@ from cli_runner import run
 
 from autotune.cli.options import parse_budget
 from autotune.cli.output import counts, percent, rate, seconds
+from kernels_db import Log
 
 SHAPE = ("--shape", "m=8,n=8,k=8")
 TUNE = ("tune", "matmul", *SHAPE)
@@ -206,6 +207,34 @@ def test_a_closed_stdout_is_said_before_anything_is_done(words: str, tmp_path: P
     )  # fmt: skip
     done = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize("words", ["ops", "ops --json", "--version", "best matmul --shape m=3,n=5,k=6 --json"])
+def test_a_stdout_that_is_only_read_is_said_too(words: str) -> None:
+    command = f"{sys.executable} -m autotune {words} 1</dev/null"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    wanted = "autotune: stdout is open for reading only; redirect it, to /dev/null at least\n"
+    assert (done.returncode, done.stderr) == (2, wanted)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2</dev/null", "--json >/dev/full 2>/dev/full"])
+@pytest.mark.parametrize(("words", "status"), [("tunes", 2), ("best add --shape n=3 --db {db}", 1)])
+def test_a_mistake_that_cannot_be_told_keeps_its_status(
+    words: str, status: int, redirection: str, tmp_path: Path
+) -> None:
+    Log(tmp_path / "t.db").close()
+    command = f"{sys.executable} -m autotune {words.format(db=tmp_path / 't.db')} {redirection}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
+def test_an_error_document_that_cannot_be_written_is_told_on_stderr() -> None:
+    command = f"{sys.executable} -m autotune ops conv --json >/dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith("autotune: ") and "'conv'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_closed_stderr_and_stdin_do_no_harm(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""The standard streams of a process, which may be closed, open the wrong way round, or full."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+
+def prepare() -> str | None:
+    """Put the null device where a standard stream is closed: what is opened later may not take its number,
+    or what is printed would be written into it. Returns what is wrong with stdout, if anything is."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+    fault = None
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)
+        fault = "closed"
+    elif _only_read(1):
+        _discard(1)
+        fault = "open for reading only"
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)
+    elif _only_read(2):
+        _discard(2)
+    return fault
+
+
+def silence(stream: TextIO) -> None:
+    """Keep the interpreter's last flush from complaining about a reader that went away, or a full disk."""
+    _discard(stream.fileno())
+
+
+def _only_read(fd: int) -> bool:
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def _discard(fd: int) -> None:
+    """Have what is written to a descriptor go nowhere."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, fd)
+    os.close(null)
