@@ -13,6 +13,7 @@ import numpy as np
 from autotune.targets import usable_cpus
 from schedules.dtypes import DTYPES, bound_dtype, computed
 from schedules.errors import WorkloadError
+from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG
 
 PIECE = 1 << 21  # elements that a thread draws at a time
@@ -100,9 +101,8 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     - Where something is summed, small whole numbers without 0, of random signs. Sums of their products need
       no rounding, so that a term left out shows at any length.
     - Where something is multiplied up, powers of two (odd integers), none of them 1: a factor left out shows.
-    - Where extremes are looked for, the whole numbers are largest at the end of each axis, and in a draw more
-    at
-      its beginning: schedules leave out what is there.
+    - Where extremes are looked for, the whole numbers are largest at the end of each axis, and in one draw
+      more at its beginning: schedules leave out what is there.
     - Where a long sum is rounded all the same, few numbers that are not 0, at the ends of each axis among
       others: there a term is a large part of the sum.
     - Where a sum is longer than schedules add terms one after another, one number for all elements of an
@@ -111,8 +111,6 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     Where the outputs are no numbers for these, as of roots and logarithms, they are made positive, or above
     1. Raises `WorkloadError` where an output is NaN everywhere for the first draw however made.
     """
-    from schedules.te.chains import CHAIN
-
     first = _telling(dag, random_inputs(dag, seed), signs=True)
     if first is None:
         raise WorkloadError(
