@@ -181,6 +181,37 @@ def extreme(e: Expr, inside: Ranges, which: int) -> Expr | None:
     return simplify(end, {})
 
 
+def leaves(e: Expr, ranges: Ranges, most: int) -> Expr | None:
+    """An operation on indices within ``e`` that may get further than ``most`` from 0: its result, or what is
+    added up on the way to it, in whatever order. Of what has no known bounds none is told."""
+    reach: dict[Expr, int | None] = {}
+    for x in reversed(list(E.walk(e))):  # operands first
+        match x:
+            case Const(value=k, dtype=E.INDEX):
+                reach[x] = abs(int(k))
+            case Var(name=v):
+                reach[x] = max(map(abs, ranges[v])) if v in ranges else None
+            case Binary(op=op, a=a, b=b) if E.dtype_of(x) == INDEX:
+                m, n = reach.get(a), reach.get(b)
+                if m is None or n is None:
+                    continue
+                far = m * n if op == "*" else max(m, n) if op in ("min", "max") else m + n
+                if far > most:
+                    return x
+                reach[x] = _rest(a, m, n, ranges) if op == "%" else m if op in ("//", "ceildiv") else far
+            case Select(a=a, b=b) if E.dtype_of(x) == INDEX:
+                m, n = reach.get(a), reach.get(b)
+                reach[x] = None if m is None or n is None else max(m, n)
+    return None
+
+
+def _rest(a: Expr, reach: int, divisor: int, ranges: Ranges) -> int:
+    """How far from 0 the remainder of ``a`` is."""
+    r = bounds(a, ranges)
+    below = max(divisor - 1, 0)
+    return min(reach, below) if r is not None and r[0] >= 0 else below
+
+
 def multiple(e: Expr) -> int:
     """An integer that divides ``e`` whatever its variables are; 0 where it is always 0."""
     terms, const = linear(e)

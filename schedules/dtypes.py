@@ -90,3 +90,13 @@ def computed(dtype: str) -> str:
 def bound_dtype(dtype: str) -> str:
     """What says how far outputs of ``dtype`` may be from a reference: float64 for float64, else float32."""
     return "float64" if dtype == "float64" else "float32"
+
+
+def rounded(value: float, dtype: str) -> float:
+    """A literal of ``dtype`` as kernels have it. Integers are exact."""
+    if not is_float(dtype):
+        return value
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return float(DTYPES[dtype].numpy.type(value))

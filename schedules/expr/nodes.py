@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
-from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage
+from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage, rounded
 
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
@@ -410,10 +410,10 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """A folded comparison; ``op`` is < <= == or !=."""
-    ea, eb, _ = _pair(a, b)
+    """A folded comparison; ``op`` is < <= == or !=. Literals are rounded to their dtype first."""
+    ea, eb, d = _pair(a, b)
     if isinstance(ea, Const) and isinstance(eb, Const):
-        return Const(bool(FOLD[op](ea.value, eb.value)), "bool")
+        return Const(bool(FOLD[op](rounded(ea.value, d), rounded(eb.value, d))), "bool")
     return Compare(op, ea, eb)
 
 

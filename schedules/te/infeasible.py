@@ -31,28 +31,6 @@ def interval(e: Expr, ranges: Ranges) -> Range:
     return r if r is not None and ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
 
 
-def overflow(e: Expr, ranges: Ranges) -> Expr | None:
-    """An operation on axes within ``e`` whose result may leave 64 bits. Of what has no known bounds none
-    is told."""
-    bounds: dict[Expr, Range | None] = {}
-    for x in reversed(list(E.walk(e))):  # operands first
-        if isinstance(x, Binary) and E.dtype_of(x) == INDEX:
-            if bounds.get(x.a) is None or bounds.get(x.b) is None:
-                continue
-            r = _interval(x, ranges)
-            if r is not None and not (ANY[0] <= r[0] and r[1] <= ANY[1]):
-                return x
-            bounds[x] = r
-        elif E.dtype_of(x) == INDEX and (isinstance(x, (Const, Var)) or _bounded(x, bounds)):
-            r = _interval(x, ranges)
-            bounds[x] = r if r is not None and ANY[0] <= r[0] and r[1] <= ANY[1] else None
-    return None
-
-
-def _bounded(e: Expr, bounds: Mapping[Expr, Range | None]) -> bool:
-    return isinstance(e, Select) and bounds.get(e.a) is not None and bounds.get(e.b) is not None
-
-
 def _interval(e: Expr, ranges: Ranges) -> Range | None:
     match e:
         case Const(value=int(v), dtype=E.INDEX):

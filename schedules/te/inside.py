@@ -18,11 +18,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Hole, Load, Logic, Select
-from schedules.te.infeasible import impossible, interval, negation, overflow
+from schedules.te.infeasible import impossible, interval, negation
 
 MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
 _BLOCK = 2**18  # points that are looked at together
@@ -46,7 +47,7 @@ def check_loads(
     64 bits: backends would not agree on what it is."""
     ranges = {v: (0, n - 1) for v, n in extents.items()}
     for v in values:
-        wide = overflow(v, ranges)
+        wide = affine.leaves(v, ranges, _LITERALS[-1])
         if wide is not None:
             raise WorkloadError(
                 f"stage {stage}: {E.show(wide)} may leave 64 bits, which axes are computed in; compute with "

@@ -256,3 +256,25 @@ def test_indices_below_zero_divide_downwards(offset: int, step: int, by: int) ->
     same(expected(dag, [data]), want, "the interpreter")
     for what, got in results(dag, [data], devices=False):
         same(got, want, what)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i, j: i // -3 * 2**30,
+        lambda i, j: i // (j - 3) * 2**40,
+        lambda i, j: i % -3 * 2**40,
+        lambda i, j: E.ceildiv(i, j - 3) * 2**40,
+        lambda i, j: E.ceildiv(i + (2**31 - 12), 7),
+        lambda i, j: (i - 5) % (2**31 - 1),
+        lambda i, j: (i * 2**29 - 2**30) + (j * 2**29 - 2**30),
+    ],
+)
+def test_arithmetic_on_axes_that_leaves_32_bits_does_so_on_every_backend(
+    index: Callable[[Expr, Expr], Expr],
+) -> None:
+    """Where an operation has no known bounds, too, or only a step on the way to its result is large."""
+    x = te.placeholder((11, 7), "int64", name="x")
+    dag = te.dag([x, te.compute((11, 7), lambda i, j: te.cast(index(i, j), "int64") + x[i, j], "y")])
+    data = [np.zeros((11, 7), np.int64)]
+    check(dag, data, expected(dag, data))

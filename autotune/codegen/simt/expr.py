@@ -210,10 +210,7 @@ def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
     """Whether some index leaves 32 bits: of no array, then, but as a number that is computed with."""
     every = list(walk(kernel.body))
     inside = {**ranges, **{x.var: (0, (const(x.extent) or 1) - 1) for x in every if isinstance(x, Loop)}}
-    nodes = (e for s in every for x in expressions(s) for e in E.walk(x))
-    indices = (e for e in nodes if isinstance(e, Binary) and E.dtype_of(e) == E.INDEX)
-    spans = (affine.bounds(e, inside) for e in indices)
-    return any(span is not None and max(-span[0], span[1]) > MOST_INT for span in spans)
+    return any(affine.leaves(x, inside, MOST_INT) is not None for s in every for x in expressions(s))
 
 
 def shape_of(b: Buffer) -> tuple[int, ...]:

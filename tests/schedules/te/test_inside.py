@@ -315,6 +315,12 @@ def test_threads_of_a_grid_load_only_what_they_choose() -> None:
         lambda i: te.minimum(i * 2**60 * 16, 3),
         lambda i: (i * 2**40) * (i * 2**40) % 5,
         lambda i: (i - 2**62 - 2**62 - 5) % 7,
+        lambda i: i // -3 * 2**62 % 5,  # no bounds are known of it
+        lambda i: i % (i - 3) * 2**62 % 5,
+        lambda i: E.ceildiv(i, i - 3) * 2**62 % 5,
+        lambda i: (i - 5) % (2**63 - 1) % 5,  # a step on the way to the result, in code for GPUs
+        lambda i: E.ceildiv(i + 2**63 - 12, 7) % 5,
+        lambda i: ((i * 2**59 - 2**62) + (i * 2**59 - 2**62)) // 3 % 5,  # in another order
     ],
 )
 def test_arithmetic_on_axes_stays_within_64_bits(index: Callable[[te.Expr], te.Expr]) -> None:
@@ -348,3 +354,12 @@ def test_a_guard_of_literals_is_rounded_as_kernels_round_it() -> None:
             lambda i: te.select(te.cast(i, "int32") * wide // wide < te.const(6, "int32"), a[i], 0.0),
             "Y",
         )
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float32", 0.1 + 1e-9), ("float64", 0.1 + 1e-18)])
+def test_literals_are_compared_as_kernels_round_them(dtype: str, near: float) -> None:
+    """0.1 and what is nearest to it are one number of the dtype."""
+    a, b = te.const(0.1, dtype), te.const(near, dtype)
+    assert (a < b, a <= b, te.equal(a, b)) == (E.FALSE, E.TRUE, E.TRUE)
+    huge = te.const(1e300, "float32"), te.const(2e300, "float32")
+    assert te.equal(*huge) == E.TRUE  # both are infinite
