@@ -3,9 +3,9 @@
 One function for all programs, compiled once a process: ``at_launch(self, objects, nargs)`` (METH_FASTCALL)
 takes the addresses of the arrays as ints, then the stream. ``self`` is a tuple whose first item is the
 address of a *descriptor*, an array of i64 words: `HEAD` words, then `RECORD` words for each launch, then for
-each launch the numbers of the arrays that it takes. It returns the driver's status, 0 for success; after another
-one nothing more is launched. Parameters lie on the stack, so that calls from several threads at once are
-independent, and nothing is allocated; the GIL is released, since a driver whose queue is full waits.
+each launch the numbers of the arrays that it takes. It returns the driver's status, 0 for success; after
+another one nothing more is launched. Parameters lie on the stack, so that calls from several threads at once
+are independent, and nothing is allocated; the GIL is released, since a driver whose queue is full waits.
 
 The function of the driver is given by its address: that of ``cuLaunchKernel``, or of anything with its
 signature, such as emulation's.
