@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 # lines each.
 MAX_OPERATIONS, MAX_LINES = 1 << 18, 100_000
 # Iterations for each that the expression has, and of how many it has at least: a schedule that rounds up far
-# more runs for hours, or its indices leave 64 bits.
-MAX_ROUNDING, MIN_INSTANCES = 1 << 12, 1 << 24
+# more runs for hours, or its indices leave 64 bits. What is searched rounds up 160 times at most: of few
+# elements, with a tile of a GPU for each.
+MAX_ROUNDING, MIN_INSTANCES = 1 << 10, 1 << 22
 QUAD = 16  # bytes that a thread of a GPU moves at most, and the least vector of a CPU
 MAX_SCRATCH = 1 << 36  # bytes; beyond it their sum may overflow
 MAX_STEPS, MAX_ITEMS = 1000, 64  # of a trace, and of a list in a step
@@ -79,7 +80,8 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     with _within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
     for kernel in program.kernels:
-        _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, {}))
+        blocks = {x.var: (0, (ir.const(x.extent) or 1) - 1) for x in kernel.blocks}
+        _check_iterations(dag, prod(kernel.grid) * iterations(kernel.body, blocks))
         _check_operations(operations(kernel.body, QUAD))
         _check_shared(kernel, target)
     return program
@@ -91,8 +93,8 @@ def _check_shared(kernel: GridKernel, target: Target) -> None:
     room = target.limit("shared_bytes", 48 << 10)
     if shared > room:
         raise ScheduleError(
-            f"{kernel.name} keeps {shared} bytes in memory that threads share, of which {target.arch} has "
-            f"{room} for a block; use smaller tiles"
+            f"{kernel.name} keeps {_about(shared)} bytes in memory that threads share, of which {target.arch} "
+            f"has {room} for a block; use smaller tiles"
         )
 
 
@@ -107,7 +109,7 @@ def _check_length(trace: Trace) -> None:
 def _check_operations(count: int) -> None:
     if count > MAX_OPERATIONS:
         raise ScheduleError(
-            f"the schedule unrolls to {count:.3g} operations, more than {MAX_OPERATIONS}; "
+            f"the schedule unrolls to {_about(count)} operations, more than {MAX_OPERATIONS}; "
             f"unroll fewer loops, or split them first and unroll the inner part"
         )
 
@@ -116,8 +118,8 @@ def _check_iterations(dag: ComputeDAG, count: int) -> None:
     instances = sum(prod(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages)
     if count > MAX_ROUNDING * max(instances, MIN_INSTANCES):
         raise ScheduleError(
-            f"the loops run {count:.3g} times, where the expression has {instances:.3g} elements and terms; "
-            "choose factors of about the extent of the loop that they split"
+            f"the loops run {_about(count)} times, where the expression has {_about(instances)} elements and "
+            "terms; choose factors of about the extent of the loop that they split"
         )
 
 
@@ -127,7 +129,7 @@ def _checked(func: LoweredFunc, dag: ComputeDAG, target: Target) -> LoweredFunc:
     scratch = sum(ir.nbytes(x.buffer) for x in ir.walk(func.body) if isinstance(x, ir.Alloc))
     if scratch > MAX_SCRATCH:
         raise ScheduleError(
-            f"the schedule's intermediate buffers take {scratch / 2**30:.3g} GiB, more than "
+            f"the schedule's intermediate buffers take {_about(scratch >> 30)} GiB, more than "
             f"{MAX_SCRATCH >> 30}; use smaller tiles"
         )
     _check_iterations(dag, iterations(func.body, {}))
@@ -205,6 +207,11 @@ def iterations(s: ir.Stmt, ranges: dict[str, tuple[int, int]]) -> int:
         most = max(bounds[1], 0)
         return most * iterations(s.body, {**ranges, s.var: (0, max(most - 1, 0))})
     return 1 if not (inner := ir.kids(s)) else sum(iterations(x, ranges) for x in inner)
+
+
+def _about(count: int) -> str:
+    """A number, which may have more digits than are written, or is too large for a float."""
+    return str(count) if count < 10**6 else f"{min(count, 1 << 1000):.3g}"
 
 
 def _length(value: object) -> int:

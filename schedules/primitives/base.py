@@ -15,6 +15,7 @@ from schedules.ir import Loop, Nest, walk
 from schedules.model import Step, Target
 
 Factor = int | Hole  # a number, or an unknown of a sketch
+MAX_EXTENT = 2**63 - 1  # of a loop or a tile: indices are computed in 64 bits
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,15 @@ def require_serial(loop: Loop, what: str) -> None:
     if loop.kind != "serial":
         raise ScheduleError(
             f"{what} {loop.var}: the loop is already {loop.kind}; {what} it before marking it {loop.kind}"
+        )
+
+
+def require_extent(count: int, what: str) -> None:
+    """Raise ScheduleError where a loop cannot run so often, or a tile be so large."""
+    if count > MAX_EXTENT:
+        raise ScheduleError(
+            f"{what}: the result would count further than 64 bits, which indices are computed in; choose "
+            "numbers of about the extent that they divide"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from schedules.errors import ScheduleError
@@ -11,7 +12,7 @@ from schedules.ir import Loop, Nest, blocks, const
 from schedules.ir.deps import repeated
 from schedules.ir.nest import bind_loops, find_loop, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.primitives.base import Primitive, require_new, require_serial
+from schedules.primitives.base import Primitive, extent_of, require_extent, require_new, require_serial
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Fuse(Primitive):
                 )
         for v in self.loops:
             require_serial(find_loop(nest, v), "fuse")
+        require_extent(prod(extent_of(find_loop(nest, v)) or 1 for v in self.loops), f"fuse {self.result()}")
         require_new(nest, (self.result(),), "fuse")
         self._check_reductions(nest)
 

@@ -29,7 +29,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, require_extent
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.reorder import Reorder
@@ -95,6 +95,7 @@ class Online(Primitive):
             self._check_reduction(nest, find_block(nest, name))
         if isinstance(self.size, int) and self.size < 1:
             raise ScheduleError(f"online {self.block}: parts of {self.size} elements; choose 1 or more")
+        require_extent(self.size if isinstance(self.size, int) else 0, f"online {self.block}")
         relative = _depending(nest, {w.buffer for w in m.writes})
         used = {
             x.buffer

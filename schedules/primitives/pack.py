@@ -20,7 +20,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Primitive, as_expr, require_new
+from schedules.primitives.base import Primitive, as_expr, require_extent, require_new
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Pack(Primitive):
             )
         if any(isinstance(t, int) and t < 0 for t in self.tiles):
             raise ScheduleError(f"pack {self.buffer}: tile sizes {list(self.tiles)} must be >= 0")
+        require_extent(max((t for t in self.tiles if isinstance(t, int)), default=0), f"pack {self.buffer}")
         require_new(nest, tuple(self.result()), f"pack {self.buffer}")
         n = rank + sum(t != 0 for t in self.tiles)
         if sorted(self.order) != list(range(n)):

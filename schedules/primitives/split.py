@@ -12,7 +12,14 @@ from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
 from schedules.ir.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.model import Target
-from schedules.primitives.base import Primitive, as_expr, extent_of, require_new, require_serial
+from schedules.primitives.base import (
+    Primitive,
+    as_expr,
+    extent_of,
+    require_extent,
+    require_new,
+    require_serial,
+)
 
 TAILS = ("guard", "shift")
 
@@ -38,7 +45,8 @@ class Split(Primitive):
 
     Legal for any serial loop; factors that do not divide only where the loop ends with its axis (not on
     one that an earlier split made inside), or around the copy of a region into a buffer of its own;
-    ``shift`` only around blocks that reduce nothing, with an innermost factor of at most ``n``.
+    ``shift`` only around blocks that reduce nothing, with an innermost factor of at most ``n``; what the new
+    loops count stays within 64 bits.
     Cost: ``guard`` tails that are neither partitioned nor provably absent cost a comparison;
     ``shift`` costs the elements computed twice.
     """
@@ -67,6 +75,7 @@ class Split(Primitive):
                     )
                 product *= f
         n = extent_of(loop)
+        require_extent(product + (n or 0 if None in self.factors else 0), f"split {self.loop}")
         whole = not any(f is None or isinstance(f, E.Hole) for f in self.factors)
         if whole and n is not None and product < n:
             raise ScheduleError(
