@@ -93,7 +93,7 @@ def _check_shared(kernel: GridKernel, target: Target) -> None:
     room = target.limit("shared_bytes", 48 << 10)
     if shared > room:
         raise ScheduleError(
-            f"{kernel.name} keeps {_about(shared)} bytes in memory that threads share, of which {target.arch} "
+            f"{kernel.name} keeps {_about(shared)} bytes that threads share, of which {target.arch} "
             f"has {room} for a block; use smaller tiles"
         )
 
