@@ -13,6 +13,7 @@ from itertools import repeat
 from types import MappingProxyType
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.expr import INDEX, Binary, Compare, Const, Expr, Hole, Load, Logic, Select, Var
 
 Range = tuple[int, int]  # both ends included
@@ -188,7 +189,7 @@ def leaves(e: Expr, ranges: Ranges, most: int) -> Expr | None:
     for x in reversed(list(E.walk(e))):  # operands first
         match x:
             case Const(value=k, dtype=E.INDEX):
-                reach[x] = abs(int(k))
+                reach[x] = abs(int(k)) if k in DTYPES["int64"].range else None  # those are refused as literals
             case Var(name=v):
                 reach[x] = max(map(abs, ranges[v])) if v in ranges else None
             case Binary(op=op, a=a, b=b) if E.dtype_of(x) == INDEX:
