@@ -189,7 +189,8 @@ def leaves(e: Expr, ranges: Ranges, most: int) -> Expr | None:
     for x in reversed(list(E.walk(e))):  # operands first
         match x:
             case Const(value=k, dtype=E.INDEX):
-                reach[x] = abs(int(k)) if k in DTYPES["int64"].range else None  # those are refused as literals
+                known = k in DTYPES["int64"].range  # others are refused as literals
+                reach[x] = abs(int(k)) if known else None
             case Var(name=v):
                 reach[x] = max(map(abs, ranges[v])) if v in ranges else None
             case Binary(op=op, a=a, b=b) if E.dtype_of(x) == INDEX:
