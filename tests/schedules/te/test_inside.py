@@ -319,7 +319,7 @@ def test_threads_of_a_grid_load_only_what_they_choose() -> None:
         lambda i: i % (i - 3) * 2**62 % 5,
         lambda i: E.ceildiv(i, i - 3) * 2**62 % 5,
         lambda i: (i - 5) % (2**63 - 1) % 5,  # a step on the way to the result, in code for GPUs
-        lambda i: E.ceildiv(i + 2**63 - 12, 7) % 5,
+        lambda i: E.ceildiv(i + (2**63 - 12), 7) % 5,
         lambda i: ((i * 2**59 - 2**62) + (i * 2**59 - 2**62)) // 3 % 5,  # in another order
     ],
 )
