@@ -14,6 +14,7 @@ from math import sqrt
 import numpy as np
 
 from autotune.measure.arena import POISON
+from schedules.distance import distance
 
 PIECE = 1 << 20  # elements
 
@@ -60,7 +61,7 @@ class Checker:
         if ref.dtype.kind != "f":
             if np.array_equal(out, ref):
                 return Verdict("", 0.0)
-            difference = np.abs(np.subtract(out, ref, dtype=np.float64))
+            difference = distance(out, ref)
             wrong = (difference > bound) | ((out != ref) & (bound == 0))
             wrong |= self._unwritten(out, number) & (out != ref)
             return self._explain(i, out, wrong, number) if wrong.any() else Verdict("", 0.0)
@@ -97,7 +98,7 @@ class Checker:
         where = _first(wrong)
         at = tuple(where)
         with np.errstate(all="ignore"):
-            difference = np.abs(out.astype(np.float64) - ref.astype(np.float64))
+            difference = distance(out, ref)
         error = float(np.max(difference, where=np.isfinite(difference), initial=0.0)) / rms
         bound = float(self.bounds[i][at])
         allowed = f", where rounding explains at most {bound:.2g}" if bound else ""

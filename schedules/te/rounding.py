@@ -34,7 +34,17 @@ from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Places, finds_place
-from schedules.te.rounding_expr import ErrorScope, Known, Value, kept, rounded, unit_roundoff, wide, wrapped
+from schedules.te.rounding_expr import (
+    ErrorScope,
+    Known,
+    Value,
+    kept,
+    rounded,
+    unbounded,
+    unit_roundoff,
+    wide,
+    wrapped,
+)
 
 Array = NDArray[Any]
 POINTS = 2**15  # of a block: its temporaries stay in the second cache
@@ -206,7 +216,7 @@ def _handed_on(stage: Stage, arrays: Sequence[Array], errors: Sequence[Array | N
             assert more is not None
             out = out + more
             sizes[i] = sizes[i] + own
-    return np.asarray(out)
+    return np.asarray(unbounded(out))
 
 
 def _whole(a: Array) -> bool:
@@ -264,10 +274,12 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     if op in ("min", "max"):
         return out, None if exact else error
     if op == "*":
-        return rounded(out, total * (1 + terms * unit) - np.abs(out), t.dtype)
+        e = total * (1 + terms * unit) - np.abs(out)
+        return rounded(out, unbounded(np.where(np.isfinite(out), e, 0)), t.dtype, anything=np.isnan(total))
     if whole and exact and float(np.max(total, initial=0)) < 1 / unit:
         return out, None
-    return rounded(out, error + growth(terms, known.steady) * unit * total, t.dtype)
+    e = error + growth(terms, known.steady) * unit * total
+    return rounded(out, e, t.dtype, anything=np.isinf(error))
 
 
 def _fold(stage: Stage, known: Known) -> list[Value]:

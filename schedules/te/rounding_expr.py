@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
+from schedules.distance import distance
 from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
@@ -46,9 +47,10 @@ def unit_roundoff(dtype: str) -> float:
     return DTYPES[computed(dtype)].epsilon / 2
 
 
-def rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> Value:
+def rounded(v: Any, e: Any, dtype: str, times: float = 1.0, anything: Any = False) -> Value:
     """``v`` as a result in ``dtype``: what rounding may change is added to its error. ``times``, where it is
-    not 1: so many roundings in an order that is open. What is not whole may be exact in one order only."""
+    not 1: so many roundings in an order that is open. What is not whole may be exact in one order only.
+    ``anything``: where a right kernel may have any number and NaN, though ``v`` is an infinity or NaN."""
     if not E.is_float(dtype):
         return v, wrapped(v, e)
     v = np.asarray(v)
@@ -71,7 +73,7 @@ def rounded(v: Any, e: Any, dtype: str, times: float = 1.0) -> Value:
         over = np.isinf(v.astype(narrow))
         near = over & np.isfinite(v) & (np.abs(v) - e <= float(info.max))
         v = np.where(over, np.copysign(np.inf, v), v)
-    return v, np.where(near, np.inf, np.where(np.isfinite(v), e, 0))
+    return v, np.where(near | anything, np.inf, np.where(np.isfinite(v), e, 0))
 
 
 def wrapped(v: Any, e: Any) -> Any:
@@ -81,18 +83,31 @@ def wrapped(v: Any, e: Any) -> Any:
     v = np.asarray(v)
     if v.dtype.kind not in "iu":
         return e
-    return np.where((e > 0) & (np.abs(v.astype(np.float64)) + e > np.iinfo(v.dtype).max), np.inf, e)
+    return np.where((e > 0) & (np.abs(v.astype(np.float64)) + e >= float(np.iinfo(v.dtype).max)), np.inf, e)
 
 
 def kept(e: Any, dtype: str) -> Array:
     """Errors of values of ``dtype`` as they are kept: those of float64 as wide, others in float32, where none
-    becomes 0."""
+    becomes smaller by as much as a denormal is rounded by."""
     if dtype == "float64":
         return np.asarray(e, np.float64)
     e = np.asarray(e)
     narrow = np.array(e, np.float32)
-    np.maximum(narrow, np.finfo(np.float32).smallest_subnormal, out=narrow, where=e > 0)
+    np.add(narrow, np.finfo(np.float32).smallest_subnormal, out=narrow, where=e > 0)
     return narrow
+
+
+def unbounded(e: Any) -> Any:
+    """An error that came out as NaN, as of an infinite one times 0, says nothing: anything is right."""
+    return np.where(np.isnan(e), np.inf, e) if np.isnan(e).any() else e
+
+
+def _infinite(*errors: Any) -> Any:
+    """Where one of the errors is."""
+    found: Any = False
+    for e in errors:
+        found = found | (False if e is None else np.isinf(e))
+    return found
 
 
 def _sum_of(a: Any, b: Any) -> Any:
@@ -122,6 +137,9 @@ class ErrorScope:
             case Binary(op=op, a=a, b=b):
                 return self._binary(op, E.dtype_of(a), self.value(a, mask), self.value(b, mask))
             case Compare(op=op, a=a, b=b):
+                if a == b:  # one value, whatever it is off by: only NaN differs from itself
+                    x, _ = self.value(a, mask)
+                    return BINARY[op](x, x), None
                 return self._compare(op, self.value(a, mask), self.value(b, mask))
             case Logic(op=op, args=args):
                 return self._logic(op, [self.value(x, mask) for x in args])
@@ -152,10 +170,10 @@ class ErrorScope:
             e = _sum_of(ea, eb)
         elif op == "*":
             ea, eb = _some(ea), _some(eb)
-            e = ea * np.abs(b) + eb * np.abs(a) + ea * eb
+            e = unbounded(ea * np.abs(b) + eb * np.abs(a) + ea * eb)
         elif op == "/":
             least = np.abs(b) - _some(eb)
-            e = np.where(least > 0, (_some(ea) + _some(eb) * np.abs(v)) / least, np.inf)
+            e = unbounded(np.where(least > 0, (_some(ea) + _some(eb) * np.abs(v)) / least, np.inf))
         elif op in ("min", "max"):
             return v, np.maximum(_some(ea), _some(eb))
         elif op in ("//", "ceildiv") and eb is None:
@@ -164,7 +182,7 @@ class ErrorScope:
             return v, np.where(ea > 0, np.abs(b), 0)
         else:  # by a divisor that is not known for certain
             return v, np.where((_some(ea) > 0) | (_some(eb) > 0), np.inf, 0)
-        return rounded(v, e, dtype, self.times)
+        return rounded(v, e, dtype, self.times, _infinite(ea, eb))
 
     def _compare(self, op: str, x: Value, y: Value) -> Value:
         (a, ea), (b, eb) = x, y
@@ -202,7 +220,7 @@ class ErrorScope:
         if near is None:
             return v, e
         same = (x == y) | (np.isnan(x) & np.isnan(y)) if v.dtype.kind == "f" else x == y
-        apart = np.where(same, 0, np.abs(np.subtract(x, y, dtype=np.float64)))
+        apart = np.where(same, 0, distance(x, y))
         other = np.where(cond, _some(ey), _some(ex)) + np.where(np.isnan(apart), np.inf, apart)
         return v, np.where(near, np.maximum(_some(e), other), _some(e))
 
@@ -221,19 +239,25 @@ class ErrorScope:
             return v, e
         if fn == "floor":
             return _step(CALL[fn], v, a, e)
-        if e is not None:
-            e = _through(fn, a, v, e)
         if fn == "sqrt" and e is None:
             return rounded(v, None, dtype, FUNCTION_ERROR[fn])
         own = self.times * FUNCTION_ERROR[fn] * unit_roundoff(dtype) * np.abs(v)
-        return rounded(v, _some(e) + own, dtype)
+        if e is None:
+            return rounded(v, own, dtype)
+        anything: Any = np.isinf(e)
+        if fn not in ("exp", "log", "sqrt"):  # but those have few values
+            anything = anything & np.isnan(a)
+        if fn in ("log", "sqrt"):  # whether there is a number may be open, too
+            anything = anything | ((np.abs(a) <= e) & (e > 0))
+        e = np.where(anything, np.inf, _through(fn, a, v, e))
+        return rounded(v, e + own, dtype, anything=anything)
 
     def _cast(self, old: str, new: str, x: Value) -> Value:
         a, e = x
         if not E.is_float(new):
             v = cast(np.asarray(a), new)
             if e is None or not E.is_float(old):
-                return v, e
+                return v, wrapped(v, e)
             return _step(lambda y: cast(np.asarray(y), new), v, a, e)
         v = np.asarray(a).astype(np.float64)
         if is_storage(new):
@@ -249,30 +273,43 @@ def _rounded_to(dtype: str, x: Array) -> Array:
     return np.asarray(x, DTYPES[dtype].numpy).astype(np.float64)
 
 
+def _ends(a: Any, e: Any) -> tuple[Any, Any]:
+    """The least and the largest that ``a`` may be."""
+    infinite = np.isinf(e)
+    return np.where(infinite, -np.inf, a - e), np.where(infinite, np.inf, a + e)
+
+
 def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
     """A function that jumps, at both ends of where its argument may be."""
     if e is None:
         return v, None
     off: Any = 0.0
-    for end in (f(a - e), f(a + e)):
-        apart = np.abs(np.subtract(end, v, dtype=np.float64))
-        off = np.maximum(off, np.where((end == v) | np.isnan(apart), 0, apart))
-    return v, off
+    for at in _ends(a, e):
+        end = f(at)
+        apart = np.where(end == v, 0, distance(end, v))
+        off = np.maximum(off, np.where(np.isnan(apart), 0, apart))
+    return v, np.where(np.isnan(a) & np.isinf(e), np.inf, off)
 
 
 def _through(fn: str, a: Any, v: Any, e: Any) -> Any:
     """How far ``fn(a)``, which is ``v``, is moved at most by ``e`` in its argument."""
     if fn == "exp":
-        return np.where(e > 0, v * np.expm1(e), 0)
+        return unbounded(np.where(e > 0, v * np.expm1(e), 0))
     if fn == "sqrt":
         low = np.sqrt(np.maximum(a - e, 0))
         return np.where(e > 0, np.maximum(v - low, np.sqrt(a + e) - v), 0)
     if fn == "log":
         return np.where(e > 0, np.where(a > e, e / (a - e), np.inf), 0)
+    few = np.minimum(e, 1)  # for which slopes say it well; beyond it, both ends do
     if fn == "sigmoid":  # its slope s (1 - s) changes by at most exp(e)
-        return v * CALL["sigmoid"](-np.asarray(a)) * np.exp(np.minimum(e, 50)) * e
-    if fn == "tanh":
+        near = v * CALL["sigmoid"](-np.asarray(a)) * np.exp(few) * few
+    elif fn == "tanh":
         s = CALL["sigmoid"](2 * np.asarray(a))
-        return np.minimum(4 * s * CALL["sigmoid"](-2 * np.asarray(a)) * np.exp(np.minimum(2 * e, 50)), 1) * e
-    assert fn == "erf"
-    return _SQRT_PI * np.exp(-np.square(np.maximum(np.abs(a) - e, 0))) * e
+        near = np.minimum(4 * s * CALL["sigmoid"](-2 * np.asarray(a)) * np.exp(2 * few), 1) * few
+    else:
+        assert fn == "erf"
+        near = _SQRT_PI * np.exp(-np.square(np.maximum(np.abs(a) - few, 0))) * few
+    if not (e > 1).any():
+        return near
+    low, high = _ends(a, e)
+    return np.where(e > 1, np.maximum(v - CALL[fn](low), CALL[fn](high) - v), near)
