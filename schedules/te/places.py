@@ -1,8 +1,11 @@
-"""Places of extremes: where an element stands that equals the largest or least of its row.
+"""Extremes of what is not known for certain, and where an element stands that equals one.
 
-``min over r of select(t[i, r] == m[i], r, identity)`` with ``m[i] = max over k of t[i, k]``: one element at
+Each element lies between two ends, so the least of them lies between the least lower end and the least upper
+end; the greatest likewise.
+
+``min over r of select(t[i, r] == m[i], r, none)`` with ``m[i] = max over k of t[i, k]``: one element at
 least equals ``m``, whatever ``t`` was rounded to, since ``m`` is one of them. So the place is that of an
-element that is near the extreme, and never the identity.
+element that is near the extreme, and never ``none``.
 """
 
 from __future__ import annotations
@@ -17,63 +20,89 @@ from schedules.expr import Compare, Expr, Load, Logic, Select, Var
 from schedules.te.compute_dag import ComputeDAG, Stage
 
 Array = NDArray[Any]
+Choice = tuple[Expr, Expr]  # a condition that one element of each row meets, and its value where it is met
 
 
-def finds_place(dag: ComputeDAG, stage: Stage) -> bool:
-    """Whether a stage looks for an element that equals an extreme, and one must do so."""
+def place(dag: ComputeDAG, stage: Stage) -> Choice | None:
+    """What a stage looks for, where that is an element that equals an extreme, and one must do so."""
     if stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) not in ("min", "max"):
-        return False
+        return None
     value = stage.values[0]
+    if not isinstance(value, Select):
+        return None
+    if _is_met(dag, stage, value.cond, True):
+        return value.cond, value.a
+    if _is_met(dag, stage, value.cond, False):
+        return Logic("not", (value.cond,)), value.b
+    return None
+
+
+def _is_met(dag: ComputeDAG, stage: Stage, cond: Expr, truth: bool) -> bool:
+    """Whether a condition is true (or false) for an element that equals the extreme, whatever else holds."""
+    if isinstance(cond, Logic):
+        if cond.op == "not":
+            return _is_met(dag, stage, cond.args[0], not truth)
+        return cond.op == ("or" if truth else "and") and any(
+            _is_met(dag, stage, x, truth) for x in cond.args
+        )
     return (
-        isinstance(value, Select)
-        and value.b == stage.reducer.identity[0]
-        and any(_is_extreme(dag, stage, c) for c in _alternatives(value.cond))
+        isinstance(cond, Compare)
+        and cond.op in (("==", "<=") if truth else ("!=", "<"))
+        and (_is_extreme(dag, stage, cond.a, cond.b) or _is_extreme(dag, stage, cond.b, cond.a))
     )
 
 
-def _alternatives(cond: Expr) -> tuple[Expr, ...]:
-    return cond.args if isinstance(cond, Logic) and cond.op == "or" else (cond,)
-
-
-def _is_extreme(dag: ComputeDAG, stage: Stage, cond: Expr) -> bool:
-    """Whether the condition is that an element equals the extreme of all those that the stage looks at."""
-    if not (isinstance(cond, Compare) and cond.op == "=="):
+def _is_extreme(dag: ComputeDAG, stage: Stage, element: Expr, extreme: Expr) -> bool:
+    """Whether one is the extreme of all those that the other is in the turns of the stage."""
+    if not (isinstance(element, Load) and isinstance(extreme, Load)):
         return False
-    for element, extreme in ((cond.a, cond.b), (cond.b, cond.a)):
-        if not (isinstance(element, Load) and isinstance(extreme, Load)):
-            continue
-        maker = next((s for s in dag.stages if [t.name for t in s.outputs] == [extreme.buffer]), None)
-        if maker is None or maker.reducer is None or maker.reducer.operation(0) not in ("min", "max"):
-            continue
-        if [a.extent for a in maker.reduce_axes] != [a.extent for a in stage.reduce_axes]:
-            continue
-        here: dict[str, Expr] = {a.var: i for a, i in zip(maker.axes, extreme.indices, strict=True)}
-        both = zip(maker.reduce_axes, stage.reduce_axes, strict=True)
-        here |= {a.var: Var(b.var) for a, b in both}
-        if E.substitute(maker.values[0], here) == element:
-            return True
-    return False
+    maker = next((s for s in dag.stages if [t.name for t in s.outputs] == [extreme.buffer]), None)
+    if maker is None or maker.reducer is None or maker.reducer.operation(0) not in ("min", "max"):
+        return False
+    if [a.extent for a in maker.reduce_axes] != [a.extent for a in stage.reduce_axes]:
+        return False
+    here: dict[str, Expr] = {a.var: i for a, i in zip(maker.axes, extreme.indices, strict=True)}
+    here |= {a.var: Var(b.var) for a, b in zip(maker.reduce_axes, stage.reduce_axes, strict=True)}
+    return E.substitute(maker.values[0], here) == element
 
 
-class Places:
-    """How far the place may be from the reference's, gathered block by block."""
+class Extremes:
+    """Between what ends each extreme lies, gathered block by block."""
 
     def __init__(self, shape: tuple[int, ...], op: str) -> None:
-        self._sign = 1.0 if op == "min" else -1.0  # of the greatest, the same with all numbers negated
-        self._first = np.full(shape, np.inf)  # of those that may be it
-        self._sure = np.full(shape, np.inf)  # of those that are it for certain
-        self._last = np.full(shape, -np.inf)  # of those that may be it
+        self._least = op == "min"
+        self._ufunc: Any = np.minimum if self._least else np.maximum
+        self._low, self._high = (np.full(shape, np.inf if self._least else -np.inf) for _ in range(2))
+        self._open = np.zeros(shape, bool)  # there is an element that may be anything, NaN too
+        self._met = np.full(shape, -np.inf if self._least else np.inf)  # the last of those that one must be
 
-    def add(self, at: tuple[slice, ...], over: tuple[int, ...], place: Any, found: Any, near: Any) -> None:
-        """``place`` of each element of a block, whether it is the extreme, and where that is open."""
-        place = self._sign * place
-        may, sure = found | near, found & ~near
-        self._first[at] = np.minimum(self._first[at], np.min(place, axis=over, initial=np.inf, where=may))
-        self._sure[at] = np.minimum(self._sure[at], np.min(place, axis=over, initial=np.inf, where=sure))
-        self._last[at] = np.maximum(self._last[at], np.max(place, axis=over, initial=-np.inf, where=may))
+    def add(self, at: tuple[slice, ...], over: tuple[int, ...], low: Any, high: Any) -> None:
+        """Elements by their ends."""
+        self._low[at] = self._ufunc(self._low[at], self._ufunc.reduce(low, axis=over))
+        self._high[at] = self._ufunc(self._high[at], self._ufunc.reduce(high, axis=over))
+        self._open[at] |= (np.isneginf(low) & np.isposinf(high)).any(axis=over)
+
+    def add_certain(self, at: tuple[slice, ...], extreme: Any) -> None:
+        """Elements of which this is the extreme."""
+        self._low[at] = self._ufunc(self._low[at], extreme)
+        self._high[at] = self._ufunc(self._high[at], extreme)
+
+    def add_met(self, at: tuple[slice, ...], over: tuple[int, ...], ends: tuple[Any, Any], may: Any) -> None:
+        """Ends of elements one of which there must be, and where there may be one."""
+        end, other = (ends[1], np.maximum) if self._least else (ends[0], np.minimum)
+        none = -np.inf if self._least else np.inf
+        self._met[at] = other(self._met[at], other.reduce(end, axis=over, initial=none, where=may))
 
     def bound(self, out: Array) -> Array:
-        """Of the places that the reference has."""
-        last = np.where(np.isinf(self._sure), self._last, self._sure)
-        here = self._sign * out.astype(np.float64)
-        return np.maximum(np.maximum(here - self._first, last - here), 0.0)
+        """How far the extremes may be from those of the reference. Where an element is NaN for certain, they
+        are NaN; where one may be NaN, anything is right."""
+        low, high, out = self._low, self._high, out.astype(np.float64)
+        if self._least:
+            high = np.where(np.isinf(self._met), high, np.minimum(high, self._met))
+        else:
+            low = np.where(np.isinf(self._met), low, np.maximum(low, self._met))
+        apart = np.fmax(np.fmax(out - low, high - out), 0.0)  # of an infinity that is certain: 0
+        rounded = (apart > 0) & np.isfinite(apart)
+        apart = np.where(rounded, apart + 2 * np.spacing(np.abs(out) + apart), apart)
+        certain = np.isnan(low) | np.isnan(high)
+        return np.where(certain, 0, np.where(self._open, np.inf, apart))

@@ -9,7 +9,8 @@ roundoff of the dtype.
 - A function adds as many ``u`` as `rounding_expr.FUNCTION_ERROR` says.
 - A sum of K terms adds ``growth(K) * u * Σ|terms|``, in any order: what counts is the size of its operands,
   not that of its result. Of whole numbers whose sizes add up to less than 1/u it adds nothing.
-- Where something looks for the place of an extreme, that of an element near it is right (`places`).
+- An extreme lies between those of its elements' lower and upper ends. Where something looks for its place,
+  that of an element near it is right (`places`).
 - A step (floor, a cast to an integer or to float16, a comparison) is taken at both ends of what its operand
   may be. Where these differ, both results are inside the bound.
 
@@ -33,11 +34,12 @@ from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
 from schedules.te.evaluator import BINARY, blocks, grid
-from schedules.te.places import Places, finds_place
+from schedules.te.places import Extremes, place
 from schedules.te.rounding_expr import (
     ErrorScope,
     Known,
     Value,
+    ends,
     kept,
     rounded,
     unbounded,
@@ -89,7 +91,7 @@ def evaluate_with_bounds(
         {},
         frozenset(t.name for t in dag.inputs) if signs else frozenset(),
         steady,
-        frozenset(s.name for s in dag.stages if finds_place(dag, s)),
+        {s.name: found for s in dag.stages if (found := place(dag, s)) is not None},
     )
     values, bounds = [], []
     with np.errstate(all="ignore"):
@@ -234,11 +236,12 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     dtype = np.dtype(np.float64 if floats else t.dtype)
     identity = stage.reducer.identity[number].value
     out = np.full(t.shape, identity, dtype)
-    # Σ|terms| of a sum, of a product Π(|terms| + errors); Σ of errors, or the largest; all terms whole
+    # Σ|terms| of a sum, of a product Π(|terms| + errors); Σ of errors; all terms whole
     total = np.full(t.shape, 1.0 if op == "*" else 0.0)
     error = np.zeros(t.shape)
     whole = exact = True
-    places = Places(t.shape, op) if stage.name in known.places else None
+    extremes = Extremes(t.shape, op) if op in ("min", "max") else None
+    sought = known.places.get(stage.name)
     axes = stage.axes + stage.reduce_axes
     over = tuple(range(rank, len(axes)))
     for block in blocks(axes, POINTS):
@@ -247,9 +250,19 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
         full = tuple(hi - lo for lo, hi in block)
         v = np.broadcast_to(v, full)
         at = tuple(slice(*b) for b in block[:rank])
-        if places is not None:
-            places.add(at, over, *scope.choice(stage.values[number], full))
-        out[at] = ufunc(out[at], ufunc.reduce(v, axis=over, dtype=dtype))
+        part = ufunc.reduce(v, axis=over, dtype=dtype)
+        out[at] = ufunc(out[at], part)
+        if extremes is not None:
+            if e is None:
+                extremes.add_certain(at, part)
+            else:
+                chosen = isinstance(stage.values[number], E.Select)
+                low, high = scope.ends(stage.values[number]) if chosen else ends(v, e)
+                extremes.add(at, over, np.broadcast_to(low, full), np.broadcast_to(high, full))
+            if sought is not None:
+                cond, value = sought
+                met = [np.broadcast_to(x, full) for x in scope.ends(value)]
+                extremes.add_met(at, over, (met[0], met[1]), np.broadcast_to(scope.may(cond), full))
         if e is not None:
             exact = False
             e = np.broadcast_to(e, full)
@@ -260,19 +273,15 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
                 error[at] += e.sum(axis=over)
         elif op == "*":
             total[at] *= (np.abs(v) + (0 if e is None else e)).prod(axis=over)
-        elif e is not None:
-            error[at] = np.maximum(error[at], e.max(axis=over))
     terms = math.prod(a.extent for a in stage.reduce_axes)
-    if places is not None:
-        return out, None if exact else places.bound(out)
+    if extremes is not None:
+        return out, None if exact else extremes.bound(out)
     if not floats:
         if exact:
             return out, None
         # what a product may be at most, less what it is, which may have wrapped
         return out, wrapped(out, total + np.abs(out, dtype=np.float64) if op == "*" else error)
     unit = unit_roundoff(t.dtype)
-    if op in ("min", "max"):
-        return out, None if exact else error
     if op == "*":
         e = total * (1 + terms * unit) - np.abs(out)
         return rounded(out, unbounded(np.where(np.isfinite(out), e, 0)), t.dtype, anything=np.isnan(total))

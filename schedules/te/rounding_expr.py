@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.evaluator import BINARY, CALL, Scope, cast
+from schedules.te.places import Choice
 
 Array = NDArray[Any]
 # Of each function, in units of u: ours on CPUs, and what OpenCL allows where devices compute them.
@@ -32,7 +33,7 @@ class Known:
     errors: dict[str, Array]
     signs: frozenset[str] = frozenset()
     steady: bool = False
-    places: frozenset[str] = frozenset()  # stages that find where an extreme stands
+    places: Mapping[str, Choice] = field(default_factory=dict)  # of stages that find where an extreme stands
 
 
 Value = tuple[Any, Any]  # the value, and how far it may be off or None; of a condition: where it may flip
@@ -100,6 +101,15 @@ def kept(e: Any, dtype: str) -> Array:
 def unbounded(e: Any) -> Any:
     """An error that came out as NaN, as of an infinite one times 0, says nothing: anything is right."""
     return np.where(np.isnan(e), np.inf, e) if np.isnan(e).any() else e
+
+
+def ends(v: Any, e: Any) -> tuple[Any, Any]:
+    """The least and the largest that a value may be."""
+    v = np.asarray(v, np.float64)
+    if e is None:
+        return v, v
+    infinite = np.isinf(e)
+    return np.where(infinite, -np.inf, v - e), np.where(infinite, np.inf, v + e)
 
 
 def _infinite(*errors: Any) -> Any:
@@ -190,7 +200,7 @@ class ErrorScope:
         if ea is None and eb is None:
             return v, None
         off = _some(ea) + _some(eb)
-        near = (np.abs(a - b) <= off) & (off > 0)
+        near = ((distance(a, b) <= off) | np.isinf(off)) & (off > 0)
         return v, near if near.any() else None
 
     def _logic(self, op: str, parts: list[Value]) -> Value:
@@ -224,13 +234,20 @@ class ErrorScope:
         other = np.where(cond, _some(ey), _some(ex)) + np.where(np.isnan(apart), np.inf, apart)
         return v, np.where(near, np.maximum(_some(e), other), _some(e))
 
-    def choice(self, e: Expr, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """Of a select, at every point: its first value, its condition, and where that may flip."""
-        assert isinstance(e, Select)
-        cond, near = self.value(e.cond)
-        place, _ = self.value(e.a)
-        parts = (place, cond, False if near is None else near)
-        return tuple(np.broadcast_to(x, shape) for x in parts)  # type: ignore[return-value]
+    def ends(self, e: Expr, mask: Any = True) -> tuple[Any, Any]:
+        """The least and the largest that ``e`` may be; of an open choice, of both of its values."""
+        if not isinstance(e, Select):
+            return ends(*self.value(e, mask))
+        cond, near = self.value(e.cond, mask)
+        near = False if near is None else near
+        a, b = self.ends(e.a, mask & (cond | near)), self.ends(e.b, mask & (~cond | near))
+        low, high = (np.where(cond, x, y) for x, y in zip(a, b, strict=True))
+        return np.where(near, np.minimum(a[0], b[0]), low), np.where(near, np.maximum(a[1], b[1]), high)
+
+    def may(self, cond: Expr) -> Any:
+        """Where a condition holds, or may."""
+        holds, near = self.value(cond)
+        return holds if near is None else holds | near
 
     def _call(self, fn: str, dtype: str, x: Value) -> Value:
         a, e = x
@@ -273,18 +290,12 @@ def _rounded_to(dtype: str, x: Array) -> Array:
     return np.asarray(x, DTYPES[dtype].numpy).astype(np.float64)
 
 
-def _ends(a: Any, e: Any) -> tuple[Any, Any]:
-    """The least and the largest that ``a`` may be."""
-    infinite = np.isinf(e)
-    return np.where(infinite, -np.inf, a - e), np.where(infinite, np.inf, a + e)
-
-
 def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
     """A function that jumps, at both ends of where its argument may be."""
     if e is None:
         return v, None
     off: Any = 0.0
-    for at in _ends(a, e):
+    for at in ends(a, e):
         end = f(at)
         apart = np.where(end == v, 0, distance(end, v))
         off = np.maximum(off, np.where(np.isnan(apart), 0, apart))
@@ -311,5 +322,5 @@ def _through(fn: str, a: Any, v: Any, e: Any) -> Any:
         near = _SQRT_PI * np.exp(-np.square(np.maximum(np.abs(a) - few, 0))) * few
     if not (e > 1).any():
         return near
-    low, high = _ends(a, e)
+    low, high = ends(a, e)
     return np.where(e > 1, np.maximum(v - CALL[fn](low), CALL[fn](high) - v), near)
