@@ -100,7 +100,8 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     - Standard-normal numbers, as `random_inputs` draws them.
     - Where something is summed, small whole numbers without 0, of random signs. Sums of their products need
       no rounding, so that a term left out shows at any length.
-    - Where something is multiplied up, powers of two (odd integers), none of them 1: a factor left out shows.
+    - Where something is multiplied up, factors whose product stays near 1, none of them 1 (odd integers): one
+      left out shows, or some side by side.
     - Where extremes are looked for, the whole numbers are largest at the end of each axis, and in one draw
       more at its beginning: schedules leave out what is there.
     - Where a long sum is rounded all the same, few numbers that are not 0, at the ends of each axis among
@@ -164,31 +165,49 @@ def _reductions(dag: ComputeDAG) -> frozenset[str]:
 
 def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int, ends: int = 0) -> list[np.ndarray]:
     """Whole numbers from -3 to 3 (of the longest sums: -1 and 1), none of them 0. With ``ends`` of 1 the last
-    of each axis are the largest of all, and the first the least; with -1 the first are the largest."""
+    of each axis are the largest of all, and the first the least; with -1 the first are the largest. What is
+    at the ends of more axes is more so: the corner where all end is the only largest one."""
     most = 3 if 9 * longest < 1 << 24 else 1
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         size = rng.integers(1, most + 1, shape, np.int8) if most > 1 else np.ones(shape, np.int8)
         out = np.where(rng.random(shape, np.float32) < 0.5, -size, size)
-        for d in (d for d, n in enumerate(shape) if ends and n > 1):
-            along = np.moveaxis(out, d, 0)[::ends]
-            along[0], along[-1] = -most - 1, most + 2
-        return out.astype(dtype)
+        return (_with_ends(out, most, ends) if ends else out).astype(dtype)
 
     return [one(t.shape, t.dtype) for t in dag.inputs]
 
 
+def _with_ends(x: np.ndarray, most: int, ends: int) -> np.ndarray:
+    """Numbers up to ``most``, those at ends of axes beyond it: by how many more axes end there than begin."""
+    more = np.zeros(x.shape, np.int8)
+    for d in (d for d, n in enumerate(x.shape) if n > 1):
+        along = np.moveaxis(more, d, 0)
+        along[0] -= ends
+        along[-1] += ends
+    largest, least = more > 0, more < 0
+    more *= 2
+    x[largest] = most + more[largest]
+    x[least] = more[least] - most + 1
+    return x
+
+
 def _factors(dag: ComputeDAG, rng: np.random.Generator) -> list[np.ndarray]:
-    """Factors whose products stay near 1 and are exact: of neighbours, one is 2 or -2 and the other 1/2 or
-    -1/2, in any order. Integers: -3, -1 and 3, whose products never wrap to 0."""
+    """Factors of random signs, each from 1/4 to 4, none of them near 1. Along every axis their products stay
+    near 1, and no part of a row is likely to have a product of 1. Integers: -3, -1 and 3, whose products
+    never wrap to 0."""
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        size = prod(shape)
         if not dtype.startswith("float"):
             return rng.choice(np.array([-3, -1, 3], dtype), shape)
-        doubled = np.repeat(rng.random(size // 2 + 1) < 0.5, 2)[:size] ^ (np.arange(size) % 2 == 1)
-        signed = np.where(rng.random(size) < 0.5, -1.0, 1.0)
-        return (np.where(doubled, 2.0, 0.5) * signed).reshape(shape).astype(dtype)
+        long = [d for d, n in enumerate(shape) if n > 1]
+        # logarithms: differences along every axis of numbers whose signs alternate, so that sums are short
+        power = rng.uniform(0.25, 1, [n + (n > 1) for n in shape])
+        for d in long:
+            np.moveaxis(power, d, 0)[::2] *= -1
+        for d in long:
+            power = np.diff(power, axis=d)
+        signed = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
+        return (np.exp2(power * 2.0 ** (1 - len(long))) * signed).astype(dtype)
 
     return [one(t.shape, t.dtype) for t in dag.inputs]
 
