@@ -20,6 +20,7 @@ PIECE = 1 << 21  # elements that a thread draws at a time
 MOST_NAN = 0.1  # of an output: what is NaN is right wherever a kernel has NaN, too
 MOST_BYTES = 1 << 30  # of a draw, inputs and outputs: above it there is one draw, above half of it two
 SPARSE_FROM, SPARSE = 512, 64  # length of a sum that gets a draw of few numbers, and how many these are
+LARGEST_POWER = 50  # of two, that factors of the draw for products reach in any order; their squares 100
 STEADY_FROM = 4  # times the longest chain: a sum that gets a draw of equal numbers
 EXTREMES = frozenset({"min", "max", ""})  # reductions in which one element may count for all
 TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, lambda x: 1 + np.abs(x))
@@ -132,7 +133,7 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
         if by_ends:
             more.append(_telling(dag, _whole(dag, rng, longest, -1), steady=True))
         if "*" in does:
-            more.append(_telling(dag, _factors(dag, rng), steady=True))
+            more.append(_telling(dag, _factors(dag, rng, longest)))
         if longest >= SPARSE_FROM and (whole is None or any(x.any() for x in whole.bounds)):
             more.append(_telling(dag, _sparse(dag, rng, longest), steady=True))
         if longest > STEADY_FROM * CHAIN:
@@ -191,10 +192,12 @@ def _with_ends(x: np.ndarray, most: int, ends: int) -> np.ndarray:
     return x
 
 
-def _factors(dag: ComputeDAG, rng: np.random.Generator) -> list[np.ndarray]:
-    """Factors of random signs, each from 1/4 to 4, none of them near 1. Along every axis their products stay
-    near 1, and no part of a row is likely to have a product of 1. Integers: -3, -1 and 3, whose products
+def _factors(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.ndarray]:
+    """Factors of random signs, each from 1/4 to 4, none of them 1: of longest products nearer to it, so that
+    not even all those above 1 have too large a product, which lanes might multiply. Along every axis products
+    stay near 1, and no part of a row is likely to have a product of 1. Integers: -3, -1 and 3, whose products
     never wrap to 0."""
+    scale = min(1.0, LARGEST_POWER / longest)
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         if not dtype.startswith("float"):
@@ -207,7 +210,7 @@ def _factors(dag: ComputeDAG, rng: np.random.Generator) -> list[np.ndarray]:
         for d in long:
             power = np.diff(power, axis=d)
         signed = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
-        return (np.exp2(power * 2.0 ** (1 - len(long))) * signed).astype(dtype)
+        return (np.exp2(power * scale * 2.0 ** (1 - len(long))) * signed).astype(dtype)
 
     return [one(t.shape, t.dtype) for t in dag.inputs]
 

@@ -9,6 +9,8 @@ roundoff of the dtype.
 - A function adds as many ``u`` as `rounding_expr.FUNCTION_ERROR` says.
 - A sum of K terms adds ``growth(K) * u * Σ|terms|``, in any order: what counts is the size of its operands,
   not that of its result. Of whole numbers whose sizes add up to less than 1/u it adds nothing.
+- A product of K factors is off by ``growth(K) * u`` of its size. Where a part of a sum or a product may
+  overflow or vanish in some order, and the whole need not, anything is right.
 - An extreme lies between those of its elements' lower and upper ends. Where something looks for its place,
   that of an element near it is right (`places`).
 - A step (floor, a cast to an integer or to float16, a comparison) is taken at both ends of what its operand
@@ -29,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.dtypes import bound_dtype
+from schedules.dtypes import DTYPES, bound_dtype, computed
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
@@ -203,7 +205,11 @@ def _contracted(stage: Stage, known: Known) -> Value | None:
             return v, None
     e = (SIGNED if signs else growth(terms, known.steady)) * unit * total
     more = _handed_on(stage, arrays, errors)
-    return rounded(v, e if more is None else e + more, dtype)
+    anything: Any = False
+    if not float(total.max(initial=0)) <= DTYPES[computed(dtype)].largest:
+        anything = _overflows(v, total, dtype)
+        e = np.where(anything, np.inf, e)
+    return rounded(v, e if more is None else e + more, dtype, anything=anything)
 
 
 def _handed_on(stage: Stage, arrays: Sequence[Array], errors: Sequence[Array | None]) -> Array | None:
@@ -239,6 +245,7 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     # Σ|terms| of a sum, of a product Π(|terms| + errors); Σ of errors; all terms whole
     total = np.full(t.shape, 1.0 if op == "*" else 0.0)
     error = np.zeros(t.shape)
+    above, below = np.ones(t.shape), np.ones(t.shape)  # the largest product of some factors, and the least
     whole = exact = True
     extremes = Extremes(t.shape, op) if op in ("min", "max") else None
     sought = known.places.get(stage.name)
@@ -272,7 +279,11 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
             if e is not None:
                 error[at] += e.sum(axis=over)
         elif op == "*":
-            total[at] *= (np.abs(v) + (0 if e is None else e)).prod(axis=over)
+            sizes = np.abs(v) + (0 if e is None else e)
+            total[at] *= sizes.prod(axis=over)
+            finite = np.where(np.isfinite(sizes), sizes, 1)
+            above[at] *= np.maximum(finite, 1).prod(axis=over)
+            below[at] *= np.minimum(finite, 1).prod(axis=over)
     terms = math.prod(a.extent for a in stage.reduce_axes)
     if extremes is not None:
         return out, None if exact else extremes.bound(out)
@@ -282,13 +293,25 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
         # what a product may be at most, less what it is, which may have wrapped
         return out, wrapped(out, total + np.abs(out, dtype=np.float64) if op == "*" else error)
     unit = unit_roundoff(t.dtype)
+    scale = growth(terms, known.steady)
     if op == "*":
-        e = total * (1 + terms * unit) - np.abs(out)
-        return rounded(out, unbounded(np.where(np.isfinite(out), e, 0)), t.dtype, anything=np.isnan(total))
+        tiny, most = DTYPES[computed(t.dtype)].tiny, DTYPES[computed(t.dtype)].largest
+        some_below = below < 1  # then products of some factors may be denormal, or infinite, where all are not
+        anything = np.isnan(total) | (some_below & (above > most)) | (np.isinf(out) & (below < tiny))
+        e = total * (1 + (terms if known.steady else scale) * unit) - np.abs(out)
+        e += np.where(some_below, terms * unit * tiny * above, 0)
+        return rounded(out, np.where(anything, np.inf, unbounded(e)), t.dtype, anything=anything)
     if whole and exact and float(np.max(total, initial=0)) < 1 / unit:
         return out, None
-    e = error + growth(terms, known.steady) * unit * total
-    return rounded(out, e, t.dtype, anything=np.isinf(error))
+    anything = np.isinf(error) | _overflows(out, total, t.dtype)
+    e = np.where(anything, np.inf, error + scale * unit * total)
+    return rounded(out, e, t.dtype, anything=anything)
+
+
+def _overflows(out: Array, total: Array, dtype: str) -> Any:
+    """Where a part of a sum may be infinite, though the whole is not for certain: terms have both signs."""
+    most = DTYPES[computed(dtype)].largest
+    return np.isfinite(total) & (total > most) & (total * (1 - 1e-9) > np.abs(out))
 
 
 def _fold(stage: Stage, known: Known) -> list[Value]:

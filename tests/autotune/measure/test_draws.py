@@ -11,7 +11,7 @@ from helpers import host
 from autotune.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.measure.check import Checker
-from autotune.measure.inputs import Draw, draws
+from autotune.measure.inputs import Draw, draws, judged
 from schedules import te
 from schedules.model import Trace
 from schedules.te.compute_dag import ComputeDAG
@@ -110,3 +110,64 @@ def test_products_along_any_axes_stay_numbers(axes: str) -> None:
     draw = draws(te.dag([a, te.compute(shape, f, "B")]))[2]
     assert (np.abs(draw.reference[0]) > 2**-5).all() and (np.abs(draw.reference[0]) < 2**5).all()
     assert (draw.bounds[0] < 0.1 * np.abs(draw.reference[0])).all()
+
+
+def of_factors(n: int, f: Callable[[te.Expr], te.Expr]) -> ComputeDAG:
+    a, r = te.placeholder((4, n), name="A"), te.reduce_axis(n, "r")
+    return te.dag([a, te.compute((4,), lambda i: te.prod(f(a[i, r]), axis=r), "B")])
+
+
+FACTORS: dict[str, tuple[Callable[[te.Expr], te.Expr], Callable[[np.ndarray], np.ndarray]]] = {
+    "themselves": (lambda x: x, lambda x: x),
+    "squares": (lambda x: x * x, np.square),
+    "whole": (lambda x: te.floor(x), np.floor),
+    "inverses": (lambda x: 1.0 / te.floor(x), lambda x: np.float32(1) / np.floor(x)),
+}
+
+
+@pytest.mark.parametrize("f", FACTORS)
+@pytest.mark.parametrize("n", [24, 200, 1000, 4000, 30000])
+def test_products_by_any_lanes_are_right(n: int, f: str) -> None:
+    """Parts of them may overflow, or vanish, where the whole does neither."""
+    of, numpy_of = FACTORS[f]
+    dag = of_factors(n, of)
+    for seed in range(3):
+        for draw in draws(dag, seed):
+            with np.errstate(all="ignore"):
+                x = numpy_of(draw.inputs[0])
+                for lanes in (1, 2, 8, 64):
+                    padded = np.ones((4, -(-n // lanes) * lanes), "float32")
+                    padded[:, :n] = x
+                    parts = np.multiply.accumulate(padded.reshape(4, -1, lanes), axis=1)[:, -1]
+                    got = np.multiply.accumulate(parts, axis=1)[:, -1]
+                    judge = Checker(dag.outputs, draw.reference, draw.bounds)
+                    assert judge.check([got], 0).reason == "", lanes
+
+
+@pytest.mark.parametrize("n", [24, 1000, 1 << 18])
+def test_one_factor_left_out_of_a_long_product_is_found(n: int) -> None:
+    dag = of_factors(n, lambda x: x)
+    draw = draws(dag)[2]
+    judge = Checker(dag.outputs, draw.reference, draw.bounds)
+    x = draw.inputs[0].astype("float64")
+    for k in np.random.default_rng(0).integers(0, n, 40):
+        short = (x.prod(1) / x[:, k]).astype("float32")
+        assert "4 of 4 elements wrong" in judge.check([short], 0).reason
+
+
+def test_a_sum_may_overflow_on_the_way() -> None:
+    a, r = te.placeholder((3, 4), name="A"), te.reduce_axis(4, "r")
+    b, q = te.placeholder((4, 1), name="B"), te.reduce_axis(4, "q")
+    sums = te.compute((3,), lambda i: te.sum(te.abs(a[i, r]) * a[i, r], axis=r), "S")
+    products = te.compute((3, 1), lambda i, j: te.sum(a[i, q] * b[q, j], axis=q), "P")
+    dag = te.dag([a, b, sums, products])
+    x = np.array([[1.5, -1.5, 1.5, -1.5], [1.5, 1.5, 1.5, 1.5], [0.1, -0.1, 0.1, -0.1]], "float32") * 1e19
+    draw = judged(dag, [x, np.full((4, 1), 1.5e19, "float32")])
+    judge = Checker(dag.outputs, draw.reference, draw.bounds)
+    inf = np.inf
+    for first in (0.0, inf, -inf, np.nan):
+        got = np.array([first, inf, 0], "float32")
+        assert judge.check([got, got[:, None]], 0).reason == ""
+    for wrong in ([0, inf, inf], [0, 0, 0], [0, -inf, 0]):
+        got = np.array(wrong, "float32")
+        assert "S: 1 of 3 elements wrong" in judge.check([got, got[:, None]], 0).reason
