@@ -296,7 +296,7 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     scale = growth(terms, known.steady)
     if op == "*":
         tiny, most = DTYPES[computed(t.dtype)].tiny, DTYPES[computed(t.dtype)].largest
-        some_below = below < 1  # then products of some factors may be denormal, or infinite, where all are not
+        some_below = below < 1  # a part of the product may then be denormal or infinite, where all is not
         anything = np.isnan(total) | (some_below & (above > most)) | (np.isinf(out) & (below < tiny))
         e = total * (1 + (terms if known.steady else scale) * unit) - np.abs(out)
         e += np.where(some_below, terms * unit * tiny * above, 0)
