@@ -1,11 +1,12 @@
 """The dtypes that tensors may have, in one table.
 
-A dtype of storage is widened to the one that it is computed with wherever something is computed, and a cast
-rounds what is stored. So no layer has arithmetic in it, only conversions.
+A dtype of storage is never computed with. Its values are widened to the dtype that its row names, and a cast
+makes what is stored: it rounds floats, and wraps integers. So no layer has arithmetic in it, only conversions.
 """
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One row. ``computed``: the dtype that its values are computed with. ``range``: of integers, all values.
-    ``largest``, ``epsilon`` and ``tiny``, the least normal number: of floating point, those of the dtype."""
+    """One row. ``computed``: the dtype that its values are computed with. ``range``: of integers and bool, all
+    values. ``largest``, ``epsilon`` and ``tiny``, the least normal number: of floating point, those of the
+    dtype. ``module``: the library that has its numpy dtype, where numpy has none."""
 
     name: str
-    kind: str  # "float" or "int"
+    kind: str  # "float", "int" or "bool"
     itemsize: int  # bytes of an element
     computed: str
     range: range
-    largest: float
-    epsilon: float
-    tiny: float
+    largest: float = 0.0
+    epsilon: float = 0.0
+    tiny: float = 0.0
+    module: str = "numpy"
 
     @property
     def is_storage(self) -> bool:
@@ -33,37 +36,47 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """numpy's dtype for it. (Listing dtypes imports no numpy.)"""
+        """numpy's dtype for it. (Listing dtypes imports no numpy.) ml_dtypes tells numpy the names of its
+        dtypes when it is imported: ``np.dtype(name)`` knows them from then on."""
         import numpy as np
 
+        importlib.import_module(self.module)
         return np.dtype(self.name)
 
 
-def _float(name: str, itemsize: int, digits: int, exponent: int, computed: str = "") -> DType:
-    """IEEE 754's binary format of so many digits and a largest exponent (its table 3.5)."""
+def _float(
+    name: str, itemsize: int, digits: int, exponent: int, computed: str = "", module: str = "numpy"
+) -> DType:
+    """A binary format of so many digits and a largest exponent (IEEE 754, table 3.5)."""
     epsilon = 2.0 ** (1 - digits)
     largest = (2.0 - epsilon) * 2.0**exponent
-    return DType(name, "float", itemsize, computed or name, range(0), largest, epsilon, 2.0 ** (1 - exponent))
+    least = 2.0 ** (1 - exponent)
+    return DType(name, "float", itemsize, computed or name, range(0), largest, epsilon, least, module)
 
 
-def _int(name: str, itemsize: int) -> DType:
+def _int(name: str, itemsize: int, computed: str = "") -> DType:
     """Two's complement."""
     half = 1 << 8 * itemsize - 1
-    return DType(name, "int", itemsize, name, range(-half, half), 0.0, 0.0, 0.0)
+    return DType(name, "int", itemsize, computed or name, range(-half, half))
 
 
 DTYPES = {
     row.name: row
     for row in (
         _float("float16", 2, 11, 15, computed="float32"),
+        _float("bfloat16", 2, 8, 127, computed="float32", module="ml_dtypes"),
         _float("float32", 4, 24, 127),
         _float("float64", 8, 53, 1023),
+        _int("int8", 1, computed="int32"),
+        DType("uint8", "int", 1, "int32", range(256)),
         _int("int32", 4),
         _int("int64", 8),
+        DType("bool", "bool", 1, "int32", range(2)),
     )
 }
 FLOATS = tuple(name for name, row in DTYPES.items() if row.kind == "float")
-_FLOATS, _INTEGERS = frozenset(FLOATS), frozenset(DTYPES) - frozenset(FLOATS)
+NUMBERS = tuple(name for name, row in DTYPES.items() if row.kind != "bool")
+_FLOATS, _INTEGERS = frozenset(FLOATS), frozenset(NUMBERS) - frozenset(FLOATS)
 _STORAGE = frozenset(name for name, row in DTYPES.items() if row.is_storage)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from autotune.measure.check import Checker, rms_of
 from autotune.measure.inputs import random_inputs
 from autotune.measure.roofline import warm
+from schedules.dtypes import DTYPES, is_float
 from schedules.errors import AutotuneError
 from schedules.model import Workload
 
@@ -34,7 +35,7 @@ class DisagreementError(AutotuneError):
 def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Inputs as `random_inputs` draws them, and NaN- or zero-filled outputs."""
     made = [workload.dag.tensors[n] for n in workload.dag.outputs]
-    outputs = [np.full(t.shape, np.nan if t.dtype.startswith("float") else 0, t.dtype) for t in made]
+    outputs = [np.full(t.shape, np.nan if is_float(t.dtype) else 0, t.dtype) for t in made]
     return random_inputs(workload.dag, seed), outputs
 
 
@@ -55,13 +56,13 @@ def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: 
 
 def _peer_bound(workload: Workload, ours: np.ndarray) -> np.ndarray:
     """How far another library may be from us: by its size and by that of all elements, and more for long
-    sums. It may compute in another way, and round to float16 at every step; what is wrong is far off."""
-    if ours.dtype.kind != "f":
+    sums. It may compute in another way, and round to a dtype of storage at every step; what is wrong is far off."""
+    if not is_float(ours.dtype.name):
         return np.zeros(ours.shape, np.float32)
     terms = sum(prod(a.extent for a in s.reduce_axes) for s in workload.dag.stages if s.reduce_axes)
     size = np.abs(ours.astype(np.float32))
     rms, _ = rms_of(size)
-    eps = float(np.finfo(ours.dtype).eps)
+    eps = DTYPES[ours.dtype.name].epsilon
     return np.asarray(eps * (32 + 8 * np.sqrt(max(1, terms))) * (rms + size), np.float32)
 
 

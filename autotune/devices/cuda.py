@@ -225,7 +225,8 @@ class CudaDevice:
             _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes))
 
     def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
-        fill = self.driver.cuMemsetD16 if width == 2 else self.driver.cuMemsetD32
+        d = self.driver
+        fill = {1: d.cuMemsetD8, 2: d.cuMemsetD16, 4: d.cuMemsetD32}[width]
         if nbytes:
             with self.current():
                 _ok(fill(memory, word, nbytes // width))

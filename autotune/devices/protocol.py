@@ -68,7 +68,7 @@ class Device(Protocol):
         """Copy from there into a C-contiguous array of the host, once all is done that was begun before."""
 
     def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
-        """Fill with a word of 2 or 4 bytes, before what is begun after it."""
+        """Fill with a word of 1, 2 or 4 bytes, before what is begun after it."""
 
     def load(self, code: GridCode) -> Program:
         """Raises CompileError where the device refuses the code."""

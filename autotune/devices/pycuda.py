@@ -157,7 +157,8 @@ class PycudaDevice:
             self.driver.memcpy_dtoh(array, memory)
 
     def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
-        fill = self.driver.memset_d16 if width == 2 else self.driver.memset_d32
+        d = self.driver
+        fill = {1: d.memset_d8, 2: d.memset_d16, 4: d.memset_d32}[width]
         if nbytes:
             with self.current():
                 fill(memory, word, nbytes // width)

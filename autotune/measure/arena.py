@@ -45,10 +45,14 @@ _HUGE = 14  # MADV_HUGEPAGE
 # halves of 64 bits are alike: devices fill memory by 32 at most.
 POISON = {
     "float16": (np.uint16, 0x7E50),
+    "bfloat16": (np.uint16, 0x7FC5),
     "float32": (np.uint32, 0x7FC5A5A0),
     "float64": (np.uint64, 0x7FFCA5A07FFCA5A0),
+    "int8": (np.uint8, 0x5A),
+    "uint8": (np.uint8, 0x5A),
     "int32": (np.uint32, 0x5AC3A5A0),
     "int64": (np.uint64, 0x5AC3A5A05AC3A5A0),
+    "bool": (np.uint8, 0x5A),
 }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.measure.arena import POISON
 from schedules.distance import distance
+from schedules.dtypes import is_float
 
 PIECE = 1 << 20  # elements
 
@@ -40,7 +41,7 @@ class Checker:
         self._scale: list[tuple[float, bool]] = []  # RMS, all finite
         self._difference: list[np.ndarray] = []
         for ref in self.reference:
-            floats = ref.dtype.kind == "f"
+            floats = is_float(ref.dtype.name)
             self._scale.append(rms_of(ref) if floats else (1.0, True))
             wide = ref.dtype if ref.dtype.itemsize > 2 and floats else np.dtype("float32")
             self._difference.append(np.empty(ref.shape, wide if floats else "float64"))
@@ -58,7 +59,9 @@ class Checker:
     def _one(self, i: int, out: np.ndarray, number: int) -> Verdict:
         ref, bound = self.reference[i], self.bounds[i]
         rms, finite = self._scale[i]
-        if ref.dtype.kind != "f":
+        if ref.dtype == np.bool_:  # a byte that is neither 0 nor 1 is none
+            out, ref = out.view(np.uint8), ref.view(np.uint8)
+        if not is_float(ref.dtype.name):
             if np.array_equal(out, ref):
                 return Verdict("", 0.0)
             difference = distance(out, ref)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autotune.targets import usable_cpus
-from schedules.dtypes import DTYPES, bound_dtype, computed
+from schedules.dtypes import DTYPES, bound_dtype, computed, is_float
 from schedules.errors import WorkloadError
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG
@@ -27,14 +27,19 @@ TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, l
 
 
 def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
-    """Standard-normal floats, or integers from -8 to 7, for every input of a DAG."""
+    """For every input of a DAG: standard-normal floats, integers from -8 to 7, or of a dtype of storage all
+    integers that it has, whose ends show what saturates or takes the wrong sign."""
     rng = np.random.default_rng(seed)
     return [
-        _normal(t.shape, t.dtype, rng)
-        if t.dtype.startswith("float")
-        else rng.integers(-8, 8, t.shape, np.dtype(t.dtype))
+        _normal(t.shape, t.dtype, rng) if is_float(t.dtype) else _integers(t.shape, t.dtype, rng)
         for t in dag.inputs
     ]
+
+
+def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
+    row = DTYPES[dtype]
+    first, end = (row.range[0], row.range[-1] + 1) if row.is_storage else (-8, 8)
+    return rng.integers(first, end, shape, row.numpy)
 
 
 def _normal(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
@@ -148,9 +153,9 @@ def _telling(
     least = 1.0
     chosen: Draw | None = None
     for turned in TURNED:
-        inputs = [turned(x).astype(x.dtype, copy=False) if x.dtype.kind == "f" else x for x in drawn]
+        inputs = [turned(x).astype(x.dtype, copy=False) if _has_nan(x) else x for x in drawn]
         draw = judged(dag, inputs, signs=signs and turned is TURNED[0], steady=steady)
-        share = max((float(np.isnan(x).mean()) for x in draw.reference if x.dtype.kind == "f"), default=0.0)
+        share = max((float(np.isnan(x).mean()) for x in draw.reference if _has_nan(x)), default=0.0)
         if share < least:
             chosen, least = draw, share
         if least <= MOST_NAN:
@@ -173,7 +178,7 @@ def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int, ends: int = 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         size = rng.integers(1, most + 1, shape, np.int8) if most > 1 else np.ones(shape, np.int8)
         out = np.where(rng.random(shape, np.float32) < 0.5, -size, size)
-        return (_with_ends(out, most, ends) if ends else out).astype(dtype)
+        return _as(_with_ends(out, most, ends) if ends else out, dtype)
 
     return [one(t.shape, t.dtype) for t in dag.inputs]
 
@@ -200,8 +205,8 @@ def _factors(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np
     scale = min(1.0, LARGEST_POWER / longest)
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        if not dtype.startswith("float"):
-            return rng.choice(np.array([-3, -1, 3], dtype), shape)
+        if not is_float(dtype):
+            return rng.choice(np.array([-3, -1, 3]), shape).astype(dtype)
         long = [d for d, n in enumerate(shape) if n > 1]
         # logarithms: differences along every axis of numbers whose signs alternate, so that sums are short
         power = rng.uniform(0.25, 1, [n + (n > 1) for n in shape])
@@ -233,9 +238,22 @@ def _sparse(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.
 
 def _steady(x: np.ndarray) -> np.ndarray:
     """One number in all elements, whose sums are rounded."""
-    return np.full_like(x, 0.1 if x.dtype.kind == "f" else 1)
+    return np.full_like(x, 0.1 if _has_nan(x) else 1)
+
+
+def _has_nan(x: np.ndarray) -> bool:
+    return is_float(x.dtype.name)
+
+
+def _as(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Whole numbers in a dtype, in the same order. Where it has none below 0, all are above 0. Of bool, those
+    above 0 are true."""
+    row = DTYPES[dtype]
+    if row.kind == "bool":
+        return x > 0
+    return (x - x.min() + 1 if row.range and row.range[0] == 0 else x).astype(dtype)
 
 
 def _drawn(dtype: str) -> np.dtype[Any]:
-    """What numpy draws floats of ``dtype`` as: there are no generators of float16."""
+    """What numpy draws floats of ``dtype`` as: there are no generators of those of storage."""
     return DTYPES[computed(dtype)].numpy

@@ -100,7 +100,7 @@ class Kernel:
         self._ins = params[: len(params) - len(outputs)]
         self._outs = params[len(self._ins) :]
         # (shape, dtype) of the only output, ready for np.empty.
-        self._single = (shape_of(self._outs[0]), np.dtype(self._outs[0].dtype)) if len(outputs) == 1 else None
+        self._single = (shape_of(self._outs[0]), DTYPES[self._outs[0].dtype].numpy) if len(outputs) == 1 else None
         self._fast = loaded.python_function() or _refuse
         self._source = source
         self.workload = workload
@@ -356,9 +356,10 @@ def _identifier(name: str) -> str:
 
 def _random(rng: np.random.Generator, b: Buffer) -> np.ndarray:
     shape = shape_of(b)
-    if b.dtype.startswith("float"):
-        return rng.standard_normal(shape).astype(b.dtype)
-    return rng.integers(-8, 9, shape).astype(b.dtype)
+    row = DTYPES[b.dtype]
+    if row.kind == "float":
+        return rng.standard_normal(shape).astype(row.numpy)
+    return rng.integers(max(-8, row.range[0]), min(9, row.range[-1] + 1), shape).astype(row.numpy)
 
 
 def _duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -315,7 +316,9 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
                 f"{x!r} is not a whole number but meets a value of dtype {like}; "
                 f'cast first: te.cast(x, "float32")'
             )
-        if is_integer(like) and int(x) not in DTYPES[like].range:
+        if like == "bool" and x in (0, 1):
+            return Const(builtins.bool(x), like)
+        if like in DTYPES and int(x) not in DTYPES[like].range:
             wider = "int64" if int(x) in DTYPES["int64"].range else "float64"
             raise _out_of_range(x, like, f'cast that first: te.cast(x, "{wider}")')
         return Const(int(x), like)
@@ -336,7 +339,9 @@ def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
 def widen(e: Expr) -> Expr:
     """``e`` as something to compute with: what is only stored as the dtype that it is computed with."""
     d = dtype_of(e)
-    return Cast(computed(d), e) if is_storage(d) else e
+    if not is_storage(d):
+        return e
+    return Const(int(e.value), computed(d)) if type(e) is Const and d == "bool" else Cast(computed(d), e)
 
 
 def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
@@ -365,8 +370,6 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     point is left as written, so that a schedule never changes rounding). Code keeps it so: it rounds
     every operation, but for the multiply-add of a reduction's update (`ir.multiply_add`)."""
     ea, eb, d = _pair(a, b)
-    if d == "bool":
-        raise TypeError(f"operator {op!r} needs numbers, got bool; use te.select")
     if d != INDEX and is_float(d):
         if op in ("//", "%"):
             raise TypeError(f"operator {op!r} needs integers, got {d}")
@@ -411,7 +414,10 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """A folded comparison; ``op`` is < <= == or !=. Literals are rounded to their dtype first."""
-    ea, eb, d = _pair(a, b)
+    if op in ("==", "!=") and all(isinstance(x, Expr) and dtype_of(x) == "bool" for x in (a, b)):
+        ea, eb, d = wrap(a), wrap(b), "bool"
+    else:
+        ea, eb, d = _pair(a, b)
     if isinstance(ea, Const) and isinstance(eb, Const):
         return Const(bool(FOLD[op](rounded(ea.value, d), rounded(eb.value, d))), "bool")
     return Compare(op, ea, eb)

@@ -96,7 +96,9 @@ def run(
 
 def new_array(b: Buffer) -> np.ndarray:
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
-    return np.full(shape, np.nan if E.is_float(b.dtype) else -(2**30), dtype=b.dtype)
+    row = DTYPES[b.dtype]
+    poison = np.nan if E.is_float(b.dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
+    return np.full(shape, poison, row.numpy)
 
 
 FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {

@@ -26,6 +26,11 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
 
+    def __post_init__(self) -> None:
+        """numpy knows the name of the dtype from now on (`DType.numpy`)."""
+        if self.dtype in DTYPES and DTYPES[self.dtype].module != "numpy":
+            DTYPES[self.dtype].numpy  # noqa: B018
+
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
@@ -75,18 +80,23 @@ class Reducer:
 
 def _computed_storage(e: Expr) -> Expr | None:
     """A part of ``e`` that is arithmetic on a dtype of storage, or converts it from or to another dtype than
-    what it is computed with."""
+    what it is computed with. Whether conditions are equal may be asked; one is made by a comparison."""
     for x in E.walk(e):
         if isinstance(x, (Binary, Compare, Call, Fma)):
-            wrong = any(is_storage(E.dtype_of(y)) for y in E.children(x))
+            dtypes = {E.dtype_of(y) for y in E.children(x)}
+            wrong = any(map(is_storage, dtypes)) and not (dtypes == {"bool"} and _is_equality(x))
         elif isinstance(x, Cast):
             both = (x.dtype, E.dtype_of(x.a))
-            wrong = any(is_storage(d) and computed(d) not in both for d in both)
+            wrong = x.dtype == "bool" or any(is_storage(d) and computed(d) not in both for d in both)
         else:
             continue
         if wrong:
             return x
     return None
+
+
+def _is_equality(e: Expr) -> bool:
+    return isinstance(e, Compare) and e.op in ("==", "!=")
 
 
 def operand(name: str, dtype: str) -> Load:
@@ -122,8 +132,8 @@ class ComputeDAG:
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique, every
     load reads an input or an earlier stage with the right rank and dtype and is proved to stay inside it
-    (see `schedules.te.inside`), axes have extent >= 1, and nothing is computed in float16: it is only loaded,
-    chosen, and converted from and to float32.
+    (see `schedules.te.inside`), axes have extent >= 1, and nothing is computed in a dtype of storage: it is
+    only loaded, chosen, and converted from and to the dtype that it is computed with.
     """
 
     inputs: tuple[Tensor, ...]

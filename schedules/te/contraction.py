@@ -78,7 +78,7 @@ def contract(
 
 
 def _factors(e: Expr) -> list[Load] | None:
-    """The loads whose product ``e`` is, widened from float16 or not; None when it is anything else."""
+    """The loads whose product ``e`` is, widened from what is stored or not; None when it is anything else."""
     if isinstance(e, Load):
         return [e]
     if isinstance(e, Cast) and isinstance(e.a, Load) and is_storage(e.a.dtype):

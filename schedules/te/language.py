@@ -68,8 +68,10 @@ MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte cou
 
 
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of ``shape`` (elements, row-major) and ``dtype`` (float16, float32, float64, int32,
-    int64). float16 is for storage: it is computed with as float32, and `cast` makes it of what is stored."""
+    """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float32, float64, int8,
+    uint8, int32, int64 or bool. Some are for storage: float16 and bfloat16 are computed with as float32, int8,
+    uint8 and bool as int32. `cast` makes them of what is stored. Example:
+    ``te.placeholder((8, 8), "int8", "a")``."""
     what = f"placeholder {name}" if name else "placeholder"
     return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
 
@@ -126,7 +128,6 @@ def compute(
             raise WorkloadError(
                 f"stage {label}: the value {E.show(v)} has dtype {E.dtype_of(v)}; convert it, "
                 'e.g. te.cast(value, "int32")'
-                + (" or te.select(value, 1, 0)" if E.dtype_of(v) == "bool" else "")
             )
     extents = {a.var: a.extent for a in (*op.axes, *op.reduce_axes)}
     check_loads(label, values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
@@ -234,7 +235,7 @@ def reducer(
                 raise WorkloadError(
                     f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; use te.cast"
                 )
-        exprs = tuple(E.widen(v) for v in exprs)  # float16 accumulates in float32
+        exprs = tuple(E.widen(v) for v in exprs)  # of storage none is added up
         dtypes = tuple(E.dtype_of(v) for v in exprs)
         neutral = _tuple(
             identity(*dtypes) if callable(identity) else identity, len(exprs), f"identity of {name}"

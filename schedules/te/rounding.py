@@ -13,7 +13,7 @@ roundoff of the dtype.
   overflow or vanish in some order, and the whole need not, anything is right.
 - An extreme lies between those of its elements' lower and upper ends. Where something looks for its place,
   that of an element near it is right (`places`).
-- A step (floor, a cast to an integer or to float16, a comparison) is taken at both ends of what its operand
+- A step (floor, a cast to an integer or to a dtype of storage, a comparison) is taken at both ends of what its operand
   may be. Where these differ, both results are inside the bound.
 
 A kernel whose result is outside the bound leaves something out, counts it twice, or sums in an order that is
@@ -112,10 +112,10 @@ def evaluate_with_bounds(
 def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
     """A tensor in its dtype, and the bound of each element, what storing may change included."""
     value = v.astype(dtype)
-    if value.dtype.kind != "f":
+    if not E.is_float(dtype):
         return value, np.zeros(v.shape, np.float32) if e is None else kept(e * (1 + 1e-6), dtype)
     bound = np.empty(v.shape, bound_dtype(dtype))
-    most = float(np.finfo(dtype).max)
+    most = DTYPES[dtype].largest
     flat, stored, into = v.reshape(-1), value.reshape(-1), bound.reshape(-1)
     errors = None if e is None else e.reshape(-1)
     for at in range(0, flat.size, POINTS):

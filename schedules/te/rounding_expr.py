@@ -44,7 +44,7 @@ def wide(x: Array) -> Array:
 
 
 def unit_roundoff(dtype: str) -> float:
-    """Half the distance between 1 and the next number; float16 is computed in float32."""
+    """Half the distance between 1 and the next number; what is stored is computed with as another dtype."""
     return DTYPES[computed(dtype)].epsilon / 2
 
 
@@ -84,7 +84,8 @@ def wrapped(v: Any, e: Any) -> Any:
     v = np.asarray(v)
     if v.dtype.kind not in "iu":
         return e
-    return np.where((e > 0) & (np.abs(v.astype(np.float64)) + e >= float(np.iinfo(v.dtype).max)), np.inf, e)
+    ends, at = np.iinfo(v.dtype), v.astype(np.float64)
+    return np.where((e > 0) & ((at + e >= float(ends.max)) | (at - e <= float(ends.min))), np.inf, e)
 
 
 def kept(e: Any, dtype: str) -> Array:
@@ -118,6 +119,11 @@ def _infinite(*errors: Any) -> Any:
     for e in errors:
         found = found | (False if e is None else np.isinf(e))
     return found
+
+
+def _flips(near: Any) -> Any:
+    """Where a condition may flip."""
+    return False if near is None else near
 
 
 def _sum_of(a: Any, b: Any) -> Any:
@@ -165,6 +171,8 @@ class ErrorScope:
                 return self._select(c, a, b, mask)
             case Load(buffer=name):
                 known = self.errors.load(e, mask) if name in self.known.errors else None
+                if known is not None and e.dtype == "bool":
+                    known = known > 0
                 return self.scope.load(e, mask), known
             case Var():
                 return self.scope.value(e), None
@@ -225,7 +233,8 @@ class ErrorScope:
         (x, ex), (y, ey) = self.value(a, mask & (cond | open_)), self.value(b, mask & (~cond | open_))
         v: Any = np.where(cond, x, y)
         if v.dtype == bool:
-            raise WorkloadError(f"stage {self.stage}: a select of conditions cannot be evaluated")
+            flips = np.where(cond, _flips(ex), _flips(ey)) | (open_ & ((x != y) | _flips(ex) | _flips(ey)))
+            return v, flips if flips.any() else None
         e = None if ex is None and ey is None else np.where(cond, _some(ex), _some(ey))
         if near is None:
             return v, e

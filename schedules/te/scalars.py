@@ -43,7 +43,7 @@ def const(value: int | float, dtype: str) -> Const:
         if value in (inf, -inf):
             remedy = f'its end is te.{"max" if value > 0 else "min"}_value("{dtype}")'
         raise WorkloadError(f"{value!r} is not a value of {dtype}; {remedy}")
-    return Const(int(value), dtype)
+    return Const(bool(value) if dtype == "bool" else int(value), dtype)
 
 
 def max_value(dtype: str) -> Const:
@@ -73,16 +73,18 @@ def limit(dtype: str, sign: int) -> Const:
 
 
 def cast(value: ExprLike, dtype: str) -> Expr:
-    """``value`` as ``dtype``; float to int truncates towards zero. From and to float16 it goes by way of
-    float32."""
+    """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
+    of storage is made by way of the one that it is computed with: float16 and bfloat16 round a float32, int8
+    and uint8 keep the low bits of an int32. bool is whether ``value`` is not 0; a condition is 0 or 1.
+    Example: ``te.cast(x[i] * scale, "int8")``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
-    if isinstance(e, Const) and e.dtype in (INDEX, "bool"):
-        return const(e.value, dtype)
-    if E.dtype_of(e) == "bool":
-        raise WorkloadError("te.cast of a condition; write te.select(cond, 1.0, 0.0)")
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
     if old == new:
         return e
+    if new == "bool":
+        return E.compare("!=", e, 0)
+    if isinstance(e, Const) and e.dtype in (INDEX, "bool"):
+        return const(e.value, dtype)
     if is_storage(old) and new != computed(old):
         e = E.widen(e)
     if is_storage(new) and E.dtype_of(e) != computed(new):
@@ -195,6 +197,7 @@ def floor(x: ExprLike) -> Expr:
 
 def abs(x: ExprLike) -> Expr:
     """|x|, of integers too."""
-    if isinstance(x, Expr) and E.dtype_of(x) in ("int32", "int64", INDEX):
+    if isinstance(x, Expr) and not E.is_float(E.dtype_of(x)):
+        x = E.widen(x)
         return E.select(x < 0, -x, x)
     return _call("abs", x)

@@ -14,7 +14,7 @@ from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.store import Stores
 from autotune.codegen.llvm.stream import FENCE, STREAM_ALIGN, forks
-from autotune.codegen.llvm.types import LLVM_TYPE, Value
+from autotune.codegen.llvm.types import LLVM_TYPE, Value, in_memory
 from autotune.errors import CompileError
 from schedules import expr as E
 from schedules.dtypes import DTYPES
@@ -161,7 +161,7 @@ class _Function:
         shared = self.shared
         self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
         for b in self.shared.func.params:
-            self.x.places[b.name] = Place(f"%arg.{b.name}", 0, b.dtype, _strides(_shape(b)))
+            self.x.places[b.name] = Place(f"%arg.{b.name}", 0, in_memory(b.dtype), _strides(_shape(b)))
         for v in self.captured:
             self.x.env[v] = (f"%in_{v}", 0)
         for b in self.shared.func.params:
@@ -170,7 +170,7 @@ class _Function:
         self.roots: dict[str, tuple[Buffer, int]] = dict(inherited or {})
         for name, (b, at) in self.roots.items():
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
-            self.x.places[name] = Place(ptr, 0, b.dtype, _strides(_shape(b)))
+            self.x.places[name] = Place(ptr, 0, in_memory(b.dtype), _strides(_shape(b)))
         self.forks = forks(s, self.shared.func.streamed)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
@@ -349,7 +349,7 @@ class _Function:
         if size <= STACK_BYTES and self.stack_bytes + size <= MOST_STACK_BYTES and not shared_by_threads:
             self.stack_bytes += size
             ptr = self.s.fresh("local")
-            self.allocas.append(f"  {ptr} = alloca [{count} x {LLVM_TYPE[b.dtype]}], align {ALIGN}")
+            self.allocas.append(f"  {ptr} = alloca [{count} x {LLVM_TYPE[in_memory(b.dtype)]}], align {ALIGN}")
         else:
             at = self.offset
             self.offset += size
@@ -362,7 +362,7 @@ class _Function:
                 ptr = f"getelementptr i8, ptr %scratch, i64 {at}"
             ptr = self.s.emit(ptr, at=0, hint="a") if self.s.depth else self.s.emit(ptr, hint="a")
         old = self.x.places.get(b.name)
-        self.x.places[b.name] = Place(ptr, 0, b.dtype, _strides(shape), count)
+        self.x.places[b.name] = Place(ptr, 0, in_memory(b.dtype), _strides(shape), count)
         self.x.forget(b.name)
         self.stmt(s.body)
         if old is not None:

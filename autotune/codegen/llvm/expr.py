@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from autotune.codegen.llvm import transpose, vector_math
 from autotune.codegen.llvm.address import Addresses, Flat
 from autotune.codegen.llvm.scope import Scope, Scopes
-from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle, vector
+from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
@@ -29,6 +29,16 @@ from schedules.expr import (
 from schedules.model import LINE
 
 FAR = 1 << 62  # beyond any index
+
+
+def _all(number: int, lanes: int) -> str:
+    """A number of 32 bits in all lanes."""
+    return str(number) if lanes == 1 else f"splat (i32 {number})"
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of an integer."""
+    return 8 if dtype == INDEX else DTYPES[dtype].itemsize
 
 
 class CodegenError(Exception):
@@ -104,7 +114,7 @@ class Expressions(Addresses):
             case Fma(a=a, b=b, c=c):
                 return self.multiply_add(a, b, c)
             case Cast(dtype=d, a=a):
-                return self._cast(self.value(a), d)
+                return self.cast(self.value(a), d)
         raise CodegenError(f"cannot emit {E.show(e)}")
 
     def _divide_unsigned(self, op: str, x: Value, y: Value) -> Value:
@@ -256,8 +266,10 @@ class Expressions(Addresses):
         self.s.top.label = m.label or self.s.top.label
         return Value(m.result, x.dtype, x.lanes)
 
-    def _cast(self, x: Value, to: str) -> Value:
+    def cast(self, x: Value, to: str) -> Value:
         a, b = x.type, vector(LLVM_TYPE[to], x.lanes)
+        if "bfloat16" in (x.dtype, to):
+            return self._widened(x) if to != "bfloat16" else self._rounded(x)
         if LLVM_TYPE[x.dtype] == LLVM_TYPE[to]:
             return Value(x.ref, to, x.lanes)
 
@@ -274,14 +286,40 @@ class Expressions(Addresses):
             return out(f"call {b} {name}({x})")
         if is_float(to):
             return out(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {b}")
-        if x.dtype == "bool":
-            return out(f"zext {x} to {b}")
-        wide = {"i32": 32, "i64": 64}
-        return out(f"{'sext' if wide[LLVM_TYPE[x.dtype]] < wide[LLVM_TYPE[to]] else 'trunc'} {x} to {b}")
+        wider = x.dtype == "bool" or _itemsize(x.dtype) < _itemsize(to)
+        unsigned = x.dtype == "bool" or (x.dtype in DTYPES and DTYPES[x.dtype].range[0] == 0)
+        return out(f"{('zext' if unsigned else 'sext') if wider else 'trunc'} {x} to {b}")
+
+    def _widened(self, x: Value) -> Value:
+        """A bfloat16 as float32: it is the upper half of it."""
+        n, i32 = x.lanes, vector("i32", x.lanes)
+        wide = self.s.emit(f"zext {x} to {i32}")
+        bits = self.s.emit(f"shl {i32} {wide}, {_all(16, n)}")
+        return Value(self.s.emit(f"bitcast {i32} {bits} to {vector('float', n)}"), "float32", n)
+
+    def _rounded(self, x: Value) -> Value:
+        """A float32 to bfloat16, ties to even. NaN stays NaN, with its quiet bit."""
+        n, i32 = x.lanes, vector("i32", x.lanes)
+
+        def out(code: str) -> str:
+            return self.s.emit(code)
+
+        bits = out(f"bitcast {x} to {i32}")
+        upper = out(f"lshr {i32} {bits}, {_all(16, n)}")
+        odd = out(f"and {i32} {upper}, {_all(1, n)}")
+        more = out(f"add {i32} {odd}, {_all(0x7FFF, n)}")
+        near = out(f"lshr {i32} {out(f'add {i32} {bits}, {more}')}, {_all(16, n)}")
+        quiet = out(f"or {i32} {upper}, {_all(0x40, n)}")
+        nan = out(f"fcmp uno {x}, {x.ref}")
+        kept = out(f"select {vector('i1', n)} {nan}, {i32} {quiet}, {i32} {near}")
+        return Value(out(f"trunc {i32} {kept} to {vector('i16', n)}"), "bfloat16", n)
 
     # -- memory --------------------------------------------------------------------------------
 
     def load(self, buffer: str, ix: tuple[Expr, ...], dtype: str) -> Value:
+        if dtype in IN_MEMORY:  # conditions
+            x = self.load(buffer, ix, IN_MEMORY[dtype])
+            return self._compare("!=", *self.same_lanes(x, Value("0", x.dtype)))
         flat = self.flat(buffer, ix)
         step = self.stride(flat)
         t, n = LLVM_TYPE[dtype], self.lanes
@@ -445,7 +483,7 @@ class Expressions(Addresses):
         with a mask suppresses faults, but takes hundreds of cycles where there is one.)"""
         if self.lane_var is None or self.mask is not None or not isinstance(e.b, Const):
             return None
-        if not isinstance(e.a, Load) or self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
+        if not isinstance(e.a, Load) or e.a.dtype in IN_MEMORY or self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
             return None
         t, other = vector(LLVM_TYPE[e.a.dtype], self.lanes), self.value(e.b)
         name = f"@constant.{self.lanes}.{other.type}.{other.ref}"

@@ -10,7 +10,7 @@ from autotune.codegen.llvm.address import Flat
 from autotune.codegen.llvm.expr import Expressions
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.stream import STREAM_ALIGN
-from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, mangle
+from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load, is_float
@@ -95,9 +95,10 @@ class Stores(Expressions):
             self.s.do(f"store {LLVM_TYPE[dtype]} {one}, ptr {ptr}, align {align}")
 
     def stored(self, s: Store) -> Value:
-        """The value of a store."""
+        """The value of a store, as it lies in memory."""
         found = multiply_add(s)
-        return self.value(s.value) if found is None else self.multiply_add(*found)
+        v = self.value(s.value) if found is None else self.multiply_add(*found)
+        return self.cast(v, IN_MEMORY[v.dtype]) if v.dtype in IN_MEMORY else v
 
     def prefetch(self, s: Prefetch) -> None:
         """A request for each line of dense lanes, for each lane where these are lines apart, or for the one
@@ -183,5 +184,4 @@ def _identity(op: str, dtype: str) -> float | int:
         return (0 if op == "+" else 1) if not is_float(dtype) else (-0.0 if op == "+" else 1.0)
     if is_float(dtype):
         return float("inf") if op == "min" else float("-inf")
-    half = 1 << (31 if dtype == "int32" else 63)
-    return half - 1 if op == "min" else -half
+    return DTYPES[dtype].range[-1 if op == "min" else 0]

@@ -8,19 +8,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.expr import is_float
+from schedules.dtypes import DTYPES, is_float, is_storage
 
-# How LLVM spells dtypes: as types, and in the names of intrinsics.
+# How LLVM spells dtypes: as types, and in the names of intrinsics. bfloat16 is its bits: conversions of
+# LLVM's own are calls to a library where the processor has none.
 LLVM_TYPE = {
     "float16": "half",
+    "bfloat16": "i16",
     "float32": "float",
     "float64": "double",
+    "int8": "i8",
+    "uint8": "i8",
     "int32": "i32",
     "int64": "i64",
     "index": "i64",
     "bool": "i1",
 }
+IN_MEMORY = {"bool": "uint8"}  # as what a dtype lies in memory, where that is another
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
+
+
+def in_memory(dtype: str) -> str:
+    """The dtype whose bytes tensors of ``dtype`` have."""
+    return IN_MEMORY.get(dtype, dtype)
 
 
 class Value(NamedTuple):
@@ -54,9 +64,10 @@ def literal(value: int | float | bool, dtype: str) -> str:
     """A scalar constant; floating point as the hexadecimal of its double, which is exact."""
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype == "float16":
+    if is_storage(dtype) and is_float(dtype):
         with np.errstate(over="ignore"):
-            return f"0xH{int(np.float16(value).view(np.uint16)):04X}"
+            bits = int(np.array(value, DTYPES[dtype].numpy).view(np.uint16))
+        return f"0xH{bits:04X}" if LLVM_TYPE[dtype] == "half" else str(bits)
     if is_float(dtype):
         v = float(np.float32(value)) if dtype == "float32" else float(value)
         return f"0x{struct.unpack('>Q', struct.pack('>d', v))[0]:016X}"

@@ -20,17 +20,30 @@ PRELUDE = """\
 #define AT_INLINE static __device__ __forceinline__
 typedef long long at_long;
 typedef unsigned long long at_ulong;
+typedef unsigned short at_half, at_bfloat;  // their bits; NVRTC has no cuda_fp16.h of its own
+typedef signed char at_char;
+typedef unsigned char at_uchar, at_bool;
+#define AT_VECTORS(T, size) \\
+  struct __align__(2 * size) T##2 { T s0, s1; }; \\
+  struct __align__(4 * size) T##4 { T s0, s1, s2, s3; }; \\
+  struct __align__(8 * size) T##8 { T s0, s1, s2, s3, s4, s5, s6, s7; }
+#define AT_BYTES(T) \\
+  AT_VECTORS(T, 1); \\
+  struct __align__(16) T##16 { T s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, sa, sb, sc, sd, se, sf; }
+AT_VECTORS(at_half, 2);
+AT_VECTORS(at_bfloat, 2);
+AT_BYTES(at_char);
+AT_BYTES(at_uchar);
+AT_BYTES(at_bool);
 #ifndef AT_EMULATED
-typedef unsigned short at_half;  // its bits; NVRTC has no cuda_fp16.h of its own
-struct __align__(4) at_half2 { at_half s0, s1; };
-struct __align__(8) at_half4 { at_half s0, s1, s2, s3; };
-struct __align__(16) at_half8 { at_half s0, s1, s2, s3, s4, s5, s6, s7; };
-AT_INLINE float at_widen(at_half h) {
+#define AT_AS_FLOAT(bits) __uint_as_float(bits)
+#define AT_AS_UINT(f) __float_as_uint(f)
+AT_INLINE float at_widen_float16(at_half h) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
   return f;
 }
-AT_INLINE at_half at_round(float f) {
+AT_INLINE at_half at_round_float16(float f) {
   at_half h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
@@ -63,11 +76,14 @@ CUDA = Dialect(
     prelude=PRELUDE,
     types={
         "float16": "at_half",
+        "bfloat16": "at_bfloat",
         "float32": "float",
         "float64": "double",
+        "int8": "at_char",
+        "uint8": "at_uchar",
         "int32": "int",
         "int64": "long long",
-        "bool": "int",
+        "bool": "at_bool",
     },
     head=_head,
     parameter=_parameter,

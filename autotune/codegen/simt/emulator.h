@@ -22,19 +22,27 @@
 #define AT_LOAD(type, n, p) at_load<type##n>(p)
 #define AT_STORE(type, n, p, v) at_store(p, v)
 
+static float AT_AS_FLOAT(unsigned bits) {
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+static unsigned AT_AS_UINT(float f) {
+  unsigned bits;
+  memcpy(&bits, &f, sizeof f);
+  return bits;
+}
+#define __align__(bytes)
+
 // float16 as its bits: to and from float, which holds each of them exactly
-typedef uint16_t at_half;
-struct at_half2 { at_half s0, s1; };
-struct at_half4 { at_half s0, s1, s2, s3; };
-struct at_half8 { at_half s0, s1, s2, s3, s4, s5, s6, s7; };
-static float at_widen(at_half h) {
+static float at_widen_float16(uint16_t h) {
   int exponent = h >> 10 & 31, mantissa = h & 1023;
   float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
                : exponent     ? ldexpf(mantissa + 1024, exponent - 25)
                               : ldexpf(mantissa, -24);
   return h >> 15 ? -size : size;
 }
-static at_half at_round(float f) {
+static uint16_t at_round_float16(float f) {
   int sign = signbit(f) ? 1 << 15 : 0, exponent;
   float size = fabsf(f);
   if (isnan(f)) return sign | 0x7e00;

@@ -54,6 +54,11 @@ FUNCTIONS = """\
   AT_INLINE T at_ceildiv_##dtype(T a, T b) { \\
     return at_add_##dtype(at_floordiv_##dtype(a, b), at_mod_##dtype(a, b) != 0); \\
   }
+AT_INLINE float at_widen_bfloat16(at_bfloat h) { return AT_AS_FLOAT((unsigned)h << 16); }
+AT_INLINE at_bfloat at_round_bfloat16(float f) { \
+  const unsigned bits = AT_AS_UINT(f), upper = bits >> 16; \
+  return (at_bfloat)(f != f ? upper | 0x40u : (bits + 0x7fffu + (upper & 1u)) >> 16); \
+}
 AT_FLOAT(float, float32)
 AT_INTEGER(int, unsigned, int32)
 AT_INTEGER(at_long, at_ulong, int64)
@@ -149,8 +154,10 @@ class Expressions:
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"
-            case Cast(dtype=d, a=a) if is_storage(d) or is_storage(E.dtype_of(a)):
-                return f"{'at_round' if is_storage(d) else 'at_widen'}({self.expr(a)})"
+            case Cast(dtype=d, a=a) if _is_stored_float(d):
+                return f"at_round_{d}({self.expr(a)})"
+            case Cast(a=a) if _is_stored_float(E.dtype_of(a)):
+                return f"at_widen_{E.dtype_of(a)}({self.expr(a)})"
             case Cast(dtype=d, a=a) if is_integer(d) and E.is_float(E.dtype_of(a)):
                 return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
             case Cast(dtype=d, a=a):
@@ -186,9 +193,9 @@ class Expressions:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text
         with np.errstate(over="ignore"):
-            rounded = DTYPES[dtype].numpy.type(v)
+            rounded = np.array(v, DTYPES[dtype].numpy)[()]
         if is_storage(dtype):
-            return f"{int(rounded.view(np.uint16)):#06x}"
+            return f"{int(np.array(rounded).view(np.uint16)):#06x}"
         size = abs(rounded)
         if np.isnan(size):
             text = "NAN"
@@ -203,7 +210,11 @@ class Expressions:
 
 def member(dtype: str, lane: int) -> str:
     """The name of a lane in a vector."""
-    return f"s{lane}" if DTYPES[dtype].itemsize == 2 else "xyzw"[lane]
+    return f"s{lane:x}" if DTYPES[dtype].itemsize <= 2 else "xyzw"[lane]
+
+
+def _is_stored_float(dtype: str) -> bool:
+    return is_storage(dtype) and E.is_float(dtype)
 
 
 def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:

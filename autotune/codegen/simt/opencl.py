@@ -18,18 +18,20 @@ PRELUDE = """\
 #define AT_LOCAL_x ((int)get_local_id(0))
 #define AT_LOCAL_y ((int)get_local_id(1))
 #define AT_LOCAL_z ((int)get_local_id(2))
-typedef ushort at_half;  // its bits: without cl_khr_fp16 there are pointers to half, and conversions
-typedef ushort2 at_half2;
-typedef ushort4 at_half4;
-typedef ushort8 at_half8;
+typedef ushort at_half, at_bfloat;  // their bits: without cl_khr_fp16 there are pointers to half, and conversions
+typedef ushort2 at_half2, at_bfloat2;
+typedef ushort4 at_half4, at_bfloat4;
+typedef ushort8 at_half8, at_bfloat8;
+#define AT_AS_FLOAT(bits) as_float(bits)
+#define AT_AS_UINT(f) as_uint(f)
 #ifdef POCL_DEVICE_ADDRESS_BITS  // PoCL's: 3.0 gives all work-items one's address of a variable
-static inline float at_widen(at_half h) {
+static inline float at_widen_float16(at_half h) {
   const uint bits = h & 0x7fffu, sign = (h & 0x8000u) << 16;
   const float small = (float)bits * 0x1p-24f;  // subnormal, and zero
   const uint large = (bits << 13) + (bits < 0x7c00u ? 112u << 23 : 224u << 23);
   return as_float(sign | (bits < 0x0400u ? as_uint(small) : large));
 }
-static inline at_half at_round(float f) {
+static inline at_half at_round_float16(float f) {
   const uint bits = as_uint(f) & 0x7fffffffu, sign = (as_uint(f) & 0x80000000u) >> 16;
   const uint small = (uint)rint(fmin(as_float(bits), 1.0f) * 0x1p24f);  // in units of the least half
   const uint large = (bits + 0xfffu + (bits >> 13 & 1u) - (112u << 23)) >> 13;  // to even
@@ -37,8 +39,8 @@ static inline at_half at_round(float f) {
   return (at_half)(sign | (bits < 0x38800000u ? small : bits < 0x477ff000u ? large : most));
 }
 #else
-static inline float at_widen(at_half h) { return vload_half(0, (const half *)&h); }
-static inline at_half at_round(float f) {
+static inline float at_widen_float16(at_half h) { return vload_half(0, (const half *)&h); }
+static inline at_half at_round_float16(float f) {
   at_half h;
   vstore_half_rte(f, 0, (half *)&h);
   return h;
@@ -75,11 +77,14 @@ OPENCL = Dialect(
     prelude=PRELUDE,
     types={
         "float16": "at_half",
+        "bfloat16": "at_bfloat",
         "float32": "float",
         "float64": "double",
+        "int8": "char",
+        "uint8": "uchar",
         "int32": "int",
         "int64": "long",
-        "bool": "int",
+        "bool": "uchar",
     },
     head=_head,
     parameter=_parameter,

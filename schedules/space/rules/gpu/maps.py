@@ -6,7 +6,7 @@ from schedules.dtypes import DTYPES
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 THREADS = (64, 128, 256, 512, 1024)
-LANES = (1, 2, 4, 8)  # the last of float16 alone: 16 bytes
+LANES = (1, 2, 4, 8, 16)  # up to 16 bytes of what takes less than 4 each
 EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
 BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
 
@@ -42,4 +42,4 @@ def schedule_map(d: SketchBuilder, name: str) -> None:
 
 def lanes_of(n: int, dtype: str) -> list[int]:
     """Vectors that cut an axis of ``n`` into whole ones."""
-    return [k for k in LANES if n % k == 0 and k <= (8 if DTYPES[dtype].itemsize == 2 else 4)]
+    return [k for k in LANES if n % k == 0 and k <= max(4, 16 // DTYPES[dtype].itemsize)]
