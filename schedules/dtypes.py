@@ -1,7 +1,7 @@
 """The dtypes that tensors may have, in one table.
 
-A dtype of storage is never computed with. Its values are widened to the dtype that its row names, and a cast
-makes what is stored: it rounds floats, and wraps integers. So no layer has arithmetic in it, only conversions.
+A dtype of storage is never computed with. Its values are widened to the dtype that its row names. A cast
+makes what is stored: it rounds floats, and wraps integers. So no layer has arithmetic in it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One row. ``computed``: the dtype that its values are computed with. ``range``: of integers and bool, all
-    values. ``largest``, ``epsilon`` and ``tiny``, the least normal number: of floating point, those of the
-    dtype. ``module``: the library that has its numpy dtype, where numpy has none."""
+    """One row. ``computed``: the dtype that its values are computed with. ``range``: all values, of integers
+    and bool. ``largest``, ``epsilon`` and ``tiny``, the least normal number: of floating point. ``module``:
+    the library that has its numpy dtype, where numpy has none."""
 
     name: str
     kind: str  # "float", "int" or "bool"
@@ -75,6 +75,7 @@ DTYPES = {
     )
 }
 FLOATS = tuple(name for name, row in DTYPES.items() if row.kind == "float")
+COMPUTED = tuple(name for name, row in DTYPES.items() if row.kind == "float" or not row.is_storage)
 NUMBERS = tuple(name for name, row in DTYPES.items() if row.kind != "bool")
 _FLOATS, _INTEGERS = frozenset(FLOATS), frozenset(NUMBERS) - frozenset(FLOATS)
 _STORAGE = frozenset(name for name, row in DTYPES.items() if row.is_storage)

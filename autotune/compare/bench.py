@@ -56,7 +56,7 @@ def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: 
 
 def _peer_bound(workload: Workload, ours: np.ndarray) -> np.ndarray:
     """How far another library may be from us: by its size and by that of all elements, and more for long
-    sums. It may compute in another way, and round to a dtype of storage at every step; what is wrong is far off."""
+    sums. It may compute in another way, and round what it stores at every step; what is wrong is far off."""
     if not is_float(ours.dtype.name):
         return np.zeros(ours.shape, np.float32)
     terms = sum(prod(a.extent for a in s.reduce_axes) for s in workload.dag.stages if s.reduce_axes)

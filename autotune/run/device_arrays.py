@@ -61,7 +61,7 @@ def read(x: Any, name: str, stream: int | None) -> DeviceArray | None:
     if interface is not None:
         return _of_interface(x, interface, name)
     if hasattr(type(x), "__dlpack__"):
-        return _of_dlpack(x, name, stream)
+        return of_dlpack(x, name, stream)
     return None
 
 
@@ -201,7 +201,8 @@ _READ_ONLY = 1
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
-def _of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray | None:
+def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
+    """An array that offers DLPack, on any device. Raises ArgumentError."""
     try:
         kind, index = map(int, x.__dlpack_device__())
     except Exception as err:  # producers raise what they like

@@ -11,13 +11,14 @@ import ctypes
 import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
-from autotune.run import aligned
+from autotune.run import aligned, device_arrays
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable
 from schedules.expr import wrap
@@ -100,7 +101,8 @@ class Kernel:
         self._ins = params[: len(params) - len(outputs)]
         self._outs = params[len(self._ins) :]
         # (shape, dtype) of the only output, ready for np.empty.
-        self._single = (shape_of(self._outs[0]), DTYPES[self._outs[0].dtype].numpy) if len(outputs) == 1 else None
+        one = self._outs[0]
+        self._single = (shape_of(one), DTYPES[one.dtype].numpy) if len(outputs) == 1 else None
         self._fast = loaded.python_function() or _refuse
         self._source = source
         self.workload = workload
@@ -314,9 +316,25 @@ def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
     try:
         a = np.from_dlpack(producer)
     except Exception as err:  # producers raise what they like
-        raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
+        told = _of_another_library(x, name)
+        if told is None:
+            raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
+        return told
     # Before DLPack 1.0 there was no read-only flag, and numpy takes such memory to be read-only.
     return a, producer.versioned and not a.flags.writeable
+
+
+def _of_another_library(x: Any, name: str) -> tuple[np.ndarray, bool] | None:
+    """An array of a dtype that numpy has from another library (bfloat16), which its DLPack does not know. The
+    view does not keep ``x``: it is for the time of a call."""
+    told = device_arrays.of_dlpack(x, name, None)
+    row = DTYPES.get(told.dtype)
+    if row is None or row.module == "numpy":
+        return None
+    if not told.contiguous:
+        raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
+    memory = (ctypes.c_char * (prod(told.shape) * row.itemsize)).from_address(told.address or 1)
+    return np.frombuffer(memory, np.uint8).view(row.numpy).reshape(told.shape), told.readonly
 
 
 class _Producer:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
-from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage, rounded
+from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
 
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]

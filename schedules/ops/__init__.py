@@ -88,7 +88,7 @@ def workload(
         raise WorkloadError(f"{name}: dtype {dtype} is not supported; choose one of {', '.join(op.dtypes)}")
     layout = _layout(op, layout)
     p = op.resolve(params)
-    dag = te.dag(op.build(p, dtype, layout))
+    dag = te.dag(op.build(p, op.types(dtype), layout))
     for t in dag.tensors.values():
         if math.prod(t.shape) > MAX_ELEMENTS:
             raise WorkloadError(
@@ -127,7 +127,7 @@ def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     op = get(workload.op)
     p: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
     layout = p.pop("layout", None)
-    return op.reference(p, workload.dag.inputs[0].dtype, layout, inputs)
+    return op.reference(p, op.types(workload.dag.inputs[0].dtype), layout, inputs)
 
 
 def describe() -> list[dict[str, Any]]:

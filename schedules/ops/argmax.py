@@ -12,13 +12,13 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr
-from schedules.ops.base import Array, Operator, Param, Params
+from schedules.ops.base import Array, Operator, Param, Params, Types
 
 
 def _operator(name: str, doc: str, extreme: Callable[..., te.Reduction]) -> Operator:
-    def build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+    def build(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
         m, n = p["m"], p["n"]
-        x = te.placeholder((m, n), dtype, "x")
+        x = te.placeholder((m, n), types.input, "x")
         k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
         end = te.compute((m,), lambda i: extreme(x[i, k], axis=k), f"row_{extreme.__name__}")
 
@@ -30,7 +30,7 @@ def _operator(name: str, doc: str, extreme: Callable[..., te.Reduction]) -> Oper
 
         return [x, te.compute((m,), lambda i: te.min(place(i), axis=r), "y")]
 
-    def reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    def reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
         return [getattr(np, name)(inputs[0], axis=1).astype(np.int32)]
 
     return Operator(

@@ -8,7 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.dtypes import FLOATS
-from schedules.ops.base import Array, Operator, Param, Params, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, wide
 
 
 def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
@@ -21,9 +21,9 @@ def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
     return e, te.compute((b, heads, m), lambda z, h, i: 1.0 / total[z, h, i], "inv_sum")
 
 
-def _attention(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _attention(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     shape = (p["b"], p["heads"], p["seq"], p["dim"])
-    q, k, v = (te.placeholder(shape, dtype, n) for n in "qkv")
+    q, k, v = (te.placeholder(shape, types.input, n) for n in "qkv")
     d, j = te.reduce_axis(p["dim"], "d"), te.reduce_axis(p["seq"], "j")
     scale = p["dim"] ** -0.5
     dot = te.compute(
@@ -32,7 +32,7 @@ def _attention(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     scores = te.compute(dot.shape, lambda z, h, i, j: dot[z, h, i, j] * scale, "scores")
     e, inv = _softmax(scores)
     mixed = te.compute(shape, lambda z, h, i, c: te.sum(e[z, h, i, j] * v[z, h, j, c], axis=j), "mixed")
-    y = te.compute(shape, lambda z, h, i, c: te.cast(mixed[z, h, i, c] * inv[z, h, i], dtype), "y")
+    y = te.compute(shape, lambda z, h, i, c: te.cast(mixed[z, h, i, c] * inv[z, h, i], types.output), "y")
     return [q, k, v, y]
 
 
@@ -41,14 +41,14 @@ def _soft(s: Array) -> Array:
     return np.asarray(e / e.sum(-1, keepdims=True))
 
 
-def _attention_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _attention_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     q, k, v = map(wide, inputs)
-    return [(_soft(q @ k.swapaxes(-1, -2) * p["dim"] ** -0.5) @ v).astype(dtype)]
+    return [(_soft(q @ k.swapaxes(-1, -2) * p["dim"] ** -0.5) @ v).astype(types.output)]
 
 
-def _transposed(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _transposed(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     shape = (p["b"], p["seq"], p["heads"], p["dim"])
-    q, k = te.placeholder(shape, dtype, "q"), te.placeholder(shape, dtype, "k")
+    q, k = te.placeholder(shape, types.input, "q"), te.placeholder(shape, types.input, "k")
     d = te.reduce_axis(p["dim"], "d")
     scores = te.compute(
         (p["b"], p["heads"], p["seq"], p["seq"]),
@@ -56,13 +56,15 @@ def _transposed(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
         "scores",
     )
     e, inv = _softmax(scores)
-    y = te.compute(scores.shape, lambda z, h, i, j: te.cast(e[z, h, i, j] * inv[z, h, i], dtype), "y")
+    y = te.compute(scores.shape, lambda z, h, i, j: te.cast(e[z, h, i, j] * inv[z, h, i], types.output), "y")
     return [q, k, y]
 
 
-def _transposed_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _transposed_reference(
+    p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
+) -> list[Array]:
     q, k = (wide(x).swapaxes(1, 2) for x in inputs)
-    return [_soft(q @ k.swapaxes(-1, -2)).astype(dtype)]
+    return [_soft(q @ k.swapaxes(-1, -2)).astype(types.output)]
 
 
 def _product_flops(p: Params) -> int:

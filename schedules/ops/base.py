@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dtypes import DTYPES
+from schedules.dtypes import NUMBERS, computed, is_float
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
@@ -43,13 +43,34 @@ def _no_check(p: Params) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Types:
+    """Dtypes of an operator: of its inputs, of what it adds up in, and of its outputs."""
+
+    input: str
+    accumulator: str
+    output: str
+
+
+def stored_alike(dtype: str) -> Types:
+    """Outputs of the dtype of the inputs. What is stored only is added up as what it is computed with."""
+    return Types(dtype, computed(dtype), dtype)
+
+
+def summed(dtype: str) -> Types:
+    """Sums of floats are stored as the inputs are; those of integers keep the dtype they are added up in:
+    int8 and uint8 give int32."""
+    return Types(dtype, computed(dtype), dtype if is_float(dtype) else computed(dtype))
+
+
 @dataclass(frozen=True)
 class Operator:
     """A library operator: its tensor expression, its numpy reference and its parameters.
 
-    ``build(params, dtype, layout)`` lists te tensors, inputs then outputs; ``reference(params,
-    dtype, layout, inputs)`` gives the outputs by numpy alone, float16 and float32 accumulated in float64.
-    Operators of float16 compute in float32 and round once, where they store their outputs.
+    ``dtypes`` are those that its inputs may have; ``types(dtype)`` tells what it adds up in and what its
+    outputs are then. ``build(params, types, layout)`` lists te tensors, inputs then outputs;
+    ``reference(params, types, layout, inputs)`` gives the outputs by numpy alone, accumulated as `wide` has
+    them. Operators of a dtype of storage round once, where they store their outputs.
     ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
     without one count each arithmetic operation of their definition. ``check(params)`` says how
     parameters contradict each other, if they do. ``shorthands`` maps a parameter to those that it sets.
@@ -59,11 +80,12 @@ class Operator:
     name: str
     doc: str
     params: tuple[Param, ...]
-    build: Callable[[Params, str, str | None], list[te.Tensor]]
-    reference: Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
+    build: Callable[[Params, Types, str | None], list[te.Tensor]]
+    reference: Callable[[Params, Types, str | None, Sequence[Array]], list[Array]]
     flops: Callable[[Params], int]
     layouts: tuple[str, ...] = ()  # the first is the default; none where layout has no meaning
-    dtypes: tuple[str, ...] = tuple(DTYPES)
+    dtypes: tuple[str, ...] = NUMBERS
+    types: Callable[[str], Types] = stored_alike
     check: Callable[[Params], str | None] = _no_check
     shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
     weights: tuple[str, ...] = ()
@@ -108,7 +130,8 @@ class Operator:
 
     def bytes(self, params: Params, dtype: str = "float32", layout: str | None = None) -> int:
         """Bytes of the inputs and outputs, each counted once."""
-        return compulsory_bytes(te.dag(self.build(params, dtype, layout or next(iter(self.layouts), None))))
+        layout = layout or next(iter(self.layouts), None)
+        return compulsory_bytes(te.dag(self.build(params, self.types(dtype), layout)))
 
     def _value(self, p: Param, x: Any) -> Any:
         if p.kind == "list":
@@ -142,7 +165,7 @@ def compulsory_bytes(dag: ComputeDAG) -> int:
 
 
 def stored(t: te.Tensor, dtype: str) -> te.Tensor:
-    """``t`` itself, or a stage that rounds it to float16 where that is the operator's ``dtype``."""
+    """``t`` itself, or a stage that casts it to ``dtype`` where that is another."""
     if t.dtype == dtype:
         return t
     return te.compute(t.shape, lambda *at: te.cast(t[at], dtype), f"{t.name}_{dtype}")
@@ -158,5 +181,6 @@ def piecewise(f: Callable[..., Array], dtype: str, *arrays: Array) -> Array:
 
 
 def wide(x: Array) -> Array:
-    """float16 and float32 as float64, for accumulation; anything else as it is."""
-    return x.astype(np.float64) if x.dtype in (np.float16, np.float32) else x
+    """For accumulation: floats as float64, integers of storage as what they are computed with."""
+    name = x.dtype.name
+    return x.astype(np.float64 if is_float(name) else computed(name))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from schedules import te
-from schedules.dtypes import FLOATS
+from schedules.dtypes import COMPUTED, FLOATS
 from schedules.expr import Expr
-from schedules.ops.base import Array, Operator, Param, Params, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
 from schedules.ops.window import (
     BATCH,
     DILATION,
@@ -29,8 +30,8 @@ from schedules.ops.window import (
 )
 
 LAYOUTS = ("NHWC", "NCHW")
-Build = Callable[[Params, str, str | None], list[te.Tensor]]
-Reference = Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
+Build = Callable[[Params, Types, str | None], list[te.Tensor]]
+Reference = Callable[[Params, Types, str | None, Sequence[Array]], list[Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,12 @@ def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]
     return [a * step + t * far for a, t in zip(axes, taps, strict=True)]
 
 
-def _conv(d: Space, p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     b, ci, co, groups = p["b"], p["ci"], p["co"], p["groups"]
     cig, cog = ci // groups, co // groups
     r = [te.reduce_axis(n, name) for n, name in zip(d.kernels(p), d.tap, strict=True)]
     c = te.reduce_axis(cig, "c")
+    total = partial(te.sum, dtype=types.accumulator)
     axes = "".join(d.size)
 
     def channel(o: Expr) -> Expr:
@@ -86,70 +88,72 @@ def _conv(d: Space, p: Params, dtype: str, layout: str | None) -> list[te.Tensor
         return c if groups == 1 else (o // cog) * cig + c
 
     if layout == "NCHW":
-        x = te.placeholder((b, ci, *d.sizes(p)), dtype, "x")
-        k = te.placeholder((co, cig, *d.kernels(p)), dtype, "w")
+        x = te.placeholder((b, ci, *d.sizes(p)), types.input, "x")
+        k = te.placeholder((co, cig, *d.kernels(p)), types.input, "w")
         z = pad(x, p["padding"], range(2, x.ndim), 0, f"nc{axes}")
 
         def first(n: Expr, o: Expr, *at: Expr) -> te.Reduction:
-            return te.sum(z[n, channel(o), *_places(at, r, p)] * k[o, c, *r], axis=(*r, c))
+            return total(z[n, channel(o), *_places(at, r, p)] * k[o, c, *r], axis=(*r, c))
 
         return [x, k, te.compute((b, co, *d.outs(p)), named(f"no{d.out}", first), "y")]
-    x = te.placeholder((b, *d.sizes(p), ci), dtype, "x")
-    k = te.placeholder((*d.kernels(p), cig, co), dtype, "w")
+    x = te.placeholder((b, *d.sizes(p), ci), types.input, "x")
+    k = te.placeholder((*d.kernels(p), cig, co), types.input, "w")
     z = pad(x, p["padding"], range(1, x.ndim - 1), 0, f"n{axes}c")
 
     def last(n: Expr, *rest: Expr) -> te.Reduction:
         *at, o = rest
-        return te.sum(z[n, *_places(at, r, p), channel(o)] * k[*r, c, o], axis=(*r, c))
+        return total(z[n, *_places(at, r, p), channel(o)] * k[*r, c, o], axis=(*r, c))
 
     return [x, k, te.compute((b, *d.outs(p), co), named(f"n{d.out}o", last), "y")]
 
 
-def _stored_conv(d: Space, p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x, k, y = _conv(d, p, dtype, layout)
-    return [x, k, stored(y, dtype)]
+def _stored_conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x, k, y = _conv(d, p, types, layout)
+    return [x, k, stored(y, types.output)]
 
 
-def _depthwise(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _depthwise(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     b, h, w, ch, kh, kw = (p[n] for n in ("b", "h", "w", "c", "kh", "kw"))
     oh, ow = D2.outs(p)
+    total = partial(te.sum, dtype=types.accumulator)
     r = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s")
     if layout == "NCHW":
-        x, k = te.placeholder((b, ch, h, w), dtype, "x"), te.placeholder((ch, kh, kw), dtype, "w")
+        x, k = te.placeholder((b, ch, h, w), types.input, "x"), te.placeholder((ch, kh, kw), types.input, "w")
         z = pad(x, p["padding"], (2, 3), 0, "nchw")
         y = te.compute(
             (b, ch, oh, ow),
-            named("ncpq", lambda n, c, *at: te.sum(z[n, c, *_places(at, r, p)] * k[c, *r], axis=r)),
+            named("ncpq", lambda n, c, *at: total(z[n, c, *_places(at, r, p)] * k[c, *r], axis=r)),
             "y",
         )
-        return [x, k, stored(y, dtype)]
-    x, k = te.placeholder((b, h, w, ch), dtype, "x"), te.placeholder((kh, kw, ch), dtype, "w")
+        return [x, k, stored(y, types.output)]
+    x, k = te.placeholder((b, h, w, ch), types.input, "x"), te.placeholder((kh, kw, ch), types.input, "w")
     z = pad(x, p["padding"], (1, 2), 0, "nhwc")
     y = te.compute(
         (b, oh, ow, ch),
-        named("npqc", lambda n, i, j, c: te.sum(z[n, *_places((i, j), r, p), c] * k[*r, c], axis=r)),
+        named("npqc", lambda n, i, j, c: total(z[n, *_places((i, j), r, p), c] * k[*r, c], axis=r)),
         "y",
     )
-    return [x, k, stored(y, dtype)]
+    return [x, k, stored(y, types.output)]
 
 
-def _capsule(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _capsule(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     b, h, w, ci, co, kh, kw, size = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw", "capsule"))
     r = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "t")
     u, c = te.reduce_axis(size, "u"), te.reduce_axis(ci, "c")
-    x = te.placeholder((b, h, w, size, size, ci), dtype, "x")
-    k = te.placeholder((kh, kw, size, size, ci, co), dtype, "w")
+    x = te.placeholder((b, h, w, size, size, ci), types.input, "x")
+    k = te.placeholder((kh, kw, size, size, ci, co), types.input, "w")
     z = pad(x, p["padding"], (1, 2), 0, "nhwijc")
 
     def value(n: Expr, e: Expr, q: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
-        return te.sum(z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o], axis=(*r, u, c))
+        product = z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o]
+        return te.sum(product, axis=(*r, u, c), dtype=types.accumulator)
 
     y = te.compute(
         (b, *D2.outs(p), size, size, co),
         named("npqijo", value),
         "y",
     )
-    return [x, k, stored(y, dtype)]
+    return [x, k, stored(y, types.output)]
 
 
 def _per_channel(y: te.Tensor, layout: str | None, name: str, fn: Callable[[Expr, Expr], Any]) -> te.Tensor:
@@ -159,22 +163,22 @@ def _per_channel(y: te.Tensor, layout: str | None, name: str, fn: Callable[[Expr
     return te.compute(y.shape, lambda n, p, q, o: fn(y[n, p, q, o], o), name)
 
 
-def _relu(y: te.Tensor, dtype: str, layout: str | None) -> te.Tensor:
-    return _per_channel(y, layout, "relu", lambda v, o: te.cast(te.maximum(v, 0), dtype))
+def _relu(y: te.Tensor, types: Types, layout: str | None) -> te.Tensor:
+    return _per_channel(y, layout, "relu", lambda v, o: te.cast(te.maximum(v, 0), types.output))
 
 
-def _conv2d_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x, w, y = _conv(D2, p, dtype, layout)
-    bias = te.placeholder((p["co"],), dtype, "bias")
+def _conv2d_bias_relu(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x, w, y = _conv(D2, p, types, layout)
+    bias = te.placeholder((p["co"],), types.input, "bias")
     d = _per_channel(y, layout, "bias_add", lambda v, o: v + bias[o])
-    return [x, w, bias, _relu(d, dtype, layout)]
+    return [x, w, bias, _relu(d, types, layout)]
 
 
-def _conv2d_bn_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x, w, y = _conv(D2, p, dtype, layout)
-    bias, scale, offset = (te.placeholder((p["co"],), dtype, n) for n in ("bias", "scale", "offset"))
+def _conv2d_bn_relu(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x, w, y = _conv(D2, p, types, layout)
+    bias, scale, offset = (te.placeholder((p["co"],), types.input, n) for n in ("bias", "scale", "offset"))
     d = _per_channel(y, layout, "batch_norm", lambda v, o: (v + bias[o]) * scale[o] + offset[o])
-    return [x, w, bias, scale, offset, _relu(d, dtype, layout)]
+    return [x, w, bias, scale, offset, _relu(d, types, layout)]
 
 
 def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
@@ -193,37 +197,37 @@ def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array])
 
 
 def _conv_reference(
-    d: Space, p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]
+    d: Space, p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
 ) -> list[Array]:
-    return [in_layout(_conv_wide(d, p, layout, inputs), layout).astype(dtype)]
+    return [in_layout(_conv_wide(d, p, layout, inputs), layout).astype(types.output)]
 
 
-def _bias_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    y = np.maximum(_conv_wide(D2, p, layout, inputs) + inputs[2], 0)
-    return [in_layout(y, layout).astype(dtype)]
+def _bias_relu_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    y = np.maximum(_conv_wide(D2, p, layout, inputs) + wide(inputs[2]), 0)
+    return [in_layout(y, layout).astype(types.output)]
 
 
-def _bn_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    _, _, bias, scale, offset = inputs
+def _bn_relu_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    bias, scale, offset = map(wide, inputs[2:])
     y = (_conv_wide(D2, p, layout, inputs) + bias) * scale + offset
-    return [in_layout(np.maximum(y, 0), layout).astype(dtype)]
+    return [in_layout(np.maximum(y, 0), layout).astype(types.output)]
 
 
-def _depthwise_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _depthwise_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0)
     w = wide(inputs[1].transpose(1, 2, 0) if layout == "NCHW" else inputs[1])
     out, far = D2.outs(p), p["dilation"]
     y = np.zeros((p["b"], *out, p["c"]), x.dtype)
     for at in np.ndindex(p["kh"], p["kw"]):
         y += taps(x, [i * far for i in at], out, p["stride"]) * w[at]
-    return [in_layout(y, layout).astype(dtype)]
+    return [in_layout(y, layout).astype(types.output)]
 
 
-def _capsule_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _capsule_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     x, w = pad_array(wide(inputs[0]), p["padding"], 0), wide(inputs[1])
     every = np.ndindex(p["kh"], p["kw"])
     y = sum(np.einsum("nhwiuc,ujco->nhwijo", taps(x, at, D2.outs(p), p["stride"]), w[at]) for at in every)
-    return [np.asarray(y).astype(dtype)]
+    return [np.asarray(y).astype(types.output)]
 
 
 def _conv_flops(d: Space, p: Params) -> int:
@@ -272,11 +276,12 @@ def _operator(
         name,
         doc,
         _params(d, DILATION, _GROUPS),
-        build or (lambda p, dtype, layout: _stored_conv(d, p, dtype, layout)),
-        reference or (lambda p, dtype, layout, inputs: _conv_reference(d, p, dtype, layout, inputs)),
+        build or (lambda p, types, layout: _stored_conv(d, p, types, layout)),
+        reference or (lambda p, types, layout, inputs: _conv_reference(d, p, types, layout, inputs)),
         lambda p: _conv_flops(d, p),
         check=lambda p: _check_conv(d, p),
         weights=("w",),
+        types=summed,
         **more,
     )
 
@@ -301,6 +306,7 @@ CONV2D_BIAS_RELU = _operator(
     "conv2d's inputs, bias(co) → max(conv2d + bias, 0)",
     _conv2d_bias_relu,
     _bias_relu_reference,
+    dtypes=COMPUTED,
     layouts=LAYOUTS,
     shorthands=_SHORT,
 )
@@ -322,6 +328,7 @@ DEPTHWISE_CONV2D = Operator(
     _depthwise_reference,
     _depthwise_flops,
     LAYOUTS,
+    types=summed,
     check=D2.check,
     shorthands=_SHORT,
     weights=("w",),
@@ -333,6 +340,7 @@ CAPSULE_CONV2D = Operator(
     _capsule,
     _capsule_reference,
     _capsule_flops,
+    types=summed,
     check=D2.check,
     shorthands=_SHORT,
     weights=("w",),

@@ -15,7 +15,7 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
 from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
 
 LAYOUTS = ("NHWC", "NCHW")
@@ -28,24 +28,26 @@ def _out(p: Params) -> tuple[int, int]:
     return (p["h"] - 1) * s - 2 * pad_ + p["kh"], (p["w"] - 1) * s - 2 * pad_ + p["kw"]
 
 
-def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _build(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     b, h, w, ci, co, kh, kw = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw"))
     nchw = layout == "NCHW"
     oh, ow = _out(p)
     rows, columns = (-(-k // p["stride"]) for k in (kh, kw))  # taps of an output
     r, s, c = te.reduce_axis(rows, "r"), te.reduce_axis(columns, "s"), te.reduce_axis(ci, "c")
     if nchw:
-        x, k = te.placeholder((b, ci, h, w), dtype, "x"), te.placeholder((ci, co, kh, kw), dtype, "w")
+        x = te.placeholder((b, ci, h, w), types.input, "x")
+        k = te.placeholder((ci, co, kh, kw), types.input, "w")
         taps = te.compute(
             (b, co, kh, kw, h, w),
-            lambda n, o, t, u, i, j: te.sum(x[n, c, i, j] * k[c, o, t, u], axis=c),
+            lambda n, o, t, u, i, j: te.sum(x[n, c, i, j] * k[c, o, t, u], axis=c, dtype=types.accumulator),
             "taps",
         )
     else:
-        x, k = te.placeholder((b, h, w, ci), dtype, "x"), te.placeholder((kh, kw, ci, co), dtype, "w")
+        x = te.placeholder((b, h, w, ci), types.input, "x")
+        k = te.placeholder((kh, kw, ci, co), types.input, "w")
         taps = te.compute(
             (b, kh, kw, h, w, co),
-            lambda n, t, u, i, j, o: te.sum(x[n, i, j, c] * k[t, u, c, o], axis=c),
+            lambda n, t, u, i, j, o: te.sum(x[n, i, j, c] * k[t, u, c, o], axis=c, dtype=types.accumulator),
             "taps",
         )
 
@@ -57,15 +59,15 @@ def _build(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
     def total(n: Expr, e: Expr, f: Expr, o: Expr) -> Expr | te.Reduction:
         if rows * columns > FEW:
-            return te.sum(landing(n, e, f, o, (r, s)), axis=(r, s))
+            return te.sum(landing(n, e, f, o, (r, s)), axis=(r, s), dtype=types.accumulator)
         first, *others = (landing(n, e, f, o, nth) for nth in np.ndindex(rows, columns))
-        return te.cast(sum(others, first), dtype)
+        return te.cast(sum(others, first), types.output)
 
     if nchw:
         y = te.compute((b, co, oh, ow), named("nopq", lambda n, o, e, f: total(n, e, f, o)), "y")
     else:
         y = te.compute((b, oh, ow, co), named("npqo", total), "y")
-    return [x, k, stored(y, dtype)]
+    return [x, k, stored(y, types.output)]
 
 
 def _source(at: Expr, nth: ExprLike, size: int, kernel: int, p: Params) -> tuple[Expr, Expr, list[Expr]]:
@@ -76,7 +78,7 @@ def _source(at: Expr, nth: ExprLike, size: int, kernel: int, p: Params) -> tuple
     return tap, i, [i >= 0, i < size, *([tap < kernel] if kernel % stride else [])]
 
 
-def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     x = wide(channels_last(inputs[0], layout))
     w = wide(inputs[1].transpose(2, 3, 0, 1) if layout == "NCHW" else inputs[1])
     stride, padding = p["stride"], p["padding"]
@@ -88,7 +90,7 @@ def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array
             columns = slice(s, s + (p["w"] - 1) * stride + 1, stride)
             y[:, rows, columns] += np.tensordot(x, w[r, s], 1)
     inner = y[:, padding : padding + oh, padding : padding + ow]
-    return [in_layout(inner, layout).astype(dtype)]
+    return [in_layout(inner, layout).astype(types.output)]
 
 
 def _check(p: Params) -> str | None:
@@ -117,6 +119,7 @@ CONV2D_TRANSPOSE = Operator(
     _reference,
     lambda p: int(2 * p["b"] * p["h"] * p["w"] * p["ci"] * p["co"] * p["kh"] * p["kw"]),
     LAYOUTS,
+    types=summed,
     check=_check,
     shorthands=(("k", ("kh", "kw")),),
     weights=("w",),

@@ -7,31 +7,33 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
+from schedules.dtypes import DTYPES
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, piecewise
+from schedules.ops.base import Array, Operator, Param, Params, Types, piecewise
 
 
-def _add(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    a, b = (te.placeholder((p["n"],), dtype, name) for name in "ab")
-    return [a, b, te.compute((p["n"],), lambda i: te.cast(a[i] + b[i], dtype), "c")]
+def _add(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    a, b = (te.placeholder((p["n"],), types.input, name) for name in "ab")
+    return [a, b, te.compute((p["n"],), lambda i: te.cast(a[i] + b[i], types.output), "c")]
 
 
-def _add_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _add_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     return [np.asarray(inputs[0] + inputs[1])]
 
 
-def _fma(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    a, b, c, d = (te.placeholder((p["n"],), dtype, name) for name in "abcd")
-    return [a, b, c, d, te.compute((p["n"],), lambda i: te.cast(d[i] + (a[i] + b[i]) * c[i], dtype), "e")]
+def _fma(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    a, b, c, d = (te.placeholder((p["n"],), types.input, name) for name in "abcd")
+    e = te.compute((p["n"],), lambda i: te.cast(d[i] + (a[i] + b[i]) * c[i], types.output), "e")
+    return [a, b, c, d, e]
 
 
-def _fma_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    return [piecewise(lambda a, b, c, d: d + (a + b) * c, dtype, *inputs)]
+def _fma_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [piecewise(lambda a, b, c, d: d + (a + b) * c, types.output, *inputs)]
 
 
-def _permute(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _permute(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     shape, axes = p["shape"], p["axes"]
-    x = te.placeholder(shape, dtype, "x")
+    x = te.placeholder(shape, types.input, "x")
 
     def value(*index: Expr) -> Expr:
         source: list[ExprLike] = [0] * len(axes)
@@ -42,7 +44,7 @@ def _permute(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
     return [x, te.compute([shape[a] for a in axes], value, "y")]
 
 
-def _permute_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _permute_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     return [np.ascontiguousarray(inputs[0].transpose(p["axes"]))]
 
 
@@ -77,5 +79,6 @@ PERMUTE = Operator(
     _permute,
     _permute_reference,
     lambda p: 0,
+    dtypes=tuple(DTYPES),
     check=_check_permute,
 )

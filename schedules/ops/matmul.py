@@ -8,17 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from schedules import te
-from schedules.dtypes import FLOATS
+from schedules.dtypes import COMPUTED, FLOATS
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, flag, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, flag, stored, summed, wide
 
 
-def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
+def _product(p: Params, types: Types, batch: bool) -> list[te.Tensor]:
     m, n, k = p["m"], p["n"], p["k"]
     ta, tb = p["transpose_a"], p["transpose_b"]
     lead = (p["b"],) if batch else ()
-    a = te.placeholder((*lead, k, m) if ta else (*lead, m, k), dtype, "a")
-    b = te.placeholder((*lead, n, k) if tb else (*lead, k, n), dtype, "b")
+    a = te.placeholder((*lead, k, m) if ta else (*lead, m, k), types.input, "a")
+    b = te.placeholder((*lead, n, k) if tb else (*lead, k, n), types.input, "b")
     r = te.reduce_axis(k, "k")
 
     def at(t: te.Tensor, *index: ExprLike) -> Expr:
@@ -27,41 +27,41 @@ def _product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
     def term(i: Expr, j: Expr, *z: Expr) -> te.Reduction:
         x = at(a, *z, r, i) if ta else at(a, *z, i, r)
         y = at(b, *z, j, r) if tb else at(b, *z, r, j)
-        return te.sum(x * y, axis=r)
+        return te.sum(x * y, axis=r, dtype=types.accumulator)
 
     if batch:
         return [a, b, te.compute((*lead, m, n), lambda z, i, j: term(i, j, z), "c")]
     return [a, b, te.compute((m, n), lambda i, j: term(i, j), "c")]
 
 
-def _stored_product(p: Params, dtype: str, batch: bool) -> list[te.Tensor]:
-    a, b, c = _product(p, dtype, batch)
-    return [a, b, stored(c, dtype)]
+def _stored_product(p: Params, types: Types, batch: bool) -> list[te.Tensor]:
+    a, b, c = _product(p, types, batch)
+    return [a, b, stored(c, types.output)]
 
 
-def _matmul(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    return _stored_product(p, dtype, batch=False)
+def _matmul(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    return _stored_product(p, types, batch=False)
 
 
-def _batch_matmul(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    return _stored_product(p, dtype, batch=True)
+def _batch_matmul(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    return _stored_product(p, types, batch=True)
 
 
-def _matmul_bias_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    a, b, c = _product(p, dtype, batch=False)
-    bias = te.placeholder((p["n"],), dtype, "bias")
+def _matmul_bias_relu(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    a, b, c = _product(p, types, batch=False)
+    bias = te.placeholder((p["n"],), types.input, "bias")
     d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
-    relu = te.compute(c.shape, lambda i, j: te.cast(te.maximum(d[i, j], 0), dtype), "relu")
+    relu = te.compute(c.shape, lambda i, j: te.cast(te.maximum(d[i, j], 0), types.output), "relu")
     return [a, b, bias, relu]
 
 
-def _matmul_bias_gelu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    a, b, c = _product(p, dtype, batch=False)
-    bias = te.placeholder((p["n"],), dtype, "bias")
+def _matmul_bias_gelu(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    a, b, c = _product(p, types, batch=False)
+    bias = te.placeholder((p["n"],), types.input, "bias")
     d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
 
     def gelu(i: Expr, j: Expr) -> Expr:
-        return te.cast(0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), dtype)
+        return te.cast(0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), types.output)
 
     return [a, b, bias, te.compute(c.shape, gelu, "gelu")]
 
@@ -73,17 +73,17 @@ def _product_reference(p: Params, inputs: Sequence[Array]) -> Array:
     return np.asarray(a @ b)
 
 
-def _reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    return [_product_reference(p, inputs).astype(dtype)]
+def _reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [_product_reference(p, inputs).astype(types.output)]
 
 
-def _bias_relu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    return [np.maximum(_product_reference(p, inputs) + inputs[2], 0).astype(dtype)]
+def _bias_relu_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    return [np.maximum(_product_reference(p, inputs) + wide(inputs[2]), 0).astype(types.output)]
 
 
-def _bias_gelu_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x = _product_reference(p, inputs) + inputs[2]
-    return [(0.5 * x * (1 + _erf(x * math.sqrt(0.5)))).astype(dtype)]
+def _bias_gelu_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = _product_reference(p, inputs) + wide(inputs[2])
+    return [(0.5 * x * (1 + _erf(x * math.sqrt(0.5)))).astype(types.output)]
 
 
 def _erf(x: Array) -> Array:
@@ -112,6 +112,7 @@ MATMUL = Operator(
     _matmul,
     _reference,
     _flops,
+    types=summed,
     weights=("b",),
 )
 BATCH_MATMUL = Operator(
@@ -121,6 +122,7 @@ BATCH_MATMUL = Operator(
     _batch_matmul,
     _reference,
     _flops,
+    types=summed,
     weights=("b",),
 )
 MATMUL_BIAS_RELU = Operator(
@@ -130,6 +132,7 @@ MATMUL_BIAS_RELU = Operator(
     _matmul_bias_relu,
     _bias_relu_reference,
     _flops,
+    dtypes=COMPUTED,
     weights=("b",),
 )
 MATMUL_BIAS_GELU = Operator(

@@ -8,37 +8,37 @@ import numpy as np
 
 from schedules import te
 from schedules.dtypes import FLOATS
-from schedules.ops.base import Array, Operator, Param, Params, piecewise, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, piecewise, wide
 from schedules.te.tensors import IterVar
 
 EPS = 1e-5  # of layer_norm
 RMS_EPS = 1e-6
 
 
-def _softmax(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _softmax(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     m, n = p["m"], p["n"]
-    x = te.placeholder((m, n), dtype, "x")
+    x = te.placeholder((m, n), types.input, "x")
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     top = te.compute((m,), lambda i: te.max(x[i, k], axis=k), "row_max")
     e = te.compute((m, n), lambda i, j: te.exp(x[i, j] - top[i]), "e")
     total = te.compute((m,), lambda i: te.sum(e[i, r], axis=r), "row_sum")
     inv = te.compute((m,), lambda i: 1.0 / total[i], "inv_sum")  # one division a row
-    return [x, te.compute((m, n), lambda i, j: te.cast(e[i, j] * inv[i], dtype), "y")]
+    return [x, te.compute((m, n), lambda i, j: te.cast(e[i, j] * inv[i], types.output), "y")]
 
 
-def _softmax_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _softmax_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     def rows(x: Array) -> Array:
         e = np.exp(x - x.max(1, keepdims=True))
         return np.asarray(e / e.sum(1, keepdims=True))
 
-    return [piecewise(rows, dtype, inputs[0])]
+    return [piecewise(rows, types.output, inputs[0])]
 
 
-def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _layer_norm(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     m, n = p["m"], p["n"]
-    x = te.placeholder((m, n), dtype, "x")
-    gamma = te.placeholder((n,), dtype, "gamma")
-    beta = te.placeholder((n,), dtype, "beta")
+    x = te.placeholder((m, n), types.input, "x")
+    gamma = te.placeholder((n,), types.input, "gamma")
+    beta = te.placeholder((n,), types.input, "beta")
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "row_sum")
     mean = te.compute((m,), lambda i: total[i] / n, "mean")
@@ -57,39 +57,41 @@ def _layer_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
 
     def scaled(i: IterVar, j: IterVar) -> te.Expr:
         z = (x[i, j] - mean[i] - off[i]) * inv[i]
-        return te.cast(te.fma(z, gamma[j], beta[j]), dtype)
+        return te.cast(te.fma(z, gamma[j], beta[j]), types.output)
 
     y = te.compute((m, n), scaled, "y")
     return [x, gamma, beta, y]
 
 
-def _layer_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _layer_norm_reference(
+    p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
+) -> list[Array]:
     gamma, beta = map(wide, inputs[1:])
 
     def rows(x: Array) -> Array:
         d = x - x.mean(1, keepdims=True)
         return np.asarray(d / np.sqrt((d * d).mean(1, keepdims=True) + EPS) * gamma + beta)
 
-    return [piecewise(rows, dtype, inputs[0])]
+    return [piecewise(rows, types.output, inputs[0])]
 
 
-def _rms_norm(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
+def _rms_norm(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     m, n = p["m"], p["n"]
-    x, gamma = te.placeholder((m, n), dtype, "x"), te.placeholder((n,), dtype, "gamma")
+    x, gamma = te.placeholder((m, n), types.input, "x"), te.placeholder((n,), types.input, "gamma")
     k = te.reduce_axis(n, "k")
     squares = te.compute((m,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), "sq_sum")
     inv = te.compute((m,), lambda i: 1.0 / te.sqrt(squares[i] / n + RMS_EPS), "inv_rms")
-    y = te.compute((m, n), lambda i, j: te.cast(x[i, j] * inv[i] * gamma[j], dtype), "y")
+    y = te.compute((m, n), lambda i, j: te.cast(x[i, j] * inv[i] * gamma[j], types.output), "y")
     return [x, gamma, y]
 
 
-def _rms_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _rms_norm_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     gamma = wide(inputs[1])
 
     def rows(x: Array) -> Array:
         return np.asarray(x / np.sqrt((x * x).mean(1, keepdims=True) + RMS_EPS) * gamma)
 
-    return [piecewise(rows, dtype, inputs[0])]
+    return [piecewise(rows, types.output, inputs[0])]
 
 
 _MN = (Param("m", "rows"), Param("n", "columns, normalised over"))

@@ -9,7 +9,7 @@ import numpy as np
 from schedules import te
 from schedules.dtypes import FLOATS
 from schedules.expr import ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, wide
 from schedules.ops.window import (
     BATCH,
     PADDING,
@@ -34,21 +34,21 @@ def _out(p: Params) -> tuple[int, int]:
 
 
 def _pool(
-    p: Params, dtype: str, layout: str | None, fill: ExprLike, of: Reduce
+    p: Params, types: Types, layout: str | None, fill: ExprLike, of: Reduce
 ) -> tuple[te.Tensor, te.Tensor]:
     """The input, and the reduction of every window by ``of``."""
     b, h, w, ch, stride = p["b"], p["h"], p["w"], p["c"], p["stride"]
     oh, ow = _out(p)
     r, s = te.reduce_axis(p["k"], "r"), te.reduce_axis(p["k"], "s")
     if layout == "NCHW":
-        x = te.placeholder((b, ch, h, w), dtype, "x")
+        x = te.placeholder((b, ch, h, w), types.input, "x")
         z = pad(x, p["padding"], (2, 3), fill, "nchw")
         return x, te.compute(
             (b, ch, oh, ow),
             lambda n, c, p, q: of(z[n, c, p * stride + r, q * stride + s], axis=(r, s)),
             "y" if of is te.max else "total",
         )
-    x = te.placeholder((b, h, w, ch), dtype, "x")
+    x = te.placeholder((b, h, w, ch), types.input, "x")
     z = pad(x, p["padding"], (1, 2), fill, "nhwc")
     return x, te.compute(
         (b, oh, ow, ch),
@@ -57,20 +57,20 @@ def _pool(
     )
 
 
-def _max_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x, top = _pool(p, dtype, layout, limit(dtype, -1), te.max)
-    return [x, stored(top, dtype)]
+def _max_pool2d(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x, top = _pool(p, types, layout, limit(types.input, -1), te.max)
+    return [x, stored(top, types.output)]
 
 
-def _avg_pool2d(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x, total = _pool(p, dtype, layout, 0, te.sum)
+def _avg_pool2d(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x, total = _pool(p, types, layout, 0, te.sum)
     count = p["k"] ** 2
-    return [x, te.compute(total.shape, named("ncpq" if layout == "NCHW" else "npqc",
-                                             lambda *i: te.cast(total[i] / count, dtype)), "y")]  # fmt: skip
+    mean = named("ncpq" if layout == "NCHW" else "npqc", lambda *i: te.cast(total[i] / count, types.output))
+    return [x, te.compute(total.shape, mean, "y")]
 
 
-def _max_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x = pad_array(channels_last(inputs[0], layout), p["padding"], limit(dtype, -1).value)
+def _max_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    x = pad_array(channels_last(inputs[0], layout), p["padding"], limit(types.input, -1).value)
     out = _out(p)
     y = taps(x, (0, 0), out, p["stride"])
     for at in np.ndindex(p["k"], p["k"]):
@@ -78,11 +78,11 @@ def _max_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[A
     return [in_layout(y, layout)]
 
 
-def _avg_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _avg_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0)
     every = np.ndindex(p["k"], p["k"])
     total = np.sum([taps(x, at, _out(p), p["stride"]) for at in every], axis=0)
-    return [in_layout(total / p["k"] ** 2, layout).astype(dtype)]
+    return [in_layout(total / p["k"] ** 2, layout).astype(types.output)]
 
 
 def _flops(p: Params) -> int:

@@ -8,29 +8,32 @@ import numpy as np
 
 from schedules import te
 from schedules.dtypes import FLOATS
-from schedules.ops.base import Array, Operator, Param, Params, stored, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
 
 
-def _reduce_sum(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x = te.placeholder((p["m"], p["n"]), dtype, "x")
+def _reduce_sum(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x = te.placeholder((p["m"], p["n"]), types.input, "x")
     k = te.reduce_axis(p["n"], "k")
-    return [x, stored(te.compute((p["m"],), lambda i: te.sum(x[i, k], axis=k), "y"), dtype)]
+    y = te.compute((p["m"],), lambda i: te.sum(x[i, k], axis=k, dtype=types.accumulator), "y")
+    return [x, stored(y, types.output)]
 
 
-def _reduce_sum_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    return [wide(inputs[0]).sum(1).astype(dtype)]
+def _reduce_sum_reference(
+    p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
+) -> list[Array]:
+    return [wide(inputs[0]).sum(1).astype(types.output)]
 
 
-def _norm2(p: Params, dtype: str, layout: str | None) -> list[te.Tensor]:
-    x = te.placeholder((p["b"], p["m"], p["n"]), dtype, "x")
+def _norm2(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    x = te.placeholder((p["b"], p["m"], p["n"]), types.input, "x")
     i, j = te.reduce_axis(p["m"], "i"), te.reduce_axis(p["n"], "j")
     squares = te.compute((p["b"],), lambda z: te.sum(x[z, i, j] * x[z, i, j], axis=(i, j)), "sq_sum")
-    return [x, te.compute((p["b"],), lambda z: te.cast(te.sqrt(squares[z]), dtype), "y")]
+    return [x, te.compute((p["b"],), lambda z: te.cast(te.sqrt(squares[z]), types.output), "y")]
 
 
-def _norm2_reference(p: Params, dtype: str, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+def _norm2_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     x = wide(inputs[0])
-    return [np.sqrt((x * x).sum((1, 2))).astype(dtype)]
+    return [np.sqrt((x * x).sum((1, 2))).astype(types.output)]
 
 
 REDUCE_SUM = Operator(
@@ -40,6 +43,7 @@ REDUCE_SUM = Operator(
     _reduce_sum,
     _reduce_sum_reference,
     lambda p: int(p["m"] * p["n"]),
+    types=summed,
 )
 NORM2 = Operator(
     "norm2",

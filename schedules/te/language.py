@@ -69,9 +69,8 @@ MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte cou
 
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
     """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float32, float64, int8,
-    uint8, int32, int64 or bool. Some are for storage: float16 and bfloat16 are computed with as float32, int8,
-    uint8 and bool as int32. `cast` makes them of what is stored. Example:
-    ``te.placeholder((8, 8), "int8", "a")``."""
+    uint8, int32, int64 or bool. Some are for storage: float16 and bfloat16 are computed with as float32;
+    int8, uint8 and bool as int32. `cast` makes them. Example: ``te.placeholder((8, 8), "int8", "a")``."""
     what = f"placeholder {name}" if name else "placeholder"
     return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
 
@@ -258,14 +257,20 @@ def reducer(
     return reduce
 
 
-def sum(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
-    """Σ ``value`` over the reduction axes."""
-    return reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(value, axis)
+def sum(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:
+    """Σ ``value`` over the reduction axes, added up in ``dtype``: by default that of ``value``, or what it is
+    computed with where that is for storage (float32 for bfloat16, int32 for int8 and bool).
+    Example: ``te.sum(x[i, k], axis=k, dtype="float64")``."""
+    return reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(_accumulated(value, dtype), axis)
 
 
-def prod(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
-    """Π ``value`` over the reduction axes."""
-    return reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(value, axis)
+def prod(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:
+    """Π ``value`` over the reduction axes, multiplied up in ``dtype`` as in `sum`."""
+    return reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(_accumulated(value, dtype), axis)
+
+
+def _accumulated(value: ExprLike, dtype: str | None) -> ExprLike:
+    return value if dtype is None else cast(value, dtype)
 
 
 def max(value: ExprLike, axis: ReduceAxes = None) -> Reduction:

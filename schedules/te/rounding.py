@@ -13,8 +13,8 @@ roundoff of the dtype.
   overflow or vanish in some order, and the whole need not, anything is right.
 - An extreme lies between those of its elements' lower and upper ends. Where something looks for its place,
   that of an element near it is right (`places`).
-- A step (floor, a cast to an integer or to a dtype of storage, a comparison) is taken at both ends of what its operand
-  may be. Where these differ, both results are inside the bound.
+- A step (floor, a comparison, a cast to an integer or to what is stored) is taken at both ends of what its
+  operand may be. Where these differ, both results are inside the bound.
 
 A kernel whose result is outside the bound leaves something out, counts it twice, or sums in an order that is
 far less accurate than sums of parts.

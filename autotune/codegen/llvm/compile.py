@@ -228,9 +228,12 @@ class LoadedObject:
     def python_function(self) -> Callable[..., int] | None:
         """The fast path as a builtin function of the arrays (`entry.at_call`: 0, 1 or 2), or None
         where this interpreter's objects are not laid out as it expects."""
-        table = _python_table()
-        if table is None:
+        if not _heads_are_readable():
             return None
+        import numpy as np
+
+        params, _ = abi.parse_signature(self.signature)
+        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params}
         words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, table)
         for k, word in enumerate(words):
             if k not in (abi.BLOCK, abi.LOCK):
@@ -291,9 +294,9 @@ def prepare() -> None:
 
 
 @cache
-def _python_table() -> dict[str, int] | None:
-    """``table`` of `entry.descriptor` for this process, or None where array heads may not be read:
-    another interpreter, a free-threaded or debug build, or a numpy with another layout."""
+def _heads_are_readable() -> bool:
+    """Whether machine code may read the heads of arrays in this process. It may not in another interpreter,
+    in a free-threaded or debug build, or with a numpy of another layout."""
     import numpy as np
 
     if (
@@ -302,8 +305,8 @@ def _python_table() -> dict[str, int] | None:
         or object.__basicsize__ != abi.DATA_AT
         or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
     ):
-        return None
-    for dtype in DTYPES:
+        return False
+    for dtype in (name for name, row in DTYPES.items() if row.module == "numpy"):
         a = np.zeros((3, 5), dtype)
         for known in (a, a.T, a[1]):
             known.flags.writeable = known.ndim == 2
@@ -319,11 +322,11 @@ def _python_table() -> dict[str, int] | None:
                 and ndim == known.ndim
             )
             if not ok:
-                return None
+                return False
             dims = ctypes.c_void_p.from_address(head + abi.DIMENSIONS_AT).value or 0
             if tuple((ctypes.c_int64 * ndim).from_address(dims)) != known.shape:
-                return None
-    return {"ndarray": id(np.ndarray)} | {d: id(np.dtype(d)) for d in DTYPES}
+                return False
+    return True
 
 
 @_once

@@ -349,7 +349,8 @@ class _Function:
         if size <= STACK_BYTES and self.stack_bytes + size <= MOST_STACK_BYTES and not shared_by_threads:
             self.stack_bytes += size
             ptr = self.s.fresh("local")
-            self.allocas.append(f"  {ptr} = alloca [{count} x {LLVM_TYPE[in_memory(b.dtype)]}], align {ALIGN}")
+            kind = LLVM_TYPE[in_memory(b.dtype)]
+            self.allocas.append(f"  {ptr} = alloca [{count} x {kind}], align {ALIGN}")
         else:
             at = self.offset
             self.offset += size

@@ -318,8 +318,8 @@ class Expressions(Addresses):
 
     def load(self, buffer: str, ix: tuple[Expr, ...], dtype: str) -> Value:
         if dtype in IN_MEMORY:  # conditions
-            x = self.load(buffer, ix, IN_MEMORY[dtype])
-            return self._compare("!=", *self.same_lanes(x, Value("0", x.dtype)))
+            byte = self.load(buffer, ix, IN_MEMORY[dtype])
+            return self._compare("!=", *self.same_lanes(byte, Value("0", byte.dtype)))
         flat = self.flat(buffer, ix)
         step = self.stride(flat)
         t, n = LLVM_TYPE[dtype], self.lanes
@@ -483,7 +483,9 @@ class Expressions(Addresses):
         with a mask suppresses faults, but takes hundreds of cycles where there is one.)"""
         if self.lane_var is None or self.mask is not None or not isinstance(e.b, Const):
             return None
-        if not isinstance(e.a, Load) or e.a.dtype in IN_MEMORY or self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
+        if not isinstance(e.a, Load) or e.a.dtype in IN_MEMORY:
+            return None
+        if self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
             return None
         t, other = vector(LLVM_TYPE[e.a.dtype], self.lanes), self.value(e.b)
         name = f"@constant.{self.lanes}.{other.type}.{other.ref}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -193,9 +194,10 @@ class Expressions:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text
         with np.errstate(over="ignore"):
-            rounded = np.array(v, DTYPES[dtype].numpy)[()]
+            array = np.array(v, DTYPES[dtype].numpy)
         if is_storage(dtype):
-            return f"{int(np.array(rounded).view(np.uint16)):#06x}"
+            return f"{int(array.view(np.uint16)):#06x}"
+        rounded: Any = array[()]
         size = abs(rounded)
         if np.isnan(size):
             text = "NAN"

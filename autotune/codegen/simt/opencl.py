@@ -18,12 +18,13 @@ PRELUDE = """\
 #define AT_LOCAL_x ((int)get_local_id(0))
 #define AT_LOCAL_y ((int)get_local_id(1))
 #define AT_LOCAL_z ((int)get_local_id(2))
-typedef ushort at_half, at_bfloat;  // their bits: without cl_khr_fp16 there are pointers to half, and conversions
+typedef ushort at_half, at_bfloat;  // their bits
 typedef ushort2 at_half2, at_bfloat2;
 typedef ushort4 at_half4, at_bfloat4;
 typedef ushort8 at_half8, at_bfloat8;
 #define AT_AS_FLOAT(bits) as_float(bits)
 #define AT_AS_UINT(f) as_uint(f)
+// Without cl_khr_fp16 there are pointers to half, and conversions of what they point to.
 #ifdef POCL_DEVICE_ADDRESS_BITS  // PoCL's: 3.0 gives all work-items one's address of a variable
 static inline float at_widen_float16(at_half h) {
   const uint bits = h & 0x7fffu, sign = (h & 0x8000u) << 16;

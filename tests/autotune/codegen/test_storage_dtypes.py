@@ -22,10 +22,8 @@ from autotune.devices.object import DeviceObject
 from schedules import expr as E
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.errors import WorkloadError
 from schedules.ir.interp import run
 from schedules.schedule import Schedule
-from schedules.space import derive
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
 
@@ -78,7 +76,7 @@ def cases() -> dict[str, Case]:
             add(f"{d} made", lambda i, x: te.cast(x[i], d), wide.astype(row.numpy), wide)  # noqa: B023
             n = len(x)
             add(f"{d} turned", lambda i, x: x[n - 1 - i], x[::-1].copy(), x)  # noqa: B023
-            add(f"{d} in steps", lambda i, x: x[2 * i], x[: 2 * (n // 2) : 2].copy(), x)  # noqa: B023
+            add(f"{d} in steps", lambda i, x: x[2 * i], x[: 2 * (n // 2) : 2].copy(), x)
             add(f"{d} repeated", lambda i, x: x[i // 5], np.repeat(x, 5)[:n].copy(), x)
             add(
                 f"{d} padded",
@@ -100,15 +98,16 @@ def cases() -> dict[str, Case]:
         add("int8 sums", lambda i, a, b: a[i] + b[i], a.astype(np.int32) + b, a, b)
         add("int8 products wrap", lambda i, a, b: te.cast(a[i] * b[i], "int8"),
             (a.astype(np.int32) * b).astype(np.int8), a, b)  # fmt: skip
-        add("int8 from uint8", lambda i, x: te.cast(x[i], "int8"), every("uint8").view(np.int8), every("uint8"))
+        u = every("uint8")
+        add("int8 from uint8", lambda i, x: te.cast(x[i], "int8"), u.view(np.int8), u)
         m, k = every("bool"), np.roll(every("bool"), 1)
         add("bool and", lambda i, m, k: te.all(m[i], k[i]), m & k, m, k)
         add("bool or not", lambda i, m, k: te.any(m[i], te.logical_not(k[i])), m | ~k, m, k)
         add("bool counts", lambda i, m, k: m[i] + k[i] * 2, m.astype(np.int32) + k + k, m, k)
         add("bool of a float", lambda i, x: te.cast(x[i], "bool"),
             np.array([True, False, False, True] * 9), np.float32([0.5, 0.0, -0.0, np.nan] * 9))  # fmt: skip
-        add("bool chooses", lambda i, m, x: te.select(m[i], x[i], 1.5),
-            np.where(m, np.arange(65, dtype=np.float32), np.float32(1.5)), m, np.arange(65, dtype=np.float32))  # fmt: skip
+        v = np.arange(65, dtype=np.float32)
+        add("bool chooses", lambda i, m, x: te.select(m[i], x[i], 1.5), np.where(m, v, np.float32(1.5)), m, v)
     return out
 
 
