@@ -7,6 +7,7 @@ from typing import Any
 
 from schedules.errors import ScheduleError
 from schedules.expr import Hole
+from schedules.instructions import Instruction
 from schedules.ir import printer
 from schedules.ir.nest import block_names, initial, loops_of
 from schedules.model import Step, Target, Trace
@@ -30,6 +31,7 @@ from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
+from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
@@ -127,6 +129,9 @@ class Schedule:
 
     def vectorize(self, loop: str) -> None:
         self.apply(Vectorize(loop))
+
+    def tensorize(self, loop: str, instruction: str | Instruction) -> None:
+        self.apply(Tensorize.of(loop, instruction))
 
     def unroll(self, loop: str) -> None:
         self.apply(Unroll(loop))

@@ -1,44 +1,93 @@
-"""The expressions that stand in statements: read, and with loop variables replaced."""
+"""The expressions that stand in statements, and the places that they access: read, and rewritten.
+
+All is told from the fields of a statement, so that a new one is not named here: a field that is an expression,
+or several; a ``buffer`` with its ``indices``; and `Operand`s.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.ir.nodes import AllReduce, Guard, Loop, Prefetch, Stmt, Store, with_body
+from schedules.ir.nodes import Access, Block, Guard, Loop, Operand, Seq, Stmt, Store, with_body
 
 
 def substitute(s: Stmt, env: dict[str, Expr]) -> Stmt:
     """Replace loop variables in a lowered statement."""
+    return rewrite(s, lambda e: E.substitute(e, env))
+
+
+def rewrite(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """A lowered statement, and those in it, with ``f`` of each of its expressions."""
     match s:
+        case Store(indices=ix, value=v):  # the most frequent ones, without the price of asking
+            return Store(s.buffer, tuple(map(f, ix)), f(v), s.update)
         case Loop(extent=n, body=b):
-            return replace(s, extent=E.substitute(n, env), body=substitute(b, env))
+            return Loop(s.var, f(n), rewrite(b, f), s.kind, s.annotations)
         case Guard(cond=c, body=b):
-            return replace(s, cond=E.substitute(c, env), body=substitute(b, env))
-        case Store(indices=ix, value=v):
-            ix = tuple(E.substitute(i, env) for i in ix)
-            return Store(s.buffer, ix, E.substitute(v, env), s.update)
-        case Prefetch(indices=ix):
-            return replace(s, indices=tuple(E.substitute(i, env) for i in ix))
-    return with_body(s, lambda x: substitute(x, env))
+            return Guard(f(c), rewrite(b, f), s.speculative)
+        case Seq() | Block():
+            return with_body(s, lambda x: rewrite(x, f))
+    new = {name: _rewritten(v, f) for name, v in _fields(s) if _has_expressions(v)}
+    s = replace(s, **new) if new else s
+    return with_body(s, lambda x: rewrite(x, f))
 
 
 def expressions(s: Stmt) -> tuple[Expr, ...]:
-    """The expressions that stand in a statement itself, not in its children."""
+    """The expressions that stand in a lowered statement itself, not in its children."""
     match s:
-        case Store(indices=ix, value=v) | AllReduce(indices=ix, value=v):
+        case Store(indices=ix, value=v):
             return (*ix, v)
-        case Prefetch(indices=ix):
-            return ix
-        case Guard(cond=c):
-            return (c,)
         case Loop(extent=n):
             return (n,)
-    return ()
+        case Guard(cond=c):
+            return (c,)
+        case Seq() | Block():
+            return ()
+    return tuple(e for _, v in _fields(s) for e in _of(v))
 
 
 def loads(s: Stmt) -> tuple[Load, ...]:
     return tuple(x for e in expressions(s) for x in E.loads(e))
 
 
+def places(s: Stmt) -> tuple[Access, ...]:
+    """The places that a lowered statement itself names beside its loads: those that it writes or asks for, and
+    operands."""
+    if isinstance(s, Store):
+        return (Access(s.buffer, s.indices),)
+    found = [v for _, v in _fields(s) if isinstance(v, tuple) and v and isinstance(v[0], Operand)]
+    out = [Access(o.buffer, o.indices) for v in found for o in v]
+    if hasattr(s, "indices"):
+        out.append(Access(s.buffer, s.indices))
+    return tuple(out)
+
+
+def _fields(s: Stmt) -> list[tuple[str, Any]]:
+    return [(name, getattr(s, name)) for name in s.__dataclass_fields__]
+
+
+def _has_expressions(v: Any) -> bool:
+    return isinstance(v, (Expr, Operand)) or (
+        isinstance(v, tuple) and bool(v) and isinstance(v[0], (Expr, Operand))
+    )
+
+
+def _of(v: Any) -> tuple[Expr, ...]:
+    """The expressions of a field."""
+    if isinstance(v, Expr):
+        return (v,)
+    if isinstance(v, Operand):
+        return v.indices
+    return tuple(e for x in v for e in _of(x)) if _has_expressions(v) else ()
+
+
+def _rewritten(v: Any, f: Callable[[Expr], Expr]) -> Any:
+    if isinstance(v, Expr):
+        return f(v)
+    if isinstance(v, Operand):
+        return replace(v, indices=tuple(map(f, v.indices)))
+    return tuple(_rewritten(x, f) for x in v)

@@ -24,9 +24,11 @@ from schedules.ir import (
     Block,
     Buffer,
     Guard,
+    Intrinsic,
     Loop,
     LoweredFunc,
     Nest,
+    Operand,
     Prefetch,
     Seq,
     Stmt,
@@ -249,9 +251,43 @@ class Compiler:
                 return self.store(name, ix, self.expr(v))
             case Prefetch():
                 return lambda env: None
+            case Intrinsic():
+                return self.intrinsic(s)
             case Block():
                 return self.block(s)
         raise InterpError(f"cannot interpret {s!r}")
+
+    def intrinsic(self, s: Intrinsic) -> Action:
+        """The meaning of an instruction, run on its operands where they lie."""
+        shapes = {t.name: t.shape for t in s.instruction.operands}
+        starts = [(x, [self.expr(i) for i in x.indices]) for x in s.operands]
+        inside = _Memory()
+        body = Compiler(inside, self.counts).stmt(s.instruction.loops)
+
+        def run_it(env: Env) -> None:
+            for x, at in starts:
+                p = tuple(i(env) for i in at)
+                inside.arrays[x.name], inside.written[x.name] = self.operand(x, p, shapes[x.name])
+            body({})
+
+        return run_it
+
+    def operand(
+        self, x: Operand, p: tuple[int, ...], shape: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Views of a buffer, and of what of it is written, as the operand that begins at ``p``."""
+        self.bounds(x.buffer, p, "begins an operand at")
+        array, written = self.mem.arrays[x.buffer], self.mem.written[x.buffer]
+        first = int(np.ravel_multi_index(p, array.shape)) if p else 0
+        ends = [(n - 1) * step for n, step in zip(shape, x.strides, strict=True)]
+        low, high = first + sum(e for e in ends if e < 0), first + sum(e for e in ends if e > 0)
+        if low < 0 or high >= array.size:
+            raise InterpError(f"operand {x.name} at {x.buffer}{list(p)} leaves {list(array.shape)}")
+        views = []
+        for a in (array, written):
+            step = tuple(k * a.itemsize for k in x.strides)
+            views.append(np.lib.stride_tricks.as_strided(a.reshape(-1)[first:], shape, step))
+        return views[0], views[1]
 
     def store(self, name: str, ix: tuple[Expr, ...], value: Thunk) -> Action:
         put = self.place(name, ix)

@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
-from typing import TypeGuard, Union
+from typing import TYPE_CHECKING, TypeGuard, Union, get_args
 
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.model import LINE
 from schedules.te.compute_dag import Reducer
+
+if TYPE_CHECKING:
+    from schedules.instructions.base import Instruction
 
 GPU_AXES = (
     "blockIdx.x",
@@ -93,7 +96,12 @@ class Loop:
     extent: Expr
     body: Stmt
     kind: str = "serial"
-    annotations: tuple[tuple[str, int | Hole], ...] = ()
+    annotations: tuple[tuple[str, int | Hole | Instruction], ...] = ()
+
+    @property
+    def instruction(self) -> Instruction | None:
+        """What the loop, and those in it, are to be (`primitives.tensorize`)."""
+        return next((v for k, v in self.annotations if k == "tensorize"), None)  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,28 @@ class AllReduce:
     extent: int
 
 
-Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce]
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Where an operand of an instruction lies: the element that it begins with, and how many elements lie
+    between neighbours along each of its own dimensions."""
+
+    name: str
+    buffer: str
+    indices: tuple[Expr, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """Lowered: one instruction. ``body``: the loops that it stands for. They mean the same, and stand in where
+    a target has no such instruction."""
+
+    instruction: Instruction
+    operands: tuple[Operand, ...]
+    body: Stmt
+
+
+Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce, Intrinsic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +264,17 @@ def const(e: Expr) -> int | None:
 
 def with_body(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     """``s`` with ``f`` applied to its direct children."""
-    if isinstance(s, (Loop, Guard, Alloc)):
-        b = f(s.body)
-        return s if b is s.body else _around(s, b)
+    if type(s) in _AROUND:
+        b = f(s.body)  # type: ignore[union-attr]
+        return s if b is s.body else _around(s, b)  # type: ignore[union-attr]
     if isinstance(s, Seq):
         new = [f(x) for x in s.stmts]
         return s if all(map(is_, new, s.stmts)) else seq(*new)
     return s
 
 
-def _around(s: Loop | Guard | Alloc, body: Stmt) -> Stmt:
-    """``s`` around another body: `dataclasses.replace`, without its price."""
+def _around(s: Stmt, body: Stmt) -> Stmt:
+    """``s`` around another body: `dataclasses.replace`, without its price where it is asked for often."""
     match s:
         case Loop():
             return Loop(s.var, s.extent, body, s.kind, s.annotations)
@@ -253,6 +282,7 @@ def _around(s: Loop | Guard | Alloc, body: Stmt) -> Stmt:
             return Guard(s.cond, body, s.speculative)
         case Alloc():
             return Alloc(s.buffer, body)
+    return replace(s, body=body)  # type: ignore[call-arg]
 
 
 def seq(*stmts: Stmt) -> Stmt:
@@ -285,15 +315,13 @@ def allocations(s: Stmt) -> tuple[list[Buffer], Stmt]:
 
 
 def kids(s: Stmt) -> tuple[Stmt, ...]:
-    match s:
-        case Loop() | Guard() | Alloc():
-            return (s.body,)
-        case Seq(stmts=xs):
-            return xs
-    return ()
+    if type(s) in _AROUND:
+        return (s.body,)  # type: ignore[union-attr]
+    return s.stmts if isinstance(s, Seq) else ()
 
 
-_AROUND = frozenset((Loop, Guard, Alloc))
+# what stands around a body
+_AROUND: frozenset[type] = frozenset(c for c in get_args(Stmt) if "body" in c.__dataclass_fields__)
 
 
 def walk(s: Stmt) -> list[Stmt]:
@@ -328,6 +356,6 @@ def path_to(s: Stmt, is_target: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | No
                 if rest is not None:
                     return (*path, *rest)
             return None
-        if not isinstance(s, (Loop, Guard, Alloc)):
+        if type(s) not in _AROUND:
             return None
         s = s.body

@@ -13,6 +13,7 @@ from schedules.ir import (
     Block,
     Buffer,
     Guard,
+    Intrinsic,
     Loop,
     LoweredFunc,
     Nest,
@@ -71,6 +72,9 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
         case Prefetch():
             out.append(f"{pad}prefetch {_place(s.buffer, s.indices)}{' to L2' if s.cache == 2 else ''}")
+        case Intrinsic():
+            at = ", ".join(f"{x.name}={_place(x.buffer, x.indices)}" for x in s.operands)
+            out.append(f"{pad}{s.instruction.name}({at})")
         case Barrier():
             out.append(f"{pad}barrier")
         case AllReduce():

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from schedules import expr as E
 from schedules.errors import AutotuneError
-from schedules.ir import Alloc, Block, Buffer, Loop, Nest, Seq, Stmt, Store, blocks, kids, skew, walk
-from schedules.ir.exprs import expressions
+from schedules.ir import Alloc, Block, Buffer, Loop, Nest, Seq, Stmt, blocks, kids, skew, walk
+from schedules.ir.exprs import expressions, places
 
 
 class VerifyError(AutotuneError):
@@ -49,8 +49,9 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
             for y in E.loads(e):
                 if ranks.get(y.buffer) != len(y.indices):
                     fail(f"{E.show(y)} reads a buffer that is not there, or not of that rank")
-        if isinstance(x, Store) and ranks.get(x.buffer) != len(x.indices):
-            fail(f"a store to {x.buffer} has the wrong rank, or no buffer")
+        for p in places(x):
+            if ranks.get(p.buffer) != len(p.indices):
+                fail(f"a {type(x).__name__.lower()} to {p.buffer} has the wrong rank, or no buffer")
         if isinstance(x, Loop):
             if x.kind == "vectorize" and any(isinstance(y, Loop) for y in walk(x.body)):
                 fail(f"vectorized loop {x.var} holds a loop")

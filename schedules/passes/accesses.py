@@ -7,7 +7,7 @@ from collections.abc import Callable
 from schedules import expr as E
 from schedules.expr import Expr, Load
 from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
-from schedules.ir.exprs import loads
+from schedules.ir.exprs import loads, places
 
 Indices = tuple[Expr, ...]
 
@@ -19,7 +19,7 @@ def reads(s: Stmt, buffer: str) -> bool:
 
 def uses(s: Stmt, buffer: str) -> bool:
     """Whether the statement itself, not its children, loads from the buffer or stores to it."""
-    return (isinstance(s, (Store, AllReduce)) and s.buffer == buffer) or reads(s, buffer)
+    return any(p.buffer == buffer for p in places(s)) or reads(s, buffer)
 
 
 def buffers(s: Stmt) -> set[str]:
@@ -27,9 +27,8 @@ def buffers(s: Stmt) -> set[str]:
     out: set[str] = set()
     for x in walk(s):
         out.update(y.buffer for y in loads(x))
-        if isinstance(x, (Store, AllReduce)):
-            out.add(x.buffer)
-        elif isinstance(x, Alloc):
+        out.update(p.buffer for p in places(x))
+        if isinstance(x, Alloc):
             out.add(x.buffer.name)
     return out
 

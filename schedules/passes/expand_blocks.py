@@ -90,3 +90,20 @@ def _guard(cond: Expr, body: Stmt, *, speculative: bool = False) -> Stmt:
     return body if cond == E.TRUE else Guard(cond, body, speculative)
 
 
+
+
+def written_out(s: Stmt, nest: Nest) -> Stmt:
+    """A part of a nest with its blocks written out, without the guards that keep them in their domains."""
+    dtypes = {b.name: b.dtype for b in nest.buffers}
+
+    def go(x: Stmt) -> Stmt:
+        if not isinstance(x, Block):
+            return with_body(x, go)
+        places = [Access(w.buffer, tuple(bound(x, i) for i in w.indices)) for w in x.writes]
+        values = tuple(bound(x, v) for v in x.values)
+        if x.reducer is not None:
+            acc = tuple(Load(p.buffer, p.indices, dtypes[p.buffer]) for p in places)
+            values = x.reducer.apply(acc, values)
+        return _stores(x, places, values, dtypes, None)
+
+    return go(s)

@@ -19,6 +19,7 @@ from schedules.passes.share_storage import share_storage
 from schedules.passes.simplify import simplify
 from schedules.passes.software_pipeline import software_pipeline
 from schedules.passes.storage_align import storage_align
+from schedules.passes.tensorize import tensorize
 from schedules.passes.tighten_bounds import tighten_bounds
 from schedules.passes.unswitch import unswitch
 
@@ -66,6 +67,8 @@ def for_cpus(nest: Nest) -> Passes:
         ("align_streamed_tiles", lambda s: align_streamed_tiles(s, params, by_lines)),
         # where the code is that reads
         ("prefetch", lambda s: prefetch(s, tuple(n for n in nest.params if n not in nest.outputs))),
+        # last: no other pass has to know instructions
+        ("tensorize", lambda s: tensorize(s, params)),
     ]
 
 

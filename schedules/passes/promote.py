@@ -27,6 +27,8 @@ def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
 
 
 def _go(s: Stmt, dtypes: dict[str, str], taken: set[str]) -> Stmt:
+    if isinstance(s, Loop) and s.instruction is not None:
+        return s  # it has its own registers
     if isinstance(s, Loop) and s.kind in ("serial", "unroll"):
         new = _promoted(s, dtypes, taken)
         if new is not None:

@@ -24,6 +24,7 @@ from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
+from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
@@ -49,6 +50,7 @@ PRIMITIVES: dict[str, type[Primitive]] = {
         Rfactor,
         SetScope,
         Split,
+        Tensorize,
         Tile,
         Unroll,
         Vectorize,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
+from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.ir import Loop, Nest, walk
 from schedules.model import Step, Target
 
@@ -72,6 +73,8 @@ def _field_types(cls: type[Primitive]) -> dict[str, Any]:
 def _encode(v: Any) -> Any:
     if isinstance(v, Hole):
         return ("?", v.name)
+    if isinstance(v, Instruction):
+        return v.name
     return tuple(map(_encode, v)) if isinstance(v, tuple) else v
 
 
@@ -85,6 +88,10 @@ def _decode(v: Any, hint: Any, what: str) -> Any:
             return v
         if h is Hole and isinstance(v, tuple) and len(v) == 2 and v[0] == "?" and isinstance(v[1], str):
             return Hole(v[1])
+        if h is Instruction and isinstance(v, str):
+            if v in INSTRUCTIONS:
+                return INSTRUCTIONS[v]
+            raise ScheduleError(f"{what}: no instruction {v!r}; this version knows {', '.join(INSTRUCTIONS)}")
         if typing.get_origin(h) is tuple and isinstance(v, tuple):
             return tuple(_decode(x, typing.get_args(h)[0], what) for x in v)
     raise ScheduleError(f"{what}: {str(v)[:60]!r} is not a {hint}")

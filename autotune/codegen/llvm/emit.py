@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autotune.codegen.llvm import intrinsic
 from autotune.codegen.llvm.address import Place
 from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm.expr import CodegenError
@@ -23,6 +24,7 @@ from schedules.ir import (
     Alloc,
     Buffer,
     Guard,
+    Intrinsic,
     Loop,
     LoweredFunc,
     Prefetch,
@@ -195,6 +197,8 @@ class _Function:
                 self.x.store(s)
             case Prefetch():
                 self.x.prefetch(s)
+            case Intrinsic():
+                self.intrinsic(s)
             case Guard():
                 self.guard(s)
             case Alloc():
@@ -215,6 +219,22 @@ class _Function:
                 self.loop(s)
             case _:
                 raise CodegenError(f"cannot emit {type(s).__name__}")
+
+    def intrinsic(self, s: Intrinsic) -> None:
+        """The instruction where the target has it, else the loops that it stands for."""
+        if not intrinsic.has(s.instruction, self.shared.features):
+            self.stmt(s.body)
+            return
+        slots: dict[str, str] = {}
+        shapes = {t.name: t.shape for t in s.instruction.operands}
+        for o in s.operands:
+            slots[o.name] = self.x.address(o.buffer, self.x.flat(o.buffer, o.indices))[0]
+            slots |= {
+                f"{o.name}.{d}.{k}": str(k * step)
+                for d, (step, n) in enumerate(zip(o.strides, shapes[o.name], strict=True))
+                for k in range(n)
+            }
+        intrinsic.emit(s.instruction, slots, self.s, lambda d: self.shared.declares.setdefault(d))
 
     def fork(self, s: Stmt) -> None:
         """``s`` with streaming stores where the arrays are aligned for them, which only the call shows."""

@@ -1,0 +1,34 @@
+"""Instructions as LLVM IR: the text that an instruction brings, with the operands' addresses in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from autotune.codegen.llvm.scope import Scopes
+from schedules.instructions import Instruction
+
+_NAME = re.compile(r"%[A-Za-z_]\w*")
+_SLOT = re.compile(r"\{([\w.]+)\}")
+
+
+def has(ins: Instruction, features: Collection[str]) -> bool:
+    """Whether a target with these features runs an instruction."""
+    return "llvm" in ins.spellings and all(f in features for f in ins.features)
+
+
+def emit(ins: Instruction, slots: dict[str, str], s: Scopes, declare: Callable[[str], None]) -> None:
+    """``slots``: what stands in braces. ``{a}`` is the address of operand ``a``. ``{a.0.3}`` is how many elements
+    after its first the third one after it along dimension 0 lies. Names of values are made new ones."""
+    names: dict[str, str] = {}
+
+    def renamed(m: re.Match[str]) -> str:
+        if m[0] not in names:
+            names[m[0]] = s.fresh(f"{m[0][1:]}.")
+        return names[m[0]]
+
+    for line in ins.spellings["llvm"].strip().splitlines():
+        if line.startswith("declare"):
+            declare(line)
+        else:
+            s.do(_SLOT.sub(lambda m: slots[m[1]], _NAME.sub(renamed, line)))

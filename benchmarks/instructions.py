@@ -1,0 +1,171 @@
+"""Instructions in a schedule by hand, beside the peak of the instruction itself.
+
+``python benchmarks/instructions.py`` prints, for each instruction that this CPU has, the share of its measured
+peak that a matrix product reaches on one thread, with the second operand packed in the call and ahead of it.
+The peak is that of independent instructions on registers. Rounds are interleaved. The median share counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+
+import autotune
+from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.llvm.intrinsic import has
+from autotune.codegen.runtime import entry
+from autotune.measure.inputs import random_inputs
+from autotune.targets import parse
+from schedules import te
+from schedules.dtypes import DTYPES
+from schedules.expr import Const
+from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.ir import Buffer
+from schedules.model import Target
+from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
+
+CHAINS = 16  # independent instructions: 2 units, and a latency of up to 6 cycles
+INTERLEAVE = {"vdpbf16ps": "interleave2_bfloat16", "vpdpbusd": "interleave4_int8"}  # what packs b
+STEPS = 1024  # of each chain in a run
+
+
+def product(ins: Instruction, m: int, n: int, k: int, ahead: bool = False) -> ComputeDAG:
+    """c = a b of the dtypes of a dot product; ``ahead``: b is a constant weight."""
+    dtypes = {t.name: t.dtype for t in ins.operands}
+    a, b = te.placeholder((m, k), dtypes["a"], "a"), te.placeholder((k, n), dtypes["b"], "b")
+    r = te.reduce_axis(k, "k")
+    dag = te.dag([a, b, te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")])
+    return replace(dag, constants=("b",)) if ahead else dag
+
+
+def schedule(
+    dag: ComputeDAG, ins: Instruction, target: Target, rows: int = 4, vectors: int = 4, steps: int = 4
+) -> Schedule:
+    """Tiles of ``rows`` times ``vectors`` results in registers, ``steps`` instructions deep; b packed so that
+    what an instruction reads lies side by side."""
+    lanes, terms = ins.result.shape[0], ins.iterations["t"]
+    s = Schedule(dag, target)
+    s.cache_write("c", "local")
+    s.cache_read("c", "b", "global")
+    s.pack("b_global", (terms, vectors * lanes), (1, 0, 3, 2))
+    columns = s.loops("b_global")[2]
+    s.tensorize(s.split(columns, (None, lanes))[1], INTERLEAVE[ins.name])
+    io, ii = s.split("c_write_x0", (None, rows))
+    jo, ji = s.split("c_write_x1", (None, vectors * lanes))
+    s.reorder(jo, io, ii, ji)
+    s.unroll(ii)
+    s.vectorize(ji)
+    s.compute_at("c", io)
+    i, j, k = (x for x in s.loops("c") if x not in (jo, io))
+    j0, j1 = s.split(j, (None, lanes))
+    ko, ku, ki = s.split(k, (None, steps, terms))
+    s.reorder(ko, ku, i, j0, j1, ki)
+    for loop in (i, j0, ku):
+        s.unroll(loop)
+    init = s.decompose_reduction("c", ko)
+    s.vectorize([x for x in s.loops(init) if x not in (jo, io)][-1])
+    s.tensorize(j1, ins)
+    return s
+
+
+def peak_loop(ins: Instruction, target: Target) -> Callable[[], float]:
+    """Operations a second of independent instructions, now."""
+    body, declares = [], []
+    text = ins.spellings["llvm"].strip().splitlines()
+    for chain in range(CHAINS):
+        for line in text:
+            if line.startswith("declare"):
+                declares.append(line)
+                continue
+            line = line.format(**{t.name: f"%{t.name}.at" for t in ins.operands} | {ins.result.name: f"%acc{chain}"})
+            body.append(re.sub(r"%(?!acc)(\w+)(?![\w.])", rf"%c{chain}.\1", line))
+    out = ins.result
+    kind = f"[{CHAINS} x [{out.shape[0]} x {'float' if DTYPES[out.dtype].kind == 'float' else 'i32'}]]"
+    args = "\n".join(
+        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %{t.name}.at = load ptr, ptr %s{n}"
+        for n, t in enumerate(ins.operands)
+    )
+    accs = "\n".join(f"  %acc{c} = getelementptr {kind}, ptr %acc, i64 0, i64 {c}" for c in range(CHAINS))
+    lines = "\n".join(f"  {x}" for x in body)
+    kernel = f"""{declares[0]}
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
+entry:
+  %acc = alloca {kind}, align 64
+{args}
+{accs}
+  call void @llvm.memset.p0.i64(ptr %acc, i8 0, i64 {CHAINS * 64}, i1 false)
+  br label %loop
+loop:
+  %n = phi i64 [ {STEPS}, %entry ], [ %less, %loop ]
+{lines}
+  %less = sub i64 %n, 1
+  %more = icmp ne i64 %less, 0
+  br i1 %more, label %loop, label %done
+done:
+  call void @llvm.memcpy.p0.p0.i64(ptr %{out.name}.at, ptr %acc, i64 {CHAINS * 64}, i1 false)
+  ret void
+}}
+"""
+    params = [(t.name, t.shape, t.dtype) for t in ins.meaning.inputs]
+    params.append((out.name, (CHAINS * out.shape[0],), out.dtype))
+    buffers = tuple(Buffer(n, tuple(map(Const, shape)), d) for n, shape, d in params)
+    loaded = load_object(compile_module(kernel + entry.entry(buffers, (out.name,), 0, 1), target))
+    arrays = [np.ones(shape, d) for _, shape, d in params]
+    pointers = [x.ctypes.data for x in arrays]
+
+    def rate(runs: int = 100) -> float:
+        seconds = loaded.bench(pointers, runs, cpu_clock=True) * 1e-9
+        return ins.operations * CHAINS * STEPS * runs / seconds if arrays else 0.0
+
+    return rate
+
+
+def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> dict[str, tuple[float, float]]:
+    """Gop/s and the share of the peak, by name, of a product of ``size`` cubed."""
+    peak = peak_loop(ins, target)
+    peak()
+    kernels = {}
+    for name, ahead in (("packed in the call", False), ("packed ahead", True)):
+        dag = product(ins, size, size, size, ahead)
+        kernel = autotune.build(schedule(dag, ins, target), target)
+        inputs = random_inputs(dag)
+        right = te.evaluate(replace(dag, constants=()), inputs)[0]
+        given = [inputs[0], kernel.pack_weights(inputs[1])] if ahead else inputs
+        got = kernel(*given)
+        if DTYPES[ins.result.dtype].kind == "int":
+            assert np.array_equal(got, right), name
+        else:
+            assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
+        kernels[name] = (kernel, given)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in kernels}
+    for _ in range(rounds):
+        for name, (kernel, given) in kernels.items():
+            rate = 2 * size**3 / kernel.time(*given, repeat=3)
+            found[name].append((rate, rate / peak()))
+    return {name: (median(x for x, _ in xs) / 1e9, median(y for _, y in xs)) for name, xs in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
+    args = parser.parse_args()
+    target = parse("cpu", 1)
+    for ins in map(INSTRUCTIONS.__getitem__, INTERLEAVE):
+        if not has(ins, target.features):
+            print(f"{ins.name}: this CPU has no {', '.join(ins.features)}")
+            continue
+        for size in args.sizes:
+            for name, (rate, share) in compare(ins, size, target).items():
+                print(f"{ins.name} {size}^3 {name}: {rate:.0f} Gop/s, {share:.3f} of its peak")
+
+
+if __name__ == "__main__":
+    main()

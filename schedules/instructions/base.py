@@ -1,0 +1,92 @@
+"""What an instruction of a machine is: data with an executable meaning.
+
+An instruction is a tensor expression. The shapes of its tensors are the layouts of its operands: a tensor of
+shape (16, 2) is 32 elements side by side, the two of a pair next to each other. So the interpreter can run it,
+a loop can be compared with it, and how an operand must be packed can be read off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from schedules.expr import Const, Load, Var
+from schedules.ir import Loop, Stmt, Store
+from schedules.te.compute_dag import ComputeDAG, Tensor
+
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One instruction. ``meaning``: a DAG of one stage, without its own start: where that reduces, the result is
+    added to what the output holds. ``free``: dimensions of operands, as (name, number), along which elements
+    may lie any distance apart; along all others they lie as in the tensor. ``features``: what a target has
+    that has it, by LLVM's names. ``spellings``: its text, by generator; where a generator has none, or a
+    target lacks a feature, the loops that it stands for are compiled. ``exact``: whether it rounds as its
+    meaning does; else terms are added in an order of its own, and may be fused.
+
+    Raises ValueError where the meaning has another number of stages. Example: `schedules/instructions/vpdpbusd.py`.
+    """
+
+    name: str
+    doc: str
+    meaning: ComputeDAG
+    free: frozenset[tuple[str, int]] = frozenset()
+    features: tuple[str, ...] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:
+            raise ValueError(f"instruction {self.name}: its meaning has to be one stage with one output")
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def result(self) -> Tensor:
+        """The operand that is written."""
+        return self.meaning.stages[0].outputs[0]
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """Inputs in order, then the result."""
+        return (*self.meaning.inputs, self.result)
+
+    @property
+    def iterations(self) -> dict[str, int]:
+        """Its axes with their extents, those of the result first."""
+        stage = self.meaning.stages[0]
+        return {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+
+    @property
+    def step(self) -> Store:
+        """What one iteration stores."""
+        stage, out = self.meaning.stages[0], self.result
+        at = tuple(Var(a.var) for a in stage.axes)
+        value = stage.values[0]
+        if stage.reducer is not None:
+            (value,) = stage.reducer.apply((Load(out.name, at, out.dtype),), stage.values)
+        return Store(out.name, at, value, stage.reducer is not None)
+
+    @property
+    def loops(self) -> Stmt:
+        """Its meaning as loops over its operands."""
+        s: Stmt = self.step
+        for var, n in reversed(self.iterations.items()):
+            s = Loop(var, Const(n), s)
+        return s
+
+    @property
+    def operations(self) -> int:
+        """Operations of one instruction, 2 for a multiply-add."""
+        from math import prod
+
+        return 2 * prod(self.iterations.values()) if self.meaning.stages[0].reducer else 0
+
+    def layout(self, operand: str) -> str:
+        """An operand's elements from the outermost dimension to the innermost, such as ``[i: 16, t: 2]``."""
+        at = next(x for x in (self.step, *self.meaning.stages[0].reads()) if x.buffer == operand).indices
+        shape = next(t.shape for t in self.operands if t.name == operand)
+        names = (i.name if isinstance(i, Var) else str(i) for i in at)
+        return "[" + ", ".join(f"{v}: {n}" for v, n in zip(names, shape, strict=True)) + "]"

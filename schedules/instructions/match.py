@@ -1,0 +1,164 @@
+"""Whether loops are an instruction: which loop is which of its axes, and where its operands lie.
+
+The loops are compared with the instruction's meaning (unification): loops with axes of their extent, operands
+of + and * in either order, and the step of every operand along every axis with its layout.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from schedules import affine
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Binary, Call, Const, Expr, Load, Var
+from schedules.instructions.base import Instruction
+from schedules.ir import Loop, Operand, Stmt, Store, const
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class NoMatch(ScheduleError):
+    """The loops are not the instruction. The message names the operand, what it needs and what it has."""
+
+
+def match(loop: Loop, ins: Instruction, shapes: Shapes | None) -> tuple[Operand, ...]:
+    """The operands of the instruction that the loops from ``loop`` on are. ``shapes``: of the buffers; None: how
+    they lie is not known yet, and not asked. Raises NoMatch."""
+    loops: list[Loop] = []
+    s: Stmt = loop
+    while isinstance(s, Loop):
+        loops.append(s)
+        s = s.body
+    if not isinstance(s, Store):
+        raise NoMatch(
+            f"tensorize {loop.var}: inside of it is no single store, as where a tail or the start of a "
+            "reduction is left; split by factors that divide, and decompose_reduction first"
+        )
+    have = {x.var: const(x.extent) for x in loops}
+    want = ins.iterations
+    errors: list[NoMatch] = []
+    for order in itertools.permutations(have):
+        if len(order) == len(want) and [have[v] for v in order] == list(want.values()):
+            try:
+                return _Unifier(ins, dict(zip(want, order, strict=True)), s, shapes).operands()
+            except NoMatch as err:
+                errors.append(err)
+    if errors:
+        raise NoMatch(f"tensorize {loop.var}: {errors[0]}")
+    raise NoMatch(
+        f"tensorize {loop.var}: the loops {_extents(have)} are not the axes {_extents(want)} of {ins.name}; split "
+        "and reorder so that its axes are innermost"
+    )
+
+
+def _extents(loops: Mapping[str, int | None]) -> str:
+    return "[" + ", ".join(f"{v}: {n}" for v, n in loops.items()) + "]"
+
+
+class _Unifier:
+    """``to``: the loop of each axis of the instruction."""
+
+    def __init__(self, ins: Instruction, to: Mapping[str, str], s: Store, shapes: Shapes | None) -> None:
+        self.ins, self.to, self.s, self.shapes = ins, to, s, shapes
+        self.found: dict[str, Operand] = {}
+
+    def operands(self) -> tuple[Operand, ...]:
+        step = self.ins.step
+        out = self.ins.result
+        self.operand(Load(step.buffer, step.indices, out.dtype), self.s.buffer, self.s.indices, None)
+        self.value(step.value, self.s.value)
+        return tuple(self.found[t.name] for t in self.ins.operands)
+
+    def value(self, p: Expr, e: Expr) -> None:
+        """Compare a part of the meaning with a part of the store's value."""
+        if isinstance(p, Load) and isinstance(e, Load):
+            self.operand(p, e.buffer, e.indices, e.dtype)
+            return
+        if isinstance(p, Binary) and isinstance(e, Binary) and p.op == e.op:
+            self.pair(p, e)
+            return
+        alike = E.kind(p) is E.kind(e) and E.dtype_of(p) == E.dtype_of(e)
+        if isinstance(p, Call) and isinstance(e, Call):
+            alike = alike and p.fn == e.fn
+        if isinstance(p, Const) or not alike or isinstance(p, (Load, Binary)):
+            if p == e:
+                return
+            raise NoMatch(f"{E.show(e)} stands where {self.ins.name} has {E.show(p)}")
+        for x, y in zip(E.children(p), E.children(e), strict=True):
+            self.value(x, y)
+
+    def pair(self, p: Binary, e: Binary) -> None:
+        held = dict(self.found)
+        try:
+            self.value(p.a, e.a)
+            self.value(p.b, e.b)
+            return
+        except NoMatch as err:
+            if p.op not in ("+", "*"):
+                raise
+            as_written = err
+        self.found = held
+        try:
+            self.value(p.a, e.b)
+            self.value(p.b, e.a)
+        except NoMatch:
+            raise as_written from None
+
+    def operand(self, p: Load, buffer: str, at: tuple[Expr, ...], dtype: str | None) -> None:
+        """Compare an access with that of the instruction, and note where the operand lies."""
+        name, ins = p.buffer, self.ins
+        layout = next(t for t in ins.operands if t.name == name)
+        if dtype is not None and dtype != layout.dtype:
+            raise NoMatch(f"operand {name} of {ins.name} is {layout.dtype}, {buffer} is {dtype}")
+        own = [i.name for i in p.indices if isinstance(i, Var)]
+        moving = {v for i in at for v in E.variables(i)}
+        for axis, loop in self.to.items():
+            if axis not in own and loop in moving:
+                raise NoMatch(f"operand {name} of {ins.name} stands still along {axis}, {buffer} moves with {loop}")
+        strides = self.strides(p, buffer, at)
+        start: dict[str, Expr] = {v: Const(0) for v in self.to.values()}
+        first = tuple(affine.simplify(E.substitute(i, start), {}) for i in at)
+        here = Operand(name, buffer, first, strides)
+        if self.found.setdefault(name, here) != here:
+            raise NoMatch(f"operand {name} of {ins.name} would lie in two places")
+
+    def strides(self, p: Load, buffer: str, at: tuple[Expr, ...]) -> tuple[int, ...]:
+        """Elements from one to the next along each dimension of an operand."""
+        name, ins = p.buffer, self.ins
+        dense = row_major(next(t for t in ins.operands if t.name == name).shape)
+        if self.shapes is None:
+            return dense
+        flat: Expr = Const(0)
+        for i, n in zip(at, row_major(self.shapes[buffer]), strict=True):
+            flat = flat + i * n
+        terms, _ = affine.linear(flat)
+        steps = {a.name: c.value for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
+        uneven = {v for a, c in terms.items() if not isinstance(a, Var) for v in E.variables(a)}
+        out = []
+        for d, (i, need) in enumerate(zip(p.indices, dense, strict=True)):
+            axis = i.name if isinstance(i, Var) else ""
+            loop = self.to[axis]
+            if loop in uneven:
+                raise NoMatch(f"operand {name} of {ins.name}: {buffer} moves unevenly with {loop}")
+            step = int(steps.get(loop, 0))
+            if (name, d) not in ins.free and step != need:
+                raise NoMatch(
+                    f"operand {name} of {ins.name} needs step {need} along {axis}; {buffer} has {step} along "
+                    f"{loop}: pack it so that {ins.layout(name)} is innermost"
+                )
+            out.append(step)
+        return tuple(out)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements from one to the next along each dimension, the last side by side."""
+    out, size = [], 1
+    for n in reversed(shape):
+        out.append(size)
+        size *= n
+    return tuple(reversed(out))
+
+
+__all__ = ["NoMatch", "match", "row_major"]

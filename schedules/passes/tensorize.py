@@ -1,0 +1,41 @@
+"""Loops that are marked as an instruction become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schedules.instructions.match import NoMatch, match
+from schedules.ir import Alloc, Buffer, Intrinsic, Loop, Stmt, const, with_body
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def tensorize(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
+    """``s`` with every marked loop as its instruction. One that a tail was peeled off stays a loop where it is not
+    the instruction any more. Raises NoMatch where none of the loops marked with an instruction is it."""
+    made: set[str] = set()
+    refused: dict[str, NoMatch] = {}
+
+    def go(x: Stmt, shapes: Shapes) -> Stmt:
+        if isinstance(x, Alloc):
+            inner = {**shapes, x.buffer.name: _shape(x.buffer)}
+            return with_body(x, lambda y: go(y, inner))
+        if isinstance(x, Loop) and (ins := x.instruction) is not None:
+            try:
+                found = Intrinsic(ins, match(x, ins, shapes), x)
+            except NoMatch as err:
+                refused.setdefault(ins.name, err)
+                return x
+            made.add(ins.name)
+            return found
+        return with_body(x, lambda y: go(y, shapes))
+
+    out = go(s, {b.name: _shape(b) for b in params})
+    for name, err in refused.items():
+        if name not in made:
+            raise err
+    return out
+
+
+def _shape(b: Buffer) -> tuple[int, ...]:
+    return tuple(const(n) or 1 for n in b.shape)

@@ -1,0 +1,75 @@
+"""tensorize: run loops by one instruction of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules.errors import ScheduleError
+from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.instructions.match import match
+from schedules.ir import Loop, Nest, blocks, path_to, walk
+from schedules.ir.nest import find_loop, replace_stmt
+from schedules.model import Target
+from schedules.passes.expand_blocks import written_out
+from schedules.passes.simplify import simplify
+from schedules.primitives.base import Primitive, require_serial
+
+
+@dataclass(frozen=True)
+class Tensorize(Primitive):
+    """Mark a loop: with the loops in it, it is one instruction.
+
+    Before: ``for i in range(16): for t in range(2): c[i] += a[t] * b[i, t]``. After: ``vdpbf16ps(a, b, c)``.
+    Legal where the loops are the axes of the instruction (`schedules.instructions`), in any order, and the block
+    in them computes its meaning. Whether its operands lie as it needs them is decided when the schedule is
+    lowered, as `pack` may come later; what does not fit is refused then, by name. Where a tail is peeled off, it
+    stays loops. On a target without the instruction all stay loops. Cost: what the instruction takes.
+    """
+
+    name: ClassVar[str] = "tensorize"
+    loop: str
+    instruction: Instruction
+
+    @classmethod
+    def of(cls, loop: str, instruction: str | Instruction) -> Tensorize:
+        """``instruction``: its name in `INSTRUCTIONS`, or one of your own. Raises ScheduleError."""
+        if isinstance(instruction, Instruction):
+            return cls(loop, instruction)
+        if instruction not in INSTRUCTIONS:
+            raise ScheduleError(
+                f"tensorize {loop}: no instruction {instruction!r}; there are {', '.join(INSTRUCTIONS)}"
+            )
+        return cls(loop, INSTRUCTIONS[instruction])
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        require_serial(loop, "tensorize")
+        found = blocks(loop.body)
+        if len(found) != 1:
+            names = ", ".join(b.name for b in found)
+            raise ScheduleError(
+                f"tensorize {self.loop}: it holds the blocks {names}; an instruction is one block: move the others "
+                "out by compute_at or decompose_reduction"
+            )
+        if found[0].init:
+            raise ScheduleError(
+                f"tensorize {self.loop}: block {found[0].name} starts its sum inside of it, and {self.instruction} "
+                "adds to what is there; decompose_reduction at a loop around it first"
+            )
+        match(_alone(nest, loop), self.instruction, None)
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        others = tuple(a for a in loop.annotations if a[0] != "tensorize")
+        marked: Loop = replace(loop, annotations=(*others, ("tensorize", self.instruction)))
+        return replace_stmt(nest, loop, marked)
+
+
+def _alone(nest: Nest, loop: Loop) -> Loop:
+    """The loop as lowering will have it, as far as that depends on the loops around it alone."""
+    around = [x for x in path_to(nest.body, lambda s: s is loop) or () if isinstance(x, Loop) and x is not loop]
+    s = written_out(loop, nest)
+    for x in reversed(around):
+        s = replace(x, body=s)
+    return next((x for x in walk(simplify(s)) if isinstance(x, Loop) and x.var == loop.var), loop)
