@@ -1,7 +1,7 @@
 """Instructions in a schedule by hand, beside the peak of the instruction itself.
 
-``python benchmarks/instructions.py`` prints, for each instruction that this CPU has, the share of its measured
-peak that a matrix product reaches on one thread, with the second operand packed in the call and ahead of it.
+``python benchmarks/instructions.py`` prints the share of its measured peak that a matrix product reaches on
+one thread, for each instruction that this CPU has. The second operand is packed in the call, or ahead of it.
 The peak is that of independent instructions on registers. Rounds are interleaved. The median share counts.
 """
 
@@ -83,7 +83,8 @@ def peak_loop(ins: Instruction, target: Target) -> Callable[[], float]:
             if line.startswith("declare"):
                 declares.append(line)
                 continue
-            line = line.format(**{t.name: f"%{t.name}.at" for t in ins.operands} | {ins.result.name: f"%acc{chain}"})
+            at = {t.name: f"%{t.name}.at" for t in ins.operands} | {ins.result.name: f"%acc{chain}"}
+            line = line.format(**at)
             body.append(re.sub(r"%(?!acc)(\w+)(?![\w.])", rf"%c{chain}.\1", line))
     out = ins.result
     kind = f"[{CHAINS} x [{out.shape[0]} x {'float' if DTYPES[out.dtype].kind == 'float' else 'i32'}]]"

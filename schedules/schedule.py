@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from schedules.errors import ScheduleError
-from schedules.expr import Hole
-from schedules.instructions import Instruction
 from schedules.ir import printer
 from schedules.ir.nest import block_names, initial, loops_of
 from schedules.model import Step, Target, Trace
-from schedules.primitives import PRIMITIVES
-from schedules.primitives.annotate import Annotate
+from schedules.primitives import PRIMITIVES, Methods
 from schedules.primitives.base import Primitive
-from schedules.primitives.bind import Bind
-from schedules.primitives.cache_read import CacheRead
-from schedules.primitives.cache_write import CacheWrite
-from schedules.primitives.compute_at import ComputeAt
-from schedules.primitives.decompose_reduction import DecomposeReduction
-from schedules.primitives.fuse import Fuse
-from schedules.primitives.inline import Inline
-from schedules.primitives.online import Online
-from schedules.primitives.pack import Pack
-from schedules.primitives.parallel import Parallel
-from schedules.primitives.partition import Partition
-from schedules.primitives.reorder import Reorder
-from schedules.primitives.reorder_storage import ReorderStorage
-from schedules.primitives.reverse_compute_at import ReverseComputeAt
-from schedules.primitives.rfactor import Rfactor
-from schedules.primitives.set_scope import SetScope
-from schedules.primitives.split import Split
-from schedules.primitives.tensorize import Tensorize
-from schedules.primitives.tile import Tile
-from schedules.primitives.unroll import Unroll
-from schedules.primitives.vectorize import Vectorize
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.tensors import dag as dag_of
 
-Factor = int | Hole
+R = TypeVar("R")
 
 
-class Schedule:
-    """A compute DAG being scheduled. Loops and blocks are named by strings; every method raises
+class Schedule(Methods):
+    """A compute DAG being scheduled by primitives. Loops and blocks are named by strings; every method raises
     `ScheduleError` where the primitive is not legal, and then changes nothing.
 
     ``program`` is a `ComputeDAG` or the list of tensors that `te.dag` takes.
@@ -96,8 +72,7 @@ class Schedule:
                 raise ScheduleError(f"step {n}: {err}") from None
         return s
 
-    def apply(self, p: Primitive) -> Any:
-        """Check, apply and record one primitive; returns the names it makes."""
+    def apply(self, p: Primitive[R]) -> R:
         p.check(self.nest, self.target)
         self.nest = p.apply(self.nest)
         self._steps.append(p.step())
@@ -113,77 +88,6 @@ class Schedule:
 
     def __str__(self) -> str:
         return printer.show(self.nest)
-
-    # one line a primitive: the documentation is the primitive's own (below)
-    def split(self, loop: str, factors: Sequence[Factor | None], tail: str = "guard") -> list[str]:
-        return self.apply(Split(loop, tuple(factors), tail))
-
-    def fuse(self, *loops: str) -> str:
-        return self.apply(Fuse(loops))
-
-    def reorder(self, *loops: str) -> None:
-        self.apply(Reorder(loops))
-
-    def tile(self, loops: Sequence[str], factors: Sequence[Factor]) -> list[str]:
-        return self.apply(Tile(tuple(loops), tuple(factors)))
-
-    def vectorize(self, loop: str) -> None:
-        self.apply(Vectorize(loop))
-
-    def tensorize(self, loop: str, instruction: str | Instruction) -> None:
-        self.apply(Tensorize.of(loop, instruction))
-
-    def unroll(self, loop: str) -> None:
-        self.apply(Unroll(loop))
-
-    def parallel(self, loop: str) -> None:
-        self.apply(Parallel(loop))
-
-    def bind(self, loop: str, axis: str) -> None:
-        self.apply(Bind(loop, axis))
-
-    def partition(self, loop: str) -> None:
-        self.apply(Partition(loop))
-
-    def annotate(self, where: str, key: str, value: Factor) -> None:
-        self.apply(Annotate(where, key, value))
-
-    def reorder_storage(self, buffer: str, order: Sequence[int]) -> None:
-        self.apply(ReorderStorage(buffer, tuple(order)))
-
-    def set_scope(self, buffer: str, scope: str) -> None:
-        self.apply(SetScope(buffer, scope))
-
-    def inline(self, block: str) -> None:
-        self.apply(Inline(block))
-
-    def compute_at(self, block: str, loop: str) -> None:
-        self.apply(ComputeAt(block, loop))
-
-    def reverse_compute_at(self, block: str, loop: str) -> None:
-        self.apply(ReverseComputeAt(block, loop))
-
-    def cache_read(self, block: str, buffer: str, scope: str = "global") -> str:
-        return self.apply(CacheRead(block, buffer, scope))
-
-    def cache_write(self, block: str, scope: str = "local") -> str:
-        return self.apply(CacheWrite(block, scope))
-
-    def pack(self, buffer: str, tiles: Sequence[Factor], order: Sequence[int]) -> list[str]:
-        return self.apply(Pack(buffer, tuple(tiles), tuple(order)))
-
-    def rfactor(self, block: str, loop: str) -> str:
-        return self.apply(Rfactor(block, loop))
-
-    def online(self, block: str, sums: Sequence[str], size: Factor) -> str:
-        return self.apply(Online(block, tuple(sums), size))
-
-    def decompose_reduction(self, block: str, loop: str) -> str:
-        return self.apply(DecomposeReduction(block, loop))
-
-
-for _name, _primitive in PRIMITIVES.items():
-    getattr(Schedule, _name).__doc__ = _primitive.__doc__
 
 
 def fill(step: Step, decisions: Mapping[str, int]) -> Step:

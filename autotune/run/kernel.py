@@ -334,7 +334,7 @@ def _of_another_library(x: Any, name: str) -> tuple[np.ndarray, bool] | None:
     if not told.contiguous:
         raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
     memory = (ctypes.c_char * (prod(told.shape) * row.itemsize)).from_address(told.address or 1)
-    return np.frombuffer(memory, np.uint8).view(row.numpy).reshape(told.shape), told.readonly
+    return np.frombuffer(memoryview(memory), np.uint8).view(row.numpy).reshape(told.shape), told.readonly
 
 
 class _Producer:

@@ -1,8 +1,8 @@
 """What an instruction of a machine is: data with an executable meaning.
 
 An instruction is a tensor expression. The shapes of its tensors are the layouts of its operands: a tensor of
-shape (16, 2) is 32 elements side by side, the two of a pair next to each other. So the interpreter can run it,
-a loop can be compared with it, and how an operand must be packed can be read off it.
+shape (16, 2) is 32 elements side by side, the two of a pair next to each other. So the interpreter can run
+it, loops can be compared with it, and how an operand must be packed can be read off it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from schedules.ir import Loop, Stmt, Store
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 
-
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One instruction. ``meaning``: a DAG of one stage, without its own start: where that reduces, the result is
-    added to what the output holds. ``free``: dimensions of operands, as (name, number), along which elements
-    may lie any distance apart; along all others they lie as in the tensor. ``features``: what a target has
-    that has it, by LLVM's names. ``spellings``: its text, by generator; where a generator has none, or a
-    target lacks a feature, the loops that it stands for are compiled. ``exact``: whether it rounds as its
-    meaning does; else terms are added in an order of its own, and may be fused.
+    """One instruction.
 
-    Raises ValueError where the meaning has another number of stages. Example: `schedules/instructions/vpdpbusd.py`.
+    ``meaning``: a DAG of one stage. Where that reduces, it adds to what the output holds. ``free``:
+    dimensions of operands, as (name, number), along which elements may lie any distance apart. Along all
+    others they lie as in the tensor. ``features``: what a target needs for it, by LLVM's names.
+    ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
+    are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
+
+    Raises ValueError where the meaning has another number of stages. Example: see `vpdpbusd.py`.
     """
 
     name: str
@@ -86,7 +86,8 @@ class Instruction:
 
     def layout(self, operand: str) -> str:
         """An operand's elements from the outermost dimension to the innermost, such as ``[i: 16, t: 2]``."""
-        at = next(x for x in (self.step, *self.meaning.stages[0].reads()) if x.buffer == operand).indices
+        accesses: list[Store | Load] = [self.step, *self.meaning.stages[0].reads()]
+        at = next(x for x in accesses if x.buffer == operand).indices
         shape = next(t.shape for t in self.operands if t.name == operand)
         names = (i.name if isinstance(i, Var) else str(i) for i in at)
         return "[" + ", ".join(f"{v}: {n}" for v, n in zip(names, shape, strict=True)) + "]"

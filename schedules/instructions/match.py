@@ -24,8 +24,8 @@ class NoMatch(ScheduleError):
 
 
 def match(loop: Loop, ins: Instruction, shapes: Shapes | None) -> tuple[Operand, ...]:
-    """The operands of the instruction that the loops from ``loop`` on are. ``shapes``: of the buffers; None: how
-    they lie is not known yet, and not asked. Raises NoMatch."""
+    """The operands of the instruction that the loops from ``loop`` on are. ``shapes``: of the buffers. None:
+    how operands lie is not asked. Raises NoMatch."""
     loops: list[Loop] = []
     s: Stmt = loop
     while isinstance(s, Loop):
@@ -48,8 +48,8 @@ def match(loop: Loop, ins: Instruction, shapes: Shapes | None) -> tuple[Operand,
     if errors:
         raise NoMatch(f"tensorize {loop.var}: {errors[0]}")
     raise NoMatch(
-        f"tensorize {loop.var}: the loops {_extents(have)} are not the axes {_extents(want)} of {ins.name}; split "
-        "and reorder so that its axes are innermost"
+        f"tensorize {loop.var}: the loops {_extents(have)} are not the axes {_extents(want)} of {ins.name}; "
+        "split and reorder so that its axes are innermost"
     )
 
 
@@ -116,7 +116,9 @@ class _Unifier:
         moving = {v for i in at for v in E.variables(i)}
         for axis, loop in self.to.items():
             if axis not in own and loop in moving:
-                raise NoMatch(f"operand {name} of {ins.name} stands still along {axis}, {buffer} moves with {loop}")
+                raise NoMatch(
+                    f"operand {name} of {ins.name} stands still along {axis}, {buffer} moves with {loop}"
+                )
         strides = self.strides(p, buffer, at)
         start: dict[str, Expr] = {v: Const(0) for v in self.to.values()}
         first = tuple(affine.simplify(E.substitute(i, start), {}) for i in at)

@@ -1,8 +1,8 @@
-"""vdpbf16ps: 16 dot products of two bfloat16 each, added to 16 float32 (AVX512-BF16, from Zen 4 and Cooper Lake).
+"""vdpbf16ps: 16 dot products of two bfloat16 each, added to 16 float32.
 
-The odd term is added first, then the even one, each by a fused multiply-add; denormals are taken to be 0, and
-results that are denormal become 0 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
-"""
+AVX512-BF16 has it: Zen 4, Cooper Lake, and later. The odd term is added first, then the even one, each by a
+fused multiply-add; denormals are taken to be 0, and results that are denormal become 0 (Intel 64 and IA-32
+Architectures Software Developer's Manual, volume 2). """
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 %x = bitcast <16 x i32> %all to <32 x bfloat>
 %y = load <32 x bfloat>, ptr {b}, align 2
 %old = load <16 x float>, ptr {c}, align 4
-%new = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %old, <32 x bfloat> %y, <32 x bfloat> %x)
+%new = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(SUM %old, PAIRS %y, PAIRS %x)
 store <16 x float> %new, ptr {c}, align 4
-"""
+""".replace("SUM", "<16 x float>").replace("PAIRS", "<32 x bfloat>")
 
 VDPBF16PS = Instruction(
     "vdpbf16ps",

@@ -1,8 +1,7 @@
-"""vpdpbusd: 16 dot products of four uint8 with four int8 each, added to 16 int32 (AVX512-VNNI, from Cascade Lake
-and Zen 4).
+"""vpdpbusd: 16 dot products of four uint8 with four int8 each, added to 16 int32.
 
-Sums wrap; they do not saturate (vpdpbusds does). Intel 64 and IA-32 Architectures Software Developer's Manual,
-volume 2.
+AVX512-VNNI has it: Cascade Lake, Zen 4, and later. Sums wrap. They do not saturate, as those of vpdpbusds do
+(Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 """
 
 from __future__ import annotations

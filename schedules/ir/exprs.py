@@ -1,7 +1,7 @@
 """The expressions that stand in statements, and the places that they access: read, and rewritten.
 
-All is told from the fields of a statement, so that a new one is not named here: a field that is an expression,
-or several; a ``buffer`` with its ``indices``; and `Operand`s.
+All is told from the fields of a statement, so that a new one is not named here: fields that are expressions,
+or tuples of them; a ``buffer`` with its ``indices``; and `Operand`s.
 """
 
 from __future__ import annotations
@@ -55,15 +55,14 @@ def loads(s: Stmt) -> tuple[Load, ...]:
 
 
 def places(s: Stmt) -> tuple[Access, ...]:
-    """The places that a lowered statement itself names beside its loads: those that it writes or asks for, and
+    """The places that a lowered statement itself names beside its loads: what it writes or asks for, and its
     operands."""
     if isinstance(s, Store):
         return (Access(s.buffer, s.indices),)
-    found = [v for _, v in _fields(s) if isinstance(v, tuple) and v and isinstance(v[0], Operand)]
-    out = [Access(o.buffer, o.indices) for v in found for o in v]
-    if hasattr(s, "indices"):
-        out.append(Access(s.buffer, s.indices))
-    return tuple(out)
+    fields = dict(_fields(s))
+    own = (Access(fields["buffer"], fields["indices"]),) if "indices" in fields else ()
+    operands = (o for v in fields.values() if isinstance(v, tuple) for o in v if isinstance(o, Operand))
+    return (*own, *(Access(o.buffer, o.indices) for o in operands))
 
 
 def _fields(s: Stmt) -> list[tuple[str, Any]]:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
-from typing import TYPE_CHECKING, TypeGuard, Union, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
@@ -96,12 +96,12 @@ class Loop:
     extent: Expr
     body: Stmt
     kind: str = "serial"
-    annotations: tuple[tuple[str, int | Hole | Instruction], ...] = ()
+    annotations: tuple[tuple[str, Any], ...] = ()  # of ints, holes, and an `Instruction`
 
     @property
     def instruction(self) -> Instruction | None:
         """What the loop, and those in it, are to be (`primitives.tensorize`)."""
-        return next((v for k, v in self.annotations if k == "tensorize"), None)  # type: ignore[misc]
+        return next((v for k, v in self.annotations if k == "tensorize"), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """Lowered: one instruction. ``body``: the loops that it stands for. They mean the same, and stand in where
-    a target has no such instruction."""
+    """Lowered: one instruction. ``body``: the loops that it stands for. They mean the same. A target without
+    the instruction runs them."""
 
     instruction: Instruction
     operands: tuple[Operand, ...]
@@ -282,7 +282,7 @@ def _around(s: Stmt, body: Stmt) -> Stmt:
             return Guard(s.cond, body, s.speculative)
         case Alloc():
             return Alloc(s.buffer, body)
-    return replace(s, body=body)  # type: ignore[call-arg]
+    return replace(s, body=body)  # type: ignore[arg-type]
 
 
 def seq(*stmts: Stmt) -> Stmt:
@@ -358,4 +358,4 @@ def path_to(s: Stmt, is_target: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | No
             return None
         if type(s) not in _AROUND:
             return None
-        s = s.body
+        s = s.body  # type: ignore[union-attr]

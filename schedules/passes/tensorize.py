@@ -11,8 +11,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def tensorize(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
-    """``s`` with every marked loop as its instruction. One that a tail was peeled off stays a loop where it is not
-    the instruction any more. Raises NoMatch where none of the loops marked with an instruction is it."""
+    """``s`` with every marked loop as its instruction. A copy of it that is a tail stays a loop. Raises
+    NoMatch where none of the loops marked with an instruction is it."""
     made: set[str] = set()
     refused: dict[str, NoMatch] = {}
 

@@ -1,9 +1,13 @@
 """Schedule primitives, one a file: each takes a nest to a nest that computes the same.
 
-`PRIMITIVES` lists them by the name they have in a trace.
+A new one is a file here and a line in `Methods`.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
@@ -29,30 +33,56 @@ from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
 
-PRIMITIVES: dict[str, type[Primitive]] = {
-    p.name: p
-    for p in (
-        Annotate,
-        Bind,
-        CacheRead,
-        CacheWrite,
-        ComputeAt,
-        DecomposeReduction,
-        Fuse,
-        Inline,
-        Online,
-        Pack,
-        Parallel,
-        Partition,
-        Reorder,
-        ReorderStorage,
-        ReverseComputeAt,
-        Rfactor,
-        SetScope,
-        Split,
-        Tensorize,
-        Tile,
-        Unroll,
-        Vectorize,
-    )
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _method(
+    primitive: type[Primitive[Any]], make: Callable[P, Primitive[R]]
+) -> Callable[Concatenate[Methods, P], R]:
+    """A primitive as a method. ``make`` makes one of the method's arguments."""
+
+    def call(self: Methods, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.apply(make(*args, **kwargs))
+
+    call.__name__, call.__doc__ = primitive.name, primitive.__doc__
+    call.__wrapped__ = make  # type: ignore[attr-defined]  # its signature is shown
+    call.primitive = primitive  # type: ignore[attr-defined]
+    return call
+
+
+class Methods(ABC):
+    """What a schedule offers: every primitive, typed as its constructor or as its ``of``."""
+
+    @abstractmethod
+    def apply(self, p: Primitive[R]) -> R:
+        """Check, apply and record one primitive; returns the names it makes."""
+
+    annotate = _method(Annotate, Annotate)
+    bind = _method(Bind, Bind)
+    cache_read = _method(CacheRead, CacheRead)
+    cache_write = _method(CacheWrite, CacheWrite)
+    compute_at = _method(ComputeAt, ComputeAt)
+    decompose_reduction = _method(DecomposeReduction, DecomposeReduction)
+    fuse = _method(Fuse, Fuse.of)
+    inline = _method(Inline, Inline)
+    online = _method(Online, Online.of)
+    pack = _method(Pack, Pack.of)
+    parallel = _method(Parallel, Parallel)
+    partition = _method(Partition, Partition)
+    reorder = _method(Reorder, Reorder.of)
+    reorder_storage = _method(ReorderStorage, ReorderStorage.of)
+    reverse_compute_at = _method(ReverseComputeAt, ReverseComputeAt)
+    rfactor = _method(Rfactor, Rfactor)
+    set_scope = _method(SetScope, SetScope)
+    split = _method(Split, Split.of)
+    tensorize = _method(Tensorize, Tensorize.of)
+    tile = _method(Tile, Tile.of)
+    unroll = _method(Unroll, Unroll)
+    vectorize = _method(Vectorize, Vectorize)
+
+
+# by the name that they have in a trace
+PRIMITIVES: dict[str, type[Primitive[Any]]] = {
+    name: m.primitive for name, m in vars(Methods).items() if hasattr(m, "primitive")
 }

@@ -36,7 +36,7 @@ VALUES = {
 
 
 @dataclass(frozen=True)
-class Annotate(Primitive):
+class Annotate(Primitive[None]):
     """Attach ``key = value`` to a loop or a block. Hints never change the meaning; see `HINTS` for
     those that lowering and code generators read. ``where`` is a loop or block name."""
 

@@ -7,7 +7,7 @@ import functools
 import types
 import typing
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
@@ -16,11 +16,12 @@ from schedules.ir import Loop, Nest, walk
 from schedules.model import Step, Target
 
 Factor = int | Hole  # a number, or an unknown of a sketch
+R = TypeVar("R")  # what the method of a primitive returns
 MAX_EXTENT = 2**63 - 1  # of a loop or a tile: indices are computed in 64 bits
 
 
 @dataclass(frozen=True)
-class Primitive:
+class Primitive(Generic[R]):
     """Contract: ``apply`` keeps the meaning of every nest that ``check`` accepts. Both raise
     `ScheduleError`, which names the loop or block, the reason and the remedy."""
 
@@ -33,16 +34,16 @@ class Primitive:
         """The transformed nest; ``check`` has passed."""
         raise ScheduleError(f"{type(self).__name__} has no rewriting")
 
-    def result(self) -> Any:
-        """What the façade returns: names of new loops or blocks."""
-        return None
+    def result(self) -> R:
+        """What `Schedule` returns: names of new loops or blocks, or None."""
+        return None  # type: ignore[return-value]
 
     def step(self) -> Step:
         args = ((f.name, _encode(getattr(self, f.name))) for f in dataclasses.fields(self))
         return Step(self.name, tuple(sorted(args)))
 
     @classmethod
-    def from_step(cls, step: Step) -> Primitive:
+    def from_step(cls, step: Step) -> Primitive[R]:
         """Inverse of `step`. Raises ScheduleError when the arguments do not fit."""
         fields = _field_types(cls)  # type: ignore[arg-type]  # classes hash; mypy looks at their instances
         given = dict(step.args)
@@ -65,7 +66,7 @@ def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
 
 
 @functools.cache
-def _field_types(cls: type[Primitive]) -> dict[str, Any]:
+def _field_types(cls: type[Primitive[Any]]) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 

@@ -14,7 +14,7 @@ from schedules.primitives.base import Primitive, require_serial
 
 
 @dataclass(frozen=True)
-class Bind(Primitive):
+class Bind(Primitive[None]):
     """Bind a loop to ``blockIdx.x`` ... ``threadIdx.z`` or ``vthread``: its iterations are then
     blocks, threads or virtual threads of a grid.
 

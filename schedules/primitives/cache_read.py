@@ -26,7 +26,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class CacheRead(Primitive):
+class CacheRead(Primitive[str]):
     """Copy ``buffer`` into ``<buffer>_<scope>`` before ``block``, which then reads the copy.
 
     Before: ``C[i] = A[i] * 2``. After: ``A_shared[x] = A[x]; C[i] = A_shared[i] * 2``. The copy is whole and

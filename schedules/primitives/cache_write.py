@@ -26,7 +26,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class CacheWrite(Primitive):
+class CacheWrite(Primitive[str]):
     """Let ``block`` compute into ``<buffer>_<scope>`` and copy that out afterwards (block
     ``<buffer>_write``).
 

@@ -32,7 +32,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class ComputeAt(Primitive):
+class ComputeAt(Primitive[None]):
     """Move a producer into the body of ``loop``, where it computes just what one iteration reads.
 
     Before: ``for x: B[x] = f(x)``, ``for i: for j: C[i, j] = B[i + j]``. After ``compute_at(B, i)``::

@@ -29,7 +29,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class DecomposeReduction(Primitive):
+class DecomposeReduction(Primitive[str]):
     """Write the identity in a block ``<block>_init`` just before ``loop``, instead of at the first
     iteration of the reduction.
 

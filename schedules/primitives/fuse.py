@@ -16,7 +16,7 @@ from schedules.primitives.base import Primitive, extent_of, require_extent, requ
 
 
 @dataclass(frozen=True)
-class Fuse(Primitive):
+class Fuse(Primitive[str]):
     """Fuse directly nested serial loops, outermost first, into one named ``i_j``.
 
     Before: ``for i in range(n): for j in range(m): S(i, j)``. After::
@@ -31,6 +31,11 @@ class Fuse(Primitive):
 
     name: ClassVar[str] = "fuse"
     loops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *loops: str) -> Fuse:
+        """As `Schedule` has it."""
+        return cls(loops)
 
     def result(self) -> str:
         return "_".join(self.loops)

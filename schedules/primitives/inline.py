@@ -39,7 +39,7 @@ def outgrown(nest: Nest, b: Block, nodes: int, depth: int) -> Block | None:
 
 
 @dataclass(frozen=True)
-class Inline(Primitive):
+class Inline(Primitive[None]):
     """Substitute a block's value into its readers and drop it (TVM: compute_inline).
 
     Before: ``B[i] = A[i] + 1; C[j] = B[j] * 2``. After: ``C[j] = (A[j] + 1) * 2``. Legal for a block

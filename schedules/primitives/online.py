@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,7 +30,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Primitive, require_extent
+from schedules.primitives.base import Factor, Primitive, require_extent
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.reorder import Reorder
@@ -42,7 +43,7 @@ from schedules.te.scalars import limit, min_value
 
 
 @dataclass(frozen=True)
-class Online(Primitive):
+class Online(Primitive[str]):
     """Reduce a maximum and the sums that are relative to it together, ``size`` elements at a time (Milakov &
     Gimelshein, 2018; FlashAttention: Dao et al., 2022).
 
@@ -71,6 +72,11 @@ class Online(Primitive):
     block: str
     sums: tuple[str, ...]
     size: int | E.Hole
+
+    @classmethod
+    def of(cls, block: str, sums: Sequence[str], size: Factor) -> Online:
+        """As `Schedule` has it."""
+        return cls(block, tuple(sums), size)
 
     def result(self) -> str:
         return f"{self.block}_part"

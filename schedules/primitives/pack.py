@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,11 +21,11 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Primitive, as_expr, require_extent, require_new
+from schedules.primitives.base import Factor, Primitive, as_expr, require_extent, require_new
 
 
 @dataclass(frozen=True)
-class Pack(Primitive):
+class Pack(Primitive[list[str]]):
     """Store a copied tensor in tiles, padded with zeros to whole tiles.
 
     ``tiles`` has an entry a dimension: the tile size, or 0 to leave the dimension whole. The new
@@ -41,6 +42,11 @@ class Pack(Primitive):
     buffer: str
     tiles: tuple[int | E.Hole, ...]
     order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, buffer: str, tiles: Sequence[Factor], order: Sequence[int]) -> Pack:
+        """As `Schedule` has it."""
+        return cls(buffer, tuple(tiles), tuple(order))
 
     def result(self) -> list[str]:
         return [f"{self.buffer}_p{d}" for d in range(len(self.order))]

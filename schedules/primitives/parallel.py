@@ -14,7 +14,7 @@ from schedules.primitives.base import Primitive, require_serial
 
 
 @dataclass(frozen=True)
-class Parallel(Primitive):
+class Parallel(Primitive[None]):
     """Mark a loop: threads claim its iterations in chunks, each those of its own share first, in no order.
 
     Legal when no two iterations write the same element of a buffer that outlives the iteration:

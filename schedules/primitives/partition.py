@@ -13,7 +13,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class Partition(Primitive):
+class Partition(Primitive[None]):
     """Lower a loop as up to three: a prologue, the middle where every guard on it is known, and an epilogue.
 
     Before: ``for i_0 in range(ceildiv(n, 4)): for i_1 in range(4): if i_0 * 4 + i_1 < n: S``. After::

@@ -14,7 +14,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class Reorder(Primitive):
+class Reorder(Primitive[None]):
     """Put the named loops into the given order; loops not named keep their places.
 
     Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``.
@@ -26,6 +26,11 @@ class Reorder(Primitive):
 
     name: ClassVar[str] = "reorder"
     loops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *loops: str) -> Reorder:
+        """As `Schedule` has it."""
+        return cls(loops)
 
     def _chain(self, nest: Nest) -> list[Loop]:
         """The perfectly nested loops from the outermost named to the innermost named."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from schedules.primitives.base import Primitive, require_intermediate
 
 
 @dataclass(frozen=True)
-class ReorderStorage(Primitive):
+class ReorderStorage(Primitive[None]):
     """Store ``buffer`` with its dimensions in ``order``, outermost first (Halide's `reorder_storage`).
     ``reorder_storage("y_local", [1, 2, 0])`` of y[o, p, q] puts o innermost.
 
@@ -26,6 +27,11 @@ class ReorderStorage(Primitive):
     name: ClassVar[str] = "reorder_storage"
     buffer: str
     order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, buffer: str, order: Sequence[int]) -> ReorderStorage:
+        """As `Schedule` has it."""
+        return cls(buffer, tuple(order))
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         require_intermediate(nest, self.buffer, self.name)

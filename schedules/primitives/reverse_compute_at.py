@@ -30,7 +30,7 @@ from schedules.primitives.compute_at import check_available, region_loops, requi
 
 
 @dataclass(frozen=True)
-class ReverseComputeAt(Primitive):
+class ReverseComputeAt(Primitive[None]):
     """Move a consumer to the end of the body of ``loop``, over just the elements which one iteration
     produced.
 

@@ -29,7 +29,7 @@ from schedules.primitives.base import Primitive
 
 
 @dataclass(frozen=True)
-class Rfactor(Primitive):
+class Rfactor(Primitive[str]):
     """Make a reduction loop spatial: partial results, one for each of its iterations, then a
     second reduction over them (Suriana et al., CGO'17).
 

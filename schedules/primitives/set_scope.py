@@ -13,7 +13,7 @@ from schedules.primitives.base import Primitive, require_intermediate
 
 
 @dataclass(frozen=True)
-class SetScope(Primitive):
+class SetScope(Primitive[None]):
     """Put an intermediate buffer into ``scope``: "global", "shared" (by the threads of a block) or "local"
     (registers of one thread).
 

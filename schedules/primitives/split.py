@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
 from schedules.ir.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.model import Target
 from schedules.primitives.base import (
+    Factor,
     Primitive,
     as_expr,
     extent_of,
@@ -25,7 +27,7 @@ TAILS = ("guard", "shift")
 
 
 @dataclass(frozen=True)
-class Split(Primitive):
+class Split(Primitive[list[str]]):
     """Split a loop into ``len(factors)`` nested loops ``i_0, i_1, ...``, outermost first.
 
     Before: ``for i in range(n): S(i)``. After ``split(i, [None, 4])``::
@@ -55,6 +57,11 @@ class Split(Primitive):
     loop: str
     factors: tuple[int | E.Hole | None, ...]
     tail: str = "guard"
+
+    @classmethod
+    def of(cls, loop: str, factors: Sequence[Factor | None], tail: str = "guard") -> Split:
+        """As `Schedule` has it."""
+        return cls(loop, tuple(factors), tail)
 
     def result(self) -> list[str]:
         return [f"{self.loop}_{n}" for n in range(len(self.factors))]

@@ -17,14 +17,14 @@ from schedules.primitives.base import Primitive, require_serial
 
 
 @dataclass(frozen=True)
-class Tensorize(Primitive):
+class Tensorize(Primitive[None]):
     """Mark a loop: with the loops in it, it is one instruction.
 
     Before: ``for i in range(16): for t in range(2): c[i] += a[t] * b[i, t]``. After: ``vdpbf16ps(a, b, c)``.
-    Legal where the loops are the axes of the instruction (`schedules.instructions`), in any order, and the block
-    in them computes its meaning. Whether its operands lie as it needs them is decided when the schedule is
-    lowered, as `pack` may come later; what does not fit is refused then, by name. Where a tail is peeled off, it
-    stays loops. On a target without the instruction all stay loops. Cost: what the instruction takes.
+    Legal where the loops are the axes of the instruction (`schedules.instructions`), in any order, and the
+    block in them computes its meaning. Where its operands lie is asked when the schedule is lowered, as
+    `pack` may come later. What does not fit is refused then, by name. A tail stays loops. On a target without
+    the instruction all stay loops. Cost: what the instruction takes.
     """
 
     name: ClassVar[str] = "tensorize"
@@ -49,13 +49,13 @@ class Tensorize(Primitive):
         if len(found) != 1:
             names = ", ".join(b.name for b in found)
             raise ScheduleError(
-                f"tensorize {self.loop}: it holds the blocks {names}; an instruction is one block: move the others "
-                "out by compute_at or decompose_reduction"
+                f"tensorize {self.loop}: it holds the blocks {names}; an instruction is one block: move the "
+                "others out by compute_at or decompose_reduction"
             )
         if found[0].init:
             raise ScheduleError(
-                f"tensorize {self.loop}: block {found[0].name} starts its sum inside of it, and {self.instruction} "
-                "adds to what is there; decompose_reduction at a loop around it first"
+                f"tensorize {self.loop}: block {found[0].name} starts its sum inside of it, and "
+                f"{self.instruction} adds to what is there; decompose_reduction at a loop around it first"
             )
         match(_alone(nest, loop), self.instruction, None)
 
@@ -68,8 +68,8 @@ class Tensorize(Primitive):
 
 def _alone(nest: Nest, loop: Loop) -> Loop:
     """The loop as lowering will have it, as far as that depends on the loops around it alone."""
-    around = [x for x in path_to(nest.body, lambda s: s is loop) or () if isinstance(x, Loop) and x is not loop]
     s = written_out(loop, nest)
-    for x in reversed(around):
-        s = replace(x, body=s)
+    for x in reversed(path_to(nest.body, lambda y: y is loop) or ()):
+        if isinstance(x, Loop) and x is not loop:
+            s = replace(x, body=s)
     return next((x for x in walk(simplify(s)) if isinstance(x, Loop) and x.var == loop.var), loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,13 +10,13 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.ir import Nest
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Factor, Primitive
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.split import Split
 
 
 @dataclass(frozen=True)
-class Tile(Primitive):
+class Tile(Primitive[list[str]]):
     """Split each loop by its factor and put all outer parts before all inner parts.
 
     Before: ``for i: for j: S``. After ``tile([i, j], [4, 8])``::
@@ -28,6 +29,11 @@ class Tile(Primitive):
     name: ClassVar[str] = "tile"
     loops: tuple[str, ...]
     factors: tuple[int | E.Hole, ...]
+
+    @classmethod
+    def of(cls, loops: Sequence[str], factors: Sequence[Factor]) -> Tile:
+        """As `Schedule` has it."""
+        return cls(tuple(loops), tuple(factors))
 
     def result(self) -> list[str]:
         return [f"{v}_0" for v in self.loops] + [f"{v}_1" for v in self.loops]

@@ -15,7 +15,7 @@ MAX_UNROLL = 1024
 
 
 @dataclass(frozen=True)
-class Unroll(Primitive):
+class Unroll(Primitive[None]):
     """Mark a loop to be written out in full.
 
     Before: ``for i in range(2): S(i)``. After: ``S(0); S(1)``. Legal for any serial loop of at most

@@ -15,7 +15,7 @@ MAX_LANES = 256  # beyond, LLVM's legalisation takes seconds
 
 
 @dataclass(frozen=True)
-class Vectorize(Primitive):
+class Vectorize(Primitive[None]):
     """Mark an innermost loop: its iterations become vector lanes.
 
     Before: ``for i in range(8): C[i] = A[i] + B[i]``. After: ``C[0:8] = A[0:8] + B[0:8]``.

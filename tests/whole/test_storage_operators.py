@@ -27,7 +27,8 @@ from schedules.te.evaluator import evaluate
 BF16 = DTYPES["bfloat16"].numpy
 MIXED = [
     ("add", "bfloat16"), ("softmax", "bfloat16"), ("matmul", "bfloat16"), ("matmul", "int8"),
-    ("matmul", "uint8"), ("reduce_sum", "int8"), ("permute", "bool"), ("permute", "uint8"), ("conv2d", "uint8"),
+    ("matmul", "uint8"), ("reduce_sum", "int8"), ("permute", "bool"), ("permute", "uint8"),
+    ("conv2d", "uint8"),
     ("depthwise_conv2d", "int8"), ("max_pool2d", "int8"), ("max_pool2d", "uint8"), ("argmax", "uint8"),
 ]  # fmt: skip
 

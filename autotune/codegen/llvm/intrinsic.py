@@ -18,8 +18,8 @@ def has(ins: Instruction, features: Collection[str]) -> bool:
 
 
 def emit(ins: Instruction, slots: dict[str, str], s: Scopes, declare: Callable[[str], None]) -> None:
-    """``slots``: what stands in braces. ``{a}`` is the address of operand ``a``. ``{a.0.3}`` is how many elements
-    after its first the third one after it along dimension 0 lies. Names of values are made new ones."""
+    """``slots``: what stands in braces. ``{a}`` is the address of operand ``a``. ``{a.0.3}`` is how many
+    elements lie between its first and its fourth along dimension 0. Names of values are made new ones."""
     names: dict[str, str] = {}
 
     def renamed(m: re.Match[str]) -> str:

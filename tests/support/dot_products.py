@@ -1,0 +1,60 @@
+"""Matrix products in tiles of dot-product instructions, scheduled by hand."""
+
+from __future__ import annotations
+
+from schedules import te
+from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.model import Target
+from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
+
+INTERLEAVE = {("bfloat16", 2): "interleave2_bfloat16", ("int8", 4): "interleave4_int8"}  # what packs b
+
+
+def product(ins: Instruction, m: int, n: int, k: int) -> ComputeDAG:
+    """c = a b of the dtypes of an instruction."""
+    dtypes = {t.name: t.dtype for t in ins.operands}
+    a, b = te.placeholder((m, k), dtypes["a"], "a"), te.placeholder((k, n), dtypes["b"], "b")
+    r = te.reduce_axis(k, "k")
+    return te.dag([a, b, te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")])
+
+
+def tensorized(
+    dag: ComputeDAG,
+    ins: Instruction,
+    rows: int,
+    vectors: int,
+    steps: int,
+    target: Target | None = None,
+    *,
+    pack: bool = True,
+    partition: bool = False,
+) -> Schedule:
+    """Tiles of ``rows`` by ``vectors`` registers of 16 lanes, ``steps`` instructions deep."""
+    b = dag.inputs[1].dtype
+    terms = 2 if b == "bfloat16" else 4
+    s = Schedule(dag, target)
+    s.cache_write("c", "local")
+    if pack:
+        s.cache_read("c", "b", "global")
+        s.pack("b_global", (terms, vectors * 16), (1, 0, 3, 2))
+        columns = s.loops("b_global")[2]
+        s.tensorize(s.split(columns, (None, 16))[1], INSTRUCTIONS[INTERLEAVE[b, terms]])
+    io, ii = s.split("c_write_x0", (None, rows))
+    jo, ji = s.split("c_write_x1", (None, vectors * 16))
+    s.reorder(jo, io, ii, ji)
+    s.unroll(ii)
+    s.vectorize(ji)
+    if partition:
+        s.partition(io)
+    s.compute_at("c", io)
+    i, j, k = (x for x in s.loops("c") if x not in (jo, io))
+    j0, j1 = s.split(j, (None, 16))
+    ko, ku, ki = s.split(k, (None, steps, terms))
+    s.reorder(ko, ku, i, j0, j1, ki)
+    for loop in (i, j0, ku):
+        s.unroll(loop)
+    init = s.decompose_reduction("c", ko)
+    s.vectorize([x for x in s.loops(init) if x not in (jo, io)][-1])
+    s.tensorize(j1, ins)
+    return s
