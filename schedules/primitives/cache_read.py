@@ -38,7 +38,7 @@ class CacheRead(Primitive[str]):
     name: ClassVar[str] = "cache_read"
     block: str
     buffer: str
-    scope: str
+    scope: str = "global"
 
     def result(self) -> str:
         return f"{self.buffer}_{self.scope}"

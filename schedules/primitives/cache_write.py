@@ -37,7 +37,7 @@ class CacheWrite(Primitive[str]):
 
     name: ClassVar[str] = "cache_write"
     block: str
-    scope: str
+    scope: str = "local"
 
     def result(self) -> str:
         return f"{self.block}_write"

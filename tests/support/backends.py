@@ -14,6 +14,7 @@ from autotune.codegen.simt import cxx, emulator
 from autotune.codegen.simt.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
+from schedules.dtypes import is_float
 from schedules.ir.grid import GridProgram
 from schedules.ir.nest import initial
 from schedules.model import Trace
@@ -68,4 +69,4 @@ def on_opencl(p: GridProgram, dag: ComputeDAG, data: Arrays) -> Arrays:
 
 def blank(dag: ComputeDAG) -> list[np.ndarray]:
     tensors = [dag.tensors[n] for n in dag.outputs]
-    return [np.full(t.shape, np.nan if t.dtype.startswith("float") else -77, t.dtype) for t in tensors]
+    return [np.full(t.shape, np.nan if is_float(t.dtype) else 77, t.dtype) for t in tensors]

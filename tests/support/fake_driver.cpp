@@ -134,6 +134,7 @@ R cuMemFree_v2(Ptr p) {
 R cuMemGetInfo_v2(size_t *a, size_t *b) { *a = *b = 1u << 30; return OK; }
 R cuMemcpyHtoD_v2(Ptr to, const void *from, size_t n) { if (R bad = state()) return bad; memcpy((void *)to, from, n); note("copy", n); return OK; }
 R cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) { if (R bad = state()) return bad; memcpy(to, (void *)from, n); note("copy", n); return OK; }
+R cuMemsetD8_v2(Ptr p, unsigned char v, size_t n) { if (R bad = state()) return bad; if (memory.at(p) < n) return INVALID; memset((void *)p, v, n); return OK; }
 R cuMemsetD16_v2(Ptr p, unsigned short v, size_t n) { if (R bad = state()) return bad; if (memory.at(p) < 2 * n) return INVALID; std::fill_n((unsigned short *)p, n, v); return OK; }
 R cuMemsetD32_v2(Ptr p, unsigned v, size_t n) { if (R bad = state()) return bad; if (memory.at(p) < 4 * n) return INVALID; std::fill_n((unsigned *)p, n, v); return OK; }
 R cuMemsetD8Async(Ptr p, unsigned char v, size_t n, void *) { if (R bad = state()) return bad; if (memory.at(p) < n) return INVALID; memset((void *)p, v, n); note("flush", n); return OK; }

@@ -14,7 +14,10 @@ from schedules.ir import Buffer
 from schedules.model import Target, Workload
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
-LLVM_TYPES = {"float16": "half", "float32": "float", "float64": "double", "int32": "i32", "int64": "i64"}
+LLVM_TYPES = {
+    "float16": "half", "float32": "float", "float64": "double",
+    "int8": "i8", "uint8": "i8", "int32": "i32", "int64": "i64",
+}  # fmt: skip
 
 
 def target(threads: int = 1) -> Target:

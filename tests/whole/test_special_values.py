@@ -25,7 +25,7 @@ from autotune.measure.check import Checker
 from autotune.measure.inputs import judged
 from schedules import expr as E
 from schedules import ops, te
-from schedules.dtypes import FLOATS
+from schedules.dtypes import DTYPES, FLOATS
 from schedules.errors import WorkloadError
 from schedules.expr import Const
 from schedules.expr_json import from_json, to_json
@@ -255,7 +255,7 @@ def test_the_documented_argmax_joins_in_any_order() -> None:
 def test_places_and_extremes_of_any_row(row: list[float], dtype: str) -> None:
     with np.errstate(over="ignore"):
         x = np.array([row], np.float32)
-        narrow = x.astype(dtype)
+        narrow = x.astype(DTYPES[dtype].numpy)
     place, value = evaluate(documented(1, len(row)), [x])
     assert place[0] == x[0].argmax()
     np.testing.assert_array_equal(value, x[0, place])

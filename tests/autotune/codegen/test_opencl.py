@@ -76,9 +76,12 @@ void kernel0(__global const at_half *restrict x, __global at_half *restrict y) {
   for (int j = 0; j < 4; ++j) a[j] = 0.0f;
   for (int r = 0; r < 3; ++r) {
     #pragma unroll
-    for (int j = 0; j < 4; ++j) a[j] += at_widen(s[r + i + j]) * at_widen(at_round(at_widen(s[r]) * 0.5f));
+    for (int j = 0; j < 4; ++j) {
+      const float own = at_widen_float16(at_round_float16(at_widen_float16(s[r]) * 0.5f));
+      a[j] += at_widen_float16(s[r + i + j]) * own;
+    }
   }
-  for (int j = 0; j < 4; ++j) y[i * 4 + j] = at_round(a[j]);
+  for (int j = 0; j < 4; ++j) y[i * 4 + j] = at_round_float16(a[j]);
 }
 """
 )

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from schedules import te
 from schedules.errors import ScheduleError
+from schedules.expr import Const
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import NoMatch
-from schedules.expr import Const
 from schedules.ir import Intrinsic, Loop, LoweredFunc, Stmt, walk, with_body
 from schedules.ir.interp import InterpError, run
 from schedules.model import Trace
@@ -129,7 +129,8 @@ def test_tiles_are_what_they_were(name: str, rows: int, vectors: int, i: int, j:
     ins = INSTRUCTIONS[name]
     dag = product(ins, i * rows, 16 * j * vectors, 2 * k * ins.iterations["t"])
     f = lower(tensorized(dag, ins, rows, vectors, 2).nest)
-    assert {x.instruction.name for x in calls(f)} == {name, INTERLEAVE[dag.inputs[1].dtype, ins.iterations["t"]]}
+    packing = INTERLEAVE[dag.inputs[1].dtype, ins.iterations["t"]]
+    assert {x.instruction.name for x in calls(f)} == {name, packing}
     inputs = whole(dag)
     assert (interpreted(f, inputs) == evaluate(dag, inputs)[0]).all()
 
@@ -146,7 +147,7 @@ def test_tails_stay_loops(name: str) -> None:
     assert (interpreted(f, inputs) == evaluate(dag, inputs)[0]).all()
 
 
-# -- refusals -------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------
 
 
 def dot(a: str, b: str, terms: int = 2, turned: bool = False, op: str = "*") -> Instruction:
@@ -167,12 +168,13 @@ BF16 = INSTRUCTIONS["vdpbf16ps"]
 @pytest.mark.parametrize(
     ("unit", "packed", "message"),
     [
-        (BF16, False, r"operand b of vdpbf16ps needs step \d+ along \w; b has \d+ along c_\w+: pack it so that "
-                      r"\[i: 16, t: 2\] is innermost"),
-        (dot("bfloat16", "bfloat16", turned=True), True, r"operand b of unit needs step 16 along t; b_global has 1"),
+        (BF16, False, r"operand b of vdpbf16ps needs step \d+ along \w; b has \d+ along c_\w+: pack it so "
+                      r"that \[i: 16, t: 2\] is innermost"),
+        (dot("bfloat16", "bfloat16", turned=True), True,
+         r"operand b of unit needs step 16 along t; b_global has 1"),
     ],
 )  # fmt: skip
-def test_operands_that_lie_otherwise_are_refused_when_lowered(unit: Instruction, packed: bool, message: str) -> None:
+def test_operands_that_lie_otherwise_are_refused(unit: Instruction, packed: bool, message: str) -> None:
     s = tensorized(product(BF16, 4, 32, 16), unit, 2, 1, 2, pack=packed)
     with pytest.raises(NoMatch, match=message):
         lower(s.nest)
@@ -181,11 +183,11 @@ def test_operands_that_lie_otherwise_are_refused_when_lowered(unit: Instruction,
 @pytest.mark.parametrize(
     ("unit", "message"),
     [
-        (dot("bfloat16", "bfloat16", terms=3), r"the loops \[c_\w+: 16, c_\w+: 2\] are not the axes \[i: 16, t: 3\] of "
-                                               "unit; split and reorder so that its axes are innermost"),
+        (dot("bfloat16", "bfloat16", terms=3), r"the loops \[c_\w+: 16, c_\w+: 2\] are not the axes "
+         r"\[i: 16, t: 3\] of unit; split and reorder so that its axes are innermost"),
         (dot("float16", "bfloat16"), "operand a of unit is float16, a is bfloat16"),
         (dot("bfloat16", "bfloat16", op="+"), r"stands where unit has "),
-        (INSTRUCTIONS["interleave2_bfloat16"], "interleave2_bfloat16 is bfloat16, c_local is float32|stands where"),
+        (INSTRUCTIONS["interleave2_bfloat16"], "stands where interleave2_bfloat16 has x"),
     ],
 )  # fmt: skip
 def test_what_is_another_computation_is_refused_at_once(unit: Instruction, message: str) -> None:
@@ -201,9 +203,7 @@ def test_signs_are_not_taken_for_each_other() -> None:
 
 def test_a_block_that_starts_its_sum_is_refused() -> None:
     s = Schedule(BF16.meaning)
-    with pytest.raises(
-        ScheduleError, match="block c starts its sum inside of it, and vdpbf16ps adds to what is there; decompose"
-    ):
+    with pytest.raises(ScheduleError, match="block c starts its sum inside of it, and vdpbf16ps adds"):
         s.tensorize("c_i", "vdpbf16ps")
 
 
@@ -228,11 +228,11 @@ def test_names_that_are_none_are_refused() -> None:
 def test_a_meaning_of_two_stages_is_no_instruction() -> None:
     x = te.placeholder((16,), "float32", "x")
     y = te.compute((16,), lambda i: x[i] + 1.0, "y")
-    with pytest.raises(ValueError, match="instruction twice: its meaning has to be one stage with one output"):
+    with pytest.raises(ValueError, match="instruction twice: its meaning has to be one stage"):
         Instruction("twice", "", te.dag([x, te.compute((16,), lambda i: y[i] * 2.0, "z")]))
 
 
-# -- a unit that exists nowhere, as a user describes it --------------------------------------------------------
+# -- a unit that exists nowhere, as a user describes it ------------------------------------------------------
 
 
 def unit() -> tuple[Instruction, Instruction]:
@@ -265,7 +265,7 @@ def test_a_unit_that_exists_nowhere_runs() -> None:
     s.reorder(ko, i, j, ki)
     for n in "ab":
         s.compute_at(f"{n}_local", ko)
-        s.tensorize([x for x in s.loops(f"{n}_local") if x not in (io, jo, ko)][0], copy)
+        s.tensorize(next(x for x in s.loops(f"{n}_local") if x not in (io, jo, ko)), copy)
     s.decompose_reduction("c", ko)
     s.tensorize(i, gemm)
     f = lower(s.nest)
