@@ -9,7 +9,6 @@ from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
-    Barrier,
     Block,
     Buffer,
     Guard,
@@ -22,7 +21,9 @@ from schedules.ir import (
     Stmt,
     Store,
     const,
+    kids,
 )
+from schedules.ir.exprs import expressions, places
 from schedules.ir.nest import bound, domain
 from schedules.te.compute_dag import operand
 
@@ -70,18 +71,21 @@ def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
             _stmt(s.body, depth, out, ranges)
         case Store():
             out.append(f"{pad}{_place(s.buffer, s.indices)} = {E.show(s.value)}")
-        case Prefetch():
-            out.append(f"{pad}prefetch {_place(s.buffer, s.indices)}{' to L2' if s.cache == 2 else ''}")
+        case Prefetch(cache=2):
+            out.append(f"{pad}prefetch {_place(s.buffer, s.indices)} to L2")
         case Intrinsic():
             at = ", ".join(f"{x.name}={_place(x.buffer, x.indices)}" for x in s.operands)
             out.append(f"{pad}{s.instruction.name}({at})")
-        case Barrier():
-            out.append(f"{pad}barrier")
         case AllReduce():
             value = f"{E.show(s.value)} for {s.var} in range({s.extent})"
             out.append(f"{pad}{_place(s.buffer, s.indices)} {s.op}= all threads: {value}")
         case Block():
             _block(s, pad, out, ranges)
+        case _:
+            parts = [_place(p.buffer, p.indices) for p in places(s)] or [*map(E.show, expressions(s))]
+            out.append(f"{pad}{type(s).__name__.lower()} {', '.join(parts)}".rstrip())
+            for x in kids(s):
+                _stmt(x, depth + 1, out, ranges)
 
 
 def _place(buffer: str, indices: tuple[Expr, ...]) -> str:
