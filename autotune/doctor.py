@@ -6,7 +6,6 @@ never hides the others.
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib
 import importlib.util
 import platform
@@ -14,10 +13,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from autotune import backends
 from autotune.building.object_cache import refusal_of
-from autotune.codegen.simt import cxx
 from autotune.settings import Settings
 
 
@@ -48,9 +48,7 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         ("tuning log", lambda: log(db)),
         ("object cache", lambda: objects(settings.cache_dir)),
         ("torch", torch),
-        ("cuda", cuda),
-        ("opencl", opencl),
-        ("gpu emulation", emulator),
+        *((name, partial(device, name)) for name in backends.BACKENDS[1:]),
     ]
     return [_guarded(name, check) for name, check in checks]
 
@@ -232,37 +230,6 @@ def torch() -> Finding:
     return Finding("torch", "ok", f"torch {version('torch')}")
 
 
-def cuda() -> Finding:
-    """Whether kernels for NVIDIA GPUs can be compiled, and whether one can run them."""
-    from autotune.codegen.simt import nvrtc
-    from autotune.devices import select
-
-    if not nvrtc.available():
-        remedy = "pip install 'autotune[cuda]' to compile for GPUs"
-        return Finding("cuda", "ok", "NVRTC is not installed", remedy)
-    if select.available("cuda"):
-        gpu = select.device("cuda")
-        return Finding("cuda", "ok", f"NVRTC, and {gpu.name()} ({gpu.arch()}): use --target cuda")
-    name = ctypes.util.find_library("cuda") or "libcuda.so.1"
-    try:
-        ctypes.CDLL(name)
-        found = "a driver, but no usable GPU"
-    except OSError:
-        found = "no NVIDIA driver"
-    return Finding("cuda", "ok", f"NVRTC compiles for described GPUs such as h100; {found}")
-
-
-def opencl() -> Finding:
-    from autotune.devices import select
-
-    if not select.available("opencl"):
-        remedy = "pip install 'autotune[opencl]' and a driver, such as PoCL, to use one"
-        return Finding("opencl", "ok", "no OpenCL device", remedy)
-    return Finding("opencl", "ok", f"{select.device('opencl').name()}: use --target opencl")
-
-
-def emulator() -> Finding:
-    compiler = cxx.command()
-    if compiler is None:
-        return Finding("gpu emulation", "ok", "no C++ compiler", cxx.MISSING)
-    return Finding("gpu emulation", "ok", f"{cxx.name(compiler)}: use --target cuda-emulator")
+def device(name: str) -> Finding:
+    """Of a backend for devices."""
+    return Finding(name, "ok", *backends.named(name).diagnosis())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from schedules.errors import AutotuneError
 
+CUDA_BINDINGS = ("auto", "cuda-python", "pycuda")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -28,12 +29,14 @@ class Settings:
     """What the surroundings decide.
 
     ``db``: path or SQLAlchemy URL of the tuning log. ``cache_dir``: compiled objects.
-    ``log_level``: one of `LOG_LEVELS`. Raises `SettingsError` for a value that cannot be used.
+    ``log_level``: one of `LOG_LEVELS`. ``cuda_binding``: one of `CUDA_BINDINGS`; "auto" takes the first that
+    reaches a GPU. Raises `SettingsError` for a value that cannot be used.
     """
 
     db: str
     cache_dir: Path
     log_level: str = "warning"
+    cuda_binding: str = "auto"
 
     def __post_init__(self) -> None:
         if not self.db:
@@ -42,11 +45,15 @@ class Settings:
             raise SettingsError(
                 f"AUTOTUNE_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LOG_LEVELS)}"
             )
+        if self.cuda_binding not in CUDA_BINDINGS:
+            raise SettingsError(
+                f"AUTOTUNE_CUDA_BINDING is {self.cuda_binding!r}; it is one of {', '.join(CUDA_BINDINGS)}"
+            )
 
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-        """Settings from ``AUTOTUNE_DB``, ``AUTOTUNE_CACHE_DIR`` and ``AUTOTUNE_LOG_LEVEL``; places that
-        are not set are in the user's directories."""
+        """Settings from ``AUTOTUNE_DB``, ``AUTOTUNE_CACHE_DIR``, ``AUTOTUNE_LOG_LEVEL`` and
+        ``AUTOTUNE_CUDA_BINDING``; places that are not set are in the user's directories."""
         env = os.environ if environ is None else environ
         db = env.get("AUTOTUNE_DB")
         cache = env.get("AUTOTUNE_CACHE_DIR")
@@ -56,6 +63,7 @@ class Settings:
             db=default_db() if db is None else db,
             cache_dir=default_cache_dir() if cache is None else _home(cache),
             log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
+            cuda_binding=env.get("AUTOTUNE_CUDA_BINDING", "auto").lower(),
         )
 
 

@@ -214,8 +214,9 @@ def run_step(name: str, o: argparse.Namespace) -> Result:
 
 def environment(o: argparse.Namespace) -> Result:
     """Where and what: device, driver, clocks, command, commit."""
+    from autotune import backends
     from autotune.building.generator_version import this_machine
-    from autotune.devices import nvml, select
+    from autotune.devices import nvml
 
     def git(*args: str) -> str:
         done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -226,8 +227,9 @@ def environment(o: argparse.Namespace) -> Result:
         "commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain")),
         "machine": this_machine(), "driver": nvml.driver(),
     }  # fmt: skip
-    if o.target in select.KINDS and select.available(o.target):
-        device = select.device(o.target)
+    backend = backends.asked_for(o.target)
+    if backend is not None and backend.measuring.on_device and backend.available():
+        device = backend.device()
         found |= {"device": device.name(), "arch": device.arch(), "attributes": dict(device.attributes())}
     return found
 

@@ -82,6 +82,16 @@ class Target:
     threads: int = 1
     limits: tuple[tuple[str, int], ...] = ()  # sorted by name
 
+    @property
+    def grid(self) -> bool:
+        """Whether kernels are grids of threads, as those of GPUs are."""
+        return self.kind != "cpu"
+
+    @property
+    def bounds_launches(self) -> bool:
+        """Whether a kernel may say how many of its blocks share a processor (CUDA's launch bounds)."""
+        return self.kind == "cuda"
+
     def limit(self, name: str, default: int = 0) -> int:
         return dict(self.limits).get(name, default)
 

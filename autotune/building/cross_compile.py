@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune import targets
+from autotune import backends, targets
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 
@@ -29,18 +29,5 @@ def compile_for(schedule: Schedule, target: str | Target) -> Compiled:
     Raises `TargetError` for a target that is no GPU, `ScheduleError` for a schedule that no grid can
     run, and `CompileError` with the compiler's words.
     """
-    from autotune.building.from_trace import grid_program
-    from autotune.codegen.simt import cuda, nvrtc, opencl
-
     goal = targets.parse(target)
-    if goal.kind not in ("cuda", "opencl") or targets.emulated(goal):
-        raise targets.TargetError(
-            f"target {goal.kind} {goal.arch} is no described GPU; use one such as a100, h100 or t4"
-        )
-    workload = Workload(schedule.dag)
-    program = grid_program(workload.dag, schedule.trace, goal)
-    if goal.kind == "opencl":
-        return Compiled(goal, opencl.source(program), b"", {})
-    source = cuda.source(program)
-    made = nvrtc.compile_cubin(source, goal.arch)
-    return Compiled(goal, source, made.data, made.facts)
+    return backends.of(goal).cross_compile(Workload(schedule.dag).dag, schedule.trace, goal)

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING
 
-from autotune.building import bundle
-from autotune.targets import emulated
+from autotune import backends
 from schedules import affine, ir
 from schedules import expr as E
 from schedules.constants import split_constants
@@ -45,17 +44,14 @@ def scheduled(dag: ComputeDAG, trace: Trace, target: Target) -> LoweredFunc:
 
 def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
     """Raises ScheduleError as `scheduled` does; compiles nothing."""
-    if target.kind == "cpu":
-        programs(dag, trace, target)
-    else:
-        grid_program(dag, trace, target)
+    backends.of(target).check_legal(dag, trace, target)
 
 
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
     _check_length(trace)
-    with _within_recursion():
+    with within_recursion():
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
         names = [t.name for t in dag.inputs]
         main = _checked(lower(nest), dag, target)
@@ -63,8 +59,9 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
 
 
 @contextmanager
-def _within_recursion() -> Iterator[None]:
-    """Loops and expressions are walked by recursion, of which Python has a limit."""
+def within_recursion() -> Iterator[None]:
+    """Raises ScheduleError in place of RecursionError. Loops and expressions are walked by recursion, of which
+    Python has a limit."""
     try:
         yield
     except RecursionError:
@@ -77,7 +74,7 @@ def _within_recursion() -> Iterator[None]:
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
     _check_length(trace)
-    with _within_recursion():
+    with within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
     for kernel in program.kernels:
         blocks = {x.var: (0, (ir.const(x.extent) or 1) - 1) for x in kernel.blocks}
@@ -139,14 +136,15 @@ def _checked(func: LoweredFunc, dag: ComputeDAG, target: Target) -> LoweredFunc:
 def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
     """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does, and where the code
     is longer than a compiler can take."""
-    return _module(scheduled(dag, trace, target), target)
+    return module_of(scheduled(dag, trace, target), target)
 
 
-def _module(func: LoweredFunc, target: Target) -> Module:
+def module_of(func: LoweredFunc, target: Target) -> Module:
+    """LLVM IR of a program for a CPU, with its entry points. Raises ScheduleError where it is too long."""
     from autotune.codegen.llvm.emit import Module, emit
     from autotune.codegen.runtime.entry import entry
 
-    with _within_recursion():
+    with within_recursion():
         module = emit(func, target)
     lines = module.text.count("\n")
     if lines > MAX_LINES:
@@ -159,28 +157,8 @@ def _module(func: LoweredFunc, target: Target) -> Module:
 
 
 def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-    """The ELF object of a trace, in a bundle (`autotune.building.bundle`) with those that pack its constants,
-    if there are any. Raises ScheduleError or CompileError."""
-    from autotune.codegen.llvm.compile import compile_module
-
-    if target.kind != "cpu":
-        from autotune.building.grid_code import grid_code
-        from autotune.codegen.simt import cuda, emulator, nvrtc, opencl
-
-        program = grid_program(dag, trace, target)
-        with _within_recursion():
-            if target.kind == "opencl":
-                return grid_code(program, "opencl", opencl.generate(program)).to_bytes()
-            if emulated(target):
-                return emulator.build(program)
-            made = cuda.generate(program)
-        cubin = nvrtc.compile_cubin(made.text, target.arch)
-        return grid_code(program, "cuda", made, cubin.data, cubin.facts).to_bytes()
-    func, packing = programs(dag, trace, target)
-    kernel = compile_module(_module(func, target).text, target)
-    return bundle.join(
-        kernel, {n: compile_module(_module(f, target).text, target) for n, f in packing.items()}
-    )
+    """The code of a trace, as the backend of its target makes it. Raises ScheduleError or CompileError."""
+    return backends.of(target).build(dag, trace, target)
 
 
 def operations(s: ir.Stmt, vector_bytes: int) -> int:

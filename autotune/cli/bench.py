@@ -120,9 +120,9 @@ def _compare(
     threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
     peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
     `PeerError`."""
+    from autotune import backends
     from autotune.compare.bench import Contender, agree, arrays_for, compare
     from autotune.compare.peers import PeerError, peer
-    from autotune.measure.roofline import limit_of
     from autotune.run.loading import load_workload
     from autotune.targets import on_cpus
 
@@ -131,7 +131,7 @@ def _compare(
         kernel = load_workload(workload, target=target, threads=threads, db=where)
         call = _caller(kernel, inputs, outputs)
         call()
-        limit = limit_of(workload, kernel.target, memory_afresh=True)
+        limit = backends.of(kernel.target).roofline(workload, kernel.target, memory_afresh=True)
     n = kernel.target.threads
     peers = {name: peer(name) for name in names}
     with ExitStack() as stack:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from autotune import backends
 from autotune.building.grid_code import Array, GridCode
-from autotune.devices import protocol, select
+from autotune.devices import protocol
 from autotune.devices.protocol import Device, DeviceError, Memory
 
 
@@ -29,7 +30,7 @@ class DeviceObject:
     ) -> None:
         """``arrays``: the device's memory for each parameter, where that is somebody else's to give back."""
         self.code = code = GridCode.from_bytes(data)
-        self.device = select.device(code.kind) if device is None else device
+        self.device = backends.named(code.kind).device() if device is None else device
         inputs = [_text(a) for a in code.params if a.name not in code.outputs]
         outputs = [_text(a) for a in code.params if a.name in code.outputs]
         self.signature = f"{' '.join(inputs)} -> {' '.join(outputs)}".strip()

@@ -12,20 +12,18 @@ from types import TracebackType
 
 import numpy as np
 
-from autotune.building.grid_code import is_grid_code
+from autotune import backends
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.protocol import finals_s
 from autotune.measure.results import Control, Measurement, Nominal, Options
-from autotune.measure.roofline import waits_for_memory, warm_runs
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.targets import usable_cpus
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
-MOST_BUILDERS = 8  # for a CPU are faster than any worker; compilers for GPUs take ten times as long
 AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
@@ -74,15 +72,16 @@ class Measurer:
                 right = tuple(np.asarray(a, r.dtype).reshape(r.shape) for a, r in same)
                 chosen = [replace(chosen[0], reference=right)]
         chosen = [x.within(tolerance) for x in chosen]
+        backend = backends.of(target)
         self.options = options or Options()
         if self.options.from_memory is None:
-            self.options = replace(self.options, from_memory=waits_for_memory(dag, target))
+            self.options = replace(self.options, from_memory=backend.waits_for_memory(dag, target))
         if self.options.warm_runs is None:
-            self.options = replace(self.options, warm_runs=warm_runs(dag, target))
+            self.options = replace(self.options, warm_runs=backend.warm_runs(dag, target))
         spare = usable_cpus() - target.threads
         self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
         # One more than CPUs are left over: builders give way, and the worker's CPU is idle half of the time.
-        most = MOST_BUILDERS if target.kind == "cpu" else usable_cpus()
+        most = backend.measuring.builders or usable_cpus()
         n_builders = self.options.builders or (
             min(max(spare, 0) + 1, most) if self._overlap else usable_cpus()
         )
@@ -223,7 +222,7 @@ class Measurer:
             slowest = max(others, key=lambda k: self._objects[k][0])
             others.remove(slowest)
             del self._objects[slowest]
-        if not is_grid_code(obj):
+        if not backends.of_code(obj).measuring.on_device:
             normal = self._keeper.choose(self._objects)
             if normal is not None:
                 best = min(self._objects, key=lambda k: self._objects[k][0])

@@ -1,4 +1,4 @@
-"""The least time that this machine needs for a workload, measured while something else is timed."""
+"""The least time that this CPU needs for a workload, measured while something else is timed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
     it is scheduled: what a CPU's clock does says little of it then."""
     moved = compulsory_bytes(dag)
     beyond = moved > target.limit("l2_bytes", 512 << 10) * target.threads
-    return target.kind == "cpu" and beyond and count_flops(dag) < BALANCE * moved
+    return beyond and count_flops(dag) < BALANCE * moved
 
 
 def outgrows_caches(dag: ComputeDAG, target: Target) -> bool:
     """Whether the arrays, and scratch of their size, are out of the caches once something else has run."""
-    beyond = 2 * compulsory_bytes(dag) > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
-    return target.kind == "cpu" and beyond
+    return 2 * compulsory_bytes(dag) > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
 
 
 def warm_runs(dag: ComputeDAG, target: Target) -> int:
@@ -51,8 +50,8 @@ def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_coun
 
 def limit_of(
     workload: Workload, target: Target, *, memory_afresh: bool = False
-) -> Callable[[], float] | None:
-    """A function that measures the roofline of a workload in seconds; None for what is no CPU.
+) -> Callable[[], float]:
+    """A function that measures the roofline of a workload on a CPU, in seconds.
 
     It is the slowest of its FLOPs over the FMA rate and its compulsory bytes over the bandwidth of the memory
     level that holds them, on ``target.threads`` threads at once, and of its special functions over their
@@ -60,8 +59,6 @@ def limit_of(
     copy, with streaming stores where these are faster. Each call measures the FMA rate; the bandwidth too if
     ``memory_afresh``, which keeps up to 256 MB for it, else that is the best of a few samples taken once.
     """
-    if target.kind != "cpu":
-        return None
     moved = compulsory_bytes(workload.dag)
     dtype = computed(workload.dag.params[-1].dtype)
     working_set = cpu_peaks.level_bytes(target, moved)

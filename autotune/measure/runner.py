@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.building.grid_code import is_grid_code
+from autotune import backends
 from autotune.measure.arena import Span, locate
 from autotune.measure.process import Death, Slot, Zygote
 from autotune.measure.results import Control, Measurement, Options
@@ -37,7 +37,8 @@ class Runner(Slot[int]):
 
     def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
         limit = time_limit(best_s, options)
-        if is_grid_code(obj):  # a device's compiler works in this process, and takes a second or two
+        # a device's compiler works in that process, and takes a second or two
+        if backends.of_code(obj).measuring.on_device:
             limit = options.timeout_s + (0.0 if self.ready().requests else DEVICE_S)
         self._request(job, {"do": "measure", "best_s": best_s}, obj, limit)
 

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from autotune import backends
 from autotune.building import bundle
-from autotune.building.grid_code import GridCode, is_grid_code
 from autotune.codegen.llvm.compile import LoadedObject
 from autotune.codegen.runtime.entry import parse_signature
-from autotune.devices import select
 from autotune.devices.protocol import DeviceError
 from autotune.errors import CompileError
 from autotune.measure import protocol, wire
@@ -67,7 +66,8 @@ def serve(sock: socket.socket, bench: Bench) -> None:
         obj, payload = payload[:size], payload[size:]
         if obj and (control is None or control.data != obj):
             control = _Control(bench, obj)
-        clock = plain if is_grid_code(payload) or bench.options.from_memory else of_cpu
+        on_device = backends.of_code(payload).measuring.on_device
+        clock = plain if on_device or bench.options.from_memory else of_cpu
         clock.rates.clear()
         beside = partial(control.clock, seconds) if control and obj else partial(_always, clock)
         if header["do"] == "measure":
@@ -162,10 +162,11 @@ def remeasure(bench: Bench, beside: Beside, header: dict[str, Any], payload: byt
 
 
 def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
-    if not is_grid_code(data):
+    backend = backends.of_code(data)
+    if not backend.measuring.on_device:
         return _Loaded(bench, data)
     if bench.arrays is None:
-        bench.arrays = DeviceArrays(select.device(GridCode.from_bytes(data).kind), bench.arena)
+        bench.arrays = DeviceArrays(backend.device(), bench.arena)
     return OnDevice(bench.arena, bench.arrays, data)
 
 

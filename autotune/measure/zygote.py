@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from autotune import backends
 from autotune.codegen.llvm.compile import pool
 from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, Param
@@ -31,7 +32,7 @@ from autotune.measure.check import Checker
 from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.measure.results import Options
-from autotune.targets import emulated, measured_by
+from autotune.targets import measured_by
 from schedules.dtypes import bound_dtype
 from schedules.model import Target, Workload
 
@@ -96,8 +97,9 @@ class Prepared:
         drawn = _arrays(data, each * setup["draws"])
         draws = [drawn[i : i + len(each)] for i in range(0, len(drawn), len(each))]
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
+        measuring = backends.of(self.target).measuring
         self.arena = Arena(
-            params, draws[0][:count], constants, self.target.kind != "cpu", [d[:count] for d in draws[1:]]
+            params, draws[0][:count], constants, measuring.one_place, [d[:count] for d in draws[1:]]
         )
         cpu = measured_by(self.target)
         self.bench = worker.Bench(
@@ -133,8 +135,8 @@ def _child(state: Prepared, role: str, fds: Sequence[int]) -> NoReturn:
         die_with(zygote)
         os.setpgid(0, 0)
         os.dup2(fds[1], 2)
-        if state.target.kind == "cpu" or emulated(state.target):
-            _limit(state.options.memory_bytes)  # drivers of devices map and write what they like
+        if backends.of(state.target).measuring.bounded:
+            _limit(state.options.memory_bytes)
         sock = socket.socket(fileno=fds[0])
         if role == "worker":
             state.bench.native.watch(fds[2])

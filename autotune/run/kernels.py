@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.building import bundle
-from autotune.building.generator_version import generator_version
+from autotune import backends
 from autotune.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
 from autotune.settings import Settings
-from autotune.targets import check_here, confined, emulated
+from autotune.targets import check_here, confined
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -30,7 +28,8 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     """
     objects = ObjectCache(Settings.from_environment().cache_dir)
     code = confined(target)
-    names = [key(trace.to_json(), workload.digest, code.digest, version) for version in _versions(code)]
+    versions = backends.of(code).versions(code)
+    names = [key(trace.to_json(), workload.digest, code.digest, version) for version in versions]
     loaded = _cached(objects, names[0])
     if loaded is None:
         from autotune.building.from_trace import build_object
@@ -69,33 +68,7 @@ def default_kernel(workload: Workload, target: Target) -> Kernel:
 
 def source_of(workload: Workload, target: Target, trace: Trace) -> str:
     """The LLVM IR text of a schedule, or the C of one for a GPU."""
-    from autotune.building.from_trace import emit_module, grid_program
-
-    if target.kind != "cpu":
-        from autotune.codegen.simt import cuda, opencl
-
-        dialect = opencl if target.kind == "opencl" else cuda
-        return dialect.source(grid_program(workload.dag, trace, target))
-    return emit_module(workload.dag, trace, confined(target)).text
-
-
-def _versions(target: Target) -> list[str]:
-    """What makes code for a target, with the version of NVRTC where that compiles it; then without, for where
-    there is none: what was made last is found there."""
-    generator = generator_version()
-    if target.kind != "cuda" or emulated(target):
-        return [generator]
-    from importlib import metadata  # takes long
-
-    from autotune.codegen.simt.nvrtc import FIRST_OF_13
-
-    number = re.match(r"sm_(\d+)", target.arch)
-    old = number is not None and int(number[1]) < FIRST_OF_13
-    try:
-        version = metadata.version("nvidia-cuda-nvrtc-cu12" if old else "nvidia-cuda-nvrtc")
-    except metadata.PackageNotFoundError:
-        return [generator]
-    return [f"{generator} nvrtc {version}", generator]
+    return backends.of(target).source(workload.dag, trace, target)
 
 
 def _cached(objects: ObjectCache, name: str) -> Loaded | None:
@@ -110,10 +83,4 @@ def _cached(objects: ObjectCache, name: str) -> Loaded | None:
 
 def _load(obj: bytes) -> Loaded:
     """What runs, and what packs constants, by the number of the input. Raises CompileError."""
-    from autotune.building.grid_code import is_grid_code
-
-    if not is_grid_code(obj):
-        return bundle.load(obj)
-    from autotune.devices.object import DeviceObject
-
-    return DeviceObject(obj), {}
+    return backends.of_code(obj).load(obj)

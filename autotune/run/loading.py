@@ -209,10 +209,10 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     if others:
         shown = sorted({targets.brief(t) for t in others})
         lines.append(f"stored there: {'; '.join(shown[:5])}" + (" ..." if len(shown) > 5 else ""))
-        missing = sorted({f for t in others if t.kind == "cpu" for f in targets.lacking(t)})
+        missing = sorted({f for t in others for f in targets.lacking(t)})
         if missing:
             lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
-        if any(t.kind == "cpu" and targets.runnable(t) for t in others):
+        if any(not t.grid and targets.runnable(t) for t in others):
             lines.append("try that of the most similar machine: --nearest, or nearest=True")
     twin = otherwise_constant(workload)
     what = "tune it first"

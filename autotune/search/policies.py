@@ -33,7 +33,7 @@ def _evolutionary(
     space: Space, model: str, seed: int, near: Dataset | None, target: Target | None
 ) -> SearchPolicy:
     names, compiled = model_features(space), None
-    if target is not None and target.kind != "cpu":
+    if target is not None and target.grid:
         compiled = RegisterModel(names, GpuRates.of(target))
         names = (*names, *COMPILED)
     prior = _prior(space, names, target) if model in PRIORED and compiled is None else None

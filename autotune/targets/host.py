@@ -1,123 +1,41 @@
-"""Whether this host can run code for a target, and what it runs it as.
-
-`runnable` reads files of the operating system only, so that loading a kernel need not import llvmlite.
-"""
+"""Whether this host can run code for a target, and what it runs it as. A target's backend knows."""
 
 from __future__ import annotations
 
-import platform
-import sys
-from dataclasses import replace
-
-from autotune.codegen.simt import cxx
+from autotune import backends
 from autotune.targets import cpus
-from autotune.targets.facts import host_flags
-from autotune.targets.names import TargetError, detect
+from autotune.targets.names import TargetError
 from schedules.model import Target
-
-EMULATOR = "emulator"  # the architecture of a GPU that a C++ compiler and this CPU stand in for
-# LLVM's name of an extension that generated code may use -> its name in /proc/cpuinfo, where they differ.
-X86_NAMES = {
-    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "bmi": "bmi1", "lzcnt": "abm",
-    "pclmul": "pclmulqdq", "sha": "sha_ni", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
-    "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avx512fp16": "avx512_fp16", "avx512vp2intersect": "avx512_vp2intersect", "avxvnni": "avx_vnni",
-    "avxifma": "avx_ifma", "avxvnniint8": "avx_vnni_int8", "avxvnniint16": "avx_vnni_int16", "avxneconvert":
-    "avx_ne_convert", "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16", "amx-fp16":
-    "amx_fp16",
-}  # fmt: skip
-X86_SAME = {
-    "sse", "sse2", "ssse3", "sse4a", "avx", "avx2", "fma", "fma4", "f16c", "bmi2", "popcnt", "movbe", "aes",
-    "vaes", "vpclmulqdq", "gfni", "adx", "xop", "cmov", "avx512f", "avx512bw", "avx512cd", "avx512dq",
-    "avx512vl", "avx512vbmi", "avx512ifma",
-}  # fmt: skip
-ARM_NAMES = {
-    "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "sve": "sve",
-    "sve2": "sve2", "bf16": "bf16", "i8mm": "i8mm", "lse": "atomics", "rdm": "asimdrdm",
-}  # fmt: skip
 
 
 def runnable(target: Target) -> bool:
     """Whether this host is of the target's family and has every extension that its code may use, or has what
     emulates it."""
-    if emulated(target):
-        return cxx.command() is not None
-    if target.kind in ("cuda", "opencl"):
-        from autotune.devices import select
-
-        return select.available(target.kind) and select.device(target.kind).arch() == target.arch
-    return target.kind == "cpu" and _same_family(target) and not lacking(target)
+    return backends.of(target).runnable(target)
 
 
 def lacking(target: Target) -> tuple[str, ...]:
     """The extensions of a target of this host's family that this host lacks, sorted."""
-    flags = host_flags()
-    if flags is None:  # no /proc/cpuinfo: ask LLVM
-        import llvmlite.binding as llvm
-
-        has = {name for name, on in llvm.get_host_cpu_features().items() if on}
-        return tuple(sorted(set(target.features) - has))
-    names = _names()
-    return tuple(sorted(f for f in target.features if f in names and names[f] not in flags))
+    return backends.of(target).lacking(target)
 
 
 def confined(target: Target) -> Target:
-    """The target to generate code for when a runnable target comes from elsewhere: this host's processor
-    as it is, any other by its extensions alone. The name of a processor implies more of them, and names
-    and extensions that LLVM does not know end the process."""
-    here = detect(1)
-    if target.kind != "cpu":
-        return target
-    if (target.arch, target.features) == (here.arch, here.features):
-        return target
-    x86 = _family(target.triple.split("-")[0]) == "x86"
-    known = tuple(f for f in target.features if f in _names())
-    return replace(target, arch="x86-64" if x86 else "generic", triple=here.triple, features=known)
-
-
-def emulated(target: Target) -> bool:
-    """Whether the target is a GPU whose code this host runs itself, to check it: its times say nothing."""
-    return target.kind == "cuda" and target.arch == EMULATOR
+    """The target to generate code for when a runnable target comes from elsewhere."""
+    return backends.of(target).confined(target)
 
 
 def measured_by(target: Target) -> Target:
     """The CPU that runs what is measured for a target, and its clock."""
-    return detect(1) if target.kind != "cpu" else target
+    return backends.of(target).clocked_by(target)
 
 
 def check_here(target: Target) -> None:
     """Raises `TargetError` unless code for a target can run on this host, with as many threads."""
-    if emulated(target) and not runnable(target):
-        raise TargetError(f"cannot emulate a GPU: {cxx.MISSING}")
     if not runnable(target):
-        missing = f"{target.kind} {target.arch}" if target.kind == "cpu" else f"a {target.kind} target"
-        raise TargetError(f"this CPU cannot run code for {missing}; use target='cpu', which is this host")
+        raise TargetError(backends.of(target).refusal(target))
     usable = cpus.usable_cpus()
     if target.threads > usable:
         raise TargetError(
             f"threads={target.threads} is more than the {usable} CPUs this process may use; "
             f"give 1 to {usable}"
         )
-
-
-def _names() -> dict[str, str]:
-    """LLVM's name of every extension of this host's family that code may use -> the kernel's name."""
-    if _family(platform.machine()) == "x86":
-        return X86_NAMES | {name: name for name in X86_SAME}
-    return ARM_NAMES
-
-
-def _same_family(target: Target) -> bool:
-    return _family(target.triple.split("-")[0]) == _family(platform.machine()) and _same_system(target.triple)
-
-
-def _family(architecture: str) -> str:
-    name = architecture.lower()
-    if name in ("x86_64", "amd64"):
-        return "x86"
-    return "arm" if name in ("aarch64", "arm64") else name
-
-
-def _same_system(triple: str) -> bool:
-    system = {"linux": "linux", "darwin": "darwin", "win32": "windows"}.get(sys.platform, sys.platform)
-    return system in triple or (system == "darwin" and "macos" in triple)

@@ -1,4 +1,4 @@
-"""From what a user names to a `Target`: this host, its first device, a file of ``configs/targets``.
+"""Targets by name: this host as a CPU, and the files of ``configs/targets``.
 
 The identity of a target holds nothing that a change of affinity or quota moves, except ``threads``.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from autotune.settings import config_file
@@ -17,12 +16,6 @@ from schedules.errors import AutotuneError
 from schedules.model import Target
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-_NO_DEVICE = {
-    "cuda": "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
-    "target='cuda-emulator' runs its code on this CPU, to check it",
-    "opencl": "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
-    "or use target='cpu'",
-}
 
 
 class TargetError(AutotuneError, ValueError):
@@ -38,7 +31,7 @@ def detect(threads: int | None = None) -> Target:
 
     usable = cpus.usable_cpus()
     threads = usable if threads is None else threads
-    _check_threads(threads)
+    check_threads(threads)
     if threads > usable:
         raise TargetError(
             f"threads={threads} is more than the {usable} CPUs this process may use; give 1 to {usable}"
@@ -55,42 +48,12 @@ def detect(threads: int | None = None) -> Target:
     )
 
 
-def _check_threads(threads: object) -> None:
+def check_threads(threads: object) -> None:
+    """Raises `TargetError` for what is no number of threads."""
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise TargetError(
             f"threads={threads!r} is not a positive integer; give 1 to {cpus.usable_cpus()} for this machine"
         )
-
-
-def detect_device(kind: str) -> Target:
-    """The first device of this host of a kind, "cuda" or "opencl". Raises `TargetError` if there is none."""
-    from autotune.devices import select
-
-    if not select.available(kind):
-        raise TargetError(_NO_DEVICE[kind])
-    found = select.device(kind)
-    return Target(kind, found.arch(), limits=tuple(sorted(found.attributes().items())))
-
-
-def parse(target: str | Target | None, threads: int | None = None) -> Target:
-    """A target from what a user gives: None or "cpu" (this host), "cuda" or "opencl" (its first device), a
-    name of ``configs/targets``, a JSON file's path, or a `Target`.
-
-    Raises `TargetError` for anything else, and for ``threads`` that are not a positive integer.
-    """
-    if threads is not None:
-        _check_threads(threads)
-    if isinstance(target, Target):
-        _check_threads(target.threads)
-        return target if threads is None else replace(target, threads=threads)
-    if target is None or target == "cpu":
-        return detect(threads)
-    if not isinstance(target, str):
-        raise TargetError(f"target {target!r} is not a name, a file or a Target; use target='cpu'")
-    if target in ("cuda", "opencl"):
-        return detect_device(target)
-    found = from_name(target)
-    return found if threads is None or found.kind != "cpu" else replace(found, threads=threads)
 
 
 def from_name(name_or_file: str) -> Target:

@@ -8,13 +8,12 @@ where they may be the fastest: plain loops of a product of 4096 take a minute.
 
 from __future__ import annotations
 
+from autotune import backends
 from schedules.model import Target, Trace, Workload
 from schedules.ops import compulsory_bytes
 
 SKETCH = "plain loops"  # in a record, in place of a sketch of the space
 TRACE = Trace()
-RATE = 1e9  # FLOPs or bytes a second, about, of one thread without vectors
-DEVICE_RATE = 1e8  # of one thread of a device
 CHEAP_SHARE, CHEAP_S = 0.02, 0.02  # of a round, or seconds, that one run may take for them to come first
 QUICK_S = 0.5  # that one run may take where a run of the search would else end with nothing
 FAR = 20.0  # times as slow as the best as foretold: not tried
@@ -24,7 +23,7 @@ class PlainLoops:
     """Whether to try them; ``known``: the log has their record."""
 
     def __init__(self, workload: Workload, target: Target, known: bool) -> None:
-        rate = RATE if target.kind == "cpu" else DEVICE_RATE
+        rate = backends.of(target).measuring.plain_rate
         self.foretold_s = max(workload.flops, compulsory_bytes(workload.dag)) / rate
         self.pending = not known
 

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from autotune import settings
+from autotune import backends, settings
 from autotune.measure import Control, Measurer, Nominal, Options
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import check_fits
@@ -16,7 +16,6 @@ from schedules.model import Target, Workload
 
 REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
 CHECKS = 4  # runs of a candidate until it is checked, with room for a slow machine
-SLOWER = 10.0  # than that: cores with narrow vectors, and types of 64 bits
 
 
 @contextlib.contextmanager
@@ -62,7 +61,7 @@ def measurer(
 ) -> Measurer:
     """A measurer whose limits suit the budget."""
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
-    slow_s = SLOWER * runs_s if target.kind == "cpu" else runs_s
+    slow_s = backends.of(target).measuring.slower * runs_s
     limits = Options(
         timeout_s=max(min(max(10.0, slow_s), max(1.0, budget_s / 5)), runs_s),
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.building.generator_version import this_machine
 from autotune.measure.control import comparing_s
 from autotune.measure.protocol import finals_s
-from autotune.measure.roofline import warm_runs
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result
@@ -50,7 +49,6 @@ ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back soo
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
 FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
-PLACES = 3  # ...so many places of memory
 PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
 MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
@@ -125,7 +123,8 @@ class Session:
         self._batch_size = FIRST_BATCH
         self._begun, self._tried_plain = False, 0
         self._few: int | None = None  # configurations of a small space
-        self._warm_runs = warm_runs(workload.dag, target)
+        self._backend = backends.of(target)
+        self._warm_runs = self._backend.warm_runs(workload.dag, target)
         self._expectation = Stopping()
         self._peak: Callable[[], float] | None = None
         self._stack = contextlib.ExitStack()
@@ -177,9 +176,7 @@ class Session:
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
         if self._peak is None:
-            from autotune.measure.roofline import limit_of
-
-            self._peak = limit_of(self.workload, self.target)
+            self._peak = self._backend.roofline(self.workload, self.target)
         self.sample_peak()
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
@@ -328,7 +325,7 @@ class Session:
         if self._plain.in_reach(self.best_s) and self._trials_left:
             least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
             self._try_plain_loops(measurer, max(self.until, least))
-        places = PLACES if self.target.kind == "cpu" else 1
+        places = self._backend.measuring.places
         done = 0  # passes that were not rough
         lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
         for number in range(PASSES):
@@ -388,7 +385,7 @@ class Session:
         """Seconds that the finalists need to be timed well; places after the first mostly take half of what
         one may."""
         one = finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
-        others = PLACES - 1 if self.target.kind == "cpu" else 0
+        others = self._backend.measuring.places - 1
         many = self._field > FINALISTS
         rough = finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
         return one + rough / 2 + others * (one / 2 + MOVE_S)

@@ -30,7 +30,7 @@ class Bind(Primitive[None]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.axis not in GPU_AXES:
             raise ScheduleError(f"bind {self.loop}: {self.axis!r} is not one of {', '.join(GPU_AXES)}")
-        if target is not None and target.kind == "cpu":
+        if target is not None and not target.grid:
             raise ScheduleError(f"bind {self.loop}: target {target.kind} has no {self.axis}; use parallel")
         loop = find_loop(nest, self.loop)
         require_serial(loop, "bind")

@@ -40,7 +40,7 @@ GPU = Kind(apply_gpu_rules, schedule_each_plainly, GpuEstimate)
 
 
 def _kind(target: Target) -> Kind:
-    return CPU if target.kind == "cpu" else GPU
+    return GPU if target.grid else CPU
 
 
 @dataclass(frozen=True)

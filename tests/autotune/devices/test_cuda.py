@@ -10,18 +10,17 @@ from grid_cases import SMALL, case, program, sampled
 from needs import imported
 
 import autotune as at
-from autotune import targets
+from autotune import backends, targets
 from autotune.building.grid_code import grid_code
 from autotune.codegen.simt import nvrtc
 from autotune.codegen.simt.cuda import generate
-from autotune.devices import select
 from autotune.devices.object import DeviceObject
 from schedules import ops
 
-on_gpu = pytest.mark.skipif(not select.available("cuda"), reason="there is no NVIDIA GPU here")
+on_gpu = pytest.mark.skipif(not backends.named("cuda").available(), reason="there is no NVIDIA GPU here")
 
 
-@pytest.mark.skipif(select.available("cuda"), reason="there is an NVIDIA GPU here")
+@pytest.mark.skipif(backends.named("cuda").available(), reason="there is an NVIDIA GPU here")
 def test_without_a_gpu_the_target_says_so() -> None:
     with pytest.raises(at.TargetError, match="no NVIDIA GPU here"):
         targets.parse("cuda")
@@ -39,7 +38,7 @@ def test_every_operator(op: str) -> None:
     for name, trace in sampled(c.dag, 3, seed=9):
         p = program(c.dag, trace)
         made = generate(p)
-        cubin = nvrtc.compile_cubin(made.text, select.device("cuda").arch())
+        cubin = nvrtc.compile_cubin(made.text, backends.named("cuda").device().arch())
         loaded = DeviceObject(grid_code(p, "cuda", made, cubin.data, cubin.facts).to_bytes())
         outputs = c.poisoned()
         assert loaded.bench([x.ctypes.data for x in (*c.inputs, *outputs)], 2) > 0

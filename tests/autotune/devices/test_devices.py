@@ -29,9 +29,10 @@ from needs import missing
 
 import autotune as at
 from autotune import targets
+from autotune.backends.cuda import Cuda
 from autotune.building.grid_code import MAGIC
 from autotune.codegen.simt import cxx, nvrtc
-from autotune.devices import cuda, nvml, opencl, pycuda, select
+from autotune.devices import cuda, nvml, opencl, pycuda
 from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject, give_back
 from autotune.devices.protocol import Device, DeviceError
@@ -281,7 +282,7 @@ def no_room() -> NoReturn:
 def test_finalists_are_timed_on_their_inputs_and_keep_their_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     need_cxx()
     device = EmulatedDevice()
-    monkeypatch.setattr(select, "device", lambda kind: device)
+    monkeypatch.setattr(Cuda, "device", lambda self: device)
     c = case("softmax")
     code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device)
     code = replace(code, facts={"kernel0": {"registers": 40, "spill_bytes": 0}})

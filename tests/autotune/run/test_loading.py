@@ -14,9 +14,9 @@ from log_filler import Entry, fill, host
 
 import autotune as at
 from autotune import targets
+from autotune.backends.cuda import Cuda
 from autotune.building import from_trace
 from autotune.codegen.simt import emulator
-from autotune.devices import select
 from autotune.devices.emulated import EmulatedDevice
 from autotune.run import kernels
 from autotune.workloads import as_workload, with_constants
@@ -286,7 +286,7 @@ def test_another_nvrtc_compiles_again_and_without_one_the_last_object_is_taken(
 
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(from_trace, "build_object", build)
-    monkeypatch.setattr(select, "device", lambda kind: EmulatedDevice())
+    monkeypatch.setattr(Cuda, "device", lambda self: EmulatedDevice())
     workload = ops.workload("matmul", SHAPE)
 
     def load(target: str) -> int:

@@ -11,11 +11,10 @@ from grid_cases import TARGET, case, need_cxx, sampled
 from needs import missing
 
 import autotune as at
-from autotune import targets
+from autotune import backends, targets
 from autotune.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.codegen.simt import nvrtc
-from autotune.devices import select
 from schedules.model import Target
 from schedules.schedule import Schedule
 
@@ -64,7 +63,7 @@ def test_described_targets(name: str) -> None:
     target = targets.parse(name)
     assert target.kind == "cuda" and target.limit("block_threads") == 1024
     assert targets.parse(name, 4) == target  # threads are a CPU's
-    if name != "cuda-emulator" and not select.available("cuda"):
+    if name != "cuda-emulator" and not backends.named("cuda").available():
         assert not targets.runnable(target)
         with pytest.raises(at.TargetError, match="cannot run code"):
             targets.check_here(target)

@@ -100,7 +100,7 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     d.s.reorder(*blocks, *threads, *rest, *vectors)
     block = d.fused(blocks)
     d.s.bind(block, "blockIdx.x")
-    if d.target.kind == "cuda":
+    if d.target.bounds_launches:
         d.s.annotate(block, "min_blocks", d.choice(f"{producer}.min_blocks", TOGETHER))
     _bind(d, threads)
     for x in rest:

@@ -1,0 +1,58 @@
+"""Backends, one a kind of target. All that depends on the kind is asked of one.
+
+No other module knows the names of kinds.
+
+A new one is a file here and a name in `BACKENDS`. A backend is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from schedules.model import Target
+
+if TYPE_CHECKING:
+    from autotune.backends.base import Backend
+
+BACKENDS = ("cpu", "emulator", "cuda", "opencl")  # files, in the order in which a target is offered to them
+
+
+@cache
+def named(name: str) -> Backend:
+    """The backend of a file of this package. Raises ImportError."""
+    backend: Backend = import_module(f"autotune.backends.{name}").BACKEND
+    return backend
+
+
+def of(target: Target) -> Backend:
+    """The backend of a target. Raises TargetError."""
+    from autotune.targets.names import TargetError
+
+    for name in BACKENDS:
+        if named(name).owns(target):
+            return named(name)
+    raise TargetError(
+        f"there is no backend for targets of kind {target.kind!r}; there are {', '.join(kinds())}"
+    )
+
+
+def of_code(code: bytes) -> Backend:
+    """The backend that code was built by. Raises CompileError."""
+    from autotune.errors import CompileError
+
+    for name in BACKENDS:
+        if named(name).takes(code):
+            return named(name)
+    raise CompileError(f"no backend takes code that begins with {code[:8]!r}")
+
+
+def asked_for(text: str) -> Backend | None:
+    """The backend whose first target a user means by a word, if there is one."""
+    return next((named(n) for n in BACKENDS if named(n).name == text), None)
+
+
+def kinds() -> list[str]:
+    """The words that `asked_for` knows."""
+    return [named(n).name for n in BACKENDS]

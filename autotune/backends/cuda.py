@@ -1,0 +1,113 @@
+"""NVIDIA GPUs: CUDA C through NVRTC, run by the driver through one of two bindings."""
+
+from __future__ import annotations
+
+import ctypes.util
+import re
+from types import ModuleType
+
+from autotune.backends.grids import Grids
+from autotune.building.cross_compile import Compiled
+from autotune.building.generator_version import generator_version
+from autotune.devices.protocol import Device
+from autotune.settings import Settings
+from schedules.model import Target, Trace
+from schedules.te.compute_dag import ComputeDAG
+
+
+class Cuda(Grids):
+    """See `Backend`."""
+
+    name = "cuda"
+
+    def available(self) -> bool:
+        return self._binding() is not None
+
+    def device(self) -> Device:
+        binding = self._binding()
+        if binding is None:
+            return super().device()
+        device: Device = binding.device()
+        return device
+
+    def _binding(self) -> ModuleType | None:
+        """The module of `autotune.devices` that reaches a GPU: the one that a setting names, or the first."""
+        bindings = self._bindings()
+        chosen = Settings.from_environment().cuda_binding
+        wanted = bindings.values() if chosen == "auto" else [bindings[chosen]]
+        return next((m for m in wanted if m.available()), None)
+
+    def _bindings(self) -> dict[str, ModuleType]:
+        """By the names of `settings.CUDA_BINDINGS`."""
+        from autotune.devices import cuda, pycuda
+
+        return {"cuda-python": cuda, "pycuda": pycuda}
+
+    @property
+    def dialect(self) -> ModuleType:
+        from autotune.codegen.simt import cuda
+
+        return cuda
+
+    @property
+    def missing(self) -> str:
+        return (
+            "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
+            "target='cuda-emulator' runs its code on this CPU, to check it"
+        )
+
+    def diagnosis(self) -> tuple[str, str]:
+        """Whether kernels can be compiled, whether one can run them, and through which binding."""
+        from autotune.codegen.simt import nvrtc
+
+        if not nvrtc.available():
+            return "NVRTC is not installed", "pip install 'autotune[cuda]' to compile for GPUs"
+        binding = self._binding()
+        if binding is not None:
+            gpu = binding.device()
+            through = next(name for name, m in self._bindings().items() if m is binding)
+            return f"NVRTC, and {gpu.name()} ({gpu.arch()}) through {through}: use --target cuda", ""
+        name = ctypes.util.find_library("cuda") or "libcuda.so.1"
+        try:
+            ctypes.CDLL(name)
+            found = "a driver, but no usable GPU"
+        except OSError:
+            found = "no NVIDIA driver"
+        return f"NVRTC compiles for described GPUs such as h100; {found}", ""
+
+    def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
+        from autotune.building.from_trace import grid_program, within_recursion
+        from autotune.building.grid_code import grid_code
+        from autotune.codegen.simt import cuda, nvrtc
+
+        program = grid_program(dag, trace, target)
+        with within_recursion():
+            made = cuda.generate(program)
+        cubin = nvrtc.compile_cubin(made.text, target.arch)
+        return grid_code(program, self.name, made, cubin.data, cubin.facts).to_bytes()
+
+    def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
+        from autotune.codegen.simt import nvrtc
+
+        source = self.source(dag, trace, target)
+        made = nvrtc.compile_cubin(source, target.arch)
+        return Compiled(target, source, made.data, made.facts)
+
+    def versions(self, target: Target) -> list[str]:
+        """With the version of NVRTC that compiles it. Then without, for where there is none: what was made
+        last is found there."""
+        from importlib import metadata  # takes long
+
+        from autotune.codegen.simt.nvrtc import FIRST_OF_13
+
+        generator = generator_version()
+        number = re.match(r"sm_(\d+)", target.arch)
+        old = number is not None and int(number[1]) < FIRST_OF_13
+        try:
+            version = metadata.version("nvidia-cuda-nvrtc-cu12" if old else "nvidia-cuda-nvrtc")
+        except metadata.PackageNotFoundError:
+            return [generator]
+        return [f"{generator} nvrtc {version}", generator]
+
+
+BACKEND = Cuda()

@@ -1,0 +1,66 @@
+"""What backends for grids of threads share: C of one dialect, and a device that runs it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from types import ModuleType
+
+from autotune.backends.base import Backend, Loaded, Measuring
+from autotune.building.grid_code import GridCode, is_grid_code
+from autotune.targets.names import TargetError
+from schedules.model import Target, Trace
+from schedules.te.compute_dag import ComputeDAG
+
+PLAIN_RATE = 1e8  # of one thread of a device
+
+
+class Grids(Backend):
+    """See `Backend`."""
+
+    measuring = Measuring(
+        on_device=True,
+        one_place=True,
+        bounded=False,  # drivers map and write what they like
+        places=1,
+        builders=None,  # compilers for GPUs take ten times as long
+        slower=1.0,
+        plain_rate=PLAIN_RATE,
+    )
+
+    @property
+    @abstractmethod
+    def dialect(self) -> ModuleType:
+        """The module of `autotune.codegen.simt` that writes its C."""
+
+    @property
+    @abstractmethod
+    def missing(self) -> str:
+        """Why there may be no device, and the remedy."""
+
+    def detect(self, threads: int | None = None) -> Target:
+        if not self.available():
+            raise TargetError(self.missing)
+        found = self.device()
+        return Target(self.name, found.arch(), limits=tuple(sorted(found.attributes().items())))
+
+    def runnable(self, target: Target) -> bool:
+        return self.available() and self.device().arch() == target.arch
+
+    def check_legal(self, dag: ComputeDAG, trace: Trace, target: Target) -> None:
+        from autotune.building.from_trace import grid_program
+
+        grid_program(dag, trace, target)
+
+    def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
+        from autotune.building.from_trace import grid_program
+
+        text: str = self.dialect.source(grid_program(dag, trace, target))
+        return text
+
+    def takes(self, code: bytes) -> bool:
+        return is_grid_code(code) and GridCode.from_bytes(code).kind == self.name
+
+    def load(self, code: bytes) -> Loaded:
+        from autotune.devices.object import DeviceObject
+
+        return DeviceObject(code), {}

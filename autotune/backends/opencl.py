@@ -1,0 +1,60 @@
+"""OpenCL devices: GPUs of other makers, and PoCL on any CPU. They compile the source themselves."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from autotune.backends.grids import Grids
+from autotune.building.cross_compile import Compiled
+from autotune.devices.protocol import Device
+from schedules.model import Target, Trace
+from schedules.te.compute_dag import ComputeDAG
+
+
+class Opencl(Grids):
+    """See `Backend`."""
+
+    name = "opencl"
+
+    def available(self) -> bool:
+        from autotune.devices import opencl
+
+        return opencl.context() is not None
+
+    def device(self) -> Device:
+        from autotune.devices import opencl
+
+        return opencl.device()
+
+    @property
+    def dialect(self) -> ModuleType:
+        from autotune.codegen.simt import opencl
+
+        return opencl
+
+    @property
+    def missing(self) -> str:
+        return (
+            "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
+            "or use target='cpu'"
+        )
+
+    def diagnosis(self) -> tuple[str, str]:
+        if self.available():
+            return f"{self.device().name()}: use --target opencl", ""
+        return "no OpenCL device", "pip install 'autotune[opencl]' and a driver, such as PoCL, to use one"
+
+    def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
+        from autotune.building.from_trace import grid_program, within_recursion
+        from autotune.building.grid_code import grid_code
+        from autotune.codegen.simt import opencl
+
+        program = grid_program(dag, trace, target)
+        with within_recursion():
+            return grid_code(program, self.name, opencl.generate(program)).to_bytes()
+
+    def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
+        return Compiled(target, self.source(dag, trace, target), b"", {})
+
+
+BACKEND = Opencl()

@@ -1,0 +1,31 @@
+"""From what a user gives to a `Target`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune import backends
+from autotune.targets.names import TargetError, check_threads, detect, from_name
+from schedules.model import Target
+
+
+def parse(target: str | Target | None, threads: int | None = None) -> Target:
+    """A target from what a user gives: None (this CPU), a word that a backend answers to, such as "cpu" or
+    "cuda" (the first of this machine), a name of ``configs/targets``, a JSON file's path, or a `Target`.
+
+    Raises `TargetError` for anything else, and for ``threads`` that are not a positive integer.
+    """
+    if threads is not None:
+        check_threads(threads)
+    if isinstance(target, Target):
+        check_threads(target.threads)
+        return target if threads is None else replace(target, threads=threads)
+    if target is None:
+        return detect(threads)
+    if not isinstance(target, str):
+        raise TargetError(f"target {target!r} is not a name, a file or a Target; use target='cpu'")
+    meant = backends.asked_for(target)
+    if meant is not None:
+        return meant.detect(threads)
+    found = from_name(target)
+    return found if threads is None or found.grid else replace(found, threads=threads)
