@@ -26,13 +26,18 @@ def named(name: str) -> Backend:
     return backend
 
 
+def find(target: Target) -> Backend | None:
+    """The backend of a target. None for a kind that this version does not know, as one in a log may be."""
+    return next((named(n) for n in BACKENDS if named(n).owns(target)), None)
+
+
 def of(target: Target) -> Backend:
-    """The backend of a target. Raises TargetError."""
+    """The backend of a target. Raises TargetError for a kind that this version does not know."""
     from autotune.targets.names import TargetError
 
-    for name in BACKENDS:
-        if named(name).owns(target):
-            return named(name)
+    found = find(target)
+    if found is not None:
+        return found
     raise TargetError(
         f"there is no backend for targets of kind {target.kind!r}; there are {', '.join(kinds())}"
     )
@@ -45,7 +50,7 @@ def of_code(code: bytes) -> Backend:
     for name in BACKENDS:
         if named(name).takes(code):
             return named(name)
-    raise CompileError(f"no backend takes code that begins with {code[:8]!r}")
+    raise CompileError(f"damaged code, or of another version: it begins with {code[:24]!r}")
 
 
 def asked_for(text: str) -> Backend | None:

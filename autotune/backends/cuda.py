@@ -24,9 +24,7 @@ class Cuda(Grids):
         return self._binding() is not None
 
     def device(self) -> Device:
-        binding = self._binding()
-        if binding is None:
-            return super().device()
+        binding = self._binding() or next(iter(self._bindings().values()))  # which says what is missing
         device: Device = binding.device()
         return device
 

@@ -60,8 +60,8 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
 
 @contextmanager
 def within_recursion() -> Iterator[None]:
-    """Raises ScheduleError in place of RecursionError. Loops and expressions are walked by recursion, of which
-    Python has a limit."""
+    """Raises ScheduleError in place of RecursionError. Loops and expressions are walked by recursion, of
+    which Python has a limit."""
     try:
         yield
     except RecursionError:

@@ -98,6 +98,17 @@ def is_grid_code(data: bytes) -> bool:
     return data.startswith(MAGIC)
 
 
+def kind_of(data: bytes) -> str | None:
+    """The kind of device that code is for. None for other code; nothing where it is damaged."""
+    if not is_grid_code(data):
+        return None
+    try:
+        kind = json.loads(data[len(MAGIC) :].partition(b"\n")[0])["kind"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return str(kind)
+
+
 def grid_code(
     program: GridProgram,
     kind: str,

@@ -11,12 +11,14 @@ from schedules.model import Target
 def runnable(target: Target) -> bool:
     """Whether this host is of the target's family and has every extension that its code may use, or has what
     emulates it."""
-    return backends.of(target).runnable(target)
+    backend = backends.find(target)
+    return backend is not None and backend.runnable(target)
 
 
 def lacking(target: Target) -> tuple[str, ...]:
     """The extensions of a target of this host's family that this host lacks, sorted."""
-    return backends.of(target).lacking(target)
+    backend = backends.find(target)
+    return () if backend is None else backend.lacking(target)
 
 
 def confined(target: Target) -> Target:

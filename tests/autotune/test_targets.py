@@ -12,7 +12,7 @@ import pytest
 import autotune as at
 from autotune import targets
 from autotune.building.generator_version import this_machine
-from autotune.targets import cpus, facts, host
+from autotune.targets import cpus, facts, features
 from schedules.model import Target
 
 
@@ -56,7 +56,7 @@ def test_a_missing_extension_or_family_is_not_runnable() -> None:
     flags = facts.host_flags()
     if flags is not None and "x86_64" in target.triple:
         absent = next(
-            n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if host.X86_NAMES.get(n, n) not in flags
+            n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if features.X86_NAMES.get(n, n) not in flags
         )
         assert not targets.runnable(replace(target, features=(*target.features, absent)))
     assert not targets.runnable(replace(target, triple="riscv64-unknown-linux-gnu"))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from autotune import backends
 from autotune.compare.bench import collector_off
 from autotune.measure import cpu_peaks, special
-from autotune.measure.roofline import WARM_RUNS, limit_of, outgrows_caches, waits_for_memory, warm_runs
+from autotune.measure.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
 from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.workloads import as_workload
 from schedules import ops, te
@@ -114,9 +115,13 @@ def test_the_bandwidth_is_of_what_the_operator_does(
 )
 def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> None:
     dag = ops.workload(op, params).dag
-    assert waits_for_memory(dag, Target("cpu", "x", limits=(("l2_bytes", 1 << 20),))) is waits
-    assert not waits_for_memory(dag, Target("cpu", "x", limits=(("l2_bytes", 1 << 30),)))
-    assert not waits_for_memory(dag, Target("cuda", "sm_90", limits=(("l2_bytes", 1 << 20),)))
+    def told(kind: str, l2_bytes: int) -> bool:
+        target = Target(kind, "sm_90", limits=(("l2_bytes", l2_bytes),))
+        return backends.of(target).waits_for_memory(dag, target)
+
+    assert told("cpu", 1 << 20) is waits
+    assert not told("cpu", 1 << 30)
+    assert not told("cuda", 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +137,8 @@ def test_runs_that_bring_arrays_back(op: str, params: dict[str, Any], l3_bytes: 
     dag, limits = ops.workload(op, params).dag, (("l2_bytes", 1 << 20), ("l3_bytes", l3_bytes))
     assert warm_runs(dag, Target("cpu", "x", limits=limits)) == runs
     assert outgrows_caches(dag, Target("cpu", "x", limits=limits)) is (runs == 1)
-    assert not warm_runs(dag, Target("cuda", "sm_90", limits=limits))
+    gpu = Target("cuda", "sm_90", limits=limits)
+    assert not backends.of(gpu).warm_runs(dag, gpu)
 
 
 def test_loops_that_ran_one_after_the_other_are_not_twice_as_fast() -> None:

@@ -102,7 +102,7 @@ def test_only_described_gpus_are_compiled_for() -> None:
     s = at.Schedule(case("add").dag)
     assert "__kernel" in at.compile_for(s, "adreno-740").source
     for target in ("cpu", "cuda-emulator", Target("metal", "any")):
-        with pytest.raises(at.TargetError, match="no described GPU"):
+        with pytest.raises(at.TargetError, match="no described GPU|no backend for targets of kind .metal."):
             at.compile_for(s, target)
 
 
