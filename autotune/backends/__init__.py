@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ("cpu", "emulator", "cuda", "opencl")  # files, in the order in which a target is offered to them
 
+HOST = BACKENDS[0]  # the word for this host, which is meant where nothing is said
+
 
 @cache
 def named(name: str) -> Backend:

@@ -21,7 +21,7 @@ Loaded = tuple[Any, dict[int, Any]]  # what runs, and what packs constants, by t
 
 
 @dataclass(frozen=True)
-class Measuring:
+class MeasuringPolicy:
     """How candidates of a kind are measured.
 
     ``on_device``: code runs on a device, whose driver works in the worker's process. ``one_place``: one place
@@ -44,7 +44,7 @@ class Backend(ABC):
     """One kind of target. Each is a file of this package, and a name in `BACKENDS`. They keep no state."""
 
     name: ClassVar[str]  # what a user asks for: the first of this machine
-    measuring: ClassVar[Measuring]
+    measuring: ClassVar[MeasuringPolicy]
 
     def owns(self, target: Target) -> bool:
         """Whether a target is of this kind."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autotune.backends.base import Backend, Loaded, Measuring
+from autotune.backends.base import Backend, Loaded, MeasuringPolicy
 from autotune.building import bundle
 from autotune.building.grid_code import is_grid_code
 from autotune.targets import features
@@ -18,7 +18,7 @@ class Cpu(Backend):
     """See `Backend`."""
 
     name = "cpu"
-    measuring = Measuring(
+    measuring = MeasuringPolicy(
         on_device=False,
         one_place=False,
         bounded=True,

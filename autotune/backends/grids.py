@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from types import ModuleType
 
-from autotune.backends.base import Backend, Loaded, Measuring
+from autotune.backends.base import Backend, Loaded, MeasuringPolicy
 from autotune.building.grid_code import kind_of
 from autotune.targets.names import TargetError
 from schedules.model import Target, Trace
@@ -17,7 +17,7 @@ PLAIN_RATE = 1e8  # of one thread of a device
 class Grids(Backend):
     """See `Backend`."""
 
-    measuring = Measuring(
+    measuring = MeasuringPolicy(
         on_device=True,
         one_place=True,
         bounded=False,  # drivers map and write what they like

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.errors import CompileError, KernelNotFound
 from autotune.settings import database
 from autotune.workloads import Program, as_workload, dtype_of, otherwise_constant, param_text, shown_params
@@ -91,7 +91,7 @@ def load_workload(
     found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
     if found is not None:
         return found
-    if nearest and target == "cpu":
+    if nearest and target == backends.HOST:
         from autotune.run.similar_target import nearest as look
 
         tried = look(workload, where, wanted, threads)
@@ -146,7 +146,7 @@ def find(
     found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
     if found is not None:
         return found
-    if nearest and target == "cpu":
+    if nearest and target == backends.HOST:
         from autotune.run.similar_target import nearest as look
         from autotune.run.similar_target import refused
 

@@ -10,17 +10,14 @@ import contextlib
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from autotune import backends, targets
-from autotune.building.generator_version import this_machine
-from autotune.measure.control import comparing_s
-from autotune.measure.protocol import finals_s
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result
@@ -34,6 +31,7 @@ from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
+from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, Workload
@@ -50,30 +48,11 @@ RESERVE_SHARE = 0.1  # of the budget, for the finalists
 FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
-MOVE_S = 0.4  # until processes run whose arrays are in another place
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
 LEAST_S = 5.0  # that quick plain loops have where nothing else was found, whatever the budget
 HANGS_S = 1.0  # a candidate that a round has spent all of its time on
-
-
-class Measuring(Protocol):
-    """What a session needs of a measurer: see `autotune.measure.Measurer`."""
-
-    def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
-    ) -> Iterator[tuple[int, Measurement]]:
-        """Measurements with their indices, each as it stands; none for what the deadline cut off."""
-
-    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-        """Interleaved measurements, one a trace."""
-
-    def object(self, trace: Trace) -> bytes | None:
-        """The compiled object of a candidate that was measured "ok", if it is still kept."""
-
-    def move(self) -> None:
-        """Have all arrays in other pages of memory from now on."""
 
 
 class Chosen(NamedTuple):
@@ -104,7 +83,9 @@ class Session:
         started: float,
         until: float,
         round_s: float,
+        site: Site = HERE,
     ) -> None:
+        self.site = site
         self.workload, self.target, self.log = workload, target, log
         self.options, self.progress = options, progress
         self.interrupts = interrupts
@@ -133,7 +114,7 @@ class Session:
         run = self.log.start_run(
             self.workload,
             self.target,
-            this_machine(),
+            self.site.machine(),
             seed=self.options.seed,
             options=run_options(self.options),
         )
@@ -176,7 +157,7 @@ class Session:
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
         if self._peak is None:
-            self._peak = self._backend.roofline(self.workload, self.target)
+            self._peak = self.site.roofline(self.workload, self.target)
         self.sample_peak()
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
@@ -341,7 +322,7 @@ class Session:
             fastest = top[0].time_s or 0.0
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
             moving = done > 0 and places > 1
-            begin_s = MOVE_S + comparing_s(fastest, self._warm_runs) if moving else 0.0
+            begin_s = self.site.move_s(fastest, self._warm_runs) if moving else 0.0
             plan = self._plan(measurer, near, begin_s)
             if plan is None:
                 return
@@ -384,11 +365,11 @@ class Session:
     def finals_s(self) -> float:
         """Seconds that the finalists need to be timed well; places after the first mostly take half of what
         one may."""
-        one = finals_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
+        one = self.site.cost_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
         others = self._backend.measuring.places - 1
         many = self._field > FINALISTS
-        rough = finals_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
-        return one + rough / 2 + others * (one / 2 + MOVE_S)
+        rough = self.site.cost_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
+        return one + rough / 2 + others * (one / 2 + self.site.move_s(self.best_s or 0.0, 0))
 
     @property
     def _field(self) -> int:
@@ -421,7 +402,8 @@ class Session:
             chosen = records[:k]
             missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
-            if finals_s(slowest, len(chosen), rounds, repeats, self._warm_runs) + missing * each <= left:
+            cost = self.site.cost_s(slowest, len(chosen), rounds, repeats, self._warm_runs)
+            if cost + missing * each <= left:
                 return chosen, rounds, repeats
         return None
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autotune import targets
-from autotune.measure import Measurer, memory
+from autotune.measure import memory
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.run_records import best_of
-from autotune.tuning.session import RESERVE_SHARE, Measuring, Session
+from autotune.tuning.session import RESERVE_SHARE, Session
+from autotune.tuning.site import HERE, Measuring, Site
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
@@ -95,6 +95,7 @@ def tune_suite(
     *,
     interrupts: Interrupts | None = None,
     measurers: Callable[[Workload], Measuring] | None = None,
+    site: Site = HERE,
 ) -> SuiteResult:
     """Tune tasks until ``options.budget_s`` is used up, ``options.trials`` new trials of each task are done,
     or nothing more is to be expected. A task that cannot be tuned is reported and costs the others nothing.
@@ -105,12 +106,12 @@ def tune_suite(
     started = time.monotonic()
     options = options or TuneOptions()
     if measurers is None:
-        targets.check_here(target)
+        site.check(target)
         for task in tasks:
             preparation.check_feasible(task.workload, options.budget_s)
     with contextlib.ExitStack() as stack:
         interrupts = interrupts or stack.enter_context(Interrupts())
-        suite = _Suite(tasks, target, log, options, progress, interrupts, started, measurers)
+        suite = _Suite(tasks, target, log, options, progress, interrupts, started, measurers, site)
         try:
             with contextlib.ExitStack() as inside:
                 inside.push(suite.leave)
@@ -134,7 +135,9 @@ class _Suite:
         interrupts: Interrupts,
         started: float,
         measurers: Callable[[Workload], Measuring] | None,
+        site: Site,
     ) -> None:
+        self.site = site
         self.tasks, self.target, self.log, self.options = tuple(tasks), target, log, options
         self.progress, self.interrupts, self.started = progress, interrupts, started
         self.until = started + options.budget_s
@@ -146,7 +149,7 @@ class _Suite:
         self.seconds = [0.0] * len(tasks)
         self.errors: dict[int, str] = {}
         self._open = _OpenMeasurers(measurers or self._measurer)
-        self._made: dict[str, Measurer] = {}  # the last one of each task, by the digest of its workload
+        self._made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
 
     # -- phases ------------------------------------------------------------------------------
 
@@ -188,6 +191,7 @@ class _Suite:
                 started=self.started,
                 until=self.until,
                 round_s=self.turn_s / ROUNDS,
+                site=self.site,
             )
             session.__enter__()
             self.sessions[number] = session
@@ -268,14 +272,14 @@ class _Suite:
         budget = self.options.budget_s
         return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
 
-    def _measurer(self, workload: Workload) -> Measurer:
+    def _measurer(self, workload: Workload) -> Measuring:
         """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
         normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
         times of a task's turns are to compare."""
         share = max(self.options.budget_s / len(self.tasks), 2 * self.turn_s)
         first = next(iter(self._made.values()), None)
         before = self._made.get(workload.digest)
-        made = preparation.measurer(
+        made = self.site.measurer(
             *(workload, self.target, share),
             nominal=None if first is None else first.nominal,
             control=None if before is None else before.control,
@@ -327,7 +331,7 @@ class _OpenMeasurers:
             while self._open and not self._room(workload.dag):
                 self.drop(next(iter(self._open)))
             made, stack = self._make(workload), contextlib.ExitStack()
-            if isinstance(made, Measurer):
+            if hasattr(made, "__enter__"):  # those that are given may stay open
                 stack.enter_context(made)
             self._open[number] = (made, stack, workload.dag)
         self._open.move_to_end(number)

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from autotune import targets
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Best, Progress, TuneOptions, TuneResult
-from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Measuring, Session
+from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
+from autotune.tuning.site import HERE, Measuring, Site
 from schedules.model import Target, Workload
 from schedules.space.base import Space
 
@@ -36,6 +36,7 @@ def tune(
     measurer: Measuring | None = None,
     peak: Callable[[], float] | None = None,
     interrupts: Interrupts | None = None,
+    site: Site = HERE,
 ) -> TuneResult:
     """Tune a workload for a target until the trials, the budget or the space are used up, or nothing more
     is to be expected.
@@ -43,7 +44,7 @@ def tune(
     Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
     not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
     everything and returns "interrupted". ``peak`` measures the least seconds that the machine needs for the
-    workload.
+    workload. ``site``: the machine that measures.
 
     Raises `MeasureError` where measuring itself does not work, `LogError`, or `ScheduleError` where
     the expression gives no space.
@@ -52,7 +53,7 @@ def tune(
     options = options or TuneOptions()
     budget = options.budget_s
     if measurer is None:
-        targets.check_here(target)
+        site.check(target)
         preparation.check_feasible(workload, budget)
     with contextlib.ExitStack() as stack:
         interrupts = interrupts or stack.enter_context(Interrupts())
@@ -61,6 +62,7 @@ def tune(
             started=started,
             until=started + budget,
             round_s=ROUND_SHARE * budget,
+            site=site,
         )
         stack.enter_context(session)
         try:
@@ -70,7 +72,7 @@ def tune(
                     stack.enter_context(preparation.xgboost_on_its_way())
                 if measurer is None:
                     measurer = stack.enter_context(
-                        preparation.measurer(workload, target, budget, tolerance=options.tolerance)
+                        site.measurer(workload, target, budget, tolerance=options.tolerance)
                     )
                 session.prepare(space, peak)
 
