@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
@@ -33,6 +34,7 @@ from schedules.ir import (
     Store,
     skew,
 )
+from schedules.ir.strides import elements, known_strides
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -82,6 +84,10 @@ def run(
         want = tuple(int(E.evaluate(n, {})) for n in b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
+        steps = known_strides(b)
+        if b.strides is not None and not _lies_as(a, steps):
+            got = [s / a.itemsize for s in a.strides]
+            raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
         mem.add(b.name, a, known=b.name not in program.outputs)
     env = {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
     Compiler(mem, counts).stmt(program.body)(env)
@@ -94,9 +100,19 @@ def run(
             )
 
 
+def _lies_as(a: np.ndarray, strides: tuple[int, ...]) -> bool:
+    """Whether an array has these strides, in elements; those of an extent of 1 say nothing."""
+    return all(n == 1 or s * a.itemsize == t for n, s, t in zip(a.shape, strides, a.strides, strict=True))
+
+
 def new_array(b: Buffer) -> np.ndarray:
+    """An array that lies as the buffer does, of elements that nothing has written."""
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
-    return np.full(shape, np.nan if E.is_float(b.dtype) else -(2**30), dtype=b.dtype)
+    unwritten = np.nan if E.is_float(b.dtype) else -(2**30)
+    if b.strides is None:
+        return np.full(shape, unwritten, dtype=b.dtype)
+    memory = np.full(elements(b), unwritten, dtype=b.dtype)
+    return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
 FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
