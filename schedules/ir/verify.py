@@ -87,9 +87,12 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
         for k in kids(x):
             go(k, names, ranks)
 
-    written = {x.buffer for x in walk(s) if isinstance(x, (Store, AllReduce))}
-    for b in (*params, *(x.buffer for x in walk(s) if isinstance(x, Alloc))):
-        if b.strides is not None and (wrong := _flaw(b, written)):
-            fail(f"buffer {b.name}: {wrong}")
+    every = walk(s)
+    buffers = (*params, *(x.buffer for x in every if isinstance(x, Alloc)))
+    if strided := [b for b in buffers if b.strides is not None]:
+        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce))}
+        for b in strided:
+            if wrong := _flaw(b, written):
+                fail(f"buffer {b.name}: {wrong}")
     known = frozenset(skew(b.name).name for b in params)
     go(s, known, {b.name: len(b.shape) for b in params})

@@ -93,7 +93,8 @@ def unit_stride_vars(nest: Nest, x: Load) -> set[str]:
 
 
 def vector_axis(b: Block) -> str | None:
-    """The spatial axis along which the output is contiguous: the last one longer than 1."""
+    """The spatial axis along which the output is contiguous: the last one longer than 1, as of a row-major
+    output, in whose order rules take the loops."""
     n = extents(b)
     axes = spatial(b)
     long = [v for v in axes if n[v] > 1]
