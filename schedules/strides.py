@@ -81,7 +81,7 @@ def refitted(
     old: int = 1  # elements that all dimensions further in take, with their gaps
     size: Any = 1  # the same of the new ones
     for k, d in enumerate(inner_first(strides)):
-        gap = max(strides[d] - old, 0) if shape[d] > 1 else 0
+        gap = strides[d] - old if shape[d] > 1 else 0  # below 0 where a step is less than all of these
         old = shape[d] * strides[d] if shape[d] > 1 else old
         out[d] = size + (gap + pad if k == 1 else gap)
         size = new[d] * out[d]
