@@ -40,8 +40,8 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
     if len(wanted) != 1 or wanted == {constant} or wanted & {b for s in rest for b in _writes(s)}:
         return None
     (packed,) = wanted
-    if nest.buffer(packed).shape == nest.buffer(constant).shape:
-        return None
+    if nest.buffer(packed).shape == nest.buffer(constant).shape or nest.buffer(packed).strides is not None:
+        return None  # (arguments are row-major)
     before = tuple(b for b in nest.buffers if b.name in known)
     after = tuple(b for b in nest.buffers if b.name == packed or b.name not in known)
     swapped = tuple(packed if n == constant else n for n in nest.params)

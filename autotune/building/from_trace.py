@@ -50,6 +50,7 @@ def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
+    _check_arguments(dag)
     _check_length(trace)
     with within_recursion():
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
@@ -73,6 +74,7 @@ def within_recursion() -> Iterator[None]:
 
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
+    _check_arguments(dag)
     _check_length(trace)
     with within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
@@ -93,6 +95,15 @@ def _check_shared(kernel: GridKernel, target: Target) -> None:
             f"{kernel.name} keeps {_about(shared)} bytes that threads share, of which {target.arch} "
             f"has {room} for a block; use smaller tiles"
         )
+
+
+def _check_arguments(dag: ComputeDAG) -> None:
+    for t in dag.params:
+        if t.strides is not None:
+            raise ScheduleError(
+                f"argument {t.name} has strides {list(t.strides)}, and kernels take row-major arguments; "
+                "leave its strides out, and give the kernel a contiguous copy of an array that lies otherwise"
+            )
 
 
 def _check_length(trace: Trace) -> None:

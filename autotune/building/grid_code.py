@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from autotune.errors import CompileError
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
+from schedules.ir.strides import elements
 
 if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
     from autotune.codegen.simt.emit import Generated
@@ -119,7 +120,8 @@ def grid_code(
     """The program with its source, ready to be sent."""
 
     def array(b: Buffer) -> Array:
-        shape = tuple(const(n) or 0 for n in b.shape)
+        # the kernels know how what is their own lies: the device gives memory
+        shape = tuple(const(n) or 0 for n in b.shape) if b.strides is None else (elements(b),)
         return Array(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
 
     return GridCode(

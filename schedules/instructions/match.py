@@ -15,16 +15,17 @@ from schedules.errors import ScheduleError
 from schedules.expr import Binary, Call, Const, Expr, Load, Var
 from schedules.instructions.base import Instruction
 from schedules.ir import Loop, Operand, Stmt, Store, const
+from schedules.strides import row_major
 
-Shapes = Mapping[str, tuple[int, ...]]
+Strides = Mapping[str, tuple[int, ...]]  # of buffers, in elements
 
 
 class NoMatch(ScheduleError):
     """The loops are not the instruction. The message names the operand, what it needs and what it has."""
 
 
-def match(loop: Loop, ins: Instruction, shapes: Shapes | None) -> tuple[Operand, ...]:
-    """The operands of the instruction that the loops from ``loop`` on are. ``shapes``: of the buffers. None:
+def match(loop: Loop, ins: Instruction, strides: Strides | None) -> tuple[Operand, ...]:
+    """The operands of the instruction that the loops from ``loop`` on are. ``strides``: of the buffers. None:
     how operands lie is not asked. Raises NoMatch."""
     loops: list[Loop] = []
     s: Stmt = loop
@@ -42,7 +43,7 @@ def match(loop: Loop, ins: Instruction, shapes: Shapes | None) -> tuple[Operand,
     for order in itertools.permutations(have):
         if len(order) == len(want) and [have[v] for v in order] == list(want.values()):
             try:
-                return _Unifier(ins, dict(zip(want, order, strict=True)), s, shapes).operands()
+                return _Unifier(ins, dict(zip(want, order, strict=True)), s, strides).operands()
             except NoMatch as err:
                 errors.append(err)
     if errors:
@@ -60,8 +61,8 @@ def _extents(loops: Mapping[str, int | None]) -> str:
 class _Unifier:
     """``to``: the loop of each axis of the instruction."""
 
-    def __init__(self, ins: Instruction, to: Mapping[str, str], s: Store, shapes: Shapes | None) -> None:
-        self.ins, self.to, self.s, self.shapes = ins, to, s, shapes
+    def __init__(self, ins: Instruction, to: Mapping[str, str], s: Store, strides: Strides | None) -> None:
+        self.ins, self.to, self.s, self.known = ins, to, s, strides
         self.found: dict[str, Operand] = {}
 
     def operands(self) -> tuple[Operand, ...]:
@@ -130,10 +131,10 @@ class _Unifier:
         """Elements from one to the next along each dimension of an operand."""
         name, ins = p.buffer, self.ins
         dense = row_major(next(t for t in ins.operands if t.name == name).shape)
-        if self.shapes is None:
+        if self.known is None:
             return dense
         flat: Expr = Const(0)
-        for i, n in zip(at, row_major(self.shapes[buffer]), strict=True):
+        for i, n in zip(at, self.known[buffer], strict=True):
             flat = flat + i * n
         terms, _ = affine.linear(flat)
         steps = {a.name: c.value for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
@@ -152,15 +153,3 @@ class _Unifier:
                 )
             out.append(step)
         return tuple(out)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements from one to the next along each dimension, the last side by side."""
-    out, size = [], 1
-    for n in reversed(shape):
-        out.append(size)
-        size *= n
-    return tuple(reversed(out))
-
-
-__all__ = ["NoMatch", "match", "row_major"]

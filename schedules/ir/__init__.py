@@ -30,14 +30,13 @@ from schedules.ir.nodes import (
     in_order,
     kids,
     multiply_add,
-    nbytes,
     path_to,
-    rows_are_lines,
     seq,
     skew,
     walk,
     with_body,
 )
+from schedules.ir.strides import nbytes, rows_are_lines
 
 __all__ = [
     "Access",

@@ -10,11 +10,12 @@ update (`ir.multiply_add`) at once. Integers wrap, and dividing them by zero giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
@@ -35,6 +36,7 @@ from schedules.ir import (
     Store,
     skew,
 )
+from schedules.ir.strides import elements, known_strides
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -54,7 +56,7 @@ class _Memory:
 
     def add(self, name: str, array: np.ndarray, *, known: bool) -> None:
         self.arrays[name] = array
-        self.written[name] = np.full(array.shape, known)
+        self.written[name] = _alike(array, known)
 
 
 @np.errstate(all="ignore")  # infinities and NaN are results like others
@@ -84,6 +86,10 @@ def run(
         want = tuple(int(E.evaluate(n, {})) for n in b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
+        steps = known_strides(b)
+        if b.strides is not None and not _lies_as(a, steps):
+            got = [s / a.itemsize for s in a.strides]
+            raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
         mem.add(b.name, a, known=b.name not in program.outputs)
     env = {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
     Compiler(mem, counts).stmt(program.body)(env)
@@ -96,11 +102,35 @@ def run(
             )
 
 
+def _lies_as(a: np.ndarray, strides: tuple[int, ...]) -> bool:
+    """Whether an array has these strides, in elements; those of an extent of 1 say nothing."""
+    return all(n == 1 or s * a.itemsize == t for n, s, t in zip(a.shape, strides, a.strides, strict=True))
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """The first and the last element of memory that an array has, from its index 0."""
+    ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return sum(e for e in ends if e < 0), sum(e for e in ends if e > 0)
+
+
+def _alike(array: np.ndarray, known: bool) -> np.ndarray:
+    """Whether each element is known, in an array that lies as the given one does. (Elements of what is only read
+    may share a place: all are known.)"""
+    steps = [s // array.itemsize for s in array.strides]
+    if array.flags.c_contiguous or any(s < 1 for s in steps):
+        return np.full(array.shape, known)
+    return as_strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
+
+
 def new_array(b: Buffer) -> np.ndarray:
+    """An array that lies as the buffer does, of elements that nothing has written."""
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
     row = DTYPES[b.dtype]
-    poison = np.nan if E.is_float(b.dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
-    return np.full(shape, poison, row.numpy)
+    unwritten = np.nan if E.is_float(b.dtype) else row.range[0] + (1 << 8 * row.itemsize) // 4
+    if b.strides is None:
+        return np.full(shape, unwritten, row.numpy)
+    memory = np.full(elements(b), unwritten, row.numpy)
+    return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
 FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -278,16 +308,16 @@ class Compiler:
         """Views of a buffer, and of what of it is written, as the operand that begins at ``p``."""
         self.bounds(x.buffer, p, "begins an operand at")
         array, written = self.mem.arrays[x.buffer], self.mem.written[x.buffer]
-        first = int(np.ravel_multi_index(p, array.shape)) if p else 0
-        ends = [(n - 1) * step for n, step in zip(shape, x.strides, strict=True)]
-        low, high = first + sum(e for e in ends if e < 0), first + sum(e for e in ends if e > 0)
-        if low < 0 or high >= array.size:
+        steps = [s // array.itemsize for s in array.strides]
+        first = sum(i * s for i, s in zip(p, steps, strict=True))
+        own, whole = _reach(shape, x.strides), _reach(array.shape, steps)
+        if first + own[0] < whole[0] or first + own[1] > whole[1]:
             raise InterpError(f"operand {x.name} at {x.buffer}{list(p)} leaves {list(array.shape)}")
-        views = []
-        for a in (array, written):
-            step = tuple(k * a.itemsize for k in x.strides)
-            views.append(np.lib.stride_tricks.as_strided(a.reshape(-1)[first:], shape, step))
-        return views[0], views[1]
+        here = tuple(slice(i, None) for i in p)
+        array_view, written_view = (
+            as_strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
+        )
+        return array_view, written_view
 
     def store(self, name: str, ix: tuple[Expr, ...], value: Thunk) -> Action:
         put = self.place(name, ix)

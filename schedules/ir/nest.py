@@ -24,7 +24,7 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 
 
 def initial(dag: ComputeDAG) -> Nest:
@@ -38,10 +38,14 @@ def initial(dag: ComputeDAG) -> Nest:
         own = [numbered(n, taken) if n in seen else n for n in names]
         taken, seen = taken.union(own), seen.union(own)
         stmts.append(wrap_loops(block, own))
-    buffers = tuple(
-        Buffer(t.name, tuple(Const(n) for n in t.shape), t.dtype) for t in dag.tensors.values()
-    )
+    buffers = tuple(map(tensor_buffer, dag.tensors.values()))
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts))
+
+
+def tensor_buffer(t: Tensor) -> Buffer:
+    """The buffer that holds a tensor of the DAG."""
+    strides = None if t.strides is None else tuple(map(Const, t.strides))
+    return Buffer(t.name, tuple(map(Const, t.shape)), t.dtype, strides=strides)
 
 
 def stage_block(s: Stage) -> Block:

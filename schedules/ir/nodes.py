@@ -15,15 +15,12 @@ domain, whatever ``where`` says.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
-from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
-from schedules.model import LINE
 from schedules.te.compute_dag import Reducer
 
 if TYPE_CHECKING:
@@ -44,12 +41,14 @@ SCOPES = ("global", "shared", "local")  # local: registers or the stack of one t
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A named array, row-major; extents are expressions over holes until a decision fills them."""
+    """A named array; extents are expressions over holes until a decision fills them. ``strides``: elements of
+    memory from an index to the next along each dimension; None: row-major (see `schedules.ir.strides`)."""
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str
     scope: str = "global"
+    strides: tuple[Expr, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +239,6 @@ def skew(name: str) -> Var:
     """The elements of an argument that lie before the first line of memory that
     begins in it: a variable that the call sets."""
     return Var(f"{name}.skew")
-
-
-def nbytes(b: Buffer) -> int:
-    """Bytes of a buffer with known extents."""
-    return math.prod(const(n) or 1 for n in b.shape) * DTYPES[b.dtype].itemsize
-
-
-def rows_are_lines(b: Buffer) -> bool:
-    """Whether rows are whole lines of memory, so that every row lies as the first one does."""
-    return bool(b.shape) and (const(b.shape[-1]) or 1) * DTYPES[b.dtype].itemsize % LINE == 0
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

@@ -45,7 +45,8 @@ def show(program: Nest | LoweredFunc) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype}[{', '.join(E.show(n) for n in b.shape)}]"
+    strides = "" if b.strides is None else f" strides [{', '.join(map(E.show, b.strides))}]"
+    return f"{b.name}: {b.dtype}[{', '.join(E.show(n) for n in b.shape)}]{strides}"
 
 
 _WORD = {"serial": "for", "parallel": "parallel", "vectorize": "vectorize", "unroll": "unroll"}

@@ -6,8 +6,24 @@ from collections.abc import Iterable
 
 from schedules import expr as E
 from schedules.errors import AutotuneError
-from schedules.ir import Alloc, Block, Buffer, Loop, Nest, Seq, Stmt, blocks, kids, skew, walk
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Block,
+    Buffer,
+    Loop,
+    Nest,
+    Seq,
+    Stmt,
+    Store,
+    blocks,
+    const,
+    kids,
+    skew,
+    walk,
+)
 from schedules.ir.exprs import expressions, places
+from schedules.strides import flaw
 
 
 class VerifyError(AutotuneError):
@@ -31,9 +47,18 @@ def _each_once(what: str, names: Iterable[str]) -> None:
         seen.add(n)
 
 
+def _flaw(b: Buffer, written: set[str]) -> str:
+    """What is wrong with the strides of a buffer, with the remedy."""
+    shape, strides = ([const(e) for e in es] for es in (b.shape, b.strides or ()))
+    if len(shape) == len(strides) and None in (*shape, *strides):
+        shown = ", ".join(map(E.show, (*b.shape, *(b.strides or ()))))
+        return f"its extents and strides ({shown}) are no numbers; fill the holes before it is lowered"
+    return flaw([n or 0 for n in shape], [s or 0 for s in strides], written=b.name in written)
+
+
 def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
-    """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, no
-    block or hole is left, and lanes hold no loops."""
+    """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, strides keep
+    written elements apart, no block or hole is left, and lanes hold no loops."""
 
     def fail(what: str) -> None:
         raise VerifyError(f"after {after}: {what}")
@@ -63,5 +88,12 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
         for k in kids(x):
             go(k, names, ranks)
 
+    every = walk(s)
+    buffers = (*params, *(x.buffer for x in every if isinstance(x, Alloc)))
+    if strided := [b for b in buffers if b.strides is not None]:
+        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce))}
+        for b in strided:
+            if wrong := _flaw(b, written):
+                fail(f"buffer {b.name}: {wrong}")
     known = frozenset(skew(b.name).name for b in params)
     go(s, known, {b.name: len(b.shape) for b in params})

@@ -31,6 +31,7 @@ from schedules.ir import (
 )
 from schedules.ir.exprs import substitute
 from schedules.ir.regions import span
+from schedules.ir.strides import contiguous_dimension
 from schedules.model import LINE
 from schedules.passes.simplify import simplify
 
@@ -69,9 +70,9 @@ class _Axis:
     def array(self, store: Store) -> Buffer | None:
         """The array that is contiguous along the axis, if its rows are whole lines."""
         index = store.indices[self.axis]
-        named = [x.buffer for x in E.loads(store.value) if x.indices[-1:] == (index,)]
-        read = [self.given[n] for n in named if n in self.given]
-        found = [self.output] if self.axis + 1 == len(store.indices) else read[-1:]
+        given = [(self.given[x.buffer], x.indices) for x in E.loads(store.value) if x.buffer in self.given]
+        read = [b for b, at in given if (d := contiguous_dimension(b)) is not None and at[d] == index]
+        found = [self.output] if self.axis == contiguous_dimension(self.output) else read[-1:]
         return found[0] if found and rows_are_lines(found[0]) else None
 
 

@@ -7,6 +7,7 @@ from schedules.expr import Compare, Expr
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, walk, with_body
 from schedules.ir.exprs import expressions, loads
 from schedules.ir.regions import footprint
+from schedules.ir.strides import resized
 from schedules.passes.accesses import moved, uses
 
 
@@ -77,6 +78,6 @@ def _alloc(s: Stmt, b: Buffer) -> Stmt:
     def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(i - o for i, o in zip(indices, base, strict=True))
 
-    return Alloc(Buffer(b.name, tuple(n for _, n in spans), b.dtype, b.scope), moved(s, b.name, b.name, at))
+    return Alloc(resized(b, tuple(n for _, n in spans)), moved(s, b.name, b.name, at))
 
 

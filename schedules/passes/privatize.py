@@ -56,6 +56,7 @@ def _private(s: Alloc, ranges: Ranges) -> Alloc:
         return s
     dims = [_dimension(b, d, found) for d in range(len(b.shape))]
     body = moved(s.body, b.name, b.name, lambda ix: tuple(m(i) for m, i in zip(dims, ix, strict=True)))
+    # registers, which lie nowhere: whatever its strides were
     return Alloc(Buffer(b.name, tuple(Const(m.extent) for m in dims), b.dtype, b.scope), body)
 
 

@@ -9,7 +9,6 @@ from schedules import expr as E
 from schedules.expr import Const, Expr
 from schedules.ir import (
     Alloc,
-    Buffer,
     Guard,
     Loop,
     Seq,
@@ -61,8 +60,10 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
             body = _go(b, ranges)
             if body is None:
                 return None
-            shape = tuple(affine.simplify(n, ranges) for n in buf.shape)
-            return Alloc(Buffer(buf.name, shape, buf.dtype, buf.scope), body)
+            buf = replace(buf, shape=tuple(affine.simplify(n, ranges) for n in buf.shape))
+            if buf.strides is not None:
+                buf = replace(buf, strides=tuple(affine.simplify(n, ranges) for n in buf.strides))
+            return Alloc(buf, body)
         case Store(buffer=name, indices=ix, value=value, update=update):
             ix = tuple(affine.simplify(i, ranges) for i in ix)
             return Store(name, ix, affine.simplify(value, ranges), update)

@@ -30,6 +30,7 @@ from schedules.ir import (
 )
 from schedules.ir.exprs import loads
 from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.strides import resized
 from schedules.ir.verify import verify, verify_names
 from schedules.passes.barriers import barriers
 from schedules.passes.cross_thread import cross_thread
@@ -72,10 +73,9 @@ def _pad(b: Block) -> int:
 
 
 def _padded(s: Stmt, pads: dict[str, int]) -> Stmt:
-    """Rows of shared buffers as long as is asked: then columns do not all lie in one bank."""
-    if isinstance(s, Alloc) and s.buffer.scope == "shared" and s.buffer.shape:
-        *rest, last = s.buffer.shape
-        b = replace(s.buffer, shape=(*rest, last + pads.get(s.buffer.name, 0)))
+    """Rows of shared buffers as far apart as is asked: then columns do not all lie in one bank."""
+    if isinstance(s, Alloc) and s.buffer.scope == "shared":
+        b = resized(s.buffer, s.buffer.shape, pads.get(s.buffer.name, 0))
         return Alloc(b, _padded(s.body, pads))
     return with_body(s, lambda x: _padded(x, pads))
 

@@ -9,34 +9,26 @@ banks, against which its schedule pads it.
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from schedules.dtypes import DTYPES
-from schedules.expr import Const
 from schedules.ir import Alloc, Buffer, Stmt, const, with_body
+from schedules.ir.strides import elements, resized, row_elements
 from schedules.model import LINE
 
 APART = 2048  # rows at a multiple of this fall into two places of a first cache
 
 
 def storage_align(s: Stmt) -> Stmt:
-    """``s`` with a line added to the innermost dimension of scratch buffers whose rows lie a multiple of
-    ``APART`` bytes apart."""
+    """``s`` with a line between the rows of scratch buffers that lie a multiple of ``APART`` bytes apart."""
     if isinstance(s, Alloc):
         return Alloc(_spread(s.buffer), storage_align(s.body))
     return with_body(s, storage_align)
 
 
 def _spread(b: Buffer) -> Buffer:
-    if b.scope == "shared":
+    if b.scope == "shared" or len(b.shape) < 2 or any(const(n) is None for n in b.shape):
         return b
-    shape = [const(n) for n in b.shape]
     item = DTYPES[b.dtype].itemsize
-    known = [n for n in shape if n is not None]
-    if len(known) < len(shape) or len(shape) < 2:
+    row = row_elements(b)
+    if row * item < APART or row * item % APART or elements(b) == row:
         return b
-    row = known[-1] * item
-    if row < APART or row % APART or math.prod(known[:-1]) == 1:
-        return b
-    return replace(b, shape=(*b.shape[:-1], Const(known[-1] + LINE // item)))
+    return resized(b, b.shape, LINE // item)

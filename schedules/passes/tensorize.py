@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from schedules.instructions.match import NoMatch, match
-from schedules.ir import Alloc, Buffer, Intrinsic, Loop, Stmt, const, with_body
+from schedules.ir import Alloc, Buffer, Intrinsic, Loop, Stmt, with_body
+from schedules.ir.strides import known_strides
 
-Shapes = Mapping[str, tuple[int, ...]]
+Strides = Mapping[str, tuple[int, ...]]
 
 
 def tensorize(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
@@ -16,26 +17,22 @@ def tensorize(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
     made: set[str] = set()
     refused: dict[str, NoMatch] = {}
 
-    def go(x: Stmt, shapes: Shapes) -> Stmt:
+    def go(x: Stmt, strides: Strides) -> Stmt:
         if isinstance(x, Alloc):
-            inner = {**shapes, x.buffer.name: _shape(x.buffer)}
+            inner = {**strides, x.buffer.name: known_strides(x.buffer)}
             return with_body(x, lambda y: go(y, inner))
         if isinstance(x, Loop) and (ins := x.instruction) is not None:
             try:
-                found = Intrinsic(ins, match(x, ins, shapes), x)
+                found = Intrinsic(ins, match(x, ins, strides), x)
             except NoMatch as err:
                 refused.setdefault(ins.name, err)
                 return x
             made.add(ins.name)
             return found
-        return with_body(x, lambda y: go(y, shapes))
+        return with_body(x, lambda y: go(y, strides))
 
-    out = go(s, {b.name: _shape(b) for b in params})
+    out = go(s, {b.name: known_strides(b) for b in params})
     for name, err in refused.items():
         if name not in made:
             raise err
     return out
-
-
-def _shape(b: Buffer) -> tuple[int, ...]:
-    return tuple(const(n) or 1 for n in b.shape)

@@ -17,7 +17,7 @@ from schedules.primitives.base import Primitive, require_intermediate
 
 @dataclass(frozen=True)
 class ReorderStorage(Primitive[None]):
-    """Store ``buffer`` with its dimensions in ``order``, outermost first (Halide's `reorder_storage`).
+    """Store ``buffer`` row-major, its dimensions in ``order``, outermost first (Halide's `reorder_storage`).
     ``reorder_storage("y_local", [1, 2, 0])`` of y[o, p, q] puts o innermost.
 
     Legal for any buffer that is no argument, whatever the loops around its blocks: only addresses change.
@@ -61,4 +61,4 @@ class ReorderStorage(Primitive[None]):
             return replace(b, writes=writes, values=values, where=where)
 
         nest = map_blocks(nest, block)
-        return set_buffer(nest, replace(old, shape=tuple(old.shape[k] for k in self.order)))
+        return set_buffer(nest, replace(old, shape=tuple(old.shape[k] for k in self.order), strides=None))

@@ -6,7 +6,6 @@ JSON form, and that form's digest is the identity of a workload.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,16 +14,24 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Var
 from schedules.expr_json import from_json, to_json
+from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array of the DAG: ``shape`` in elements, row-major."""
+    """A named array of the DAG: ``shape`` in elements. ``strides``: elements of memory from an index to the
+    next along each dimension; None: row-major (see `schedules.strides`). They are for what a kernel keeps
+    between its stages: arguments are row-major."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.strides is not None:
+            object.__setattr__(self, "strides", settled(self.shape, self.strides))
 
     def __post_init__(self) -> None:
         """numpy knows the name of the dtype from now on (`DType.numpy`)."""
@@ -33,7 +40,8 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        """Bytes from the first element to the last."""
+        return span(self.shape, strides_of(self)) * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ class ComputeDAG:
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}
 
-        def define(t: Tensor) -> None:
+        def define(t: Tensor, *, written: bool) -> None:
             if t.name in known:
                 raise ValueError(f"two tensors are named {t.name!r}; give each its own name=")
             if not t.name.isidentifier():
@@ -157,10 +165,12 @@ class ComputeDAG:
                 raise ValueError(
                     f"tensor {t.name}: shape {t.shape} has an extent below 1; every extent must be >= 1"
                 )
+            if t.strides is not None and (wrong := flaw(t.shape, t.strides, written=written)):
+                raise ValueError(f"tensor {t.name}: {wrong}")
             known[t.name] = t
 
         for t in self.inputs:
-            define(t)
+            define(t, written=False)
         for s in self.stages:
             vars_ = [a.var for a in (*s.axes, *s.reduce_axes)]
             if len(set(vars_)) != len(vars_):
@@ -194,7 +204,7 @@ class ComputeDAG:
             for o in s.outputs:
                 if o.shape != tuple(a.extent for a in s.axes):
                     raise ValueError(f"stage {s.name}: output shape {o.shape} is not its axes'")
-                define(o)
+                define(o, written=True)
         for n in self.outputs:
             if n not in known or n in {t.name for t in self.inputs}:
                 raise ValueError(f"output {n!r} is not computed by any stage")
@@ -229,7 +239,8 @@ class ComputeDAG:
         """A canonical JSON object (key order does not matter: the codec sorts)."""
 
         def tensor(t: Tensor) -> list[Any]:
-            return [t.name, list(t.shape), t.dtype]
+            # strides only where there are some: what has none keeps its digest
+            return [t.name, list(t.shape), t.dtype, *([] if t.strides is None else [list(t.strides)])]
 
         def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
             return [[a.var, a.extent] for a in xs]
@@ -263,8 +274,11 @@ class ComputeDAG:
         try:
 
             def tensor(x: Any) -> Tensor:
-                name, shape, dtype = x
-                return Tensor(str(name), tuple(_int(n) for n in shape), str(dtype))
+                name, shape, dtype, *more = x
+                if len(more) > 1:
+                    raise ValueError(f"a tensor is [name, shape, dtype] or these and strides, not {x!r}")
+                strides = tuple(_int(n) for n in more[0]) if more else None
+                return Tensor(str(name), tuple(_int(n) for n in shape), str(dtype), strides)
 
             def axes(xs: Any) -> tuple[Axis, ...]:
                 return tuple(Axis(str(n), _int(e)) for n, e in xs)

@@ -128,9 +128,16 @@ def check_interpreted(
 def execute(
     dag: ComputeDAG, trace: Trace, target: Target, data: Sequence[np.ndarray]
 ) -> dict[str, list[np.ndarray]]:
-    """The outputs of the compiled kernel by placement: its arrays, and its scratch memory, end (then begin)
-    at inaccessible pages, and its outputs and scratch start as NaN."""
-    loaded = load_object(build_object(dag, trace, target))
+    """The outputs of the compiled kernel by placement, as of `run_object`."""
+    return run_object(build_object(dag, trace, target), dag, target, data)
+
+
+def run_object(
+    obj: bytes, dag: ComputeDAG, target: Target, data: Sequence[np.ndarray]
+) -> dict[str, list[np.ndarray]]:
+    """The outputs of a kernel by placement: its arrays, and its scratch memory, end (then begin) at
+    inaccessible pages, and its outputs and scratch start as NaN."""
+    loaded = load_object(obj)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(loaded.address)
     arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], data)
     arena.fill_outputs()

@@ -20,8 +20,8 @@ MOST_POINTERS = 8  # stepped in one loop: more would not fit the registers
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a buffer is: its base pointer, the scope depth that knows it, row-major strides in elements.
-    ``size`` is its number of elements where the kernel owns it, 0 for an argument."""
+    """Where a buffer is: its base pointer, the scope depth that knows it, strides in elements. ``size``: the
+    elements of memory that it takes where the kernel owns it, 0 for an argument."""
 
     pointer: str
     depth: int

@@ -32,10 +32,12 @@ from schedules.ir import (
     Stmt,
     Store,
     const,
+    nbytes,
     skew,
     walk,
 )
 from schedules.ir.exprs import substitute
+from schedules.ir.strides import elements, known_strides
 from schedules.model import LINE, Target
 
 STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers,
@@ -129,20 +131,10 @@ def _variables(indices: tuple[Expr, ...]) -> frozenset[str]:
     return frozenset().union(*(E.variables(i) for i in indices))
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    out: list[int] = []
-    n = 1
-    for x in reversed(shape):
-        out.append(n)
-        n *= x
-    return tuple(reversed(out))
-
-
-def _shape(b: Buffer) -> tuple[int, ...]:
-    shape = tuple(const(n) for n in b.shape)
-    if any(n is None for n in shape):
+def _place(b: Buffer, pointer: str, size: int = 0) -> Place:
+    if any(const(n) is None for n in (*b.shape, *(b.strides or ()))):
         raise CodegenError(f"buffer {b.name} has no constant shape")
-    return tuple(n for n in shape if n is not None)
+    return Place(pointer, 0, in_memory(b.dtype), known_strides(b), size)
 
 
 class _Function:
@@ -163,7 +155,7 @@ class _Function:
         shared = self.shared
         self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
         for b in self.shared.func.params:
-            self.x.places[b.name] = Place(f"%arg.{b.name}", 0, in_memory(b.dtype), _strides(_shape(b)))
+            self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:
             self.x.env[v] = (f"%in_{v}", 0)
         for b in self.shared.func.params:
@@ -172,7 +164,7 @@ class _Function:
         self.roots: dict[str, tuple[Buffer, int]] = dict(inherited or {})
         for name, (b, at) in self.roots.items():
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
-            self.x.places[name] = Place(ptr, 0, in_memory(b.dtype), _strides(_shape(b)))
+            self.x.places[name] = _place(b, ptr)
         self.forks = forks(s, self.shared.func.streamed)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
@@ -355,11 +347,8 @@ class _Function:
 
     def alloc(self, s: Alloc) -> None:
         b = s.buffer
-        shape = _shape(b)
-        count = 1
-        for n in shape:
-            count *= n
-        size = -(-count * DTYPES[b.dtype].itemsize // ALIGN) * ALIGN
+        count = elements(b)
+        size = -(-nbytes(b) // ALIGN) * ALIGN
         shared_by_threads = (
             any(isinstance(x, Loop) and x.kind == "parallel" for x in walk(s.body))
             and not self.in_parallel
@@ -383,7 +372,7 @@ class _Function:
                 ptr = f"getelementptr i8, ptr %scratch, i64 {at}"
             ptr = self.s.emit(ptr, at=0, hint="a") if self.s.depth else self.s.emit(ptr, hint="a")
         old = self.x.places.get(b.name)
-        self.x.places[b.name] = Place(ptr, 0, in_memory(b.dtype), _strides(shape), count)
+        self.x.places[b.name] = _place(b, ptr, count)
         self.x.forget(b.name)
         self.stmt(s.body)
         if old is not None:

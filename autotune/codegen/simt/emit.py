@@ -6,13 +6,12 @@ differs stands in a `Dialect`: how kernels, memory spaces, ids and barriers are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from autotune.codegen.simt.dialect import Dialect
-from autotune.codegen.simt.expr import Expressions, Lanes, member, shape_of
+from autotune.codegen.simt.expr import Expressions, Lanes, member
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
@@ -32,6 +31,7 @@ from schedules.ir import (
     walk,
 )
 from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.strides import elements
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
 
@@ -176,7 +176,7 @@ class _Emitter(Expressions):
     def alloc(self, s: Alloc) -> None:
         b = s.buffer
         self.buffers[b.name] = b
-        count = max(1, math.prod(shape_of(b)))
+        count = elements(b)
         kind, name = self.d.types[b.dtype], self.name(b.name)
         if b.scope == "shared":
             self.shared.append("  " + self.d.shared.format(type=kind, name=name, count=count))
@@ -303,8 +303,8 @@ class _Emitter(Expressions):
 
     def inside(self, x: Load, s: Store) -> bool:
         """Whether a load stays in its array wherever the store is done, whatever else it depends on."""
-        at, size = self.offset(x.buffer, x.indices), math.prod(shape_of(self.buffers[x.buffer]))
-        if at == self.offset(s.buffer, s.indices) and size >= math.prod(shape_of(self.buffers[s.buffer])):
+        at, size = self.offset(x.buffer, x.indices), elements(self.buffers[x.buffer])
+        if at == self.offset(s.buffer, s.indices) and size >= elements(self.buffers[s.buffer]):
             return True
         span = affine.bounds(affine.simplify(at, self.ranges), self.ranges)
         return span is not None and 0 <= span[0] and span[1] < size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, 
 from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
+from schedules.ir.strides import elements, known_strides
 
 MOST_INT = (1 << 31) - 1
 
@@ -89,7 +89,7 @@ class Expressions:
         self.buffers: dict[str, Buffer] = {b.name: b for b in kernel.params}
         self.names: dict[str, str] = {}
         self.lanes: Lanes | None = None
-        large = any(math.prod(shape_of(b)) > MOST_INT for b in kernel.params)
+        large = any(elements(b) > MOST_INT for b in kernel.params)
         self.index = dialect.types["int64"] if large or _counts_far(kernel, self.ranges) else "int"
 
     def name(self, name: str) -> str:
@@ -118,10 +118,8 @@ class Expressions:
 
     def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
         out: Expr = Const(0)
-        size = 1
-        for i, n in zip(reversed(indices), reversed(shape_of(self.buffers[buffer])), strict=True):
-            out = out + i * size
-            size *= n
+        for i, n in zip(reversed(indices), reversed(fixed(self.buffers[buffer])), strict=True):
+            out = out + i * n
         return out
 
     def expr(self, e: Expr) -> str:
@@ -226,8 +224,8 @@ def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
     return any(affine.leaves(x, inside, MOST_INT) is not None for s in every for x in expressions(s))
 
 
-def shape_of(b: Buffer) -> tuple[int, ...]:
-    shape = tuple(n for n in (const(x) for x in b.shape) if n is not None)
-    if len(shape) != len(b.shape):
+def fixed(b: Buffer) -> tuple[int, ...]:
+    """The strides of a buffer. Raises CompileError unless its extents are numbers."""
+    if any(const(x) is None for x in (*b.shape, *(b.strides or ()))):
         raise CompileError(f"buffer {b.name} has no fixed shape")
-    return shape
+    return known_strides(b)

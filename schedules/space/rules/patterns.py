@@ -9,6 +9,7 @@ from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import find_loop, readers, reads
+from schedules.ir.strides import as_row_major
 from schedules.primitives.inline import outgrown
 
 MAX_INLINED = 1 << 12, 256  # nodes and levels of an expression: to compute so much again outweighs memory
@@ -81,18 +82,19 @@ def computed_again(nest: Nest, b: Block) -> bool:
 
 
 def unit_stride_vars(nest: Nest, x: Load) -> set[str]:
-    """Iterations along which consecutive points read consecutive elements: those of the last dimension longer
-    than 1."""
-    if not x.indices:
+    """Iterations along which consecutive points read consecutive elements: those of the dimension longer than
+    1 that is innermost in memory."""
+    b, at = as_row_major(nest.buffer(x.buffer), x.indices)
+    if not at:
         return set()
-    shape = nest.buffer(x.buffer).shape
-    long = [i for i, n in zip(x.indices, shape, strict=True) if n != Const(1)] or x.indices
+    long = [i for i, n in zip(at, b.shape, strict=True) if n != Const(1)] or at
     terms, _ = affine.linear(long[-1])
     return {a.name for a, c in terms.items() if isinstance(a, Var) and c == Const(1)}
 
 
 def vector_axis(b: Block) -> str | None:
-    """The spatial axis along which the output is contiguous: the last one longer than 1."""
+    """The spatial axis along which the output is contiguous: the last one longer than 1, as of a row-major
+    output, in whose order rules take the loops."""
     n = extents(b)
     axes = spatial(b)
     long = [v for v in axes if n[v] > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr, Load, Logic, Var
 from schedules.ir import Alloc, Buffer, Guard, Loop, LoweredFunc, Seq, Store, interp, walk
 from schedules.ir.printer import show
+from schedules.ir.strides import elements, known_strides
 from schedules.ir.verify import VerifyError, verify
 from schedules.passes.lower import lower, stages
 from schedules.passes.partition import partition
@@ -25,6 +27,7 @@ from schedules.passes.storage_align import storage_align
 from schedules.passes.tighten_bounds import tighten_bounds
 from schedules.passes.unswitch import unswitch
 from schedules.schedule import Schedule
+from schedules.strides import row_major
 from schedules.te.compute_dag import ComputeDAG
 
 V, J = Var("i"), Var("j")
@@ -81,7 +84,9 @@ def test_spread_moves_rows_of_scratch_that_share_the_sets_of_a_cache(
     s = Alloc(Buffer("t", tuple(map(Const, shape)), "float32", "global"), STORE)
     out = storage_align(Loop("i", Const(2), s))
     assert isinstance(out, Loop) and isinstance(out.body, Alloc)
-    assert out.body.buffer.shape == tuple(map(Const, spread_to)) and out.body.body == STORE
+    b = out.body.buffer
+    assert b.shape == tuple(map(Const, shape)) and out.body.body == STORE
+    assert known_strides(b) == row_major(spread_to) and elements(b) == math.prod(spread_to)
 
 
 def test_unswitch_takes_a_choice_out_of_the_loops_that_do_not_decide_it() -> None:

@@ -16,11 +16,13 @@ from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
 from schedules.ir.nest import bound, reads, vars_bound
 from schedules.ir.regions import footprint
+from schedules.ir.strides import as_row_major, buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
 
-Place = tuple[Buffer, tuple[Expr, ...], bool]  # what is accessed, where, and whether it is written
+# What is accessed and where, both `as_row_major`, and whether it is written.
+Place = tuple[Buffer, tuple[Expr, ...], bool]
 WALKED = 4  # loops that are asked whether they go on along a run
 
 
@@ -183,7 +185,9 @@ def _block(
     own = {w.buffer for w in b.writes}
     named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
     named += dict.fromkeys((x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own)
-    places: list[Place] = [(nest.buffer(n), tuple(bound(b, i) for i in ix), write) for n, ix, write in named]
+    places: list[Place] = [
+        (*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
+    ]
 
     def distance(since: list[Loop]) -> Expr:
         out: Expr = Const(0)
@@ -207,9 +211,9 @@ def _block(
                 buf.name,
                 DTYPES[buf.dtype].itemsize,
                 write,
-                *_stride(at, buf.shape, lane),
-                _stride(at, buf.shape, along)[0],
-                tuple((x.extent, step) for x in across if (step := _stride(at, buf.shape, x)[0]) is not None),
+                *_stride(at, buf, lane),
+                _stride(at, buf, along)[0],
+                tuple((x.extent, step) for x in across if (step := _stride(at, buf, x)[0]) is not None),
                 _loaded(at, held, tile),
                 _loaded(at, _box(at, buf.shape, across), across),
                 _points(at, buf.shape, tile + deep),
@@ -412,16 +416,15 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
 
 
 def _stride(
-    at: tuple[Expr, ...], shape: tuple[Expr, ...], lane: Loop | None
+    at: tuple[Expr, ...], buf: Buffer, lane: Loop | None
 ) -> tuple[Expr | None, tuple[Expr, ...]]:
-    """Elements between neighbouring lanes, by the row-major strides of the buffer; and what lanes are divided
-    by, quotients staying as they are and remainders going on by one."""
+    """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
+    quotients staying as they are and remainders going on by one."""
     out: Expr = Const(0)
     digits: dict[Expr, None] = {}
     if lane is None:
         return out, ()
-    step: Expr = Const(1)
-    for i, n in zip(reversed(at), reversed(shape), strict=True):
+    for i, step in zip(reversed(at), reversed(buffer_strides(buf)), strict=True):
         for atom, c in affine.linear(i)[0].items():
             if atom == Var(lane.var):
                 out = out + c * step
@@ -432,5 +435,4 @@ def _stride(
                         out = out + c * step if op == "%" else out
                     case _:
                         return None, ()
-        step = step * n
     return out, tuple(digits)

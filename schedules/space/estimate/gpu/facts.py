@@ -13,6 +13,7 @@ from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
 from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.ir.regions import footprint, span
+from schedules.ir.strides import as_row_major, region_elements
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
 
@@ -128,6 +129,8 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
             told = [s for s in (span(at[d], inner) for at in places) if s is not None]
             spans[d] = functools.reduce(E.maximum, [n for _, n in told], size)
     pad = _hint(writers(nest, name), "pad")
+    if nest.buffer(name).strides is not None:
+        return region_elements(nest.buffer(name), tuple(spans), pad or Const(0))
     return product([*spans[:-1], spans[-1] + pad] if pad is not None and spans else spans)
 
 
@@ -164,8 +167,9 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
     thread = next((x.var for x in loops if x.kind == "threadIdx.x"), "")
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
-    places = [(w.buffer, w.indices) for w in b.writes]
-    places += [(x.buffer, x.indices) for x in reads(b) if x.buffer not in own]
+    named = [(w.buffer, w.indices) for w in b.writes]
+    named += [(x.buffer, x.indices) for x in reads(b) if x.buffer not in own]
+    places = [(name, as_row_major(nest.buffer(name), ix)[1]) for name, ix in named]
     unrolled = [x for x in loops if x.kind in ("unroll", "vectorize")]
 
     def reuse(ix: tuple[Expr, ...]) -> Expr:

@@ -7,6 +7,7 @@ import math
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir.nest import reads
+from schedules.ir.strides import as_row_major
 from schedules.space.rules.patterns import unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
@@ -62,9 +63,9 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
     own = {x.var: extent(x) for x in d.own_loops(name)[:-1]}
     bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
     source = reads(b)[0]  # a copy reads nothing else
-    shape = d.s.nest.buffer(source.buffer).shape
+    lies, at = as_row_major(d.s.nest.buffer(source.buffer), source.indices)
     together: list[str] = []
-    for n, i, loop in zip(reversed(shape), reversed(source.indices), reversed(own), strict=False):
+    for n, i, loop in zip(reversed(lies.shape), reversed(at), reversed(own), strict=False):
         if bound.get(getattr(i, "name", "")) != Var(loop):
             break
         together.insert(0, loop)

@@ -15,6 +15,7 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir import Block, Loop, blocks
 from schedules.ir.nest import apart, bound, reads, vars_bound
+from schedules.ir.strides import buffer_strides
 from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
 from schedules.space.rules.cpu.streaming import beyond_caches
@@ -173,8 +174,8 @@ def _goes_on(d: SketchBuilder, b: Block, outer: Loop, inner: Loop) -> bool:
         return False
     for x in operands(b):
         place: E.Expr = Const(0)
-        for i, n in zip(x.indices, d.s.nest.buffer(x.buffer).shape, strict=True):
-            place = place * n + bound(b, i)
+        for i, step in zip(x.indices, buffer_strides(d.s.nest.buffer(x.buffer)), strict=True):
+            place = place + bound(b, i) * step
         steps, _ = affine.linear(place)
         if steps.get(Var(outer.var), Const(0)) != steps.get(Var(inner.var), Const(0)) * extent(inner):
             return False
