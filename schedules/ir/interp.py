@@ -114,8 +114,8 @@ def _reach(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
 
 
 def _alike(array: np.ndarray, known: bool) -> np.ndarray:
-    """Whether each element is known, in an array that lies as the given one does. (Elements of what is only read
-    may share a place: all are known.)"""
+    """Whether each element is known, in an array that lies as the given one does. Elements of what is only
+    read may share a place: all of these are known."""
     steps = [s // array.itemsize for s in array.strides]
     if array.flags.c_contiguous or any(s < 1 for s in steps):
         return np.full(array.shape, known)

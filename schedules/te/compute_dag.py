@@ -30,11 +30,9 @@ class Tensor:
     strides: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        """numpy knows the name of the dtype from now on (`DType.numpy`)."""
         if self.strides is not None:
             object.__setattr__(self, "strides", settled(self.shape, self.strides))
-
-    def __post_init__(self) -> None:
-        """numpy knows the name of the dtype from now on (`DType.numpy`)."""
         if self.dtype in DTYPES and DTYPES[self.dtype].module != "numpy":
             DTYPES[self.dtype].numpy  # noqa: B018
 
