@@ -1,5 +1,5 @@
-"""What a tune needs before its first trial: whether it can be done at all, a measurer whose limits suit
-the budget, and xgboost."""
+"""The work before the first trial: checks that tuning is feasible, a measurer with limits that suit the
+budget, and the import of xgboost."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from autotune.measure.memory import check_fits
 from autotune.settings import SettingsError
 from schedules.model import Target, Workload
 
-REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
-CHECKS = 4  # runs of a candidate until it is checked, with room for a slow machine
-SLOWER = 10.0  # than that: cores with narrow vectors, and types of 64 bits
+# Rate at which numpy computes a reference, at best (FLOP/s).
+REFERENCE_RATE = 5e10
+# Runs of a candidate until it is checked, with a margin for slow machines.
+CHECKS = 4
+# Factor by which cores with narrow vectors and types of 64 bits may be slower.
+SLOWER = 10.0
 
 
 @contextlib.contextmanager
 def xgboost_on_its_way() -> Iterator[None]:
-    """Import xgboost while the measurer starts and the first trials run: it takes a second or two. Until the
-    end, what is loaded and started sees no wish that OpenMP bind it to a CPU."""
+    """Import xgboost, which takes a second or two, while the measurer starts and the first trials run. Until
+    the end of the block the environment asks no OpenMP runtime to bind threads to CPUs."""
     given_up = threading.Event()
 
     def work() -> None:
@@ -42,8 +45,8 @@ def xgboost_on_its_way() -> Iterator[None]:
 
 
 def check_feasible(workload: Workload, budget_s: float) -> None:
-    """Raises `WorkloadError` for arrays that memory cannot hold, `SettingsError` for a budget that the
-    reference alone would use up."""
+    """Raises `WorkloadError` for arrays that do not fit in memory, and `SettingsError` for a budget (seconds)
+    that the reference alone would use up."""
     check_fits(workload.dag)
     if workload.flops > REFERENCE_RATE * budget_s:
         raise SettingsError(
@@ -60,7 +63,7 @@ def measurer(
     control: Control | None = None,
     tolerance: Tolerance | None = None,
 ) -> Measurer:
-    """A measurer whose limits suit the budget."""
+    """A measurer with time limits that suit the budget (seconds). See `Measurer` for the other parameters."""
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
     slow_s = SLOWER * runs_s if target.kind == "cpu" else runs_s
     limits = Options(
