@@ -19,8 +19,10 @@ MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostMo
     "analytic": lambda names, seed, threads, prior: AnalyticModel(names),
     "random": lambda names, seed, threads, prior: RandomModel(names, seed),
 }
-LEARNED = ("xgb", "blend", "scratch")  # need xgboost
-PRIORED = ("xgb", "blend")  # begin with the shipped model
+# Models that need xgboost.
+LEARNED = ("xgb", "blend", "scratch")
+# Models that begin with the shipped model.
+PRIORED = ("xgb", "blend")
 
 
 def create(
@@ -30,8 +32,8 @@ def create(
     threads: int = 1,
     prior: CostModel | None = None,
 ) -> CostModel:
-    """A fresh model; ``prior``: what those that learn begin with. Raises CostModelError for an unknown
-    name."""
+    """A fresh model. ``threads``: threads that train it. ``prior``: the model that a learning one begins
+    with. Raises CostModelError for an unknown name."""
     if name not in MODELS:
         raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
     return MODELS[name](feature_names, seed, threads, prior)
