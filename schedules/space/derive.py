@@ -1,4 +1,4 @@
-"""The space of schedules of a compute DAG on a target."""
+"""Derives the space of schedules of a compute DAG on a target."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from schedules.te.compute_dag import ComputeDAG
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kind of target has of its own: rules, what schedules where no combination of them is legal, and
-    estimates."""
+    """What differs between kinds of target: the rules, the rule of last resort if no combination of them is
+    legal, and the estimates."""
 
     rules: Callable[[SketchBuilder], None]
     last_resort: Callable[[SketchBuilder], None]
@@ -45,7 +45,8 @@ def _kind(target: Target) -> Kind:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A trace with holes, and what fills them; ``compiler`` as of `Program`."""
+    """A trace with holes, the nest that it makes, and the specification of each hole. ``compiler``: as of
+    `Program`."""
 
     name: str
     trace: Trace
@@ -63,7 +64,7 @@ class Sketch:
     @cached_property
     @gc_paused()
     def valid(self) -> Program:
-        """Whether a row lies in the space and keeps the limits."""
+        """The program that says whether a row lies in the space and keeps the limits."""
 
         def both(env: H.Columns) -> list[list[Number]]:
             return [[H.allowed(self.holes, env) & self.estimate.within(env)]]
@@ -126,8 +127,8 @@ class DerivedSpace:
 
 @gc_paused()
 def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
-    """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: of limits and
-    features, for those who ask about many rows (`schedules.space.estimate.recording`)."""
+    """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: compiles
+    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`)."""
     kind = _kind(target)
     drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag, target, drafts, compiler)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from schedules.model import Target
 
+# Threads of a warp.
 WARP = 32
 
 

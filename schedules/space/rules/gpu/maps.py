@@ -1,19 +1,24 @@
-"""Elementwise stages: one thread an element or a short vector, neighbours side by side in memory."""
+"""Rule for elementwise stages: a thread for each element or short vector, neighbouring threads side by
+side."""
 
 from __future__ import annotations
 
 from schedules.dtypes import DTYPES
 from schedules.space.sketch_builder import SketchBuilder, extent
 
+# Threads of a block that are offered.
 THREADS = (64, 128, 256, 512, 1024)
-LANES = (1, 2, 4, 8)  # the last of float16 alone: 16 bytes
-EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
-BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
+# Elements of a vector that are offered; 8 only for float16 (16 bytes).
+LANES = (1, 2, 4, 8)
+# Vectors of a thread that are offered, a block's width apart: independent accesses in flight.
+EACH = (1, 2, 4)
+# Blocks of a bounded grid for each processor that are offered.
+BLOCKS = (2, 4, 8, 16, 32)
 
 
 def schedule_map(d: SketchBuilder, name: str) -> None:
-    """The loops of a stage as one, over blocks of threads: as many as it takes, or a bounded number, each of
-    which goes on a grid further as long as there is work (a grid-stride loop)."""
+    """Fuse the loops of a stage and distribute them over blocks of threads: as many as needed, or a bounded
+    number, each of which goes on a grid further while there is work (a grid-stride loop)."""
     b = d.block(name)
     loops = [x.var for x in d.loops(name)]
     last = extent(d.loops(name)[-1])
@@ -41,5 +46,5 @@ def schedule_map(d: SketchBuilder, name: str) -> None:
 
 
 def lanes_of(n: int, dtype: str) -> list[int]:
-    """Vectors that cut an axis of ``n`` into whole ones."""
+    """Vectors (elements) that divide an axis of ``n``."""
     return [k for k in LANES if n % k == 0 and k <= (8 if DTYPES[dtype].itemsize == 2 else 4)]
