@@ -51,7 +51,7 @@ class AccessFacts:
     item: int
     write: bool
     stride: Expr | None  # None: not linear in the lane
-    digits: tuple[Expr, ...]  # divisors of the lane in the index: linear where all lanes have the same quotient
+    digits: tuple[Expr, ...]  # divisors of the lane in the index: linear where all lanes have one quotient
     pitch: Expr | None  # step along the innermost reduction loop; None: not linear
     rows: tuple[tuple[Expr, Expr], ...]  # (extent, step) of each other loop of the tile
     tile: Expr
