@@ -1,6 +1,6 @@
-"""Schedule primitives, one a file: each takes a nest to a nest that computes the same.
+"""Schedule primitives, one for each file. Each takes a nest to a nest that computes the same.
 
-`PRIMITIVES` lists them by the name they have in a trace.
+`PRIMITIVES` lists them by their names in a trace.
 """
 
 from __future__ import annotations

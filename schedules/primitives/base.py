@@ -1,4 +1,4 @@
-"""What every primitive is: frozen arguments, a legality check, a rewriting, a step of a trace."""
+"""The base of primitives: frozen arguments, a legality check, a rewriting, and a step of a trace."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from schedules.expr import Const, Expr, Hole
 from schedules.ir import Loop, Nest, walk
 from schedules.model import Step, Target
 
-Factor = int | Hole  # a number, or an unknown of a sketch
-MAX_EXTENT = 2**63 - 1  # of a loop or a tile: indices are computed in 64 bits
+# A number, or an unknown of a sketch.
+Factor = int | Hole
+# Largest extent of a loop or a tile, as indices have 64 bits.
+MAX_EXTENT = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,14 @@ class Primitive:
     name: ClassVar[str] = ""
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        """Raise ScheduleError where the primitive is not legal."""
+        """Raise ScheduleError if the primitive is not legal. ``target``: None for any target."""
 
     def apply(self, nest: Nest) -> Nest:
-        """The transformed nest; ``check`` has passed."""
+        """The transformed nest. ``check`` must have passed."""
         raise ScheduleError(f"{type(self).__name__} has no rewriting")
 
     def result(self) -> Any:
-        """What the façade returns: names of new loops or blocks."""
+        """The value that the method of `Schedule` returns: names of new loops or blocks."""
         return None
 
     def step(self) -> Step:
@@ -42,7 +44,7 @@ class Primitive:
 
     @classmethod
     def from_step(cls, step: Step) -> Primitive:
-        """Inverse of `step`. Raises ScheduleError when the arguments do not fit."""
+        """Inverse of `step`. Raises ScheduleError if the arguments do not fit."""
         fields = _field_types(cls)  # type: ignore[arg-type]  # classes hash; mypy looks at their instances
         given = dict(step.args)
         if given.keys() != fields.keys():
@@ -53,7 +55,7 @@ class Primitive:
 
 
 def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
-    """Raise ScheduleError unless a buffer is there and no argument; ``what``: the primitive."""
+    """Raise ScheduleError unless ``buffer`` exists and is no argument. ``what``: name of the primitive."""
     own = [b.name for b in nest.buffers if b.name not in nest.params]
     if buffer in nest.params:
         raise ScheduleError(f"{what} {buffer}: an argument; use cache_read or cache_write")
@@ -102,7 +104,7 @@ def require_serial(loop: Loop, what: str) -> None:
 
 
 def require_extent(count: int, what: str) -> None:
-    """Raise ScheduleError where a loop cannot run so often, or a tile be so large."""
+    """Raise ScheduleError if no loop can run ``count`` times."""
     if count > MAX_EXTENT:
         raise ScheduleError(
             f"{what}: the result would count further than 64 bits, which indices are computed in; choose "
@@ -111,7 +113,7 @@ def require_extent(count: int, what: str) -> None:
 
 
 def extent_of(loop: Loop) -> int | None:
-    """The loop's extent, None while it depends on holes."""
+    """The loop's extent, None if it depends on holes."""
     return int(loop.extent.value) if isinstance(loop.extent, Const) else None
 
 

@@ -30,9 +30,9 @@ class CacheRead(Primitive):
     """Copy ``buffer`` into ``<buffer>_<scope>`` before ``block``, which then reads the copy.
 
     Before: ``C[i] = A[i] * 2``. After: ``A_shared[x] = A[x]; C[i] = A_shared[i] * 2``. The copy is whole and
-    stands at the root; `ComputeAt` moves it inside and shrinks it, `Pack` changes its layout.
-    Legal for a buffer that the block only reads, and that is
-    complete before the outermost loop around the block. Cost: one more pass over the data.
+    stands at the root. `ComputeAt` moves it inside and shrinks it, `Pack` changes its layout. Legal for a
+    buffer that the block only reads and that is complete before the outermost loop around the block. Cost:
+    one more pass over the data.
     """
 
     name: ClassVar[str] = "cache_read"

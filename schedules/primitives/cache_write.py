@@ -27,8 +27,8 @@ from schedules.primitives.base import Primitive
 
 @dataclass(frozen=True)
 class CacheWrite(Primitive):
-    """Let ``block`` compute into ``<buffer>_<scope>`` and copy that out afterwards (block
-    ``<buffer>_write``).
+    """Let ``block`` compute into ``<buffer>_<scope>``, and copy that out afterwards in block
+    ``<buffer>_write``.
 
     Before: ``C[i] += A[i, k]``. After: ``C_local[i] += A[i, k]; C[x] = C_local[x]``. With
     `ReverseComputeAt` on the copy, the cache shrinks to a tile: accumulators in registers.

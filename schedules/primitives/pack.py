@@ -27,13 +27,13 @@ from schedules.primitives.base import Primitive, as_expr, require_extent, requir
 class Pack(Primitive):
     """Store a copied tensor in tiles, padded with zeros to whole tiles.
 
-    ``tiles`` has an entry a dimension: the tile size, or 0 to leave the dimension whole. The new
-    dimensions are first one per old dimension (numbers of tiles, or the extent), then
-    the tile sizes in order; ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])``
-    of B[k, n] gives ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
+    ``tiles``: for each dimension the tile size, or 0 to leave the dimension whole. The new dimensions are
+    first one for each old dimension (its number of tiles, or its extent), then the tile sizes in order.
+    ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])`` of B[k, n] gives
+    ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
 
     Legal for a buffer made by `CacheRead` whose copy still has its own plain loops, which hold nothing else.
-    Cost: the copy gathers; the consumer then reads with unit stride. Loops of the copy are called
+    Cost: the copy gathers, and the consumer then reads with unit stride. Loops of the copy are called
     ``<block>_p0, ...``.
     """
 

@@ -15,13 +15,13 @@ from schedules.primitives.base import Primitive
 
 @dataclass(frozen=True)
 class Reorder(Primitive):
-    """Put the named loops into the given order; loops not named keep their places.
+    """Put the named loops into the given order. Other loops keep their places.
 
-    Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``.
-    Legal when the loops are nested in one another with nothing beside them. Reductions are associative and
-    commutative, so that any order means the same, where each still starts before it adds up: two loops
-    that both mix spatial and reduction axes keep their order, and a reduction loop stays inside one that
-    computes the same elements again. Cost: locality only.
+    Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``. Legal if the
+    loops are nested in one another with nothing beside them. Reductions are associative and commutative, so
+    any order means the same if each still starts before it adds up. So two loops that both mix spatial and
+    reduction axes keep their order, and a reduction loop stays inside one that computes the same elements
+    again. Cost: locality only.
     """
 
     name: ClassVar[str] = "reorder"
@@ -59,8 +59,8 @@ class Reorder(Primitive):
                 self._check_start(nest, b)
 
     def _check_start(self, nest: Nest, b: Block) -> None:
-        """An element of ``b`` starts where all its reduction iterations are 0: that must stay its first
-        instance, and come again before it is added up again."""
+        """Check the start of ``b``. An element starts where all reduction iterations are 0. That must remain
+        its first instance, and come again before it is added up again."""
         chain = self._chain(nest)
         was, now = [x.var for x in chain], self._ordered(chain)
         around = loops_of(nest, b.name)
