@@ -12,7 +12,7 @@ from schedules.ops.base import Array, Operator, Param, Params, wide
 
 
 def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """Exponentials over the last axis of scores(b, heads, i, j), and the inverse of their sums."""
+    """(exponentials over the last axis of scores(b, heads, i, j), inverse of their sums)."""
     b, heads, m, n = s.shape
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     top = te.compute((b, heads, m), lambda z, h, i: te.max(s[z, h, i, k], axis=k), "row_max")

@@ -1,4 +1,4 @@
-"""What an operator of the library is, and the checks of its parameters."""
+"""The operators of the library, and the checks of their parameters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from schedules.te.compute_dag import ComputeDAG
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]
-PIECE = 1 << 16  # elements of a reference at a time
-MAX_ELEMENTS = 2**34  # of one tensor: 64 GiB in float32
+# Elements of a reference that are computed at a time.
+PIECE = 1 << 16
+# Most elements of a tensor: 64 GiB in float32.
+MAX_ELEMENTS = 2**34
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter: ``kind`` is "int", "flag" (0 or 1) or "list" (of integers). ``default`` None
-    means that it must be given. Integers lie in ``minimum``..``maximum``."""
+    """A parameter. ``kind``: "int", "flag" (0 or 1) or "list" (of integers). ``default``: None if it must be
+    given. Integers lie in ``minimum``..``maximum``."""
 
     name: str
     doc: str
@@ -47,13 +49,12 @@ def _no_check(p: Params) -> str | None:
 class Operator:
     """A library operator: its tensor expression, its numpy reference and its parameters.
 
-    ``build(params, dtype, layout)`` lists te tensors, inputs then outputs; ``reference(params,
-    dtype, layout, inputs)`` gives the outputs by numpy alone, float16 and float32 accumulated in float64.
-    Operators of float16 compute in float32 and round once, where they store their outputs.
-    ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
-    without one count each arithmetic operation of their definition. ``check(params)`` says how
-    parameters contradict each other, if they do. ``shorthands`` maps a parameter to those that it sets.
-    ``weights`` are inputs that may be known ahead of the calls.
+    ``build(params, dtype, layout)``: te tensors, inputs then outputs. Operators of float16 compute in float32
+    and round once, when they store outputs. ``reference(params, dtype, layout, inputs)``: the outputs by
+    numpy alone, float16 and float32 accumulated in float64. ``flops(params)``: 2 for each multiply-add of a
+    contraction, padded taps included; operators without one count each arithmetic operation of their
+    definition. ``check(params)``: how parameters contradict each other, None if they do not. ``shorthands``:
+    (parameter, those that it sets). ``weights``: inputs that may be known before the calls.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Operator:
     build: Callable[[Params, str, str | None], list[te.Tensor]]
     reference: Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
     flops: Callable[[Params], int]
-    layouts: tuple[str, ...] = ()  # the first is the default; none where layout has no meaning
+    layouts: tuple[str, ...] = ()  # the first is the default; empty if layout has no meaning
     dtypes: tuple[str, ...] = tuple(DTYPES)
     check: Callable[[Params], str | None] = _no_check
     shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -131,7 +132,7 @@ class Operator:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` where something known is close, else nothing."""
+    """`` (did you mean 'x'?)`` if something known is close, else empty."""
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -142,14 +143,14 @@ def compulsory_bytes(dag: ComputeDAG) -> int:
 
 
 def stored(t: te.Tensor, dtype: str) -> te.Tensor:
-    """``t`` itself, or a stage that rounds it to float16 where that is the operator's ``dtype``."""
+    """``t``, or a stage that rounds it to float16 if that is the operator's ``dtype``."""
     if t.dtype == dtype:
         return t
     return te.compute(t.shape, lambda *at: te.cast(t[at], dtype), f"{t.name}_{dtype}")
 
 
 def piecewise(f: Callable[..., Array], dtype: str, *arrays: Array) -> Array:
-    """``f`` of so many first indices of the arrays at a time that their float64 copies stay in a cache."""
+    """``f`` on as many first indices of the arrays at a time as have float64 copies that fit a cache."""
     out = np.empty(arrays[0].shape, dtype)
     step = max(1, PIECE * len(out) // max(1, out.size))
     for lo in range(0, len(out), step):

@@ -29,14 +29,16 @@ from schedules.ops.window import (
 )
 
 LAYOUTS = ("NHWC", "NCHW")
+# Types of `Operator.build` and `Operator.reference`.
 Build = Callable[[Params, str, str | None], list[te.Tensor]]
 Reference = Callable[[Params, str, str | None, Sequence[Array]], list[Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Names in each spatial dimension: parameters of the input and of the kernel, axes of the input, of the
-    output, and of the kernel."""
+    """Names in each spatial dimension. ``size``, ``kernel``: parameters of the input and the kernel; the
+    input's axes are called as its parameters. ``out``, ``tap``: axes of the output and the kernel, a letter
+    each."""
 
     size: tuple[str, ...]
     kernel: tuple[str, ...]
@@ -55,7 +57,7 @@ class Space:
         return [out_extent(p[n], p[k], s, pad_, d) for n, k in zip(self.size, self.kernel, strict=True)]
 
     def check(self, p: Params) -> str | None:
-        """What is wrong with the window, if anything is."""
+        """Why the window does not fit, None if it does."""
         for n, k in zip(self.size, self.kernel, strict=True):
             wrong = misfit(n, p[n], p[k], p["padding"], p.get("dilation", 1))
             if wrong is not None:
@@ -69,7 +71,7 @@ D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
 
 
 def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]:
-    """Where the taps of output points lie in the padded input."""
+    """The places in the padded input of the taps of output points."""
     step, far = p["stride"], p.get("dilation", 1)
     return [a * step + t * far for a, t in zip(axes, taps, strict=True)]
 
@@ -178,7 +180,7 @@ def _conv2d_bn_relu(p: Params, dtype: str, layout: str | None) -> list[te.Tensor
 
 
 def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
-    """The convolution, channels last, accumulated wide: one tensordot for each tap and group."""
+    """The convolution, channels last, accumulated in a wide dtype: one tensordot for each tap and group."""
     x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0, len(d.size))
     w = wide(np.moveaxis(inputs[1], (0, 1), (-1, -2)) if layout == "NCHW" else inputs[1])
     groups, out, far = p["groups"], d.outs(p), p.get("dilation", 1)
@@ -267,7 +269,7 @@ _GROUPS = Param("groups", "groups of channels that are convolved apart", 1)
 def _operator(
     d: Space, name: str, doc: str, build: Build | None = None, reference: Reference | None = None, **more: Any
 ) -> Operator:
-    """A convolution, plain unless ``build`` and ``reference`` put something behind it."""
+    """A convolution. ``build`` and ``reference``: given if something follows the convolution."""
     return Operator(
         name,
         doc,

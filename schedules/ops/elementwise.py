@@ -1,4 +1,4 @@
-"""One pass over the elements: add, fused_multiply_add, permute."""
+"""Operators with one pass over the elements: add, fused_multiply_add, permute."""
 
 from __future__ import annotations
 
