@@ -61,21 +61,22 @@ __all__ = [
     "select", "sigmoid", "sqrt", "sum", "tanh",
 ]  # fmt: skip
 
-MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte counts
+# Largest extent of an axis: a larger one is surely a mistake, and overflows byte counts.
+MAX_EXTENT = 2**40
 
 
 # --- placeholders and stages ------------------------------------------------------------------
 
 
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of ``shape`` (elements, row-major) and ``dtype`` (float16, float32, float64, int32,
-    int64). float16 is for storage: it is computed with as float32, and `cast` makes it of what is stored."""
+    """An input of ``shape`` (elements, row-major) and ``dtype`` (float16, float32, float64, int32, int64).
+    float16 is for storage: it is computed with as float32, and stored by `cast`. Raises WorkloadError."""
     what = f"placeholder {name}" if name else "placeholder"
     return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
 
 
 def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
-    """An axis to reduce over: an extent, or ``(0, extent)``."""
+    """An axis to reduce over: an extent, or ``(0, extent)``. Raises WorkloadError."""
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
             raise WorkloadError(f"reduce_axis {name or ''}: {extent!r} is not (0, extent); axes start at 0")
@@ -88,10 +89,12 @@ def compute(
     fn: Callable[..., Any],
     name: str | Sequence[str] | None = None,
 ) -> Any:
-    """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn``
-    name the axes. Returns a tensor, or a tuple of them when ``fn`` returns a tuple or a reduction
-    over tuples; ``name`` may then be a sequence. Every load must be proved inside its tensor; the condition
-    of a `select` around it helps, where axes and not tensors decide it."""
+    """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn`` name the
+    axes. Returns a tensor, or a tuple of them if ``fn`` returns a tuple or a reduction over tuples; ``name``
+    may then be a sequence.
+
+    Every load must be proved inside its tensor. The condition of a `select` around it counts if axes decide
+    it, not tensors. Raises WorkloadError."""
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     dims = _shape(shape, f"stage {label}")
     taken: set[str] = set()
@@ -143,7 +146,7 @@ def _value(x: Any, label: str) -> Expr:
     if isinstance(x, Expr):
         return x
     if isinstance(x, float):
-        return Const(float(x), "float32")  # numpy's float64 is one, and is written otherwise
+        return Const(float(x), "float32")  # numpy's float64 is a float too, but prints differently
     if isinstance(x, Tensor):
         raise WorkloadError(f"stage {label}: the value is the whole {x!r}; index it with the axes")
     raise WorkloadError(
@@ -153,7 +156,7 @@ def _value(x: Any, label: str) -> Expr:
 
 
 def _check_size(values: Sequence[Expr], what: str) -> None:
-    """Refuse what compiling would take minutes over, or Python's recursion does not reach the end of."""
+    """Raise WorkloadError for values that take minutes to compile, or exceed Python's recursion limit."""
     sizes = [E.size(v) for v in values]
     if builtins.max(d for _, d in sizes) > E.MAX_DEPTH:
         raise _too_deep(what)
@@ -174,7 +177,7 @@ def _too_deep(what: str) -> WorkloadError:
 
 
 def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
-    """``e`` over the stage's own variables."""
+    """``e`` over the stage's own variables. Raises WorkloadError for axes of other stages."""
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, IterVar):
@@ -208,11 +211,11 @@ def reducer(
 ) -> Callable[..., Reduction]:
     """An associative, commutative reduction over tuples, for use like `sum`: ``r(values, axis=k)``.
 
-    ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it. It must lose to
+    ``identity``: the neutral tuple, or a function of the values' dtypes that returns it. It must lose to
     every value, infinities too: `max_value` and `min_value` of floats are finite, ``te.inf`` is not.
-    ``combine(x, y)`` returns the tuple that joins two. Schedules join parts in any order: what breaks a tie
-    by order, and not by the values, gives another result in each. NaN is what isn't equal to itself. Example,
-    the largest value and its first place, NaN before all numbers, as numpy has it:
+    ``combine(x, y)``: returns the tuple that joins two. Schedules join parts in any order, so ties must be
+    broken by values, not by order. NaN is what is not equal to itself. Example: the largest value and its
+    first place, NaN before all numbers, as in numpy:
 
         def join(x, y):
             (i, u), (j, v) = x, y
