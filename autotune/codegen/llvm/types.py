@@ -10,7 +10,7 @@ import numpy as np
 
 from schedules.expr import is_float
 
-# How LLVM spells dtypes: as types, and in the names of intrinsics.
+# {dtype: LLVM's type}.
 LLVM_TYPE = {
     "float16": "half",
     "float32": "float",
@@ -20,11 +20,12 @@ LLVM_TYPE = {
     "index": "i64",
     "bool": "i1",
 }
+# {LLVM's type: its name in intrinsics}.
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 class Value(NamedTuple):
-    """An SSA value or literal: ``lanes`` is 1 for a scalar."""
+    """An SSA value or literal. ``lanes``: 1 for a scalar."""
 
     ref: str
     dtype: str
@@ -51,7 +52,7 @@ def mangle(scalar: str, lanes: int) -> str:
 
 
 def literal(value: int | float | bool, dtype: str) -> str:
-    """A scalar constant; floating point as the hexadecimal of its double, which is exact."""
+    """A scalar constant. Floating point is written as the hexadecimal of its double, which is exact."""
     if dtype == "bool":
         return "true" if value else "false"
     if dtype == "float16":

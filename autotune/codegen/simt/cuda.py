@@ -1,4 +1,4 @@
-"""CUDA C: the dialect, and whole sources for a program."""
+"""CUDA C: its dialect, and whole sources for a program."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CUDA = Dialect(
 
 
 def generate(program: GridProgram) -> Generated:
-    """CUDA C of all kernels of a program, with what it asks of its arrays."""
+    """CUDA C of all kernels of a program, with the alignment that it needs of its arrays."""
     return emit.generate(program, CUDA)
 
 

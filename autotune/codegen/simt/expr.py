@@ -1,4 +1,4 @@
-"""Expressions as C for GPUs."""
+"""Emits expressions as C for GPUs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
 
+# Largest 32-bit integer.
 MOST_INT = (1 << 31) - 1
 
-# By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
-# C leaves undefined what these define, as numpy does: casts to integers end at the largest and least, sums
-# and products of integers wrap, division by zero gives 0, and the least integer divided by -1 is itself.
+# Functions by dtype, because OpenCL C has no overloading and macros would repeat their arguments. They define
+# what C leaves undefined, as numpy does: casts to integers saturate, sums and products of integers wrap,
+# division by zero gives 0, and the least integer divided by -1 is itself.
 FUNCTIONS = """\
 #define AT_FLOAT(T, dtype) \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
@@ -58,14 +59,14 @@ AT_FLOAT(float, float32)
 AT_INTEGER(int, unsigned, int32)
 AT_INTEGER(at_long, at_ulong, int64)
 """
-# Of the operators that a function stands for.
+# {operator: its function}.
 NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 
 
 @dataclass
 class Lanes:
-    """The vector that is being written: its variable, how many lanes, and loads of whole vectors by their
-    text."""
+    """The vector that is being written. ``var``: its loop variable; ``n``: lanes; ``loaded``: {load: text of
+    the whole vector}."""
 
     var: str
     n: int
@@ -74,7 +75,7 @@ class Lanes:
 
 
 class Expressions:
-    """Expressions of one kernel as text. ``ranges``: those of variables around; ``buffers``: those in sight;
+    """Expressions of one kernel as text. ``ranges``: of variables around. ``buffers``: those in scope.
     ``lanes``: the vector that is being written."""
 
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
@@ -87,7 +88,7 @@ class Expressions:
         self.index = dialect.types["int64"] if large or _counts_far(kernel, self.ranges) else "int"
 
     def name(self, name: str) -> str:
-        """The name as an identifier that no language has taken."""
+        """``name`` as an identifier that no language reserves."""
         if name not in self.names:
             plain = "v_" + re.sub(r"\W", "_", name)
             while plain in self.names.values():
@@ -96,13 +97,13 @@ class Expressions:
         return self.names[name]
 
     def combine(self, op: str, dtype: str, a: str, b: str) -> str:
-        """``a op b``. Indices are known to be far from the ends of their range."""
+        """``a op b``. Indices are known to be far from the limits of their type."""
         if op in ("+", "-", "*", "/") and (dtype == E.INDEX or E.is_float(dtype)):
             return f"({a} {op} {b})"
         return f"{self.helper(NAMES.get(op, op), dtype)}({a}, {b})"
 
     def helper(self, name: str, dtype: str) -> str:
-        """One of `FUNCTIONS`."""
+        """The name of one of `FUNCTIONS`."""
         if dtype == E.INDEX:
             dtype = "int32" if self.index == "int" else "int64"
         return f"at_{name}_{dtype}"
@@ -169,7 +170,7 @@ class Expressions:
         return self.combine(op, d, x, y)
 
     def stored(self, s: Store) -> str:
-        """The value of a store."""
+        """The value that a store writes."""
         found = multiply_add(s)
         if found is None:
             return self.expr(s.value)
@@ -181,7 +182,7 @@ class Expressions:
         if not E.is_float(dtype):
             wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
             least = v in (DTYPES["int32"].range[0], DTYPES["int64"].range[0])
-            text = f"{v + 1} - 1" if least else str(v)  # C has no literals below 0, and none of that size
+            text = f"{v + 1} - 1" if least else str(v)  # C has no negative literals, and none of that size
             if wide:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text
@@ -207,7 +208,7 @@ def member(dtype: str, lane: int) -> str:
 
 
 def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
-    """Whether some index leaves 32 bits: of no array, then, but as a number that is computed with."""
+    """Whether some index leaves 32 bits. It is then computed with as a number, as arrays are smaller."""
     every = list(walk(kernel.body))
     inside = {**ranges, **{x.var: (0, (const(x.extent) or 1) - 1) for x in every if isinstance(x, Loop)}}
     return any(affine.leaves(x, inside, MOST_INT) is not None for s in every for x in expressions(s))

@@ -1,4 +1,4 @@
-"""OpenCL C: the dialect, and whole sources for a program."""
+"""OpenCL C: its dialect, and whole sources for a program."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ OPENCL = Dialect(
 
 
 def generate(program: GridProgram) -> Generated:
-    """OpenCL C of all kernels of a program, with what it asks of its arrays."""
+    """OpenCL C of all kernels of a program, with the alignment that it needs of its arrays."""
     return emit.generate(program, OPENCL)
 
 
