@@ -34,6 +34,7 @@ class Dataset:
 
     @property
     def tasks(self) -> tuple[int, ...]:
+        """The numbers of the tasks."""
         return tuple(int(g) for g in np.unique(self.groups))
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Dataset:

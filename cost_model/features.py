@@ -65,11 +65,13 @@ AMOUNTS = (  # columns that proportions are made of, in the order of the columns
     "selects",
     "cycles",
 )
+# Columns that are also divided by what is usual for the task (`Usual`).
 COMPARED = (
     *(f"block{b}.{name}" for b in range(BLOCKS) for name in AMOUNTS),
     "total.cycles",
     "total.memory_bytes",
 )
+# Names of the columns that `inputs` adds.
 DERIVED = (
     *(f"block{b}.{name}" for b in range(BLOCKS) for name in PROPORTIONS),
     "total.cycles_per_instance",
@@ -79,6 +81,7 @@ DERIVED = (
 )
 
 
+# (numerator, denominator) of each proportion of `DERIVED`, by names of columns.
 QUOTIENTS = (
     *(
         (f"block{b}.{top}", bottom[1:] if bottom.startswith("@") else f"block{b}.{bottom}")

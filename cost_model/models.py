@@ -10,6 +10,7 @@ from cost_model.blend import BlendModel
 from cost_model.random import RandomModel
 from cost_model.xgb import XGBModel
 
+# {name: (feature names, seed, threads, prior) -> a fresh model}.
 MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostModel]] = {
     "xgb": lambda names, seed, threads, prior: XGBModel(names, seed, threads, prior=prior),
     "blend": lambda names, seed, threads, prior: BlendModel(

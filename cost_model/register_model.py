@@ -19,6 +19,7 @@ from schedules.space.estimate.gpu.features import HOT_KERNELS
 from schedules.space.estimate.gpu.limits import occupancy
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
 
+# Columns that the model adds.
 NAMES = ("compiled.registers", "compiled.spill_bytes", "compiled.shared_bytes", "compiled.occupancy")
 # Fewest candidates with reports that are learnt from.
 LEAST = 8

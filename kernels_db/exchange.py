@@ -43,6 +43,7 @@ MAX_TIMES = 1000
 # Largest integer of the tables.
 MAX_INT = 2**63 - 1
 
+# Any type.
 T = TypeVar("T")
 ItemType = Literal["workload", "target", "machine", "run", "record"]
 # Errors that a check of a field may raise for malformed content.
@@ -63,6 +64,7 @@ class Item:
 
     @property
     def key(self) -> str:
+        """The primary key: a digest or a uid."""
         return str(self.columns["uid" if self.type in ("run", "record") else "digest"])
 
 
@@ -301,6 +303,7 @@ def _moment(x: Any) -> str:
     return text
 
 
+# {type: {field: its check}}.
 _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "workload": {
         "digest": _digest,
@@ -342,7 +345,9 @@ _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "created": _moment,
     },
 }
+# Checks of a record that this process made, which has no uid yet.
 _OWN_FIELDS = {name: check for name, check in _FIELDS["record"].items() if name != "uid"}
+# Fields whose values are lists or objects.
 _NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
 
 
@@ -411,6 +416,7 @@ def _finish_trace(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, A
     return {**columns, "trace_digest": digest(columns["trace"])}
 
 
+# {type: check of a whole object}.
 _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
     "workload": _finish_workload,
     "target": _finish_target,
@@ -449,4 +455,5 @@ def line(value: dict[str, Any]) -> str:
 
 
 def damaged(source: str, kind: str, key: str) -> LogError:
+    """The error for a damaged row of a log."""
     return LogError(f"{source}: {kind} {key} is damaged; restore the log from a copy or an export")

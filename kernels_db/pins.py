@@ -22,6 +22,7 @@ from schedules.model import canonical
 FORMAT, VERSION = "autotune-pins", 1
 # Largest lock file (bytes).
 MOST_BYTES = 64 << 20
+# Keys of a pin.
 _KEYS = ("workload", "target", "record")
 
 

@@ -25,6 +25,7 @@ SCHEMA = "autotune"
 WRITERS = 0x61744C67
 # A URL whose password has characters that libpq takes for other parts.
 _UNESCAPED = re.compile(r"://[^:]*:.*[/@?#].*@", re.DOTALL)
+# The server's message for a missing right.
 _DENIED = re.compile(r"permission denied for (\w+)")
 # {kind of object: SQL that grants the missing right}.
 _RIGHTS = {

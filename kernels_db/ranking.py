@@ -18,6 +18,7 @@ trace.
 
 from __future__ import annotations
 
+# SQL: whether two records have the same task and trace.
 _SAME = "o.workload = record.workload AND o.target = record.target AND o.trace_digest = record.trace_digest"
 
 # SQL: whether a record was found wrong or failing. It holds for pinned records too.

@@ -281,6 +281,7 @@ def ranked(workload: str, target: str) -> Select[Any]:
 
 
 def tasks_of(session: Session, *wanted: ColumnElement[bool]) -> list[tuple[str, str]]:
+    """The (workload, target) digests of records that fulfil the conditions, sorted."""
     pair = (RecordRow.workload, RecordRow.target)
     return [(w, t) for w, t in session.execute(select(*pair).where(*wanted).distinct().order_by(*pair))]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from schedules.model import Target, Trace, canonical, digest
 
+# What may become of a candidate.
 STATUSES = (
     "ok",
     "illegal",
@@ -23,6 +24,7 @@ STATUSES = (
     "slow",
     "error",
 )
+# Kinds of records, and states of runs.
 KINDS = ("trial", "final")
 STATES = ("running", "done", "interrupted", "failed")
 # Longest reason (characters). Longer ones are cut when a record is made.
@@ -162,6 +164,7 @@ class Record:
         return Record(trace_json=row["trace"], times_s=tuple(times), environment=environment, **plain)
 
 
+# Columns of a record that `Record` has.
 RECORD_COLUMNS = (
     "uid",
     "run",
@@ -238,11 +241,13 @@ class Hit:
 
     @property
     def time_s(self) -> float:
+        """Seconds of the record."""
         assert self.record.time_s is not None, "only ok records, which have a time, are ranked"
         return self.record.time_s
 
     @property
     def trace_json(self) -> str:
+        """The record's trace as JSON."""
         return self.record.trace_json
 
 

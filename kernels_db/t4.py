@@ -22,9 +22,11 @@ from kernels_db.exchange import Item, Refused, capped, decode
 from kernels_db.sqlite import explain
 from schedules.model import canonical
 
+# Version of T4 that is written and read.
 SCHEMA_VERSION = "1.0.0"
 # Key of our additions to the schema.
 OURS = "autotune"
+# {part of a document: reason to refuse it}.
 _NOT_OURS = {"metadata": "T4: metadata not valid", "results": "T4: a result without a schedule of autotune"}
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -27,6 +27,7 @@ from schedules.te.flops import count_flops
 
 # Types in the order of an export: each after those that it refers to.
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
+# {type: its table}, and the types that a run refers to.
 _TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
 _REFERENCES: tuple[ItemType, ...] = ("workload", "target", "machine")
 # Rows of a transaction: many, as a page of an index is written once a transaction; few enough (about a
@@ -47,6 +48,7 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
 
     def result(self) -> MergeResult:
+        """The counts so far."""
         return MergeResult(self.new, self.known, dict(sorted(self.refused.items())))
 
 

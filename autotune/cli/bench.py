@@ -112,6 +112,7 @@ class Comparison:
     rounds: int
 
     def ratios(self) -> dict[str, Any]:
+        """The ratios for JSON documents."""
         return {"ratio": self.ratio, "quartiles": self.quartiles}
 
 

@@ -7,6 +7,7 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
 
+# {status of a finding: colour}.
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 

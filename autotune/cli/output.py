@@ -132,6 +132,7 @@ def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
+    """A share as a percentage."""
     return "-" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
 
 

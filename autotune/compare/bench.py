@@ -86,6 +86,7 @@ class Comparison:
     limits_s: Sequence[float]
 
     def time_s(self, name: str) -> float:
+        """The median time of an implementation (seconds a call)."""
         return median(self.times_s[name])
 
     def share(self, name: str) -> float | None:

@@ -29,6 +29,7 @@ import numpy as np
 
 from schedules.model import LINE
 
+# Bytes of a page.
 PAGE = mmap.PAGESIZE
 # Inaccessible bytes on each side of a region: more than a row of most arrays. They cost no memory.
 GUARD = 4 << 20
@@ -64,6 +65,7 @@ class Param:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the array."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 

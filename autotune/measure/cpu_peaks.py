@@ -41,6 +41,7 @@ SPELLS, PAUSE_S = 5, 0.03
 HEAT_S = 0.015
 # {mode of the memory loop: arrays that it reads}.
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}
+# {dtype with an FMA loop: LLVM's type}.
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 

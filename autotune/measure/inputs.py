@@ -87,6 +87,7 @@ class Draw:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
+        """All arrays: inputs, right outputs, bounds."""
         return (*self.inputs, *self.reference, *self.bounds)
 
     def within(self, tolerance: Tolerance | None) -> Draw:

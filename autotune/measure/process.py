@@ -221,6 +221,7 @@ class Slot(Generic[Job]):
 
     @property
     def busy(self) -> bool:
+        """Whether the child works on a job."""
         return self.job is not None
 
     def start(self, job: Job, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:

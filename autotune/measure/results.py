@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+# What may become of a candidate.
 STATUSES = (
     "ok",
     "illegal",
@@ -59,6 +60,7 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
+        """Whether the candidate was right and has a time."""
         return self.status == "ok"
 
 

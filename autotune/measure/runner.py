@@ -28,6 +28,7 @@ class Builder(Slot[int]):
         super().__init__(zygote, "builder")
 
     def submit(self, job: int, trace: str, options: Options) -> None:
+        """Give the builder candidate ``job`` to build. Raises `MeasureError`."""
         self.start(job, {"trace": trace}, b"", options.build_timeout_s)
 
 
@@ -39,6 +40,7 @@ class Runner(Slot[int]):
         self.control = control
 
     def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
+        """Give the worker candidate ``job`` to check and time. Raises `MeasureError`."""
         limit = time_limit(best_s, options)
         if is_grid_code(obj):  # a device's compiler works in this process, and takes a second or two
             limit = options.timeout_s + (0.0 if self.ready().requests else DEVICE_S)

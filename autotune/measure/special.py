@@ -18,6 +18,7 @@ from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
+# Functions that count as special.
 SPECIAL = ("exp", "erf", "log", "sigmoid", "sqrt", "tanh")
 # Elements of an array in the rate's loop: it fits the first cache.
 ELEMENTS = 2048

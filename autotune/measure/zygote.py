@@ -34,6 +34,7 @@ from autotune.targets import emulated, measured_by
 from schedules.dtypes import bound_dtype
 from schedules.model import Target, Workload
 
+# Option of Linux's prctl: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 # Largest file that a child may write (bytes): error output, or a compiler's object.
 FILE_BYTES = 64 << 20

@@ -62,9 +62,11 @@ class Known:
         return len(self._rows[sketch])
 
     def exclude(self, digests: Iterable[str]) -> None:
+        """Add digests of concrete traces."""
         self._digests.update(digests)
 
     def add(self, candidate: Candidate) -> None:
+        """Add a candidate."""
         self._rows[candidate.sketch].add(_key(candidate))
 
     def admit(self, candidate: Candidate) -> bool:

@@ -47,6 +47,7 @@ def _evolutionary(
     return EvolutionarySearch(space, made, seed, near=near, judges=judges, compiled=compiled)
 
 
+# {name: (space, model, seed, near, target) -> a fresh policy}.
 POLICIES: dict[str, Callable[[Space, str, int, Dataset | None, Target | None], SearchPolicy]] = {
     "evolutionary": _evolutionary,
     "local": lambda space, model, seed, near, target: LocalSearch(space, seed),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from autotune.search.table import TableSpace
 from schedules.errors import AutotuneError
 
+# Message for a file without a table.
 NO_TABLE = "{} is neither a log, nor an export, nor a table of Kernel Tuner or T4"
 
 

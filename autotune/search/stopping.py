@@ -29,6 +29,7 @@ class Stopping:
         self._mark = best
 
     def add(self, throughput: float, spent: float = 1.0) -> None:
+        """Add a trial, or a turn that spent ``spent``."""
         self._spent += spent
         if throughput > self._mark * (1 + self._gain):
             self._mark, self._gained = throughput, self._spent

@@ -112,6 +112,7 @@ class TableSpace:
 
     @property
     def configurations(self) -> int:
+        """Number of candidates."""
         return sum(len(s.rows) for s in self._sheets)
 
 

@@ -66,6 +66,7 @@ class TuneOptions:
 
     @property
     def needs_xgboost(self) -> bool:
+        """Whether the search uses a model that needs xgboost."""
         return self.search == "evolutionary" and self.guide in LEARNED
 
 
@@ -150,6 +151,7 @@ class TuneResult:
 
     @property
     def trials(self) -> Trials:
+        """The numbers of trials."""
         return Trials(self.measured, self.failed, self.resumed)
 
 

@@ -12,6 +12,7 @@ from schedules.ops import compulsory_bytes
 
 # Name in a record, in place of a sketch of the space.
 SKETCH = "plain loops"
+# The schedule without a step.
 TRACE = Trace()
 # Rates assumed (FLOPs or bytes a second, about): a thread of a CPU without vectors, a thread of a device.
 RATE = 1e9

@@ -27,6 +27,7 @@ GAP = 0.02
 LEAST = 8
 # Most trials of a task that count, the latest: the number of pairs grows with the square.
 MOST = 2000
+# Phases of a trial whose seconds its record has.
 PHASES = ("search", "build", "check", "run")
 # {model in a record: its name in reports}. They learnt from: the task's trials; other tasks only; nothing
 # measured.

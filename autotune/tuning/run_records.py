@@ -69,6 +69,7 @@ def trace_of(record: Record) -> Trace | None:
 
 
 def run_options(options: TuneOptions) -> dict[str, object]:
+    """The options of a run as JSON."""
     return {
         "trials": options.trials,
         "budget_s": options.budget_s,

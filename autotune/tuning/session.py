@@ -447,9 +447,11 @@ class Session:
             return self.log.add(record)
 
     def timed(self, phase: str) -> _Timer:
+        """A context manager that adds its wall time to a phase."""
         return _Timer(self.spent, phase)
 
     def report(self, phase: str) -> None:
+        """Give the caller a `Progress` for this phase."""
         if self.progress is None:
             return
         self.progress(
@@ -469,6 +471,7 @@ class Session:
         )
 
     def result(self, stopped: str) -> TuneResult:
+        """The result of the run. ``stopped``: why it ended."""
         best = best_of(self.workload, self.target, self.log, self.peak_s)
         return TuneResult(
             workload=self.workload,

@@ -257,6 +257,7 @@ FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
+# The two conditions that always and never hold.
 TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
 
@@ -269,6 +270,7 @@ class _ByClass(dict[type, Any]):
         return found
 
 
+# {class of a node: its base among the node classes}.
 _KIND = _ByClass({k: k for k in (Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Load)})
 
 
@@ -468,17 +470,21 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
+    """``a / b`` rounded up, for integers."""
     return binary("ceildiv", a, b)
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    """The smaller of two values; NaN if one is NaN."""
     return binary("min", a, b)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    """The larger of two values; NaN if one is NaN."""
     return binary("max", a, b)
 
 
+# {node class: function that returns its children}, for all classes and for subclasses.
 _GETTERS: dict[type, Any] = {
     **dict.fromkeys((Const, Var, Hole), lambda e: ()),
     **dict.fromkeys((Binary, Compare), attrgetter("a", "b")),

@@ -114,10 +114,12 @@ def size(e: Expr) -> tuple[int, int]:
     return known[id(e)]
 
 
+# The empty set of names.
 _NONE: frozenset[str] = frozenset()
 
 
 def variables(e: Expr) -> frozenset[str]:
+    """Names of the variables in an expression."""
     try:
         return e._variables  # type: ignore[attr-defined]
     except AttributeError:
@@ -127,6 +129,7 @@ def variables(e: Expr) -> frozenset[str]:
 
 
 def holes(e: Expr) -> frozenset[str]:
+    """Names of the holes in an expression."""
     try:
         return e._holes  # type: ignore[attr-defined]
     except AttributeError:

@@ -37,6 +37,7 @@ __all__ = [
     "parse_shape", "reference", "workload",
 ]  # fmt: skip
 
+# The operators of the library, in the order of lists.
 OPERATORS: tuple[Operator, ...] = (
     MATMUL,
     BATCH_MATMUL,
@@ -65,6 +66,7 @@ OPERATORS: tuple[Operator, ...] = (
     ADD,
     FUSED_MULTIPLY_ADD,
 )
+# {name: operator}.
 REGISTRY: Mapping[str, Operator] = MappingProxyType({op.name: op for op in OPERATORS})
 
 
@@ -159,6 +161,7 @@ def describe() -> list[dict[str, Any]]:
     ]
 
 
+# One ``name=value`` of a shape, and an integer value.
 _ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 

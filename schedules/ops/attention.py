@@ -69,6 +69,7 @@ def _product_flops(p: Params) -> int:
     return int(2 * p["b"] * p["heads"] * p["seq"] ** 2 * p["dim"])
 
 
+# Parameters that operators of this file share.
 _BATCH = Param("b", "batch", 1)
 _SEQ, _HEADS, _DIM = Param("seq", "positions"), Param("heads", "heads"), Param("dim", "elements a head")
 

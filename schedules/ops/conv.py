@@ -28,6 +28,7 @@ from schedules.ops.window import (
     taps,
 )
 
+# Layouts of two-dimensional convolutions; the first is the default.
 LAYOUTS = ("NHWC", "NCHW")
 # Types of `Operator.build` and `Operator.reference`.
 Build = Callable[[Params, str, str | None], list[te.Tensor]]
@@ -46,9 +47,11 @@ class Space:
     tap: str
 
     def sizes(self, p: Params) -> list[int]:
+        """Extents of the input."""
         return [p[n] for n in self.size]
 
     def kernels(self, p: Params) -> list[int]:
+        """Extents of the kernel."""
         return [p[n] for n in self.kernel]
 
     def outs(self, p: Params) -> list[int]:
@@ -65,6 +68,7 @@ class Space:
         return None
 
 
+# Names for convolutions of one, two and three dimensions.
 D1 = Space(("l",), ("k",), "p", "r")
 D2 = Space(("h", "w"), ("kh", "kw"), "pq", "rs")
 D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
@@ -251,6 +255,7 @@ def _check_conv(d: Space, p: Params) -> str | None:
     return d.check(p)
 
 
+# {parameter: its description}.
 _DOCS = {"l": "elements of the input", "d": "planes of the input", "h": "rows of the input",
          "w": "columns of the input", "k": "taps of the kernel", "kd": "planes of the kernel",
          "kh": "rows of the kernel", "kw": "columns of the kernel"}  # fmt: skip

@@ -17,6 +17,7 @@ from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Operator, Param, Params, stored, wide
 from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
 
+# Layouts; the first is the default.
 LAYOUTS = ("NHWC", "NCHW")
 # Most taps of an output that are added where it is stored, without a stage of their own.
 FEW = 16

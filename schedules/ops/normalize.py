@@ -93,6 +93,7 @@ def _rms_norm_reference(p: Params, dtype: str, layout: str | None, inputs: Seque
     return [piecewise(rows, dtype, inputs[0])]
 
 
+# Parameters that operators of this file share.
 _MN = (Param("m", "rows"), Param("n", "columns, normalised over"))
 
 SOFTMAX = Operator(

@@ -97,6 +97,7 @@ def _check(p: Params) -> str | None:
     return misfit("h", p["h"], k, padding) or misfit("w", p["w"], k, padding)
 
 
+# Parameters that operators of this file share.
 _PARAMS = (
     BATCH,
     Param("h", "rows of the input"),

@@ -12,6 +12,7 @@ from schedules import te
 from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Param
 
+# Parameters that convolutions and pools share.
 BATCH = Param("b", "batch", 1)
 STRIDE = Param("stride", "the step between windows, in both directions", 1)
 PADDING = Param("padding", "rows and columns added on every side", 0, minimum=0)

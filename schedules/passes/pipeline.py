@@ -49,6 +49,7 @@ def shared(nest: Nest) -> Passes:
 
 
 def for_cpus(nest: Nest) -> Passes:
+    """The passes for CPUs."""
     params = tuple(nest.buffer(n) for n in nest.params)
     dtypes = {b.name: b.dtype for b in nest.buffers}
     stay = tuple(n for n in nest.outputs if n not in streamed(nest))

@@ -30,6 +30,7 @@ def simplify(s: Stmt, ranges: Ranges | None = None) -> Stmt:
 
 
 def loop_range(extent: Expr, ranges: Ranges) -> affine.Range | None:
+    """The range of a loop variable, None if its extent has no known bounds."""
     r = affine.bounds(extent, ranges)
     return None if r is None else (0, max(r[1] - 1, 0))
 

@@ -28,6 +28,7 @@ from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
 
+# {name in a trace: primitive}.
 PRIMITIVES: dict[str, type[Primitive]] = {
     p.name: p
     for p in (

@@ -39,6 +39,7 @@ class Primitive:
         return None
 
     def step(self) -> Step:
+        """The step of a trace: name and arguments."""
         args = ((f.name, _encode(getattr(self, f.name))) for f in dataclasses.fields(self))
         return Step(self.name, tuple(sorted(args)))
 
@@ -93,10 +94,12 @@ def _decode(v: Any, hint: Any, what: str) -> Any:
 
 
 def as_expr(f: Factor) -> Expr:
+    """A factor as an expression."""
     return f if isinstance(f, Expr) else Const(f)
 
 
 def require_serial(loop: Loop, what: str) -> None:
+    """Raise ScheduleError unless the loop is serial."""
     if loop.kind != "serial":
         raise ScheduleError(
             f"{what} {loop.var}: the loop is already {loop.kind}; {what} it before marking it {loop.kind}"
@@ -118,6 +121,7 @@ def extent_of(loop: Loop) -> int | None:
 
 
 def require_new(nest: Nest, names: tuple[str, ...], what: str) -> None:
+    """Raise ScheduleError if a loop of one of these names exists."""
     taken = {s.var for s in walk(nest.body) if isinstance(s, Loop)}
     for n in names:
         if n in taken:

@@ -35,6 +35,7 @@ class Kind:
     estimate: type[Estimate]
 
 
+# The two kinds of target.
 CPU = Kind(apply_rules, schedule_plainly, CpuEstimate)
 GPU = Kind(apply_gpu_rules, schedule_each_plainly, GpuEstimate)
 
@@ -58,6 +59,7 @@ class Sketch:
 
     @cached_property
     def estimate(self) -> Estimate:
+        """The estimate of the sketch's candidates."""
         names = [h.name for h in self.holes]
         return _kind(self.target).estimate(self.nest, self.target, names, self.constants, self.compiler)
 
@@ -93,6 +95,7 @@ class DerivedSpace:
         return _kind(self.target).estimate.feature_names
 
     def sketch(self, sketch: int) -> Sketch:
+        """A sketch by its index."""
         return self._sketches[sketch]
 
     def holes(self, sketch: int) -> tuple[str, ...]:

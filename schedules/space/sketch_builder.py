@@ -70,12 +70,14 @@ class SketchBuilder:
 
     @property
     def name(self) -> str:
+        """The sketch's name: its structural choices."""
         return " ".join(self.words) or "plain"
 
     # -- facts that rules ask for ---------------------------------------------------------------
 
     @property
     def threads(self) -> int:
+        """Threads of the target."""
         return self.target.threads
 
     def lanes_of(self, dtype: str) -> int:
@@ -84,12 +86,15 @@ class SketchBuilder:
 
     @property
     def registers(self) -> int:
+        """Vector registers of the target."""
         return self.target.limit("vector_registers", 16)
 
     def block(self, name: str) -> Block:
+        """The block of this name."""
         return find_block(self.s.nest, name)
 
     def loops(self, name: str) -> list[Loop]:
+        """The loops around a block, outermost first."""
         return loops_of(self.s.nest, name)
 
     def own_loops(self, name: str) -> list[Loop]:
@@ -102,6 +107,7 @@ class SketchBuilder:
         return self.s.fuse(*loops) if len(loops) > 1 else loops[0]
 
     def dtype(self, block: Block) -> str:
+        """The dtype of a block's output."""
         return self.s.nest.buffer(block.writes[0].buffer).dtype
 
 

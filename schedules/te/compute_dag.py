@@ -28,6 +28,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the array."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
@@ -107,9 +108,11 @@ class Stage:
 
     @property
     def name(self) -> str:
+        """The name of its first output."""
         return self.outputs[0].name
 
     def reads(self) -> tuple[Load, ...]:
+        """All loads of its values."""
         return tuple(x for v in self.values for x in E.loads(v))
 
 

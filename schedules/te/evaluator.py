@@ -26,6 +26,7 @@ Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
 MAX_POINTS = 2**19
 
+# {operator: numpy function}.
 BINARY: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "//": np.floor_divide,
     "%": np.remainder, "min": np.minimum, "max": np.maximum,
@@ -33,6 +34,7 @@ BINARY: dict[str, Callable[..., Any]] = {
     "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
 }  # fmt: skip
 _erf = np.frompyfunc(math.erf, 1, 1)
+# {function: numpy function}.
 CALL: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "floor": np.floor,
     "erf": lambda x: np.asarray(_erf(np.asarray(x, np.float64)), np.float64).astype(x.dtype),
@@ -218,6 +220,7 @@ class Scope:
         raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
 
     def load(self, e: Load, mask: Any) -> Array:
+        """The loaded elements at every point. Raises `WorkloadError` out of bounds."""
         source = self.arrays[e.buffer]
         if not e.indices:
             return source

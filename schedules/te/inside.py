@@ -28,6 +28,7 @@ from schedules.te.infeasible import impossible, interval, negation
 MAX_POINTS = 2**22
 # Points that are evaluated together.
 _BLOCK = 2**18
+# Range of literals in index arithmetic: 64 bits.
 _LITERALS = DTYPES["int64"].range
 
 

@@ -215,7 +215,7 @@ def reducer(
     every value, infinities too: `max_value` and `min_value` of floats are finite, ``te.inf`` is not.
     ``combine(x, y)``: returns the tuple that joins two. Schedules join parts in any order, so ties must be
     broken by values, not by order. NaN is what is not equal to itself. Example: the largest value and its
-    first place, NaN before all numbers, as in numpy:
+    first place, NaN before all numbers, as numpy has it:
 
         def join(x, y):
             (i, u), (j, v) = x, y

@@ -23,6 +23,7 @@ from schedules.te.places import Choice
 Array = NDArray[Any]
 # {function: largest error in units of u}: of our own on CPUs, and what OpenCL allows devices.
 FUNCTION_ERROR = {"exp": 6.0, "log": 6.0, "sqrt": 6.0, "tanh": 10.0, "erf": 32.0, "sigmoid": 12.0}
+# Slope of erf at 0.
 _SQRT_PI = 2 / math.sqrt(math.pi)
 
 
@@ -42,6 +43,7 @@ Value = tuple[Any, Any]
 
 
 def wide(x: Array) -> Array:
+    """Floating point as float64, anything else as it is."""
     return x.astype(np.float64) if x.dtype.kind == "f" else x
 
 

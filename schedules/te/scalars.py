@@ -167,30 +167,37 @@ def _call(fn: str, x: Any) -> Expr:
 
 
 def exp(x: ExprLike) -> Expr:
+    """e to the power of x. Raises `WorkloadError` unless x is floating point."""
     return _call("exp", x)
 
 
 def log(x: ExprLike) -> Expr:
+    """The natural logarithm of x. Raises `WorkloadError` unless x is floating point."""
     return _call("log", x)
 
 
 def sqrt(x: ExprLike) -> Expr:
+    """The square root of x. Raises `WorkloadError` unless x is floating point."""
     return _call("sqrt", x)
 
 
 def tanh(x: ExprLike) -> Expr:
+    """The hyperbolic tangent of x. Raises `WorkloadError` unless x is floating point."""
     return _call("tanh", x)
 
 
 def erf(x: ExprLike) -> Expr:
+    """The error function of x. Raises `WorkloadError` unless x is floating point."""
     return _call("erf", x)
 
 
 def sigmoid(x: ExprLike) -> Expr:
+    """1 / (1 + exp(-x)). Raises `WorkloadError` unless x is floating point."""
     return _call("sigmoid", x)
 
 
 def floor(x: ExprLike) -> Expr:
+    """The largest whole number that is not above x. Raises `WorkloadError` unless x is floating point."""
     return _call("floor", x)
 
 

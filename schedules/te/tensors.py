@@ -48,6 +48,7 @@ class Tensor:
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     def __getitem__(self, index: Any) -> Expr:

@@ -94,6 +94,7 @@ class Addresses(ABC):
         return self._flat[key]
 
     def lane_dependent(self, e: Expr) -> bool:
+        """Whether an expression differs between lanes."""
         return self.lane_var is not None and self.lane_var in E.variables(e)
 
     def atom(self, e: Expr) -> int | tuple[str, int]:

@@ -230,6 +230,7 @@ class LoadedObject:
         return total
 
     def no_memory(self) -> MemoryError:
+        """The error for scratch memory that cannot be had."""
         return MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
 
     def python_function(self) -> Callable[..., int] | None:
@@ -349,6 +350,7 @@ def _immortal(x: object) -> None:
 
 
 def link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[dict[str, int], Any]:
+    """({export: address}, object that keeps the code mapped) of an object. Raises CompileError."""
     jit, names, lock = _jit()
     builder = _llvm().JITLibraryBuilder().add_object_img(obj).add_current_process()
     for name, address in imports.items():

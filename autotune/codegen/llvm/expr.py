@@ -54,6 +54,7 @@ class Expressions(Addresses):
         return v
 
     def splat(self, v: Value, lanes: int) -> Value:
+        """A value in all of ``lanes`` lanes."""
         if v.lanes == lanes:
             return v
         if not v.ref.startswith("%"):
@@ -68,6 +69,7 @@ class Expressions(Addresses):
         return Value(ref, v.dtype, lanes)
 
     def same_lanes(self, *vs: Value) -> list[Value]:
+        """Values with the lanes of the widest."""
         n = max(v.lanes for v in vs)
         return [self.splat(v, n) if n > 1 else v for v in vs]
 
@@ -137,6 +139,7 @@ class Expressions(Addresses):
         return Value(self.s.emit(f"call {x.type} @llvm.fmuladd.{t}({x}, {y}, {z})"), x.dtype, x.lanes)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
+        """``x op y``, rounded as one operation."""
         def out(code: str) -> Value:
             return Value(self.s.emit(code), x.dtype, x.lanes)
 
@@ -283,6 +286,7 @@ class Expressions(Addresses):
     # -- memory --------------------------------------------------------------------------------
 
     def load(self, buffer: str, ix: tuple[Expr, ...], dtype: str) -> Value:
+        """One element, or one for each lane."""
         flat = self.flat(buffer, ix)
         step = self.stride(flat)
         t, n = LLVM_TYPE[dtype], self.lanes

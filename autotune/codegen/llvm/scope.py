@@ -46,17 +46,21 @@ class Scopes:
 
     @property
     def depth(self) -> int:
+        """Depth of the current scope."""
         return len(self.stack) - 1
 
     @property
     def top(self) -> Scope:
+        """The current scope."""
         return self.stack[-1]
 
     def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
         self._n += 1
         return f"%{hint}{self._n}"
 
     def label(self, hint: str) -> str:
+        """A new label."""
         self._n += 1
         return f"{hint}{self._n}"
 
@@ -67,6 +71,7 @@ class Scopes:
         return name
 
     def do(self, code: str) -> None:
+        """Append an instruction without a result."""
         self.top.lines.append(f"  {code}")
 
     def start(self, label: str) -> None:
@@ -75,6 +80,7 @@ class Scopes:
         self.top.label = label
 
     def recall(self, key: Hashable) -> Any:
+        """A remembered value that is known here; None without one."""
         for s in reversed(self.stack):
             if key in s.memo:
                 return s.memo[key]

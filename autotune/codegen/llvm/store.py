@@ -59,6 +59,7 @@ class Stores(Expressions):
         return None
 
     def store(self, s: Store) -> None:
+        """Emit a store, for all lanes."""
         flat = self.flat(s.buffer, s.indices)
         dtype = self.places[s.buffer].dtype
         align = DTYPES[dtype].itemsize

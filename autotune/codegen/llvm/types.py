@@ -33,6 +33,7 @@ class Value(NamedTuple):
 
     @property
     def type(self) -> str:
+        """LLVM's type of the value."""
         return vector(LLVM_TYPE[self.dtype], self.lanes)
 
     def __str__(self) -> str:
@@ -41,6 +42,7 @@ class Value(NamedTuple):
 
 @cache
 def vector(scalar: str, lanes: int) -> str:
+    """LLVM's type of a vector, or the scalar type for one lane."""
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 

@@ -35,14 +35,17 @@ class Format:
 
     @property
     def bias(self) -> int:
+        """Bias of the exponent."""
         return (1 << (self.bits - self.mantissa - 2)) - 1
 
     @property
     def one_bits(self) -> int:
+        """The bits of 1.0."""
         return self.bias << self.mantissa
 
     @property
     def smallest_normal(self) -> float:
+        """The smallest normal number."""
         return math.ldexp(1.0, 1 - self.bias)
 
     def bits_of(self, value: float) -> int:
@@ -104,6 +107,7 @@ _FLOAT64 = Format(
         2.502823904772549e-08,
     ),
 )
+# {dtype: its format}.
 FORMATS = {"float32": _FLOAT32, "float64": _FLOAT64}
 
 

@@ -259,6 +259,7 @@ def _erf_float64(b: Body, x: str) -> str:
     return b.intrinsic("copysign", b.where(y, "olt", one, quotient, b.sub(one, quotient)), x)
 
 
+# {function: (body, operand) -> its value}.
 _EMITTERS: dict[str, Callable[[Body, str], str]] = {
     "exp": _exp,
     "log": _log,
@@ -269,6 +270,7 @@ _EMITTERS: dict[str, Callable[[Body, str], str]] = {
     "abs": lambda b, x: b.intrinsic("fabs", x),
     "floor": lambda b, x: b.intrinsic("floor", x),
 }
+# Names of the functions.
 FUNCTIONS: tuple[str, ...] = tuple(_EMITTERS)
 
 

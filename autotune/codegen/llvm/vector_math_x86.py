@@ -22,6 +22,7 @@ PIECE = 16
 STEPS = 32
 # exp(r) - 1 = r (C1 + C2 r) for |r| ≤ ln(2)/64, minimax: absolute error 5.3e-8.
 C1, C2 = 1.0000146627426147, 0.5
+# LLVM's intrinsics for `vpermi2ps` and `vscalefps`, and the types of a register.
 _PERMUTE = "@llvm.x86.avx512.vpermi2var.ps.512"
 _SCALE = "@llvm.x86.avx512.mask.scalef.ps.512"
 _F, _I = f"<{PIECE} x float>", f"<{PIECE} x i32>"
@@ -32,6 +33,7 @@ _AS_SET = 4
 
 
 def has_exp(b: Body) -> bool:
+    """Whether a body is float32 in whole registers and the target has AVX-512."""
     return "avx512f" in b.features and b.fmt.bits == 32 and b.lanes % PIECE == 0
 
 

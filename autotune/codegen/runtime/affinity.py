@@ -7,6 +7,7 @@ the use of a CPU, ``@at_free`` ends that, ``@at_move`` only leaves the CPU once.
 
 __all__ = ["AFFINITY"]
 
+# IR text of the functions.
 AFFINITY = """\
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)

@@ -105,6 +105,7 @@ def parse_signature(text: str) -> tuple[tuple[tuple[str, tuple[int, ...]], ...],
     return params, len(sides[0])
 
 
+# A parameter in a signature: dtype and extents.
 _PARAM = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
@@ -147,6 +148,7 @@ def support() -> str:
     return _SCRATCH + _RUN + _CALL
 
 
+# IR text of the support module: scratch memory.
 _SCRATCH = f"""
 declare i32 @clock_gettime(i32, ptr) nounwind
 declare i32 @posix_memalign(ptr, i64, i64) nounwind
@@ -215,6 +217,7 @@ define void @at_release(ptr %desc) nounwind {{
 }}
 """
 
+# IR text of the support module: running and timing.
 _RUN = f"""
 define internal i64 @now(i32 %clock) nounwind {{
   %t = alloca [2 x i64]

@@ -77,11 +77,13 @@ def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
     return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
 
 
+# (name in the text, word of a launch's record) of the extents of grid and block.
 _EXTENTS = [
     *((f"g{a}", GRID + i) for i, a in enumerate("xyz")),
     *((f"b{a}", BLOCK + i) for i, a in enumerate("xyz")),
 ]
 
+# IR text of the launcher.
 TEXT = f"""
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)

@@ -41,6 +41,7 @@ __all__ = ["MAX_THREADS", "SPIN_NS", "SYMBOLS", "text"]
 MAX_THREADS = 1024
 # Time that a worker spins after a job (nanoseconds).
 SPIN_NS = 75_000
+# Functions that the module exports.
 SYMBOLS = ("at_parallel", "at_pool_reset", "at_pool_workers")
 
 # {prefix of a triple: (number of the futex system call, instruction of a spinning core, its declaration)}.

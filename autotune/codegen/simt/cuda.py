@@ -40,6 +40,7 @@ AT_INLINE at_half at_round(float f) {
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
 
+# Functions that CUDA's library has.
 _FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
 
 
@@ -58,6 +59,7 @@ def _function(name: str, dtype: str) -> str:
     return base + ("f" if dtype == "float32" else "")
 
 
+# The dialect CUDA C.
 CUDA = Dialect(
     name="CUDA C",
     prelude=PRELUDE,

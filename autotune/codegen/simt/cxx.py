@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autotune.errors import CompileError
 
+# Message without a compiler, and names of compilers that are looked for.
 MISSING = "a C++ compiler is needed: install g++, or pip install 'autotune[emulator]'"
 _NAMES = ("g++", "c++", "clang++")
 # The clang of the wheel ziglang, with the defaults of other compilers: code for any CPU of this kind, no

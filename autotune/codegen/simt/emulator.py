@@ -20,6 +20,7 @@ from autotune.codegen.simt.emit import emit
 from schedules.ir import nbytes
 from schedules.ir.grid import GridKernel, GridProgram
 
+# Flags of the C++ compiler.
 FLAGS = (
     "-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w",
     "-ffp-contract=off",

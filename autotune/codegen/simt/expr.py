@@ -109,9 +109,11 @@ class Expressions:
         return f"at_{name}_{dtype}"
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        """The flat index of an access as text."""
         return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
 
     def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
+        """The flat index of an access."""
         out: Expr = Const(0)
         size = 1
         for i, n in zip(reversed(indices), reversed(shape_of(self.buffers[buffer])), strict=True):
@@ -120,6 +122,7 @@ class Expressions:
         return out
 
     def expr(self, e: Expr) -> str:
+        """An expression as text. Raises CompileError."""
         match e:
             case Const(value=v, dtype=d):
                 return self.literal(v, d)
@@ -159,6 +162,7 @@ class Expressions:
         raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
 
     def binary(self, op: str, a: Expr, b: Expr) -> str:
+        """``a op b`` as text."""
         d = E.dtype_of(a)
         x, y = self.expr(a), self.expr(b)
         if op in ("//", "%", "ceildiv") and d == E.INDEX and isinstance(b, Const) and b.value > 0:
@@ -177,6 +181,7 @@ class Expressions:
         return f"{self.helper('fma', E.dtype_of(s.value))}({', '.join(map(self.expr, found))})"
 
     def literal(self, v: int | float | bool, dtype: str) -> str:
+        """A literal as text."""
         if dtype == "bool":
             return "1" if v else "0"
         if not E.is_float(dtype):
@@ -215,6 +220,7 @@ def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
 
 
 def shape_of(b: Buffer) -> tuple[int, ...]:
+    """The extents of a buffer. Raises CompileError unless they are fixed."""
     shape = tuple(n for n in (const(x) for x in b.shape) if n is not None)
     if len(shape) != len(b.shape):
         raise CompileError(f"buffer {b.name} has no fixed shape")

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from autotune.errors import CompileError
 
+# Flags of NVRTC.
 FLAGS = (b"--std=c++17", b"--fmad=false", b"--disable-warnings", b"--ptxas-options=-v")
+# Lines of ptxas' report: the beginning of a kernel, and its facts.
 _NAME = re.compile(r"Function properties for (\w+)|Compiling entry function '(\w+)'")
 _FACTS = {
     "registers": re.compile(r"Used (\d+) registers"),

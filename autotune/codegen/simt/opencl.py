@@ -70,6 +70,7 @@ def _function(name: str, dtype: str) -> str:
     return "fabs" if name == "abs" else name
 
 
+# The dialect OpenCL C.
 OPENCL = Dialect(
     name="OpenCL C",
     prelude=PRELUDE,

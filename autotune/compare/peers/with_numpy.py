@@ -98,6 +98,7 @@ def _permute(p: Params, x: Arrays, out: np.ndarray) -> None:
     np.copyto(out, x[0].transpose(p["axes"]))
 
 
+# {operator: function that computes it (parameters, inputs, output)}.
 EXPRESSIONS: dict[str, Callable[[Params, Arrays, np.ndarray], None]] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,

@@ -37,6 +37,7 @@ class Graph:
     def add(
         self, op: str, inputs: Sequence[str], output: str = "y", domain: str = "", **attributes: Any
     ) -> str:
+        """Add a node. Returns the name of its output."""
         self.nodes.append(helper.make_node(op, list(inputs), [output], domain=domain, **attributes))
         return output
 
@@ -241,6 +242,7 @@ def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> Grap
     return g
 
 
+# {operator: function that makes its graph (parameters, inputs)}.
 GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], Graph]] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,

@@ -223,6 +223,7 @@ def _avg_pool2d(p: Params, x: list[Any], out: Any) -> Call:
     return _pool2d(p, x, torch.nn.functional.avg_pool2d)
 
 
+# {operator: function that makes its call}.
 OPERATORS: dict[str, Make] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from schedules.space.holes import Columns
 
 Operation = Callable[..., Any]
+# Dtype of all columns.
 REAL = np.dtype(np.float64)
 # Rows that are run at a time.
 CHUNK = 4096
@@ -38,10 +39,12 @@ def _result(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
 
 
 def to_integer(x: np.ndarray) -> np.ndarray:
+    """A column as int64."""
     return x.astype(np.int64)
 
 
 def to_real(x: np.ndarray) -> np.ndarray:
+    """A column as float64."""
     return x.astype(np.float64)
 
 

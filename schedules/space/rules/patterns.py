@@ -27,10 +27,12 @@ def is_map(b: Block) -> bool:
 
 
 def spatial(b: Block) -> list[str]:
+    """Names of a block's spatial axes."""
     return [i.var for i in b.iters if i.kind == "spatial"]
 
 
 def extents(b: Block) -> dict[str, int]:
+    """{axis of a block: its extent}."""
     return {i.var: int(i.extent.value) if isinstance(i.extent, Const) else 0 for i in b.iters}
 
 
@@ -105,6 +107,7 @@ def _vars(x: Load) -> frozenset[str]:
 
 
 def depends(x: Load, var: str) -> bool:
+    """Whether an index of a load depends on ``var``."""
     return var in _vars(x)
 
 

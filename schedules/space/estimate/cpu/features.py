@@ -20,6 +20,7 @@ GIGAHERTZ = 3.0
 # Blocks with features of their own, hottest first. The rest are summed.
 HOT_BLOCKS = 3
 
+# Columns of the features: those of the hottest blocks, then sums over all.
 FEATURE_NAMES = (
     *(f"block{n}.{f}" for n in range(HOT_BLOCKS) for f in FEATURES_PER_BLOCK),
     "blocks",

@@ -76,6 +76,7 @@ class CpuRates:
 
     @staticmethod
     def of(target: Target) -> CpuRates:
+        """The sizes and rates of a target."""
         vector = float(target.limit("vector_bytes", 16))
         return CpuRates(
             vector,
@@ -89,6 +90,7 @@ class CpuRates:
         )
 
 
+# Quantities of a block, by the names that `measure` gives them.
 FEATURES_PER_BLOCK = (
     "instances",
     "vectors",

@@ -36,6 +36,7 @@ FIRST_CACHE = 128 << 10
 # Bandwidth of the second cache over that of memory.
 CACHED = 1.5
 
+# Quantities of a kernel, by the names that `measure` gives them.
 FEATURES_PER_KERNEL = (
     "blocks", "threads", "waves", "occupancy", "shared_bytes", "registers", "flops", "special", "far_bytes",
     "scattered_bytes", "near_loads", "unrolled", "waits", "cycles", "lanes", "intensity", "warp_use", "est_s",
@@ -50,6 +51,7 @@ FEATURE_NAMES = (
 
 
 def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
+    """The quantities of one kernel, by the names in `FEATURES_PER_KERNEL`."""
     x = shape(k, env, m)
     flops = special = far = scattered = near = loads = unrolled = waits = np.zeros(())
     lanes = np.ones(())

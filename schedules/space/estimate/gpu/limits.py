@@ -25,6 +25,7 @@ MOST_UNROLLED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """The resources of a kernel's blocks. ``shared``: bytes of a block; ``registers``: of a thread."""
     threads: Number
     shared: Number
     registers: Number
@@ -34,6 +35,7 @@ class Shape:
 
 
 def shape(k: KernelFacts, env: Columns, m: GpuRates) -> Shape:
+    """The resources of a kernel's blocks on a GPU, numbers or columns."""
     threads = np.ones(())
     for x in k.threads:
         threads = threads * number(x, env)
@@ -63,6 +65,7 @@ def occupancy(threads: Number, shared: Number, registers: Number, m: GpuRates) -
 
 
 def filled(threads: Number, resident: Number, m: GpuRates) -> Number:
+    """Share of a processor's threads that ``resident`` blocks fill."""
     return np.minimum(1.0, resident * np.ceil(threads / WARP) * WARP / m.sm_threads)
 
 

@@ -35,6 +35,7 @@ def stream_outputs(d: SketchBuilder) -> None:
 
 
 def bytes_of_arguments(nest: Nest) -> int:
+    """Bytes of all inputs and outputs."""
     return sum(nbytes(nest.buffer(name)) for name in nest.params)
 
 
