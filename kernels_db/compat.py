@@ -36,7 +36,7 @@ def check_schema(
     if version > SCHEMA_VERSION:
         raise LogError(
             f"{path} has schema version {version}, and this autotune reads up to version {SCHEMA_VERSION}; "
-            f"update autotune: pip install --upgrade autotune. Or, where the newer one is installed, run "
+            f"update autotune: pip install --upgrade autotune. Or export it with the newer version, by "
             f"autotune log export log.jsonl --db {path}, and import log.jsonl here"
         )
     return "current" if version == SCHEMA_VERSION else "older"

@@ -128,18 +128,20 @@ class PostgresDatabase:
         if code in ("55P03", "57014", "40P01", "40001"):
             waited = "" if timeout_s is None else f" for {timeout_s:g} s"
             return LogError(
-                f"{self} is locked by another session, which did not let go{waited}; end what holds it and "
-                f"try again. Nothing that was committed is lost"
+                f"{self} is locked by another session{waited}; end that session and try again. Committed "
+                f"records are kept"
             )
         if code == "53100":
-            return LogError(f"cannot write the log {self}: its disk is full; what was committed is kept")
+            return LogError(
+                f"cannot write the log {self}: its disk is full; free some space. Committed records are kept"
+            )
         if code == "42501":
             denied = _DENIED.search(said)
             right = _RIGHTS.get(denied[1]) if denied else None
             remedy = f"its owner can give this user the right to: {right}" if right else "use it as its owner"
             return LogError(f"cannot use the log {self}: {said}; {remedy}")
         if code == "25006":
-            return LogError(f"cannot write the log {self}: {said}; use the server that it is copied from")
+            return LogError(f"cannot write the log {self}: {said}; use the primary server, not its copy")
         if code.startswith("42"):
             return LogError(f"{self} is damaged: {said}. Restore it from a copy or an export")
         return LogError(f"cannot use the log {self}: {said}; check the URL, and whether the server runs")

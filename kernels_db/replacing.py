@@ -35,7 +35,7 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
     for file in {path, home}:
         _refuse_database(file)
     if _URL.match(str(path)):
-        raise LogError(f"{masked(str(path))} is a URL, and what is written is a file; give its path")
+        raise LogError(f"{masked(str(path))} is a URL; give the path of a file")
     sqlite.make_directory(path)
     # A pipe or a terminal can be written to but not replaced.
     plain = not path.exists() or path.is_file()
@@ -61,4 +61,4 @@ def _refuse_database(file: Path) -> None:
         name = file.name.removesuffix(suffix)
         if name and file.name.endswith(suffix) and sqlite.database_exists(file.with_name(name)):
             what = f"a file of the database {file.with_name(name)}" if suffix else "a database"
-            raise LogError(f"{file} is {what}, which would be overwritten; choose another file")
+            raise LogError(f"{file} is {what} and would be overwritten; choose another file")

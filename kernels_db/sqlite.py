@@ -295,8 +295,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             waited = "" if timeout_s is None else f" for {timeout_s:g} s"
             return LogError(
-                f"{path} is locked by another process, which did not let go{waited}; close what holds it "
-                f"(a database browser, a backup) and try again. Nothing that was committed is lost"
+                f"{path} is locked by another process{waited}; close that process (a database browser, a "
+                f"backup) and try again. Committed records are kept"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             what = "the directory" if not os.access(folder, os.W_OK) else "the file"
@@ -312,8 +312,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
             return _damaged(path)
         case sqlite3.SQLITE_TOOBIG:
             return LogError(
-                f"{path} is damaged, or not to be trusted: a row has more than {MAX_VALUE >> 20} MB, which "
-                f"no tuning log has. Restore it from a copy or an export"
+                f"{path} is damaged, or not to be trusted: a row has more than {MAX_VALUE >> 20} MB, and no "
+                f"tuning log has such rows. Restore it from a copy or an export"
             )
         case sqlite3.SQLITE_FULL:
             return LogError(

@@ -36,7 +36,7 @@ def parse_budget(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a duration; write it as 60s, 2m, 500ms or 1h")
     value = float(m[1]) * _UNITS[m[2]]
     if value <= 0:
-        raise typer.BadParameter(f"{text!r} is no time at all; give a duration above zero, such as 60s")
+        raise typer.BadParameter(f"{text!r} is zero; give a duration above zero, such as 60s")
     if value > MAX_BUDGET_S:
         raise typer.BadParameter(f"{text!r} is more than 30 days; give a shorter duration")
     return value
@@ -104,7 +104,7 @@ def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *ot
     for name in ("shape", "dtype", "layout", *others):
         source = ctx.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
-            raise typer.BadParameter(f"--{name} does not go with --suite, whose file says what to take")
+            raise typer.BadParameter(f"--{name} does not go with --suite; the suite file has it")
 
 
 def workload_of(

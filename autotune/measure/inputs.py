@@ -123,8 +123,8 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     first = _telling(dag, random_inputs(dag, seed), signs=True)
     if first is None:
         raise WorkloadError(
-            f"an output of {', '.join(dag.outputs)} is NaN everywhere, for random inputs, positive ones and "
-            "those above 1: no kernel of it could be checked"
+            f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
+            "and for those above 1, so no kernel can be checked; change the expression or its inputs"
         )
     found = [first]
     longest = max((prod(a.extent for a in s.reduce_axes) for s in dag.stages), default=1)

@@ -162,7 +162,7 @@ class Zygote:
                 self.end()  # it was killed from outside, and its children with it: start again
                 if attempt == 2:
                     raise MeasureError(
-                        "the measuring process keeps dying; is the machine out of memory?"
+                        "the measuring process died three times in a row; is the machine out of memory?"
                     ) from None
             finally:
                 theirs.close()
@@ -235,7 +235,7 @@ class Slot(Generic[Job]):
             except wire.Closed:  # it died between two jobs, by what an earlier one left behind
                 self.drop()
         else:
-            raise MeasureError(f"a fresh {self.role} process takes no request; is the machine out of memory?")
+            raise MeasureError(f"a new {self.role} process accepts no request; is the machine out of memory?")
         self.job = job
         self._started = time.monotonic()
         self.deadline = self._started + timeout_s

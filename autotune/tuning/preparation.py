@@ -50,8 +50,8 @@ def check_feasible(workload: Workload, budget_s: float) -> None:
     check_fits(workload.dag)
     if workload.flops > REFERENCE_RATE * budget_s:
         raise SettingsError(
-            f"one run takes {workload.flops / 1e9:.3g} GFLOP, and computing the result to check against "
-            f"would alone use up the budget of {budget_s:g} s; give more time, or use smaller sizes"
+            f"one run takes {workload.flops / 1e9:.3g} GFLOP: the reference result alone would use up the "
+            f"budget of {budget_s:g} s; give more time, or use smaller sizes"
         )
 
 

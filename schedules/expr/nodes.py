@@ -309,10 +309,10 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         if is_float(like):
             return Const(_as_float(x, like), like)
         if not hasattr(x, "__index__") and math.isinf(x):
-            end = f'te.{"max" if x > 0 else "min"}_value("{like}") is its end, or ' if like != INDEX else ""
+            end = f'use te.{"max" if x > 0 else "min"}_value("{like}"), or ' if like != INDEX else ""
             raise TypeError(
-                f"{x!r} meets a value of dtype {like}, which has no infinity; "
-                f'{end}cast that first: te.cast(x, "float32")'
+                f"{x!r} meets a value of dtype {like}, and {like} has no infinity; "
+                f'{end}cast the value first: te.cast(x, "float32")'
             )
         if not hasattr(x, "__index__") and not float(x).is_integer():
             raise TypeError(
@@ -334,7 +334,7 @@ def _as_float(x: SupportsFloat, dtype: str) -> float:
 
 
 def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
-    return TypeError(f"the literal {x} is out of the range of {dtype} and meets a value of it; {remedy}")
+    return TypeError(f"the literal {x} is out of the range of {dtype}, the dtype that it meets; {remedy}")
 
 
 def widen(e: Expr) -> Expr:

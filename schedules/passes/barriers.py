@@ -70,8 +70,8 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
     if bound_to(s, "threadIdx") and any(bound_to(x, "threadIdx") for x in walk(s.body)):
         if any(isinstance(x, Barrier) for x in walk(_go(s.body, _Pending(), shared)[0])):
             raise ScheduleError(
-                f"loop {s.var} is {s.kind}: one loop over threads in it needs what another leaves in memory "
-                "that threads share; put each into a loop of its own: threads wait between these only"
+                f"loop {s.var} is {s.kind} and holds two loops over threads: one reads shared memory that "
+                "the other writes, and threads cannot wait there; put each into a loop of its own"
             )
     own = _uses(s, shared)
     if own.read & before.written or own.written & (before.written | before.read):

@@ -187,6 +187,6 @@ def _int(e: Expr) -> int:
 
 def _shared(b: Buffer, index: Expr) -> ScheduleError:
     return ScheduleError(
-        f"buffer {b.name}: at {E.show(index)} a thread uses an element that another one has; threads share "
-        "memory of scope shared, not local"
+        f"buffer {b.name}: at {E.show(index)} a thread uses another thread's element, but the scope is "
+        "local; use scope shared"
     )

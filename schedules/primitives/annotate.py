@@ -56,7 +56,7 @@ class Annotate(Primitive):
             )
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
         if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
-            raise ScheduleError(f"annotate {self.where}: min_blocks is of a loop that is bound to blockIdx")
+            raise ScheduleError(f"annotate {self.where}: min_blocks needs a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:
         mark = (self.key, self.value)

@@ -110,8 +110,8 @@ def require_extent(count: int, what: str) -> None:
     """Raise ScheduleError if no loop can run ``count`` times."""
     if count > MAX_EXTENT:
         raise ScheduleError(
-            f"{what}: the result would count further than 64 bits, which indices are computed in; choose "
-            "numbers of about the extent that they divide"
+            f"{what}: the new loops would exceed 64 bits, the range of indices; choose factors near the "
+            "extent of the loop"
         )
 
 

@@ -61,8 +61,8 @@ class CacheRead(Primitive):
         for w in writers(nest, self.buffer):
             if any(w is x for x in blocks(here)):
                 raise ScheduleError(
-                    f"cache_read {self.buffer}: {w.name} computes it inside a loop that block {self.block} "
-                    "shares, and the copy would come before that; use cache_read before compute_at"
+                    f"cache_read {self.buffer}: {w.name} computes it inside a loop around block "
+                    f"{self.block}, so the copy would be too early; use cache_read before compute_at"
                 )
         if self.result() in block_names(nest) or any(x.name == self.result() for x in nest.buffers):
             raise ScheduleError(f"cache_read {self.buffer}: {self.result()} exists already")

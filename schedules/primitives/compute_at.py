@@ -167,14 +167,14 @@ def check_available(nest: Nest, b: Block, around: list[str], until: Block, what:
                 continue
             if order[p.name] > order[until.name]:
                 raise ScheduleError(
-                    f"{what} {b.name}: {x.buffer}, which it reads, is computed later, by {p.name}; move "
-                    "that first"
+                    f"{what} {b.name}: it reads {x.buffer}, and {p.name} computes that later; move {p.name} "
+                    "first"
                 )
             extra = [v for v in loop_vars(block_path(nest, p.name)) if v not in around]
             path = [s for s in block_path(nest, p.name) if isinstance(s, Loop)]
             owned = {s.var for s in path if all(q in ws for q in blocks(s))}
             if any(v not in owned for v in extra):
                 raise ScheduleError(
-                    f"{what} {b.name}: {x.buffer}, which it reads, is only valid inside "
+                    f"{what} {b.name}: it reads {x.buffer}, which is valid only inside "
                     f"{next(v for v in extra if v not in owned)}; move {p.name} out first"
                 )

@@ -77,8 +77,8 @@ class Inline(Primitive):
         u = outgrown(nest, b, E.MAX_NODES, E.MAX_DEPTH)
         if u is not None:
             raise ScheduleError(
-                f"inline {self.block}: that of {u.name} would have more than {E.MAX_NODES} operations and "
-                f"operands, or {E.MAX_DEPTH} levels; use compute_at instead"
+                f"inline {self.block}: the expression of {u.name} would have more than {E.MAX_NODES} "
+                f"operations and operands, or {E.MAX_DEPTH} levels; use compute_at instead"
             )
         self._check_private(nest, b)
 

@@ -88,7 +88,7 @@ class Online(Primitive):
         m = find_block(nest, self.block)
         if not self.sums or len({self.block, *self.sums}) <= len(self.sums):
             raise ScheduleError(
-                f"online {self.block}: it needs the sums that are relative to it, each once; got "
+                f"online {self.block}: name the sums that depend on it, each once; got "
                 f"{', '.join(self.sums) or 'none'}"
             )
         for name in (self.block, *self.sums):
@@ -106,7 +106,7 @@ class Online(Primitive):
         which = next(maxima, None)
         if which is None:
             raise ScheduleError(
-                f"online {self.block}: it is no maximum that {', '.join(self.sums)} depend on; name the "
+                f"online {self.block}: {', '.join(self.sums)} do not depend on a maximum of it; name the "
                 "maximum first, then the sums"
             )
         followers = tuple(self._follower(nest, m, which, find_block(nest, n), relative) for n in self.sums)
@@ -128,7 +128,7 @@ class Online(Primitive):
                 "split and fuse"
             )
         if b.name != self.block and (len(b.writes) > 1 or not _reduces_by(b, "+")):
-            raise ScheduleError(f"online {self.block}: {b.name} is not a sum, which could be rescaled")
+            raise ScheduleError(f"online {self.block}: {b.name} is not a sum; only sums can be rescaled")
 
     def _follower(self, nest: Nest, m: Block, which: int, b: Block, relative: set[str]) -> _Follower:
         """The sum, if its terms are proportional to a power of ``exp(-m)``. Raises ScheduleError if not."""
@@ -147,7 +147,7 @@ class Online(Primitive):
         if p is None:
             raise ScheduleError(
                 f"online {self.block}: the terms of {b.name}, {E.show(value)[:80]}, are not proved to be "
-                f"products of exp(x - {top.buffer}), where {self.block} is the maximum of x, and what does "
+                f"products of exp(x - {top.buffer}), with {self.block} the maximum of x, and factors that do "
                 f"not depend on it; leave {b.name} out, so that it reads the final maximum"
             )
         assert at is not None
@@ -166,7 +166,7 @@ class Online(Primitive):
                 others = [u.name for u in readers(nest, w.buffer) if u.name not in (*group, *out)]
                 if others or w.buffer in nest.params:
                     raise ScheduleError(
-                        f"online {self.block}: {w.buffer} is relative to the maximum, which moves, and "
+                        f"online {self.block}: {w.buffer} changes with the maximum, but "
                         f"{others[0] if others else 'the caller'} reads it too; name all sums of it, or "
                         f"inline {b.name} first"
                     )
@@ -205,8 +205,8 @@ class Online(Primitive):
             if part not in own:
                 held = ", ".join(x.name for x in blocks(find_loop(nest, part).body) if x.name != name)
                 raise ScheduleError(
-                    f"online {self.block}: {part}, over which {name} reduces, also holds {held}; use online "
-                    "before compute_at"
+                    f"online {self.block}: {name} reduces over loop {part}, but it also holds {held}; use "
+                    "online before compute_at"
                 )
             if own[0] != part:
                 do(Reorder((part, *own[: own.index(part)])))

@@ -71,8 +71,8 @@ class Pack(Primitive):
         only_block(loops_of(nest, b.name)[0], b.name, "pack")
         if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
             raise ScheduleError(
-                f"pack {self.buffer}: its dimensions were reordered; pack it instead, whose order does "
-                "the same"
+                f"pack {self.buffer}: its dimensions were reordered; leave out reorder_storage and give "
+                "pack that order"
             )
         rank = len(nest.buffer(self.buffer).shape)
         if len(self.tiles) != rank:

@@ -75,14 +75,15 @@ class Reorder(Primitive):
                 if {v, r.var} <= red & spa:
                     raise ScheduleError(
                         f"reorder: {v} and {r.var} both mix spatial and reduction axes of block {b.name}, "
-                        f"which would start after it adds up; keep {v} outside, or reorder before fuse"
+                        f"so it would add to elements before their first value; keep {v} outside, or reorder "
+                        "before fuse"
                     )
             twice = repeated(b, inner)
             again = [v for v in was if v in passed & set(twice)]
             if again:
                 raise ScheduleError(
-                    f"reorder: {again[0]} computes the same elements of block {b.name} again, and {r.var} "
-                    f"outside it would add them up each time; keep {r.var} inside {again[0]}"
+                    f"reorder: {again[0]} computes the same elements of block {b.name} again; {r.var} "
+                    f"outside it would add to them several times; keep {r.var} inside {again[0]}"
                 )
 
     def _ordered(self, chain: list[Loop]) -> list[Loop]:

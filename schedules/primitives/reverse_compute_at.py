@@ -98,8 +98,8 @@ class ReverseComputeAt(Primitive):
             s = region.get(it.var, (Const(0), it.extent))
             if it.kind == "reduce" and s != (Const(0), it.extent):
                 raise ScheduleError(
-                    f"reverse_compute_at {self.block}: it reduces over {it.var}, of which {self.loop} has "
-                    "only a part; choose a loop further out"
+                    f"reverse_compute_at {self.block}: it reduces over {it.var}, and an iteration of "
+                    f"{self.loop} has only a part of it; choose a loop further out"
                 )
             out.append(s)
         return out
@@ -153,8 +153,8 @@ class ReverseComputeAt(Primitive):
                 n = extents[ix.name] if isinstance(ix, Var) else None
                 if n is not None and size is not None and n > size:
                     raise ScheduleError(
-                        f"reverse_compute_at {self.block}: of its {n} iterations {E.show(ix)}, those from "
-                        f"{size} on lie outside {x.buffer} and would not run; use compute_at {p.name} instead"
+                        f"reverse_compute_at {self.block}: its iterations {E.show(ix)} from {size} on lie "
+                        f"outside {x.buffer} and would not run; use compute_at {p.name} instead"
                     )
 
     def _check_computed(self, nest: Nest, b: Block, q: Block, buffer: str) -> None:

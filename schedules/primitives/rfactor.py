@@ -73,8 +73,8 @@ class Rfactor(Primitive):
             if x.var in vars_bound(b, "reduce") and not any(x is y for y in walk(own)):
                 others = ", ".join(y.name for y in blocks(x.body) if y.name != self.block)
                 raise ScheduleError(
-                    f"rfactor {self.block}: it reduces over {x.var} too, which also holds {others}; "
-                    "rfactor before compute_at"
+                    f"rfactor {self.block}: it also reduces over loop {x.var}, and that holds {others} too; "
+                    "use rfactor before compute_at"
                 )
         mixed = vars_bound(b, "reduce") & vars_bound(b, "spatial")
         for y in walk(own):

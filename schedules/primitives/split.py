@@ -125,8 +125,8 @@ class Split(Primitive):
             ) and not _private(nest, loop, b):
                 raise ScheduleError(
                     f"split {self.loop}: the factors {list(self.factors)} do not divide its {n} iterations, "
-                    f"and what follows those is other work of block {b.name}; choose factors that divide "
-                    f"{n}, or split the loop that this one came from in one step"
+                    f"and the last tile would do other work of block {b.name}; choose factors that divide "
+                    f"{n}, or split the original loop in one step"
                 )
 
     def extents(self, n: Expr) -> list[Expr]:

@@ -163,7 +163,7 @@ class ComputeDAG:
                 if (bad := _computed_storage(v)) is not None:
                     one = next(d for x in (bad, *E.children(bad)) if is_storage(d := E.dtype_of(x)))
                     raise ValueError(
-                        f"stage {s.name}: {E.show(bad)} computes in {one}, which is for storage; "
+                        f"stage {s.name}: {E.show(bad)} computes in {one}, a dtype for storage only; "
                         f'use te.cast(x, "{computed(one)}")'
                     )
             for v in s.values:

@@ -52,8 +52,8 @@ def check_loads(
         wide = affine.leaves(v, ranges, _LITERALS[-1])
         if wide is not None:
             raise WorkloadError(
-                f"stage {stage}: {E.show(wide)} may leave 64 bits, which axes are computed in; compute with "
-                'te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
+                f"stage {stage}: {E.show(wide)} may leave 64 bits, the range of axis arithmetic; compute "
+                'with te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
             )
         _check(v, (), f"stage {stage}", extents, shape)
 

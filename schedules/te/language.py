@@ -164,8 +164,8 @@ def _check_size(values: Sequence[Expr], what: str) -> None:
     if nodes > E.MAX_NODES:
         count = f"{nodes}" if nodes < 10**6 else "millions of"
         raise WorkloadError(
-            f"{what}: its expression, written out, has {count} operations and operands, more than "
-            f"{E.MAX_NODES}; what is used several times counts each time: make that a stage (te.compute)"
+            f"{what}: its expression has {count} operations and operands, more than {E.MAX_NODES}; a part "
+            "that is used several times counts each time: make it a stage of its own (te.compute)"
         )
 
 

@@ -119,8 +119,8 @@ def _check_half(func: LoweredFunc, target: Target) -> None:
     for b in (*func.params, *made):
         if b.dtype == "float16":
             raise CompileError(
-                f"{b.name} is float16, which an x86 CPU converts with its F16C instructions, and "
-                f"{target.arch or 'the target'} has none; use float32"
+                f"{b.name} is float16, but {target.arch or 'the target'} lacks the F16C instructions of x86 "
+                "for it; use float32"
             )
 
 

@@ -152,8 +152,8 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (matmul, lambda s: s.annotate("D", "chunk", 1), r"no loop 'D'"),
     (matmul, lambda s: s.annotate("C_i", "chunk", -1), r"annotate C_i: chunk is 1 to \d+, not -1"),
     (matmul, lambda s: s.annotate("C_i", "min_blocks", 0), "min_blocks is 1 to 32, not 0"),
-    (matmul, lambda s: s.annotate("C_i", "min_blocks", 2), "is of a loop that is bound to blockIdx"),
-    (matmul, lambda s: s.annotate("C", "min_blocks", 2), "is of a loop that is bound to blockIdx"),
+    (matmul, lambda s: s.annotate("C_i", "min_blocks", 2), "needs a loop that is bound to blockIdx"),
+    (matmul, lambda s: s.annotate("C", "min_blocks", 2), "needs a loop that is bound to blockIdx"),
     (matmul, lambda s: s.annotate("C_i", "prefetch", 1 << 40), r"prefetch is 0 to 65535, not \d+"),
     (matmul, lambda s: s.annotate("C_i", "software_pipeline", 2), r"software_pipeline is 0 to 1, not 2"),
     (matmul, lambda s: s.annotate("C", "pad", -8), r"pad is 0 to 1023, not -8"),
@@ -258,7 +258,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
             lambda s: s.reorder_storage("B_global", [1, 0]),
             lambda s: s.pack("B_global", [0, 2], [0, 1, 2]),
         ),
-        r"its dimensions were reordered; pack it instead",
+        r"its dimensions were reordered; leave out reorder_storage",
     ),
     (matmul, lambda s: s.reorder_storage("B", [1, 0]), r"B: an argument; use cache_read or cache_write"),
     (
@@ -320,7 +320,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (
         conv2d,
         after(lambda s: s.compute_at("P", "Y_v"), lambda s: s.rfactor("Y", "Y_c")),
-        r"rfactor Y: it reduces over Y_u too, which also holds P; rfactor before compute_at",
+        r"rfactor Y: it also reduces over loop Y_u, and that holds P too; use rfactor before compute_at",
     ),
     (chain, lambda s: s.rfactor("a", "a_i"), r"rfactor a: it is not a whole reduction"),
     (
