@@ -55,8 +55,8 @@ def _within(cond: Expr, s: Stmt) -> Stmt:
 
 def _apart(s: Stmt, where: str) -> ScheduleError:
     return ScheduleError(
-        f"threads reduce into {_together(s)[0].buffer} together, but not all threads get there, and the others "
-        f"would wait: they reduce {where}"
+        f"threads reduce into {_together(s)[0].buffer} together, but not all threads get there, and the "
+        f"others would wait: they reduce {where}"
     )
 
 

@@ -157,7 +157,7 @@ def test_a_dag_that_computes_in_float16_is_refused(value: list[Any]) -> None:
     data = te.dag([x, te.compute((4,), lambda i: x[i], "y")]).to_json()
     assert ComputeDAG.from_json(data).to_json() == data
     data["stages"][0]["values"] = [value]
-    with pytest.raises(ValueError, match="stage y: .* computes in float16, which is for storage"):
+    with pytest.raises(ValueError, match="stage y: .* computes in float16, a dtype for storage only"):
         ComputeDAG.from_json(data)
 
 
