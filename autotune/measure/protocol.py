@@ -36,7 +36,7 @@ MOST_REPEATS, MAX_PRECISE_S = 5, 0.03
 SPREAD = 1.48 / 2**0.5
 # Standard deviation (of the logarithm of a repeat) assumed for a control that has not run yet.
 UNKNOWN_NOISE = 0.05
-# Lowest rate accepted of a control (share of normal): below it one of its threads was stopped.
+# Least rate taken of a control (share of normal): at a lower one, one of its threads was stopped.
 SLOWEST = 0.65
 
 

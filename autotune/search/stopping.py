@@ -1,8 +1,8 @@
 """Tells when a search may stop because no further gain is to be expected.
 
 The best of n independent draws grows with log n, so each gain takes a constant factor more trials than the
-last. A search stops after a run without a gain of two thirds of all its trials, and of `LEAST` at least. The
-unused budget serves other tasks.
+last. A search stops when two thirds of all its trials, and at least `LEAST`, have passed since the last
+gain. The unused budget serves other tasks.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Extremes:
         self._ufunc: Any = np.minimum if self._least else np.maximum
         self._low, self._high = (np.full(shape, np.inf if self._least else -np.inf) for _ in range(2))
         self._open = np.zeros(shape, bool)  # some element may be anything, also NaN
-        self._met = np.full(shape, -np.inf if self._least else np.inf)  # the last one of which one is met
+        self._met = np.full(shape, -np.inf if self._least else np.inf)  # farthest end of the elements met
 
     def add(self, at: tuple[slice, ...], over: tuple[int, ...], low: Any, high: Any) -> None:
         """Add elements by their ends."""

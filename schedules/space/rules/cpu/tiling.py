@@ -30,7 +30,7 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-# Most rows of a register tile; most if its borders are peeled, as code is copied for each row.
+# Most rows of a register tile; most if its borders are peeled, as code is copied for each border.
 MAX_ROWS = 16
 MAX_PEELED = 4
 # Smallest operand that is packed (bytes): a fraction of the first cache.
@@ -212,7 +212,7 @@ def _peel_borders(d: SketchBuilder, t: Tiling, middle: dict[str, str]) -> None:
 
 def _row_counts(p: Block, axis: str, n: int) -> list[int]:
     """Sizes of the register tile along an axis of ``n`` points. Tiles with peeled borders are copied for each
-    row, so they are small. They must divide the axis, because peeling needs tiles that begin where loops
+    border, so they are small. They must divide the axis, because peeling needs tiles that begin where loops
     say."""
     if is_chosen_along(p, axis):
         return [k for k in range(1, MAX_PEELED + 1) if n % k == 0]
