@@ -264,7 +264,7 @@ def test_no_barrier_is_within_a_loop_over_threads() -> None:
     t = Var("t")
     write = Loop("t", Const(4), Store("s", (t,), Const(1.0, "float32")), "threadIdx.x")
     read = Loop("t", Const(4), Store("o", (t,), Load("s", (3 - t,), "float32")), "threadIdx.x")
-    with pytest.raises(ScheduleError, match=r"loop r is threadIdx.y: .* what another leaves"):
+    with pytest.raises(ScheduleError, match=r"loop r is threadIdx.y and holds two .* that the other writes"):
         barriers(Loop("r", Const(2), seq(write, read), "threadIdx.y"), frozenset({"s"}))
     barriers(Loop("r", Const(2), seq(write, read), "threadIdx.y"), frozenset({"o"}))
 
