@@ -377,7 +377,7 @@ def test_a_reduction_that_some_threads_do_less_often_is_refused() -> None:
         (Loop("i", minimum(2, 7 - row), across), r"in loop i, which runs .* times; unroll it"),
         (Guard(known, across), r"where .*n\[row\]"),
     ]:
-        with pytest.raises(ScheduleError, match="reduce into y together, but some .* " + where):
+        with pytest.raises(ScheduleError, match="reduce into y together, but not all .* " + where):
             cross_thread(Loop("row", Const(4), body, "threadIdx.y"))
 
 
