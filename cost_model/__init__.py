@@ -1,1 +1,1 @@
-"""Cost models: from the features of candidates to scores that order them, higher is better."""
+"""Cost models: they turn features of candidates into scores that order them, higher is better."""

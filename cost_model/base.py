@@ -1,8 +1,8 @@
 """The contract of a cost model.
 
-Features are float32 [candidates, features] with named columns; throughput is in any unit that is
-the same within a group (a group is a task), and 0 for a candidate that failed. Scores order the
-candidates of one task, higher is better; their unit is the model's own.
+Features are float32 [candidates, features] with named columns. Throughput has any unit that is the same
+within a group (a group is a task), and is 0 for a candidate that failed. Scores order the candidates of one
+task, higher is better. Their unit is the model's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from schedules.errors import AutotuneError
 
 Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
-VERSION = 2  # of model files
+# Version of model files.
+VERSION = 2
 
 
 class CostModelError(AutotuneError, ValueError):
@@ -32,33 +33,33 @@ class CostModel(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether `predict` means something: True at once for a model that needs no data."""
+        """Whether `predict` has something to say. True at once for a model that needs no data."""
 
     def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
-        """Learn from scratch from [n, features] and [n]; ``groups`` [n] are task numbers, one task
-        if None."""
+        """Learn from scratch. ``features``: [n, features]; ``throughput``: [n]; ``groups``: [n] task numbers,
+        None for one task."""
 
     def predict(self, features: Features) -> Scores:
-        """Scores [n]. Raises CostModelError where the number of columns differs."""
+        """Scores [n]. Raises CostModelError if the number of columns differs."""
 
     def save(self, path: Path) -> None:
         """Write the model as JSON."""
 
     def load(self, path: Path) -> None:
-        """Read what `save` wrote. Raises CostModelError on a foreign or malformed file and on other
-        feature names."""
+        """Read what `save` wrote. Raises CostModelError for a foreign or malformed file, or other feature
+        names."""
 
 
 @runtime_checkable
 class Drafts(Protocol):
-    """A model that has a cheaper opinion too."""
+    """A model that can also score roughly and cheaply."""
 
     def draft(self, features: Features) -> Scores:
-        """About what `predict` says, at a fraction of its cost."""
+        """Scores [n], about those of `predict`, at a fraction of its cost."""
 
 
 def check_features(features: Features, names: tuple[str, ...]) -> Features:
-    """``features`` as a float32 matrix with one column a name."""
+    """``features`` as a float32 matrix with one column a name. Raises CostModelError for another shape."""
     matrix = np.asarray(features, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != len(names):
         raise CostModelError(
@@ -69,7 +70,8 @@ def check_features(features: Features, names: tuple[str, ...]) -> Features:
 
 
 def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Scores:
-    """Throughput over the best of its group, in [0, 1]; all 0 in a group where nothing ran."""
+    """Throughput over the best of its group, in [0, 1]; all 0 in a group where nothing ran. Raises
+    CostModelError for lengths that differ, and for values that are negative or not finite."""
     values = np.asarray(throughput, dtype=np.float64)
     tasks = np.zeros(len(values), np.int64) if groups is None else np.asarray(groups)
     if values.ndim != 1 or tasks.shape != values.shape:
@@ -85,13 +87,13 @@ def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None 
 
 
 def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str, Any]) -> None:
-    """A model file: one JSON object with its kind, its version and its feature names."""
+    """Write a model file: one JSON object with its kind, its version and its feature names."""
     document = {"kind": kind, "version": VERSION, "feature_names": list(names), **body}
     path.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
 
 
 def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Inverse of `write_document`; checks kind, version and feature names."""
+    """Inverse of `write_document`. Raises CostModelError for another kind, version or feature names."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:

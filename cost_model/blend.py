@@ -1,8 +1,7 @@
-"""Draft with the analytic model, verify with the learned one (Pruner, ASPLOS'25).
+"""Drafts with the analytic model and verifies with the learned one (Pruner, ASPLOS'25).
 
-Of the candidates given at once the learned model scores only those that the estimate ranks highest; it can
-neither prefer what the estimate thinks hopeless nor waste time on it. Until it has learnt, the estimate alone
-decides.
+The learned model scores only those candidates of a call that the estimate ranks highest. Until it has learnt,
+the estimate decides alone.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ from cost_model.analytic import AnalyticModel
 from cost_model.base import Features, Scores, read_document, write_document
 from cost_model.xgb import XGBModel
 
-DRAFT = 0.5  # share that is verified
-LEAST = 64  # candidates at a time, of which all are
-BELOW = 4.0  # that scores of the others lie beneath those of the verified at least
+# Share of the candidates of a call that the learned model scores, and the least number.
+DRAFT = 0.5
+LEAST = 64
+# Distance by which the other scores are moved below the verified ones.
+BELOW = 4.0
 
 
 class BlendModel:
-    """``draft`` picks, ``learned`` orders. Scores depend on what else is asked in the same call."""
+    """``draft`` picks, ``learned`` orders. A score depends on the other candidates of the same call."""
 
     def __init__(self, draft: AnalyticModel, learned: XGBModel) -> None:
         self.feature_names = learned.feature_names

@@ -1,4 +1,4 @@
-"""Measured candidates of several tasks, and the two honest ways to split them."""
+"""Measured candidates of several tasks, and two ways to split them for training and testing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cost_model.base import CostModelError
 
 @dataclass(frozen=True)
 class Dataset:
-    """``features`` float32 [n, names], ``throughput`` float64 [n] (0 for a failure), ``groups``
-    int64 [n]: the task of each row."""
+    """``features``: float32 [n, names]. ``throughput``: float64 [n], 0 for a failure. ``groups``: int64 [n],
+    the task of each row. Raises CostModelError for shapes that do not match."""
 
     feature_names: tuple[str, ...]
     features: npt.NDArray[np.float32]
@@ -34,6 +34,7 @@ class Dataset:
 
     @property
     def tasks(self) -> tuple[int, ...]:
+        """The numbers of the tasks."""
         return tuple(int(g) for g in np.unique(self.groups))
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Dataset:
@@ -41,7 +42,7 @@ class Dataset:
         return Dataset(self.feature_names, self.features[rows], self.throughput[rows], self.groups[rows])
 
     def split_within(self, share: float = 0.8, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Train and test, both with rows of every task: what is asked after some trials of a task."""
+        """(train, test), both with rows of every task, as after some trials of a task."""
         rng = np.random.default_rng(seed)
         train = np.zeros(len(self), dtype=bool)
         for task in self.tasks:
@@ -50,7 +51,7 @@ class Dataset:
         return self.take(train), self.take(~train)
 
     def split_by_task(self, share: float = 0.8, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Train and test with no task in common: what is asked of a task never seen."""
+        """(train, test) without a common task, as for a task never seen."""
         tasks = np.random.default_rng(seed).permutation(np.asarray(self.tasks, dtype=np.int64))
         train = np.isin(self.groups, tasks[: round(share * len(tasks))])
         return self.take(train), self.take(~train)
@@ -63,7 +64,8 @@ class Dataset:
 
 
 def concatenate(parts: list[Dataset]) -> Dataset:
-    """One dataset of several with the same features. Raises CostModelError where they differ."""
+    """One dataset of several with the same features. Raises CostModelError if features differ or there is
+    none."""
     if not parts or any(p.feature_names != parts[0].feature_names for p in parts):
         raise CostModelError("datasets to join must be at least one and have the same feature names")
     return Dataset(

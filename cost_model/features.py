@@ -1,9 +1,8 @@
-"""What a model that has to know many tasks sees of a candidate.
+"""The columns that a model of many tasks sees of a candidate.
 
-The features of a space are amounts: cycles, bytes, instances, which differ between tasks by orders of
-magnitude. What carries over from one operator to another are proportions, so they are put beside them: per
-instance, per vector, against what is usual for the task. Columns are found by name; a formula whose columns
-are missing is a missing value, which trees can handle.
+Features of a space are amounts, such as cycles and bytes, which differ between tasks by orders of magnitude.
+Proportions carry over from one operator to another, so they are added: amounts per instance, per vector, and
+relative to what is usual for the task. Columns are found by name. A proportion of missing columns is NaN.
 """
 
 from __future__ import annotations
@@ -17,13 +16,17 @@ import numpy.typing as npt
 from cost_model.analytic import ESTIMATE
 from cost_model.base import Features
 
+# Blocks with columns of their own.
 BLOCKS = 3
-CHUNK = 1024  # rows at a time, so that what is read twice is in the cache
-BEST = 0.05  # share of a sample, by the estimate, that says what is usual
-FEWEST = 8  # candidates that say it
-FLOOR = 1e-3  # of what is usual: less is as good as nothing
+# Rows that are computed at a time, so that what is read twice is in the cache.
+CHUNK = 1024
+# Share of a sample, the best by the estimate, that says what is usual, and the least number of candidates.
+BEST = 0.05
+FEWEST = 8
+# Smallest amount that counts, as a share of the usual one.
+FLOOR = 1e-3
 
-# name -> (numerator, denominator); of each block. ``@`` columns are those of the whole candidate.
+# {name: (numerator, denominator)} of each block. ``@`` columns are those of the whole candidate.
 PROPORTIONS = {
     "share": ("cycles", "@total.cycles"),
     "issue_per_vector": ("issue_cycles", "vectors"),
@@ -42,7 +45,7 @@ PROPORTIONS = {
     "outer_per_instance": ("outer", "instances"),
     "instances_of_hottest": ("instances", "@block0.instances"),
 }
-AMOUNTS = (  # that proportions are made of; their order is that of the columns of shipped models
+AMOUNTS = (  # columns that proportions are made of, in the order of the columns of shipped models
     "instances",
     "vectors",
     "registers",
@@ -62,11 +65,13 @@ AMOUNTS = (  # that proportions are made of; their order is that of the columns 
     "selects",
     "cycles",
 )
+# Columns that are also divided by what is usual for the task (`Usual`).
 COMPARED = (
     *(f"block{b}.{name}" for b in range(BLOCKS) for name in AMOUNTS),
     "total.cycles",
     "total.memory_bytes",
 )
+# Names of the columns that `inputs` adds.
 DERIVED = (
     *(f"block{b}.{name}" for b in range(BLOCKS) for name in PROPORTIONS),
     "total.cycles_per_instance",
@@ -76,6 +81,7 @@ DERIVED = (
 )
 
 
+# (numerator, denominator) of each proportion of `DERIVED`, by names of columns.
 QUOTIENTS = (
     *(
         (f"block{b}.{top}", bottom[1:] if bottom.startswith("@") else f"block{b}.{bottom}")
@@ -89,7 +95,7 @@ QUOTIENTS = (
 
 @dataclass(frozen=True)
 class Usual:
-    """What is usual for good candidates of a task: their estimate, in seconds, and each of `COMPARED`, NaN
+    """What is usual for good candidates of a task: their estimate (seconds), and each of `COMPARED`, NaN
     where there is no such column."""
 
     estimate_s: float
@@ -97,7 +103,7 @@ class Usual:
 
 
 def usual(reference: Features, names: Sequence[str]) -> Usual:
-    """Medians over the best estimated of a random sample; of all of it where there is no estimate."""
+    """Medians over the best of a random sample by the estimate; over all of it without an estimate."""
     place = {name: i for i, name in enumerate(names)}
     amounts = np.full(len(COMPARED), np.nan, dtype=np.float32)
     if not len(reference):
@@ -114,7 +120,8 @@ def usual(reference: Features, names: Sequence[str]) -> Usual:
 
 
 def inputs(matrix: Features, names: Sequence[str], wanted: Sequence[str], typical: Usual) -> Features:
-    """The ``wanted`` columns of a matrix with columns ``names``, and `DERIVED`; NaN where there are none."""
+    """The ``wanted`` columns of a matrix with columns ``names``, and `DERIVED`; NaN where columns are
+    missing."""
     place = {name: i for i, name in enumerate(names)}
     there = _columns((k, place[name]) for k, name in enumerate(wanted) if name in place)
     quotients = _columns(

@@ -1,4 +1,5 @@
-"""How well scores order candidates. All take predictions and truths [n], higher is better."""
+"""How well scores order candidates. All take predictions [n] and truths [n], higher is better, and raise
+ValueError for empty vectors or lengths that differ."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ def _pair(predicted: npt.ArrayLike, true: npt.ArrayLike) -> tuple[np.ndarray, np
 
 
 def pairwise_accuracy(predicted: npt.ArrayLike, true: npt.ArrayLike, gap: float = 0.0) -> float:
-    """Share of pairs that are ordered rightly, over pairs whose truths differ by more than ``gap``
-    of the larger; a tie of predictions counts half. 1 where no pair differs. O(n²) time."""
+    """Share of pairs that are ordered rightly, over pairs whose truths differ by more than ``gap`` (a share
+    of the larger). A tie of predictions counts half. 1 if no pair differs. O(n²) time."""
     p, t = _pair(predicted, true)
     right = total = 0.0
     for i in range(len(p) - 1):
@@ -48,8 +49,8 @@ def rmse(predicted: npt.ArrayLike, true: npt.ArrayLike) -> float:
 
 
 def r2(predicted: npt.ArrayLike, true: npt.ArrayLike) -> float:
-    """Coefficient of determination; 0 is as good as the mean. Where the truth is constant: 1 if
-    met exactly, else 0."""
+    """Coefficient of determination; 0 is as good as the mean. For constant truths: 1 if predictions equal
+    them, else 0."""
     p, t = _pair(predicted, true)
     residual, total = float(np.sum((p - t) ** 2)), float(np.sum((t - t.mean()) ** 2))
     if total == 0:

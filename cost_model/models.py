@@ -10,6 +10,7 @@ from cost_model.blend import BlendModel
 from cost_model.random import RandomModel
 from cost_model.xgb import XGBModel
 
+# {name: (feature names, seed, threads, prior) -> a fresh model}.
 MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostModel]] = {
     "xgb": lambda names, seed, threads, prior: XGBModel(names, seed, threads, prior=prior),
     "blend": lambda names, seed, threads, prior: BlendModel(
@@ -19,8 +20,10 @@ MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostMo
     "analytic": lambda names, seed, threads, prior: AnalyticModel(names),
     "random": lambda names, seed, threads, prior: RandomModel(names, seed),
 }
-LEARNED = ("xgb", "blend", "scratch")  # need xgboost
-PRIORED = ("xgb", "blend")  # begin with the shipped model
+# Models that need xgboost.
+LEARNED = ("xgb", "blend", "scratch")
+# Models that begin with the shipped model.
+PRIORED = ("xgb", "blend")
 
 
 def create(
@@ -30,8 +33,8 @@ def create(
     threads: int = 1,
     prior: CostModel | None = None,
 ) -> CostModel:
-    """A fresh model; ``prior``: what those that learn begin with. Raises CostModelError for an unknown
-    name."""
+    """A fresh model. ``threads``: threads that train it. ``prior``: the model that a learning one begins
+    with. Raises CostModelError for an unknown name."""
     if name not in MODELS:
         raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
     return MODELS[name](feature_names, seed, threads, prior)

@@ -1,9 +1,10 @@
-"""The shipped models: trained on measured candidates of many operators, good before the first trial.
+"""The shipped models: trained on measured candidates of many operators, and good before the first trial (ADR
+29).
 
-There is one for each width of vectors, and one for Intel's servers, because such CPUs agree with each other
-on what is fast more than with others. The files in ``data`` were made by ``benchmarks/train_cost_model.py``;
-their ``provenance`` says from which tasks. Columns are found by name, so that a model serves later versions
-of the features too: one that is gone is a missing value to its trees, a new one is unknown to them.
+There is one for each width of vectors, and one for Intel's servers, because such CPUs agree on what is fast
+more than others do. ``benchmarks/train_cost_model.py`` makes the files in ``data``; their ``provenance``
+names the tasks. Columns are found by name, so that a model serves later versions of the features: a missing
+column is a missing value, and a new one is not used.
 """
 
 from __future__ import annotations
@@ -26,17 +27,22 @@ from cost_model.xgb import DRAFT_TREES, decode, encode
 from schedules.microarchitecture import is_intel_server
 from schedules.model import Target
 
-WIDTHS = (32, 64)  # bytes of a vector
-USUAL = 32  # of them, where a target does not say
-LEAST = 0.01  # that is expected of anything
-ESTIMATES = 2.0  # that the analytic estimate counts as, beside the boosters as one
-ESTIMATED = 0.5  # share of a pool, by the estimate, that a draft asks a booster about
-KNOWN = 0.5  # share of its columns without which its opinion is worth nothing
+# Widths of vectors for which there is a model (bytes), and the width assumed if a target states none.
+WIDTHS = (32, 64)
+USUAL = 32
+# Least expectation of a candidate (share of the best).
+LEAST = 0.01
+# Weight of the analytic estimate in the mean; the boosters together have 1.
+ESTIMATES = 2.0
+# Share of a pool, the best by the estimate, that a draft asks a booster about.
+ESTIMATED = 0.5
+# Least share of a model's columns that a space must have for the model to be used.
+KNOWN = 0.5
 
 
 class Prior:
-    """A shipped model, ``document``, on one task, ready at once. ``reference``: features of a random sample
-    of the task's candidates, from which it takes what is usual there."""
+    """A shipped model, ``document``, for one task. Ready at once. ``reference``: features of a random sample
+    of the task's candidates, which say what is usual there."""
 
     def __init__(
         self, feature_names: tuple[str, ...], reference: Features, document: Mapping[str, Any]
@@ -54,14 +60,14 @@ class Prior:
         check_features(features, self.feature_names)
 
     def predict(self, features: Features) -> Scores:
-        """What candidates are worth, with caution: the geometric mean of what the boosters and the analytic
-        estimate say, by weight. Boosters order candidates better, but what they rank first of thousands is
-        often where they are most mistaken, and the estimate seldom makes the same mistake."""
+        """Scores [n]: the weighted geometric mean of the boosters' expectation and the analytic estimate.
+        Boosters order better, but their first of thousands is often a mistake, which the estimate seldom
+        shares."""
         return self._mean(features, self._bag, 0)
 
     def draft(self, features: Features) -> Scores:
-        """The same by the first trees of one booster for those that the estimate puts first; for others as if
-        that expected the least of them."""
+        """Scores [n], by the first trees of one booster, for those that the estimate puts first. Others get
+        the least expectation."""
         matrix = check_features(features, self.feature_names)
         if ESTIMATE not in self.feature_names:
             return self._mean(matrix, self._bag[:1], DRAFT_TREES)
@@ -73,8 +79,8 @@ class Prior:
         return scores
 
     def learned(self, features: Features) -> Scores:
-        """What the boosters alone expect: throughput over the best of the task; for AVX-512 its mean with the
-        share of random candidates that are slower."""
+        """The boosters' expectation [n]: throughput over the best of the task. For AVX-512 it is the mean of
+        that and of the share of random candidates that are slower."""
         return self._expected(self._inputs(features), self._bag, 0)
 
     @cached_property
@@ -87,7 +93,7 @@ class Prior:
 
     @staticmethod
     def _expected(seen: Features, bag: list[Any], trees: int) -> Scores:
-        """By the first ``trees`` of each booster (0: all of them)."""
+        """The expectation by the first ``trees`` of each booster (0: all of them)."""
         if not len(seen):
             return np.zeros(0)
         each = [m.inplace_predict(seen, iteration_range=(0, trees)) for m in bag]
@@ -96,7 +102,7 @@ class Prior:
     def _mean(self, features: Features, bag: list[Any], trees: int) -> Scores:
         seen = self._inputs(features)
         expected = np.maximum(self._expected(seen, bag, trees), LEAST)
-        estimated = np.exp2(-np.nan_to_num(seen[:, -1].astype(np.float64)))  # over what is usual
+        estimated = np.exp2(-np.nan_to_num(seen[:, -1].astype(np.float64)))  # relative to what is usual
         return _agreed(expected, estimated)
 
     def save(self, path: Path) -> None:
@@ -107,20 +113,20 @@ class Prior:
 
 
 def _agreed(expected: Scores | float, estimated: Scores) -> Scores:
-    """The geometric mean of the two, by weight."""
+    """The geometric mean of both, weighted by `ESTIMATES`."""
     agreed: Scores = (expected * estimated**ESTIMATES) ** (1 / (1 + ESTIMATES))
     return agreed
 
 
 def knows(names: Sequence[str], document: Mapping[str, Any]) -> bool:
-    """Whether a shipped model has seen most of these features."""
+    """Whether a space has most of the features of a shipped model."""
     wanted = document.get("feature_names", ())
     return bool(wanted) and sum(n in names for n in wanted) >= KNOWN * len(wanted)
 
 
 def shipped(target: Target | None = None) -> dict[str, Any]:
-    """The model for CPUs like this target: with vectors of its width, or the nearest, and if these are wide,
-    servers of Intel's or others; ``{}`` where the package has none."""
+    """The model for CPUs like this target: for its width of vectors or the nearest; if wide, for Intel's
+    servers or for others. ``{}`` if the package has none."""
     wanted = target.limit("vector_bytes", USUAL) if target is not None else USUAL
     width = min(WIDTHS, key=lambda width: abs(math.log2(width / wanted)))
     server = target is not None and width == max(WIDTHS) and is_intel_server(target)
@@ -137,5 +143,5 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def write(path: Path, names: tuple[str, ...], bag: Sequence[Any], provenance: Mapping[str, Any]) -> None:
-    """Write a file to be shipped."""
+    """Write a model file for ``data``. ``bag``: the boosters."""
     write_document(path, "pretrained", names, {"models": encode(bag), "provenance": dict(provenance)})

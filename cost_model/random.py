@@ -1,4 +1,4 @@
-"""A model that knows nothing: the baseline that every other must beat."""
+"""A model without knowledge: the baseline for all others."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What a compiler tells of kernels for a GPU, foretold for candidates that it has not seen.
+"""Predicts what a GPU's compiler will report of a candidate: registers and spilled bytes.
 
-Registers decide how many blocks a processor holds at a time, and those that a thread lacks are spilled to
-memory: both are the compiler's decisions. A space counts the registers of a candidate's arrays; how far the
-compiler departs from that count it tells of every candidate that was measured. From these pairs a correction
-is learnt, and what it foretells are columns for the model of a search, beside the features of the space.
+Registers decide how many blocks a processor holds at a time. Missing ones are spilled to memory. A space
+counts the registers of a candidate's arrays, and the compiler reports for each measured candidate what it
+took. A correction is learnt from these pairs. Its predictions are columns for the model of a search.
 """
 
 from __future__ import annotations
@@ -20,21 +19,27 @@ from schedules.space.estimate.gpu.features import HOT_KERNELS
 from schedules.space.estimate.gpu.limits import occupancy
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
 
+# Columns that the model adds.
 NAMES = ("compiled.registers", "compiled.spill_bytes", "compiled.shared_bytes", "compiled.occupancy")
-LEAST = 8  # candidates of which the compiler has told; fewer say nothing
-RIDGE = 10.0  # candidates that would tell of no departure, as it were
-FAR = 3.0  # standard deviations beyond what was seen: so far a straight line is followed
-WORD = 4  # bytes of a register
-GRAIN = 8  # registers are given in eights
+# Fewest candidates with reports that are learnt from.
+LEAST = 8
+# Ridge: weight of staying with the space's count (in candidates that would show no difference).
+RIDGE = 10.0
+# Extrapolation of the line beyond what was seen (standard deviations).
+FAR = 3.0
+# Bytes of a register.
+WORD = 4
+# Registers are allocated in multiples of this.
+GRAIN = 8
 
 Matrix = npt.NDArray[Any]  # of float64
 
 
 class RegisterModel:
-    """Foretells `NAMES` from features whose columns are ``names``, among them those of a space for GPUs:
-    registers and spilled bytes of a thread, shared bytes of a block, and the share of a processor's threads
-    that its blocks fill. Of several kernels the largest counts, as in the facts of a record; threads are
-    those of the kernel that takes longest by the estimate."""
+    """Predicts `NAMES` from features with columns ``names`` of a space for GPUs: registers and spilled bytes
+    of a thread, shared bytes of a block, and the share of a processor's threads that its blocks fill. With
+    several kernels the largest counts, as in a record's facts. Threads are those of the slowest kernel by the
+    estimate."""
 
     def __init__(self, names: Sequence[str], machine: GpuRates) -> None:
         self._machine = machine
@@ -49,8 +54,8 @@ class RegisterModel:
         self._offset: Matrix = np.zeros(2)
 
     def learn(self, features: Features, told: Sequence[Mapping[str, Any] | None]) -> None:
-        """From features [n, names] and what the compiler told of each candidate, if anything. What a log
-        holds may come from anywhere, and is left out where it makes no sense."""
+        """Learn from features [n, names] and what the compiler reported of each candidate, None if nothing. A
+        log may hold anything: reports that make no sense are left out."""
         demands = [_demand(t) for t in told]
         rows = [i for i, d in enumerate(demands) if d is not None]
         if len(rows) < LEAST:
@@ -67,7 +72,7 @@ class RegisterModel:
         )
 
     def columns(self, features: Features) -> Features:
-        """`NAMES` of candidates, [n, 4]; before anything was learnt, what the space counts."""
+        """`NAMES` of candidates, [n, 4]. Before anything is learnt, the space's own counts."""
         x = np.clip((self._inputs(features) - self._mean) * self._scale, -FAR, FAR)
         demand, shared = (np.exp2(self._count(features) + self._offset + x @ self._weights) - (0.0, 1.0)).T
         m, threads = self._machine, np.maximum(features[:, self._threads].astype(np.float64), 1.0)
@@ -78,7 +83,7 @@ class RegisterModel:
         return np.stack([given, spilled, shared, held], axis=1).astype(np.float32)
 
     def _count(self, features: Features) -> Matrix:
-        """Registers and shared bytes as the space counts them, as logarithms, [n, 2]."""
+        """Logarithms of registers and shared bytes as the space counts them, [n, 2]."""
         registers, shared = (features[:, columns].max(axis=1) for columns in self._counted)
         return np.log2(np.stack([np.maximum(registers, 1.0), 1.0 + shared], axis=1).astype(np.float64))
 
@@ -88,7 +93,7 @@ class RegisterModel:
 
 
 def _demand(told: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    """Registers that a thread would take if there were enough, and shared bytes, as logarithms."""
+    """Logarithms of the registers that a thread would take without a limit, and of shared bytes."""
     found = [] if told is None else [told.get(k) for k in ("registers", "spill_bytes", "shared_bytes")]
     sound = [n for n in found if isinstance(n, int) and 0 <= n < 1 << 24]
     if len(sound) < 3 or not sound[0]:

@@ -1,12 +1,11 @@
 """Gradient-boosted trees on throughput relative to the best of the task.
 
-Regression on relative throughput ranks as well as a pairwise objective here and needs no query
-groups. A bag of a few models, each on its own random part of the rows and columns, is scored as
-mean minus a part of its spread: one wrong model doesn't decide, and a candidate that the models
-disagree on has to promise more.
+Regression on relative throughput ranks as well here as a pairwise objective, and needs no query groups. A
+score is the mean of a bag of models less a part of their spread. Each model is trained on a random part of
+rows and columns. So a candidate on which the models disagree must promise more.
 
-A prior, a model that knows other tasks, is where the trees start: they learn what it gets wrong on this one
-(boosting from a base margin), so that a few trials correct it and many outvote it.
+A prior is a model of other tasks. The trees start from its scores (a base margin) and learn its errors on
+this task, so that a few trials correct it and many outvote it.
 """
 
 from __future__ import annotations
@@ -37,19 +36,25 @@ from cost_model.base import (
     write_document,
 )
 
-MIN_ROWS = 8  # fewer measured candidates say nothing
-OUTVOTED = 64  # own rows at which one of another task counts half
+# Fewest measured candidates that are learnt from.
+MIN_ROWS = 8
+# Rows of the own task at which a row of another task counts half.
+OUTVOTED = 64
+# Made-up rows that hold the slope of a prior's scale at 1 (`_fit_scale`).
 STEADY = 16
-DRAFT_TREES = 20  # the most of what trees say is said by the first of them
-LARGEST = 64 << 20  # bytes of a booster that is read from a file
-BINS = 32  # quantiles a feature: as exact as 256 on a few thousand rows, and four times as fast
+# Trees of a draft: the first trees say most.
+DRAFT_TREES = 20
+# Largest booster that is read from a file (bytes).
+LARGEST = 64 << 20
+# Quantiles of a feature: as exact as 256 on a few thousand rows, and four times as fast.
+BINS = 32
 
 
 def prefetch(given_up: Callable[[], bool] = lambda: False) -> None:
-    """Import xgboost, which takes one to two seconds; call it from a thread that has time.
+    """Import xgboost, which takes one to two seconds. Call it from a thread that has time.
 
-    Its library is read beforehand: an import that waits for the disk holds every other thread up, and
-    is begun only if ``given_up`` does not say meanwhile that it is not needed any more.
+    Its library is read first, because an import that waits for the disk blocks every other thread. The import
+    begins only if ``given_up()`` is still false.
     """
     spec = importlib.util.find_spec("xgboost")
     for place in spec.submodule_search_locations or () if spec is not None else ():
@@ -62,10 +67,10 @@ def prefetch(given_up: Callable[[], bool] = lambda: False) -> None:
 
 
 class XGBModel:
-    """A bag of XGBoost regressors. Deterministic for a seed and the data; ``threads`` models at a time.
+    """A bag of XGBoost regressors. The same for the same seed and data. ``threads``: models trained at a
+    time. ``caution``: part of the bag's standard deviation that is taken off the mean.
 
-    ``caution`` is the part of the bag's standard deviation that is taken off the mean. Training
-    takes 0.1 s a model on 500 rows of 120 features, one thread; scoring 0.1 s per 100,000.
+    Times: docs/measurements/cost-models.md.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class XGBModel:
         self._models, self._trees, self._depth, self._eta = models, trees, depth, eta
         self._caution = caution
         self._prior = prior
-        self._scale = (0.0, 1.0)  # of the prior's scores on this task
+        self._scale = (0.0, 1.0)  # offset and slope of the prior's scores on this task
         self._bag: list[Any] = []
 
     @property
@@ -119,7 +124,7 @@ class XGBModel:
         self._bag = self._each(train, range(self._models))
 
     def _each(self, work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """``work`` on every item: a thread a model gains more than threads within one."""
+        """``work`` on every item, one thread a model: faster than threads within a model."""
         if self._threads == 1:
             return [work(x) for x in items]
         with ThreadPoolExecutor(self._threads) as pool:
@@ -136,7 +141,7 @@ class XGBModel:
             "subsample": 0.8,
             "colsample_bytree": 0.6,
             "nthread": 1,
-            "seed": (self._seed * self._models + k) % 2**31,  # more would not fit into xgboost's
+            "seed": (self._seed * self._models + k) % 2**31,  # xgboost takes no larger one
             "verbosity": 0,
         }
 
@@ -145,7 +150,7 @@ class XGBModel:
         return scores - self._caution * spread
 
     def draft(self, features: Features) -> Scores:
-        """What the first trees of the prior and of the bag's first model say."""
+        """Scores [n] by the first trees of the prior and of the bag's first model."""
         matrix = check_features(features, self.feature_names)
         if not isinstance(self._prior, Drafts | None) or not len(matrix):
             return self.predict(matrix)
@@ -158,7 +163,8 @@ class XGBModel:
         return first.astype(np.float64)
 
     def predict_spread(self, features: Features) -> tuple[Scores, Scores]:
-        """Mean and standard deviation over the bag, each [n]."""
+        """(mean, standard deviation) over the bag, each [n]. Raises CostModelError before anything is
+        learnt."""
         matrix = check_features(features, self.feature_names)
         if not self.ready:
             raise CostModelError("the model has learnt nothing yet: fit it, or ask `ready` first")
@@ -187,7 +193,7 @@ class XGBModel:
         self.restore(read_document(path, "xgb", self.feature_names), path)
 
     def body(self) -> dict[str, Any]:
-        """What a model file says of it. A prior is not part of it."""
+        """The model as a JSON object, without its prior."""
         return {"models": encode(self._bag), "caution": self._caution, "scale": list(self._scale)}
 
     def restore(self, document: Mapping[str, Any], path: Path) -> None:
@@ -203,7 +209,7 @@ class XGBModel:
 
 
 def encode(bag: Iterable[Any]) -> list[str]:
-    """Boosters as text: UBJ, deflated, in base64; without the numbers that only training asks for."""
+    """Boosters as text: UBJ, deflated, in base64, without the numbers that only training needs."""
     xgb = importlib.import_module("xgboost")
     out = []
     for m in bag:
@@ -218,7 +224,8 @@ def encode(bag: Iterable[Any]) -> list[str]:
 
 
 def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:
-    """The boosters under ``models``, each of so many features. Raises CostModelError naming ``path``."""
+    """The boosters under ``models``, each with ``features`` features. Raises CostModelError naming
+    ``path``."""
     xgb = importlib.import_module("xgboost")
     bag = []
     try:
@@ -235,7 +242,7 @@ def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:
 
 
 def _inflate(packed: bytes) -> bytearray:
-    """Inverse of `zlib.compress`, of at most `LARGEST` bytes: a file may come from anyone."""
+    """Inverse of `zlib.compress`, limited to `LARGEST` bytes, because a file may come from anyone."""
     stream = zlib.decompressobj()
     raw = bytearray(stream.decompress(packed, LARGEST))
     if not stream.eof:
@@ -244,8 +251,8 @@ def _inflate(packed: bytes) -> bytearray:
 
 
 def _fit_scale(scores: Scores, target: Scores) -> tuple[float, float]:
-    """Offset and slope that bring a prior's scores onto a task's relative throughput, by least squares;
-    with `STEADY` made-up rows that hold the slope to 1 while there are few."""
+    """(offset, slope) that fit a prior's scores to a task's relative throughput by least squares. `STEADY`
+    made-up rows hold the slope at 1 while there are few real ones."""
     if not len(scores):
         return 0.0, 1.0
     x, y = scores - scores.mean(), target - target.mean()
@@ -255,6 +262,6 @@ def _fit_scale(scores: Scores, target: Scores) -> tuple[float, float]:
 
 
 def _finite(matrix: Features) -> Features:
-    """XGBoost refuses infinities; NaN is its missing value."""
+    """``matrix`` with NaN, XGBoost's missing value, in place of infinities, which it refuses."""
     finite = np.isfinite(matrix)
     return matrix if finite.all() else np.where(finite, matrix, np.float32(np.nan))

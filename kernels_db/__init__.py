@@ -1,7 +1,7 @@
-"""The tuning log: every trial of every run, in one SQLite file.
+"""The tuning log: every trial of every run, in one SQLite file or PostgreSQL database.
 
-Importing this package costs nothing; `Log` (and with it SQLAlchemy) is imported when it is first
-asked for, since loading a tuned kernel needs only `kernels_db.lookup`.
+Importing this package costs nothing. `Log`, and with it SQLAlchemy, is imported when it is first used,
+because loading a tuned kernel needs only `kernels_db.lookup`.
 """
 
 from __future__ import annotations

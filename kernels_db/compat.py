@@ -1,8 +1,8 @@
-"""Which logs this version reads, and why not the others.
+"""Decides which logs this version reads, and explains why it refuses others.
 
-A log carries three marks: SQLite's ``application_id`` (whose file it is), ``user_version`` (the
-schema, an integer that counts migrations; on PostgreSQL the schema ``autotune`` and Alembic's table are
-these two) and, in an export, the header line's ``version``.
+A log has three marks. SQLite's ``application_id`` says whose file it is. ``user_version`` is the schema, the
+number of migrations. An export's header line has a ``version``. On PostgreSQL the schema ``autotune`` and
+Alembic's table replace the first two.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any, Literal
 
 from kernels_db.errors import LogError
 
-APPLICATION_ID = 0x61744C67  # "atLg", big-endian, at byte 68 of the file
-SCHEMA_VERSION = 2  # the number of the newest file in migrations/versions
+# SQLite's application_id of a log: "atLg", big-endian, at byte 68 of the file.
+APPLICATION_ID = 0x61744C67
+# Number of the newest file in migrations/versions.
+SCHEMA_VERSION = 2
+# Header line of an export.
 EXPORT_FORMAT = "autotune-log"
 EXPORT_VERSION = 1
 HEADER: dict[str, Any] = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
@@ -21,8 +24,8 @@ HEADER: dict[str, Any] = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
 def check_schema(
     path: str, application_id: int, version: int, empty: bool
 ) -> Literal["new", "current", "older"]:
-    """What to do with the database at ``path``, which holds no table if ``empty``. Raises
-    `LogError` for a foreign database and for a newer schema."""
+    """What to do with the database at ``path``. ``empty``: it has no tables. Raises `LogError` for a foreign
+    database and for a newer schema."""
     if application_id == 0 and version == 0 and empty:
         return "new"
     if application_id != APPLICATION_ID:
@@ -33,14 +36,14 @@ def check_schema(
     if version > SCHEMA_VERSION:
         raise LogError(
             f"{path} has schema version {version}, and this autotune reads up to version {SCHEMA_VERSION}; "
-            f"update autotune: pip install --upgrade autotune. Or, where the newer one is installed, run "
+            f"update autotune: pip install --upgrade autotune. Or export it with the newer version, by "
             f"autotune log export log.jsonl --db {path}, and import log.jsonl here"
         )
     return "current" if version == SCHEMA_VERSION else "older"
 
 
 def check_header(source: str, header: Any) -> None:
-    """Raises `LogError` unless ``header`` is the first line of an export that can be read."""
+    """Raises `LogError` unless ``header`` is the first line of an export that this version reads."""
     if not isinstance(header, dict) or header.get("format") != EXPORT_FORMAT:
         raise LogError(
             f"{source} is neither a tuning log nor an export of one (its first line is not "

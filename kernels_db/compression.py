@@ -1,7 +1,7 @@
-"""Files of the exchange, packed or not: gzip and xz are known by their first bytes, and read in pieces.
+"""Reads and writes files of the exchange, packed or not. gzip and xz are known by their first bytes.
 
-What is packed comes from anywhere: a few megabytes may unpack to terabytes, so that their sum is bounded, and
-the memory that xz asks for.
+Packed files may come from anyone, and a few megabytes may unpack to terabytes. So the unpacked size is
+limited, and so is the memory that xz may use.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from typing import IO, BinaryIO, Protocol, cast
 from kernels_db.encoding import HEAD, foreign, refusal
 from kernels_db.errors import LogError
 
+# First bytes of packed files.
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
-MAX_BYTES = 4 << 30  # unpacked
-MAX_WINDOW = 256 << 20  # bytes of memory that xz may ask for: those of its highest level are 65 MB
+# Most unpacked bytes.
+MAX_BYTES = 4 << 30
+# Most memory of xz (bytes). Its highest level needs 65 MB.
+MAX_WINDOW = 256 << 20
+# Bytes read at a time.
 PIECE = 64 << 10
+# Level of packing.
 LEVEL = 6
 
 
@@ -35,13 +40,13 @@ class _Unpacker(Protocol):
 
 
 def is_packed(head: bytes) -> bool:
-    """Whether a file begins as one that is packed."""
+    """Whether a file that begins so is packed."""
     return head.startswith((GZIP, XZ))
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """A file opened for reading, unpacked. Reading raises `LogError` where what is packed is torn, damaged or
-    too much. Raises OSError where it cannot be opened."""
+    """A file opened for reading, unpacked. Reading raises `LogError` if packed data is torn, damaged or too
+    large. Raises OSError if the file cannot be opened."""
     f = path.open("rb")
     head = f.peek(len(XZ))[: len(XZ)]
     if not is_packed(head):
@@ -51,7 +56,7 @@ def opened(path: Path) -> io.BufferedReader:
 
 @contextmanager
 def opened_text(path: Path) -> Iterator[io.BufferedReader]:
-    """`opened`, for a file of text. Raises `LogError` where that is not in UTF-8."""
+    """`opened`, for a text file. Raises `LogError` if it is not in UTF-8."""
     with opened(path) as f:
         encoding = foreign(f.peek(HEAD)[:HEAD])
         if encoding is not None:
@@ -60,7 +65,7 @@ def opened_text(path: Path) -> Iterator[io.BufferedReader]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of one or more packed members, one after the other."""
+    """The content of one or more packed members in sequence."""
 
     def __init__(self, f: BinaryIO, path: Path, gz: bool) -> None:
         self._f, self._path, self._gz = f, path, gz
@@ -95,7 +100,7 @@ class _Unpacked(io.RawIOBase):
                     return b""
                 self._unpacker = self._new()
             data = self._unpacker.decompress(self._packed, most)
-            self._packed = getattr(self._unpacker, "unconsumed_tail", b"")  # of zlib; xz keeps it
+            self._packed = getattr(self._unpacker, "unconsumed_tail", b"")  # zlib's; xz keeps its own
             if data:
                 return data
             if not self._packed and not self._unpacker.eof:
@@ -110,8 +115,8 @@ class _Unpacked(io.RawIOBase):
 
 @contextmanager
 def packing(path: Path, f: BinaryIO) -> Iterator[IO[str]]:
-    """A text file that writes to ``f``, packed as the name of ``path`` says: ``.gz``, ``.xz`` or not at all.
-    The same text gives the same bytes."""
+    """A text file that writes to ``f``, packed by the name of ``path``: ``.gz``, ``.xz``, else not. The same
+    text gives the same bytes."""
     made: BinaryIO = f
     if path.suffix == ".gz":
         made = cast(BinaryIO, gzip.GzipFile("", "wb", LEVEL, f, mtime=0))

@@ -1,8 +1,8 @@
-"""Checking what another log says, beside this process: it is most of what a merge takes.
+"""Checks the objects of another log in processes beside this one, as that takes most of a merge (ADR 15).
 
-The first objects are decoded here, so that a small merge starts nothing. Those after them go, in chunks, to a
-few processes that do nothing but decode; the items come back in their order, so that a line still refers only
-to lines before it. A process that cannot start or dies costs speed alone: its chunk is decoded here.
+The first objects are decoded here, so that a small merge starts no process. Later ones go in chunks to a few
+processes. Items come back in their order, so that a line still refers only to lines before it. If a process
+cannot start or dies, its chunk is decoded here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from typing import IO, Any
 
 from kernels_db.exchange import MALFORMED, Item, ItemType, Refused, decode, encode, parse_line, size
 
-Row = tuple[ItemType, dict[str, Any]]  # of a table of another log
-Raw = bytes | Row | Refused  # a line of an export, a row, or what was refused unread
+# (type, columns) of a row of another log.
+Row = tuple[ItemType, dict[str, Any]]
+# A line of an export, a row, or an object refused before it was read.
+Raw = bytes | Row | Refused
 
-HERE = 4000  # objects decoded without a process: about half a second
-CHUNK = 500  # objects a message,
-CHUNK_BYTES = 1 << 20  # and bytes, unless a single one has more
-PROCESSES = 4  # more would wait for the database
-AHEAD = 24  # chunks, so that a process finds one when it is done, though the database be busy meanwhile
+# Objects decoded here before processes are started: about half a second.
+HERE = 4000
+# Most objects and bytes of a message; a single object may have more bytes.
+CHUNK = 500
+CHUNK_BYTES = 1 << 20
+# Most processes: more would wait for the database.
+PROCESSES = 4
+# Chunks in flight, so that processes have work while the database is busy.
+AHEAD = 24
 
+# Program of a process that decodes.
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from kernels_db.decoding import serve; "
     "serve(sys.stdin.buffer, sys.stdout.buffer)"
@@ -37,7 +44,7 @@ _BOOT = (
 
 
 def decoded(raws: Iterable[Raw], processes: int | None = None) -> Generator[Item | Refused]:
-    """The items of ``raws`` in their order. ``processes``: how many may help; None: by the machine."""
+    """The items of ``raws`` in their order. ``processes``: how many may help; None: by the number of CPUs."""
     rest = iter(raws)
     yield from _items(map(_answer, islice(rest, HERE)))
     if processes is None:
@@ -48,7 +55,7 @@ def decoded(raws: Iterable[Raw], processes: int | None = None) -> Generator[Item
 
 
 def _answer(raw: Raw) -> Any:
-    """What becomes of a raw object, as JSON: [type, columns], a reason for refusing it, or None."""
+    """The result of a raw object, as JSON: [type, columns], a reason to refuse it, or None."""
     try:
         if isinstance(raw, Refused):
             return str(raw)
@@ -119,20 +126,20 @@ def _chunks(raws: Iterator[Raw]) -> Iterator[list[Raw]]:
 
 
 class _Helper:
-    """A process that decodes, started when it is first asked. It ends when its input does, so it does not
-    outlive this one."""
+    """A process that decodes, started at the first request. It ends when its input ends, so not after this
+    process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = False
 
     def ask(self, chunk: list[Raw]) -> list[Any] | None:
-        """The answers to a chunk; None if the process has none."""
+        """The answers to a chunk. None if the process gives none."""
         if self._failed:
             return None
         try:
             question = _question(chunk)
-        except TypeError:  # a value that no column of ours has
+        except TypeError:  # a value of a type that no column has
             return None
         try:
             return self._asked(question, chunk)
@@ -146,7 +153,7 @@ class _Helper:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for this process to answer
+                start_new_session=True,  # this process handles Ctrl-C
             )  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(question)
@@ -166,16 +173,16 @@ class _Helper:
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
-    """What a helper does: chunks in, answers out, until there are no more."""
+    """The loop of a helper: chunks in, answers out, until the input ends."""
     with suppress(OSError, ValueError):
         while True:
             sink.write(_answers([(raw, _answer(raw)) for raw in _read_question(source)]))
             sink.flush()
 
 
-# A message is a line of JSON, and below it what would only be quoted in it: the lines of an export, and the
-# traces of records. That is three quarters of what a message costs. The columns of a row that is as it should
-# be are not told to whoever asked, who has them: the answer is true.
+# A message is a line of JSON. Below it are the texts that JSON would only quote: lines of an export and
+# traces of records, three quarters of a message's cost. A row that is valid is answered by true, as the asker
+# has its columns.
 
 
 def _question(chunk: list[Raw]) -> bytes:
@@ -234,7 +241,7 @@ def _message(head: Any, texts: list[bytes]) -> bytes:
 
 
 def _read_line(source: IO[bytes]) -> bytes:
-    """A line without its end. Raises ValueError where the other process has gone."""
+    """A line without its end. Raises ValueError if the other process has gone."""
     line = source.readline()
     if not line.endswith(b"\n"):
         raise ValueError("no whole line")

@@ -1,11 +1,13 @@
-"""What text from outside must be encoded in: UTF-8, without a byte order mark."""
+"""Checks the encoding of text from outside: it must be UTF-8 without a byte order mark."""
 
 from __future__ import annotations
 
 import codecs
 
-HEAD = 4  # bytes that tell
-# The longer marks first: that of UTF-16 begins that of UTF-32.
+# Bytes that show the encoding.
+HEAD = 4
+# (byte order mark, encoding). Longer marks come first, as the mark of UTF-16 is the beginning of that of
+# UTF-32.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -16,11 +18,11 @@ _MARKS = (
 
 
 def foreign(head: bytes) -> str | None:
-    """The encoding of a text that begins so, if it is another than UTF-8 without a mark."""
+    """The encoding of a text that begins so; None for UTF-8 without a mark."""
     for mark, name in _MARKS:
         if head.startswith(mark):
             return name
-    # Without a mark the first letters tell: they are ASCII in all that is read here.
+    # Without a mark the first letters show it, because all texts here begin with ASCII.
     zeros = [b == 0 for b in head[:HEAD]]
     if zeros in ([False, True, True, True], [True, True, True, False]):
         return "UTF-32"

@@ -1,4 +1,4 @@
-"""SQLAlchemy engines on a log: opened, checked, and brought to the current schema."""
+"""SQLAlchemy engines on a log: they open it, check it and upgrade it to the current schema."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from kernels_db.postgresql import SCHEMA, WRITERS, PostgresDatabase
 from kernels_db.schema import Base
 from kernels_db.sqlite import SqliteFile
 
-# "change": looks before it writes, and nobody may come between; "bulk": so, and much of it.
+# Kinds of transactions. "change" looks before it writes and holds the write lock; "bulk" is a large "change".
 Access = Literal["read", "add", "change", "bulk"]
-PAGES, BULK_PAGES = 16384, 131072  # of 4 KiB, that wait beside a file to be written back
+# Pages (4 KiB) that may wait beside a file to be written back: usually, in a bulk transaction.
+PAGES, BULK_PAGES = 16384, 131072
 
 
 def open_reader(place: Place, timeout_s: float) -> Engine:
     """An engine that only reads. Raises `LogError` unless there is a log of the current schema."""
     reader = place.reader(timeout_s)
-    if reader is None:  # an empty file or database: a log without anything in it
+    if reader is None:  # an empty file or database is an empty log
         engine = _sqlite(partial(sqlite3.connect, ":memory:", isolation_level=None), StaticPool)
         Base.metadata.create_all(engine)
         return engine
@@ -38,7 +39,7 @@ def open_reader(place: Place, timeout_s: float) -> Engine:
 
 
 def open_writer(place: Place, timeout_s: float) -> Engine:
-    """An engine on a log that is created or upgraded where there is need. Raises `LogError`."""
+    """An engine on a log, created or upgraded if needed. Raises `LogError`."""
     if isinstance(place, PostgresDatabase):
         engine = _postgresql(place, timeout_s)
         prepare: Callable[[Connection], None] = partial(_prepare_database, place)
@@ -58,13 +59,13 @@ def open_writer(place: Place, timeout_s: float) -> Engine:
 
 
 def accessing(engine: Engine, access: Access) -> Engine:
-    """The same engine, with transactions for this."""
+    """The same engine, with transactions of this kind."""
     return engine.execution_options(access=access)
 
 
 @contextmanager
 def explained(place: Place, timeout_s: float) -> Iterator[None]:
-    """The errors of SQLAlchemy and of the database as `LogError`."""
+    """Raise errors of SQLAlchemy and of the database as `LogError`."""
     try:
         yield
     except DBAPIError as err:
@@ -74,17 +75,17 @@ def explained(place: Place, timeout_s: float) -> Iterator[None]:
 
 
 def read_any_text(con: Connection) -> None:
-    """Have this connection give texts that are damaged too, marked, so that one of them can be refused by
-    its row, and not the whole log with it."""
+    """Let this connection return damaged texts too, marked, so that only their row is refused and not the
+    whole log."""
     raw = cast(Any, con.connection.dbapi_connection)
     if isinstance(raw, sqlite3.Connection):
         raw.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def _prepare_file(place: SqliteFile, timeout_s: float, con: Connection) -> None:
-    """Create or upgrade the schema where there is need; of two processes one does it."""
+    """Create or upgrade the schema if needed. Of several processes one does it."""
     raw = cast(sqlite3.Connection, con.connection.dbapi_connection)
-    state = sqlite.inspect(raw, place.path)  # before anything is changed: the file may not be ours
+    state = sqlite.inspect(raw, place.path)  # before any change, because the file may not be a log
     sqlite.use_wal(raw, place.path, timeout_s)
     if state != "current":
         with con.begin():
@@ -93,7 +94,7 @@ def _prepare_file(place: SqliteFile, timeout_s: float, con: Connection) -> None:
 
 
 def _prepare_database(place: PostgresDatabase, con: Connection) -> None:
-    """As `_prepare_file`; a migration is one transaction here too."""
+    """Like `_prepare_file`. A migration is one transaction here too."""
     raw = cast(Any, con.connection.dbapi_connection)
     with con.begin():
         state = place.inspect(raw)
@@ -110,8 +111,8 @@ def _sqlite(connect: Callable[[], sqlite3.Connection], pool: type[Pool] = QueueP
     def begin(con: Connection) -> None:
         if con.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             return
-        # A write transaction takes the lock at once and waits for it; one that began as a read would
-        # fail at its first write if another process had written in between.
+        # A write transaction takes the lock at once and waits for it. One that begins as a read would fail at
+        # its first write if another process had written meanwhile.
         access = con.get_execution_options().get("access", "read")
         if access != "read":
             raw = cast(sqlite3.Connection, con.connection.dbapi_connection)
@@ -129,7 +130,7 @@ def _postgresql(place: PostgresDatabase, timeout_s: float) -> Engine:
         con.autocommit = False
         return con
 
-    # A session may be idle for as long as a trial takes, and the server be restarted meanwhile.
+    # A session may be idle for the length of a trial, and the server may restart meanwhile.
     engine = create_engine("postgresql+psycopg://", creator=connect, pool_pre_ping=True)
 
     @event.listens_for(engine, "begin")
@@ -144,8 +145,8 @@ def _postgresql(place: PostgresDatabase, timeout_s: float) -> Engine:
 
 
 def insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert rows of one form, leaving alone those whose key is there; gives how many were not. They go to
-    the driver as they stand: SQLAlchemy's own work on a row takes as long as SQLite's."""
+    """Insert rows of one form, except those whose key exists. Returns the number inserted. Rows go directly
+    to the driver, because SQLAlchemy's work on a row takes as long as SQLite's."""
     if not rows:
         return 0
     mark = "%({})s" if connection.dialect.name == "postgresql" else ":{}"

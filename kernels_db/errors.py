@@ -6,5 +6,5 @@ from schedules.errors import AutotuneError
 
 
 class LogError(AutotuneError):
-    """A log cannot be opened, read, written, exported or merged. The message names the file, the
-    reason and the remedy."""
+    """A log cannot be opened, read, written, exported or merged. The message names the file, the reason and
+    the remedy."""

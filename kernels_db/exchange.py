@@ -1,13 +1,12 @@
 """The exchange form of a log: canonical JSON Lines.
 
-The first line is ``{"format":"autotune-log","version":1}``; then come workloads, targets, machines,
-runs and records, one object a line, each sort in the order of its key and all of it in canonical
-text. Nothing varies from one copy of a log to another (no row numbers, no paths), so two logs are
-equal if and only if their exports are. A line refers only to lines before it.
+The first line is ``{"format":"autotune-log","version":1}``. Then come workloads, targets, machines, runs and
+records, one object a line, each type in the order of its key, all in canonical text. Nothing depends on the
+copy of a log (no row numbers, no paths), so two logs are equal if and only if their exports are. A line
+refers only to lines before it.
 
-Every object that enters a log, from a file or from this process, passes `decode`: each field is
-checked, sizes are bounded, and every digest is computed again from the content. Nothing that a
-log says is executed.
+Every object that enters a log, from a file or from this process, passes `decode`: each field is checked,
+sizes are limited, and every digest is computed again from the content. Nothing in a log is executed.
 """
 
 from __future__ import annotations
@@ -29,46 +28,55 @@ from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES, after, now
 from kernels_db.sqlite import explain
 from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Workload, canonical, digest
 
-MAX_LINE = 1 << 20  # bytes
-MAX_ROWS = 5_000_000  # of one source, so that none can fill a disk
-MAX_DEFINITION = 768 << 10  # characters of a workload's canonical text
+# Largest line (bytes).
+MAX_LINE = 1 << 20
+# Most rows of one source, so that none can fill a disk.
+MAX_ROWS = 5_000_000
+# Longest canonical text of a workload, of a trace, and of any other nested object (characters).
+MAX_DEFINITION = 768 << 10
 MAX_TRACE = 256 << 10
-MAX_OBJECT = 64 << 10  # of any other nested object: options, environment, params, machine, target
-MAX_DEPTH = 300  # nesting of lists and objects
+MAX_OBJECT = 64 << 10
+# Deepest nesting of lists and objects.
+MAX_DEPTH = 300
+# Most times of a record.
 MAX_TIMES = 1000
+# Largest integer of the tables.
 MAX_INT = 2**63 - 1
 
+# Any type.
 T = TypeVar("T")
 ItemType = Literal["workload", "target", "machine", "run", "record"]
+# Errors that a check of a field may raise for malformed content.
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
 class Refused(Exception):
-    """A line that does not enter the log; the text is the reason under which it is counted, one
-    of a bounded number."""
+    """An object that does not enter the log. The text is the reason under which it is counted, one of a
+    limited number."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A checked object: the columns of its table, by name."""
+    """A checked object: its type, and the columns of its table by name."""
 
     type: ItemType
     columns: dict[str, Any]
 
     @property
     def key(self) -> str:
+        """The primary key: a digest or a uid."""
         return str(self.columns["uid" if self.type in ("run", "record") else "digest"])
 
 
 def size(columns: Mapping[str, Any]) -> int:
-    """How long the texts of a row are, whatever it is made of."""
+    """Length of the texts of a row (characters)."""
     return sum([len(x) for x in columns.values() if type(x) is str or type(x) is bytes])
 
 
 def read_lines(path: Path) -> Iterator[bytes | Refused]:
-    """The lines of an export file, for `parse_line`; one that is too long is a `Refused` in its place. A
-    zero-byte file is an empty log, a packed one is unpacked. Raises `LogError` if the file cannot be read or
-    its header is not ours."""
+    """The lines of an export file, for `parse_line`; a `Refused` in place of one that is too long. A file of
+    zero bytes is an empty log. A packed file is unpacked. Raises `LogError` if the file cannot be read or has
+    another header."""
     try:
         with opened_text(path) as f:
             first = f.readline(MAX_LINE)
@@ -95,13 +103,13 @@ def _lines(f: IO[bytes]) -> Iterator[bytes | Refused]:
 
 
 def capped(rows: Iterable[T]) -> Iterator[T | Refused]:
-    """The first `MAX_ROWS` of the rows of a source; each that comes after is a `Refused` in its place."""
+    """The first `MAX_ROWS` rows of a source, and a `Refused` in place of each later one."""
     for number, row in enumerate(rows):
         yield row if number < MAX_ROWS else Refused(too_many())
 
 
 def parse_line(line: bytes) -> Item | None:
-    """The item of a line after the header; None for another header. Raises `Refused`."""
+    """The item of a line after the header; None for a repeated header. Raises `Refused`."""
     value = parse(line)
     return None if value == HEADER else decode(value)  # exports may be concatenated
 
@@ -135,7 +143,7 @@ def decode(value: dict[str, Any]) -> Item:
 
 
 def decode_own(value: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a record that this process made: `decode` of one that has no uid yet. Its trace is
+    """The columns of a record that this process made: like `decode`, for a record without a uid. Its trace is
     a `Trace.document`, whose tuples are written as lists. Raises `Refused`."""
     columns = _finish_trace(_checked("record", _OWN_FIELDS, value), value)
     return {"uid": digest(_record_text(columns)), **columns}
@@ -156,8 +164,8 @@ def _checked(kind: str, fields: dict[str, Callable[[Any], Any]], value: dict[str
 
 
 def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
-    """The exchange object of a row: the inverse of `decode`. Raises ValueError if a JSON column
-    is damaged."""
+    """The exchange object of a row: the inverse of `decode`. Raises ValueError if a JSON column is
+    damaged."""
     value: dict[str, Any] = {"type": kind}
     for name in _FIELDS[kind]:
         x = columns["json" if name == "definition" else name]
@@ -166,8 +174,8 @@ def encode(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_own(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
-    """`encode` of a row of a log whose word is taken, but for values that no log has (SQLite keeps any value
-    in any column): an exception of `MALFORMED`."""
+    """`encode` for a row of a trusted log. Raises one of `MALFORMED` for values that no log has, because
+    SQLite keeps any value in any column."""
     value = encode(kind, columns)
     for name, check in _FIELDS[kind].items():
         if name not in _NESTED:
@@ -178,7 +186,7 @@ def encode_own(kind: ItemType, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def seal(kind: Literal["run", "record"], value: dict[str, Any]) -> dict[str, Any]:
-    """An exchange object with its ``uid`` put in: the digest of what never changes of it."""
+    """An exchange object with its ``uid``: the digest of its unchanging part."""
     return {**value, "uid": _uid(kind, value)}
 
 
@@ -190,8 +198,9 @@ def _uid(kind: str, value: dict[str, Any]) -> str:
 
 
 def _record_text(columns: Mapping[str, Any]) -> str:
-    """``canonical`` of a record without its uid, from its checked columns: encoding a trace is much of what
-    taking in a record costs, so it is done once. What is not quoted here is checked to need no escapes."""
+    """``canonical`` of a record without its uid, from its checked columns. Encoding a trace takes much of the
+    time of adding a record, so it is done once. Texts that are not quoted here were checked to need no
+    escapes."""
     c = columns
     return (
         f'{{"created":"{c["created"]}","environment":{c["environment"]},"error":{_plain(c["error"])}'
@@ -203,7 +212,7 @@ def _record_text(columns: Mapping[str, Any]) -> str:
 
 
 def _plain(x: float | None) -> str:
-    """``canonical`` of a finite number, without its cost of setting out."""
+    """``canonical`` of a finite number, without the overhead of a call."""
     return "null" if x is None else float.__repr__(x)
 
 
@@ -216,7 +225,7 @@ def _text(limit: int, pattern: str = r"[^\x00]*") -> Callable[[Any], str]:
     def check(x: Any) -> str:
         if not isinstance(x, str) or len(x) > limit or not compiled.fullmatch(x):
             raise ValueError
-        x.encode()  # a lone surrogate has no UTF-8 form
+        x.encode()  # fails for a lone surrogate, which UTF-8 lacks
         return x
 
     return check
@@ -273,7 +282,7 @@ def _object(limit: int) -> Callable[[Any], str]:
 
 
 def _depth(x: Any) -> int:
-    """Levels of lists and objects, counted no further than `MAX_DEPTH` + 1."""
+    """Depth of lists and objects, counted up to `MAX_DEPTH` + 1."""
     level, depth = [x], 0
     while level and depth <= MAX_DEPTH:
         nested = [v for v in level if isinstance(v, (list, tuple, dict))]
@@ -288,12 +297,13 @@ _moment_text = _text(27, r"[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-
 
 
 def _moment(x: Any) -> str:
-    """A moment that the calendar has, with others after it."""
+    """A moment that exists in the calendar and is not the last one."""
     text = _moment_text(x)
     datetime.fromisoformat(text)
     return text
 
 
+# {type: {field: its check}}.
 _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "workload": {
         "digest": _digest,
@@ -335,7 +345,9 @@ _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "created": _moment,
     },
 }
+# Checks of a record that this process made, which has no uid yet.
 _OWN_FIELDS = {name: check for name, check in _FIELDS["record"].items() if name != "uid"}
+# Fields whose values are lists or objects.
 _NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
 
 
@@ -357,7 +369,7 @@ def _finish_machine(columns: dict[str, Any], value: dict[str, Any]) -> dict[str,
 
 
 def _defined(kind: str, columns: dict[str, Any], codec: Callable[[str], str]) -> dict[str, Any]:
-    """``definition`` must survive its codec unchanged and have the digest that the line states."""
+    """Check that ``definition`` survives its codec unchanged and has the stated digest."""
     text = columns.pop("definition")
     try:
         unchanged = codec(text) == text
@@ -389,8 +401,8 @@ def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, 
 
 @cache
 def _latest() -> str:
-    """The last moment that another log's clock may have shown: a record from the end of time would be the
-    newest of its trace for ever."""
+    """The last moment accepted from another log's clock. A record from the far future would remain the newest
+    of its trace for ever."""
     return after(now(), days=366)
 
 
@@ -404,6 +416,7 @@ def _finish_trace(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, A
     return {**columns, "trace_digest": digest(columns["trace"])}
 
 
+# {type: check of a whole object}.
 _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
     "workload": _finish_workload,
     "target": _finish_target,
@@ -414,19 +427,19 @@ _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] =
 
 
 def _version(value: dict[str, Any]) -> str:
-    """The version of a newer or older form, in one of few words."""
+    """The version of another form, in one of few words."""
     version = value.get("version")
     return str(version) if type(version) is int and 0 <= version < 100 else "unknown"
 
 
 def too_many() -> str:
-    """The reason for all that comes after `MAX_ROWS`."""
+    """The reason for all objects after `MAX_ROWS`."""
     return f"more than {MAX_ROWS} rows from one source"
 
 
 def _is_trace(value: dict[str, Any]) -> bool:
-    """Whether `Trace.from_json` keeps all of it: ``Trace.from_json(text).to_json() == text``, said of the
-    parsed value, since that is most of what taking in a record costs."""
+    """Whether ``Trace.from_json(text).to_json() == text``, checked on the parsed value, because that takes
+    most of the time of adding a record."""
     steps = value.get("steps")
     if len(value) != 2 or type(steps) is not list:
         return False
@@ -442,4 +455,5 @@ def line(value: dict[str, Any]) -> str:
 
 
 def damaged(source: str, kind: str, key: str) -> LogError:
+    """The error for a damaged row of a log."""
     return LogError(f"{source}: {kind} {key} is damaged; restore the log from a copy or an export")

@@ -1,7 +1,7 @@
-"""The queries that loading a kernel needs, without SQLAlchemy (see docs/adr/0002).
+"""The queries of loading a kernel, without SQLAlchemy (ADR 2).
 
-Importing SQLAlchemy takes longer than `autotune.load` may, so this module reads the log through the
-driver of its database alone. The ranking rule is the text that the store uses too (`kernels_db.ranking`).
+Importing SQLAlchemy takes longer than `autotune.load` may take, so this module reads the log through the
+database's driver alone. The ranking rule is the text that the store uses too (`kernels_db.ranking`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
 from schedules.errors import AutotuneError
 from schedules.model import Target
 
+# Queries. ``?`` marks a parameter.
 TARGETS = """
     SELECT target.digest, target.json FROM target WHERE EXISTS (
         SELECT 1 FROM record WHERE record.workload = ? AND record.target = target.digest
@@ -50,11 +51,11 @@ def best(
     *,
     timeout_s: float = 30.0,
 ) -> Hit | None:
-    """The best record of a workload over every target that ``accept`` takes and, unless None, that
-    has this number of ``threads``. None if the log holds nothing, or there is no log.
+    """The best record of a workload over every target that ``accept`` takes and, unless None, that has this
+    number of ``threads``. None if there is no log or it has no such record.
 
-    Reads only; works while other processes write, and in a directory that cannot be written. Raises
-    `LogError` if the place is not a log or cannot be read.
+    It only reads. It works while other processes write, and in a read-only directory. ``timeout_s``: longest
+    wait (seconds). Raises `LogError` if the place is not a log or cannot be read.
     """
     return next(iter(top(where, workload_digest, accept, threads, 1, timeout_s=timeout_s)), None)
 
@@ -68,8 +69,8 @@ def top(
     *,
     timeout_s: float = 30.0,
 ) -> list[Hit]:
-    """The ``k`` best records as `best` finds them, best first, one a trace. Where any of the targets has a
-    pin, only what is pinned, ``doubted`` or not."""
+    """The ``k`` best records as `best` finds them, best first, one a trace. If any of the targets has a pin,
+    only pinned records, also ``doubted`` ones."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
@@ -93,7 +94,7 @@ def top(
 def of_flops(
     where: str | os.PathLike[str] | Place, flops: int, *, timeout_s: float = 30.0
 ) -> list[str]:
-    """The JSON of workloads that have records and do ``flops`` operations, a thousand at most."""
+    """The JSON of workloads that have records and ``flops`` operations, a thousand at most."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
@@ -125,7 +126,7 @@ def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
 
 @contextmanager
 def explained(place: Place, timeout_s: float) -> Iterator[None]:
-    """The errors of the database as `LogError`."""
+    """Raise errors of the database as `LogError`."""
     try:
         yield
     except AutotuneError:
@@ -133,14 +134,14 @@ def explained(place: Place, timeout_s: float) -> Iterator[None]:
     except UnicodeDecodeError as err:  # a message that quotes a damaged file
         raise place.explain(err, timeout_s) from None
     except Exception as err:
-        # sqlite3.Error or psycopg.Error, which may not be installed: both say so by their module.
+        # sqlite3.Error or psycopg.Error, recognised by their module because psycopg may not be installed.
         if type(err).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
             raise
         raise place.explain(err, timeout_s) from None
 
 
 def rank(hit: Hit) -> tuple[float, str, str]:
-    """The order of `kernels_db.ranking.ORDER`, for records of different targets."""
+    """The sort key of `kernels_db.ranking.ORDER`, for records of different targets."""
     return hit.time_s, hit.record.created, hit.record.uid
 
 

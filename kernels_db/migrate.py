@@ -1,6 +1,6 @@
-"""Bring a log to the current schema, with Alembic and in the caller's transaction.
+"""Upgrades a log to the current schema, with Alembic, in the caller's transaction.
 
-Alembic is imported only where there is something to do: a log is created or upgraded once.
+Alembic is imported only if there is something to do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from sqlalchemy import Connection
 
 from kernels_db.compat import APPLICATION_ID, SCHEMA_VERSION
 
+# Folder of the migrations.
 SCRIPTS = Path(__file__).with_name("migrations")
 
 
 def upgrade(connection: Connection, version: int = SCHEMA_VERSION, scripts: Path = SCRIPTS) -> None:
-    """Run the migrations up to ``version`` and mark a file as ours and of that version.
+    """Run the migrations up to ``version``, and mark a file as a log of that version.
 
-    ``connection`` is inside a transaction that the caller commits; both databases undo tables and marks
-    alike if it rolls back. Alembic reads the version from its own table in the log.
+    ``connection``: inside a transaction that the caller commits. Both databases undo tables and marks if it
+    rolls back. Alembic reads the version from its own table in the log.
     """
     from alembic import command
     from alembic.config import Config

@@ -1,15 +1,16 @@
-"""Passwords of databases: messages never show them."""
+"""Hides passwords of databases in messages."""
 
 from __future__ import annotations
 
 import re
 
-# A password may hold what it should not, a / or an @: it ends at the last @, whatever comes before. Where a
-# URL was taken for a path, one / is left of two.
+# A password of a URL. It ends at the last @, because it may hold a / or an @ by mistake. A URL that was taken
+# for a path has only one / left.
 _PASSWORD = re.compile(r"(:/[^:]*):.*@", re.DOTALL)
+# A password among the options of a URL.
 _OPTION = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """A URL, of any scheme, without its password."""
+    """A URL of any scheme without its password."""
     return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))

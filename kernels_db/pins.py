@@ -1,7 +1,8 @@
-"""Pins: the record that a task is loaded with, whatever is measured later; and the lock file of them.
+"""Pins: the records with which tasks are loaded, whatever is measured later; and lock files that hold them.
 
-A lock file is for a repository: JSON, one pin a line in the order of the tasks, so that a change of one task
-is a change of one line. It names records by their digests; the log, or an export beside it, has them.
+A lock file is JSON with one pin a line, in the order of the tasks, so that a change of one task changes one
+line in a repository. It names records by their digests. The records themselves are in the log, or in an
+export beside it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from kernels_db.errors import LogError
 from kernels_db.replacing import replaced
 from schedules.model import canonical
 
+# Marks of a lock file.
 FORMAT, VERSION = "autotune-pins", 1
+# Largest lock file (bytes).
 MOST_BYTES = 64 << 20
+# Keys of a pin.
 _KEYS = ("workload", "target", "record")
 
 
 @dataclass(frozen=True, order=True)
 class Pin:
-    """Digests of a task and the uid of its record; ``task`` describes it to people."""
+    """Digests of a task's workload and target, and the uid of its record. ``task``: a description for
+    people."""
 
     workload: str
     target: str
@@ -33,7 +38,7 @@ class Pin:
 
 
 def write(path: Path | IO[str], pins: Iterable[Pin]) -> int:
-    """Write a lock file, or to an open text file; gives the number of pins. Raises `LogError`."""
+    """Write a lock file to a path or an open text file. Returns the number of pins. Raises `LogError`."""
     lines = [canonical({name: getattr(pin, name) for name in (*_KEYS, "task")}) for pin in sorted(pins)]
     head = f'{{"format":"{FORMAT}","version":{VERSION},"pins":['
     with replaced(path) as f:

@@ -1,6 +1,6 @@
-"""Where a log is: a SQLite file or a PostgreSQL database, behind one contract.
+"""The contract of the place of a log: a SQLite file or a PostgreSQL database.
 
-Loading a kernel goes this way too, so nothing here imports SQLAlchemy, and psycopg only for its URLs.
+Loading a kernel uses it, so nothing here imports SQLAlchemy, and psycopg is imported only for its URLs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 class Reader(Protocol):
-    """One snapshot of a log, read with SQL text that both backends understand; ``?`` marks a parameter."""
+    """One snapshot of a log, read by SQL text that both databases understand. ``?`` marks a parameter."""
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         """Every row of a query, by column name."""
@@ -24,17 +24,18 @@ class Reader(Protocol):
 
 
 class Place(Protocol):
-    """Where a log is; its text is for messages and hides a password."""
+    """Where a log is. Its text is for messages and hides a password."""
 
     def exists(self) -> bool:
-        """Whether something is there; a server is taken to be."""
+        """Whether a file is there. True for a server."""
 
     def reader(self, timeout_s: float) -> Reader | None:
-        """A snapshot; None for a log without anything in it. Raises `LogError` for what is not a log, is of
-        another schema, or is not there."""
+        """A snapshot; None for an empty log. ``timeout_s``: longest wait (seconds). Raises `LogError` if
+        there is no log, or it is something else or has another schema."""
 
     def explain(self, err: BaseException, timeout_s: float | None = None) -> LogError:
-        """An error of the database or of the operating system: which log, why, and the remedy."""
+        """The `LogError` for an error of the database or the operating system: which log, why, and the
+        remedy."""
 
 
 def locate(path_or_url: str | os.PathLike[str] | Place) -> Place:

@@ -1,7 +1,7 @@
-"""A log in a PostgreSQL database: connections to it, and what their errors mean to people.
+"""A log in a PostgreSQL database: connections to it, and errors in plain words.
 
-The tables live in a schema of their own, ``autotune``, so that a database may hold other things too.
-psycopg is imported when a connection is made.
+The tables lie in a schema ``autotune``, so that the database may hold other things too. psycopg is imported
+when a connection is made.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from kernels_db.passwords import masked
 if TYPE_CHECKING:
     from psycopg import Connection
 
+# Schema of the tables.
 SCHEMA = "autotune"
-WRITERS = 0x61744C67  # the advisory lock of those who look before they insert, and of migrations
-_UNESCAPED = re.compile(r"://[^:]*:.*[/@?#].*@", re.DOTALL)  # a password that libpq takes for other parts
+# Number of the advisory lock of migrations and of writers that look before they insert.
+WRITERS = 0x61744C67
+# A URL whose password has characters that libpq takes for other parts.
+_UNESCAPED = re.compile(r"://[^:]*:.*[/@?#].*@", re.DOTALL)
+# The server's message for a missing right.
 _DENIED = re.compile(r"permission denied for (\w+)")
+# {kind of object: SQL that grants the missing right}.
 _RIGHTS = {
     "database": "GRANT CREATE ON DATABASE",
     "schema": f"GRANT USAGE ON SCHEMA {SCHEMA}",
@@ -47,7 +52,7 @@ class PostgresDatabase:
         return True
 
     def driver(self) -> ModuleType:
-        """psycopg. Raises `LogError` where it is not installed."""
+        """psycopg. Raises `LogError` if it is not installed."""
         try:
             import psycopg
         except ImportError:
@@ -58,7 +63,7 @@ class PostgresDatabase:
         return psycopg
 
     def connect(self, timeout_s: float) -> Connection[Any]:
-        """A connection in autocommit mode that finds our tables. Raises `LogError`."""
+        """A connection in autocommit mode with the schema in its search path. Raises `LogError`."""
         psycopg = self.driver()
         conninfo = "postgresql://" + self.url.split("://", 1)[1]
         try:
@@ -68,7 +73,7 @@ class PostgresDatabase:
             con.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
             con.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(timeout_s * 1000)}ms",))
         except psycopg.Error as err:
-            if err.sqlstate is None and _UNESCAPED.search(self.url):  # the text of err quotes pieces of it
+            if err.sqlstate is None and _UNESCAPED.search(self.url):  # err quotes parts of it
                 raise LogError(
                     f"cannot use the log {self}: its URL cannot be taken apart; write / @ ? # in a password "
                     f"as %2F %40 %3F %23"
@@ -116,24 +121,27 @@ class PostgresDatabase:
         return None
 
     def explain(self, err: BaseException, timeout_s: float | None = None) -> LogError:
-        """By its SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html."""
+        """Explain an error by its SQLSTATE:
+        https://www.postgresql.org/docs/current/errcodes-appendix.html."""
         code = getattr(err, "sqlstate", None) or ""
         said = str(err).strip().split("\n")[0]
         if code in ("55P03", "57014", "40P01", "40001"):
             waited = "" if timeout_s is None else f" for {timeout_s:g} s"
             return LogError(
-                f"{self} is locked by another session, which did not let go{waited}; end what holds it and "
-                f"try again. Nothing that was committed is lost"
+                f"{self} is locked by another session{waited}; end that session and try again. Committed "
+                f"records are kept"
             )
         if code == "53100":
-            return LogError(f"cannot write the log {self}: its disk is full; what was committed is kept")
+            return LogError(
+                f"cannot write the log {self}: its disk is full; free some space. Committed records are kept"
+            )
         if code == "42501":
             denied = _DENIED.search(said)
             right = _RIGHTS.get(denied[1]) if denied else None
             remedy = f"its owner can give this user the right to: {right}" if right else "use it as its owner"
             return LogError(f"cannot use the log {self}: {said}; {remedy}")
         if code == "25006":
-            return LogError(f"cannot write the log {self}: {said}; use the server that it is copied from")
+            return LogError(f"cannot write the log {self}: {said}; use the primary server, not its copy")
         if code.startswith("42"):
             return LogError(f"{self} is damaged: {said}. Restore it from a copy or an export")
         return LogError(f"cannot use the log {self}: {said}; check the URL, and whether the server runs")

@@ -1,7 +1,7 @@
-"""Forget what will not be needed again: all but the best records of every task.
+"""Removes all but the best records of every task.
 
-Kept besides: what is pinned, and what found a trace wrong, or was found so by verifying, so that merging a
-log that still believes in it does not bring it back.
+Also kept are pinned records, and those that found a trace wrong or that verifying found wrong. Else merging a
+log that still trusts such a trace would bring it back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from kernels_db.schema import (
     WorkloadRow,
 )
 
+# Name of the temporary table of records to keep.
 KEEPING = "pruning_keeps"
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """Records kept and removed, and runs that are left without any."""
+    """Numbers of records kept and removed, and of runs that have no records afterwards."""
 
     kept: int
     removed: int
@@ -37,8 +38,8 @@ class Pruned:
 
 
 def prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
-    """Of every task keep the ``keep`` best records. Without ``apply`` only count. The session is in a
-    transaction that changes."""
+    """Keep the ``keep`` best records of every task. Without ``apply`` only count. The session is in a
+    "change" transaction."""
     session.execute(text(f"CREATE TEMPORARY TABLE {KEEPING} (uid TEXT PRIMARY KEY)"))
     try:
         return _prune(session, tasks, keep, apply)

@@ -1,25 +1,27 @@
-"""The ranking rule: which record is the best of a (workload, target). One text serves both the
-store and `lookup`.
+"""The ranking rule: which record is the best of a (workload, target). The store and `lookup` share its SQL
+text.
 
-Records are grouped by trace, since the same schedule may be timed more than once:
+Records are grouped by trace, because a schedule may be timed more than once:
 
-1. **A trace is represented by one record**: its newest ``final`` record if it has any, whatever
-   its status, else its fastest ``ok`` trial. (Finalists are re-measured interleaved, so their
-   times compare better than a screening's, where the luckiest of thousands wins.)
-2. **It counts if that record is ok**, no newer record of the trace found it wrong
-   (``wrong_result`` or ``out_of_bounds``), and verifying did not find it wrong or failing.
-3. **The smallest time_s wins**; equal times go to the older record, then to the smaller uid.
+1. **A trace is represented by one record**: its newest ``final`` record if it has any, whatever its status,
+  else its
+   fastest ``ok`` trial. Finalists are timed interleaved, so their times compare better than those of trials,
+   where the luckiest of thousands leads.
+2. **It counts if that record is ok**, no newer record of the trace found it wrong (``wrong_result`` or
+   ``out_of_bounds``), and verifying did not find it wrong or failing.
+3. **The smallest time_s wins**. Equal times go to the older record, then to the smaller uid.
 
-"Newer" is by (created, uid), which merging keeps, so that every copy of a log gives one answer, but for
-what verifying found there. A clock that jumps back does not matter: `Log.add` puts a record after those of
-its trace.
+"Newer" is by (created, uid). Merging keeps both, so every copy of a log gives one answer, except for what
+verifying found there. A clock that is set back does not matter: `Log.add` puts a record after those of its
+trace.
 """
 
 from __future__ import annotations
 
+# SQL: whether two records have the same task and trace.
 _SAME = "o.workload = record.workload AND o.target = record.target AND o.trace_digest = record.trace_digest"
 
-# The second half of the rule, which holds for what is pinned too.
+# SQL: whether a record was found wrong or failing. It holds for pinned records too.
 DOUBTED = f"""(
     EXISTS (
         SELECT 1 FROM record AS o WHERE {_SAME} AND o.status IN ('wrong_result', 'out_of_bounds')
@@ -28,8 +30,8 @@ DOUBTED = f"""(
         SELECT 1 FROM verification AS v WHERE v.record = record.uid AND v.status IN ('wrong', 'failed'))
 )"""
 
-# A condition on a row of the table `record`; it is walked in order of time along the index
-# ix_record_best and stops at the first hit, so that a lookup does not read the whole log.
+# SQL: whether a row of `record` represents its trace. A query walks the index ix_record_best in order of time
+# and stops at the first hit, so that a lookup does not read the whole log.
 REPRESENTS = f"""(
     record.status = 'ok'
     AND (
@@ -43,4 +45,5 @@ REPRESENTS = f"""(
     AND NOT {DOUBTED}
 )"""
 
+# SQL: the order of the ranking.
 ORDER = "record.time_s, record.created, record.uid"

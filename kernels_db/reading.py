@@ -1,4 +1,4 @@
-"""What a log says: every query, and the opening of the database that they go to."""
+"""The reading half of the log: it opens the database and has every query."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from kernels_db.schema import MachineRow, PinRow, RecordRow, RunRow, TargetRow, 
 from schedules.errors import NotPicklable
 from schedules.model import Target, Workload
 
-WorkloadLike = Workload | str  # a workload or its digest
+# A workload or its digest; a target or its digest.
+WorkloadLike = Workload | str
 TargetLike = Target | str
 
 
 class LogReader:
-    """The half of `kernels_db.store.Log` that opens and asks."""
+    """The half of `kernels_db.store.Log` that opens a log and reads it."""
 
     def __init__(
         self, path: str | os.PathLike[str] | Place, read_only: bool = False, *, timeout_s: float = 30.0
@@ -41,7 +42,7 @@ class LogReader:
 
     @property
     def path(self) -> str:
-        """Where the log is, for messages: a URL is without its password."""
+        """Where the log is, for messages. A URL is shown without its password."""
         return str(self.place)
 
     def __reduce_ex__(self, protocol: object) -> Any:
@@ -57,7 +58,7 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; closing twice does no harm."""
+        """Close every connection. Closing again does nothing."""
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -74,8 +75,8 @@ class LogReader:
     def best_for(
         self, workload: WorkloadLike, accept: Callable[[Target], bool], threads: int | None = None
     ) -> Hit | None:
-        """The best record over every target that ``accept`` takes and that has ``threads``
-        threads (None: any number), as loading takes it: `kernels_db.lookup.best`."""
+        """The best record over every target that ``accept`` takes and that has ``threads`` threads (None: any
+        number), as loading finds it: `kernels_db.lookup.best`."""
         return lookup.best(self.place, _digest(workload), accept, threads, timeout_s=self.timeout_s)
 
     def origin(self, record: Record | str) -> Origin | None:
@@ -84,7 +85,7 @@ class LogReader:
         return lookup.origin(self.place, uid, timeout_s=self.timeout_s)
 
     def doubted(self, workload: WorkloadLike, target: TargetLike, machine: Mapping[str, Any]) -> list[Record]:
-        """The records of a task that verifying on such a machine took out of the ranking."""
+        """The records of a task that verifying on such a machine removed from the ranking."""
         task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
         here = VerificationRow.host == host_digest(machine)
         bad = here & VerificationRow.status.in_(REJECTED)
@@ -93,7 +94,7 @@ class LogReader:
             return self._records(session, query.where(*task).order_by(RecordRow.uid))
 
     def doubts(self, record: Record) -> bool:
-        """Whether it was found wrong or failing since: then it is not ranked, and not to be used."""
+        """Whether a record was found wrong or failing since. It is then not ranked and must not be used."""
         with self._read() as session:
             query = select(RecordRow.uid).where(RecordRow.uid == record.uid, text(DOUBTED))
             return session.scalar(query) is not None
@@ -189,7 +190,7 @@ class LogReader:
     def tasks(
         self, *, workload: WorkloadLike | None = None, op: str | None = None
     ) -> list[tuple[str, str]]:
-        """The (workload, target) digests that have records, sorted; of one workload, or of one operator."""
+        """The (workload, target) digests that have records, sorted. Filters: one workload, one operator."""
         wanted: list[ColumnElement[bool]] = []
         if workload is not None:
             wanted.append(RecordRow.workload == _digest(workload))
@@ -203,14 +204,14 @@ class LogReader:
         return found
 
     def by_status(self, workload: WorkloadLike, target: TargetLike) -> dict[str, int]:
-        """How many records of a task ended how."""
+        """{status: number of records of a task}."""
         task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
         query = select(RecordRow.status, func.count()).where(*task).group_by(RecordRow.status)
         with self._read() as session:
             return dict(sorted((str(status), n) for status, n in session.execute(query)))
 
     def stats(self) -> dict[str, Any]:
-        """Counts: workloads, targets, machines, runs, records, and by_status (status -> records)."""
+        """Counts: workloads, targets, machines, runs, records, and by_status ({status: records})."""
         tables = (WorkloadRow, TargetRow, MachineRow, RunRow, RecordRow)
         by_status = select(RecordRow.status, func.count()).group_by(RecordRow.status)
         with self._read() as session:
@@ -280,12 +281,13 @@ def ranked(workload: str, target: str) -> Select[Any]:
 
 
 def tasks_of(session: Session, *wanted: ColumnElement[bool]) -> list[tuple[str, str]]:
+    """The (workload, target) digests of records that fulfil the conditions, sorted."""
     pair = (RecordRow.workload, RecordRow.target)
     return [(w, t) for w, t in session.execute(select(*pair).where(*wanted).distinct().order_by(*pair))]
 
 
 def _are(kind: type, *values: object) -> None:
-    """SQLite keeps any value in any column. Raises TypeError."""
+    """Raises TypeError for values of another type, because SQLite keeps any value in any column."""
     if not all(isinstance(x, kind) for x in values):
         raise TypeError
 

@@ -1,4 +1,4 @@
-"""The values that the log takes and gives: frozen, and light to import."""
+"""The values that the log takes and returns: frozen, and light to import."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from schedules.model import Target, Trace, canonical, digest
 
+# What may become of a candidate.
 STATUSES = (
     "ok",
     "illegal",
@@ -23,19 +24,20 @@ STATUSES = (
     "slow",
     "error",
 )
+# Kinds of records, and states of runs.
 KINDS = ("trial", "final")
 STATES = ("running", "done", "interrupted", "failed")
-MAX_REASON = 4000  # characters; longer reasons are cut when a record is made
+# Longest reason (characters). Longer ones are cut when a record is made.
+MAX_REASON = 4000
 
 
 def now() -> str:
-    """The time of day as the log writes it: UTC, ISO 8601, microseconds, so that the order of the
-    texts is the order of the moments."""
+    """The present time as the log writes it: UTC, ISO 8601, microseconds. Texts sort by time."""
     return _text(datetime.now(UTC))
 
 
 def after(moment: str, days: int = 0) -> str:
-    """The microsecond after a moment of the log, or after so many days from it."""
+    """The moment a microsecond after a moment of the log, plus ``days`` days."""
     return _text(datetime.fromisoformat(moment) + timedelta(days=days, microseconds=1))
 
 
@@ -45,7 +47,7 @@ def _text(moment: datetime) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run took place: ``info`` says CPU model, cores, operating system and the like."""
+    """Where a run took place. ``info``: CPU model, cores, operating system and so on."""
 
     digest: str
     info: Mapping[str, Any] = field(hash=False)
@@ -53,7 +55,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Run:
-    """One tuning session. ``ended`` is None while it runs, and after a kill."""
+    """One tuning session. ``ended``: None while it runs, and after a kill."""
 
     uid: str
     workload: str
@@ -70,10 +72,10 @@ class Run:
 class NewRecord:
     """A measurement to be logged.
 
-    ``trial`` counts from 0 within the run; the re-measurement of a finalist (``kind="final"``)
-    repeats the trial's number. ``times_s`` are the raw repeats in seconds per call; ``time_s``, the
-    figure that ranks, is their median unless given. ``error`` is the largest scaled absolute
-    error; one that is not finite is stored as None. ``environment`` is a JSON object.
+    ``trial``: counts from 0 within the run; the re-measurement of a finalist (``kind="final"``) repeats the
+    trial's number. ``times_s``: seconds a call, one for each repeat. ``time_s``: the time that ranks
+    (seconds), by default their median. ``error``: the largest scaled absolute error; stored as None if it is
+    not finite. ``environment``: a JSON object. ``created``: None for now.
     """
 
     run: str
@@ -90,7 +92,7 @@ class NewRecord:
     created: str | None = None  # None: now
 
     def columns(self) -> dict[str, Any]:
-        """Plain values, with the defaults filled in."""
+        """Plain values, with defaults filled in."""
         times = [float(t) for t in self.times_s]
         time_s = self.time_s
         if time_s is None and times:
@@ -115,8 +117,8 @@ class NewRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement of the log. ``uid`` is the digest of its content, so the same record has the
-    same uid in every log. ``workload``, ``target``, ``machine`` are digests."""
+    """One measurement of the log. ``uid``: digest of its content, the same in every log. ``workload``,
+    ``target``, ``machine``: digests."""
 
     uid: str
     run: str
@@ -162,6 +164,7 @@ class Record:
         return Record(trace_json=row["trace"], times_s=tuple(times), environment=environment, **plain)
 
 
+# Columns of a record that `Record` has.
 RECORD_COLUMNS = (
     "uid",
     "run",
@@ -183,35 +186,39 @@ RECORD_COLUMNS = (
 )
 
 
+# Parts of a machine's description that do not change with its software.
 HARDWARE = ("architecture", "cpu", "cpus", "memory_gib", "system")
-REJECTED = ("wrong", "failed")  # of verifying: what has one is not ranked, and not forgotten
+# Verdicts of verifying: those that remove a record from the ranking (it is not pruned), and all.
+REJECTED = ("wrong", "failed")
 VERDICTS = ("ok", "slower", *REJECTED)
 
 
 def host_digest(machine: Mapping[str, Any]) -> str:
-    """What stays of a machine's description when its software is updated, as a digest."""
+    """The digest of the parts of a machine's description that do not change with its software
+    (`HARDWARE`)."""
     return digest(canonical({name: machine.get(name) for name in HARDWARE}))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a record came from. ``machine``: the description of the one that measured it. ``imported``: when
-    it was taken in from elsewhere, None if it was measured into this log. ``verified``: what `log verify`
-    found and when, by `host_digest`."""
+    """Where a record came from. ``machine``: description of the machine that measured it. ``imported``: when
+    it was imported, None if it was measured into this log. ``verified``: {`host_digest`: (verdict of `log
+    verify`, when)}."""
 
     machine: Mapping[str, Any] = field(hash=False)
     imported: str | None
     verified: Mapping[str, tuple[str, str]] = field(hash=False)
 
     def elsewhere(self, host: Mapping[str, Any]) -> bool:
-        """Whether it was neither measured nor verified on a machine such as ``host``."""
+        """Whether it was neither measured nor verified on a machine like ``host``."""
         here = host_digest(host)
         if self.verified.get(here, ("", ""))[0] in ("ok", "slower"):
             return False
         return self.imported is not None or host_digest(self.machine) != here
 
     def document(self, host: Mapping[str, Any]) -> dict[str, Any]:
-        """For JSON documents: ``elsewhere``, ``cpu``, ``imported``, ``verified`` (when on such a machine)."""
+        """The origin as a JSON object: ``elsewhere``, ``cpu``, ``imported``, ``verified`` (when, on such a
+        machine)."""
         status, checked = self.verified.get(host_digest(host), ("", None))
         return {
             "elsewhere": self.elsewhere(host),
@@ -223,8 +230,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Hit:
-    """What `lookup.best` and `Log.best_for` found: a record and the target it was tuned for. ``doubted``: it
-    is pinned, and was found wrong or failing since (`kernels_db.ranking`)."""
+    """A record that `lookup.best` or `Log.best_for` found, and its target. ``doubted``: it is pinned, but was
+    found wrong or failing since (`kernels_db.ranking`)."""
 
     record: Record
     target: Target
@@ -234,18 +241,20 @@ class Hit:
 
     @property
     def time_s(self) -> float:
+        """Seconds of the record."""
         assert self.record.time_s is not None, "only ok records, which have a time, are ranked"
         return self.record.time_s
 
     @property
     def trace_json(self) -> str:
+        """The record's trace as JSON."""
         return self.record.trace_json
 
 
 @dataclass(frozen=True)
 class MergeResult:
-    """``new`` and ``known`` count records; ``refused`` counts the lines of any type that were not
-    taken, by reason."""
+    """``new``, ``known``: numbers of records. ``refused``: {reason: objects of any type that were not
+    merged}."""
 
     new: int
     known: int
@@ -253,5 +262,5 @@ class MergeResult:
 
 
 def printable(text: str) -> str:
-    """``text`` without NUL and lone surrogates, which neither SQLite nor UTF-8 can carry."""
+    """``text`` without NUL and lone surrogates, which SQLite and UTF-8 cannot store."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")

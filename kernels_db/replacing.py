@@ -1,4 +1,4 @@
-"""Writing a file that is replaced whole, or left as it was, and that is no log."""
+"""Writes a file so that it is replaced whole or left as it was. A log is never replaced."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from kernels_db.compression import packing
 from kernels_db.errors import LogError
 from kernels_db.passwords import masked
 
-_URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # of a path, which has one / left of two
+# A URL that was taken for a path, which has only one / left.
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/")
 
 
 @contextmanager
 def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
-    """A text file to write in the place of a path, packed if its name ends in ``.gz`` or ``.xz``; its
-    directory is made. An open file is given back. Raises `LogError` where that is a
-    database, a file of one, or a URL, or cannot be written, and `BrokenPipeError` for a pipe that nobody
-    reads any more."""
+    """A text file to write in place of a path, packed if its name ends in ``.gz`` or ``.xz``. Its directory
+    is made. An open file is returned as it is.
+
+    Raises `LogError` for a database, a companion file of one, a URL, and what cannot be written; raises
+    `BrokenPipeError` for a pipe without a reader."""
     if not isinstance(place, (str, os.PathLike)):
         yield place
         return
     path = Path(place)
-    # A link stays one: that of the standard output belongs to the system.
+    # A link stays a link, such as that of the standard output.
     home = path.resolve() if path.is_file() else path
     for file in {path, home}:
         _refuse_database(file)
     if _URL.match(str(path)):
-        raise LogError(f"{masked(str(path))} is a URL, and what is written is a file; give its path")
+        raise LogError(f"{masked(str(path))} is a URL; give the path of a file")
     sqlite.make_directory(path)
-    # A pipe or a terminal can only be written to, not replaced.
+    # A pipe or a terminal can be written to but not replaced.
     plain = not path.exists() or path.is_file()
     part = home.with_name(f".{home.name}.{os.getpid()}.part") if plain else path
     try:
@@ -43,7 +45,7 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
             yield text
         if plain:
             part.replace(home)
-    except BrokenPipeError:  # as of any program before `head`
+    except BrokenPipeError:  # as in other programs before `head`
         raise
     except OSError as err:
         raise LogError(f"cannot write {path}: {err.strerror}; choose another file") from None
@@ -54,9 +56,9 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
 
 
 def _refuse_database(file: Path) -> None:
-    """Raises `LogError` if a file of a database has this name, be the file there or not."""
+    """Raises `LogError` if a file of a database has this name, whether or not the file exists."""
     for suffix in ("", *sqlite.COMPANIONS):
         name = file.name.removesuffix(suffix)
         if name and file.name.endswith(suffix) and sqlite.database_exists(file.with_name(name)):
             what = f"a file of the database {file.with_name(name)}" if suffix else "a database"
-            raise LogError(f"{file} is {what}, which would be overwritten; choose another file")
+            raise LogError(f"{file} is {what} and would be overwritten; choose another file")

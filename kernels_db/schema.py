@@ -25,7 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# PostgreSQL's own order of texts depends on the server's language, and its integers have 32 bits.
+# Column types. PostgreSQL sorts text by the server's language unless told otherwise, and its integers have 32
+# bits.
 KEY = Text().with_variant(Text(collation="C"), "postgresql")
 WHOLE = Integer().with_variant(BigInteger(), "postgresql")
 
@@ -37,7 +38,7 @@ class Base(DeclarativeBase):
 
 
 class WorkloadRow(Base):
-    """What is computed. Identity is ``json``, the DAG; op, params and flops describe it."""
+    """What is computed. ``json``, the DAG, is its identity; op, params and flops describe it."""
 
     __tablename__ = "workload"
     digest: Mapped[str] = mapped_column(primary_key=True)
@@ -64,8 +65,8 @@ class MachineRow(Base):
 
 
 class RunRow(Base):
-    """One tuning session. ``uid`` is the digest of all but ``ended`` and ``state``, which change
-    as it goes; ``nonce`` keeps two sessions apart that began in the same microsecond."""
+    """One tuning session. ``uid``: digest of all columns except ``ended`` and ``state``, which change.
+    ``nonce``: distinguishes sessions that began in the same microsecond."""
 
     __tablename__ = "run"
     uid: Mapped[str] = mapped_column(primary_key=True)
@@ -83,7 +84,7 @@ class RunRow(Base):
 
 
 class RecordRow(Base):
-    """One measurement. ``uid`` is the digest of its exchange form, so it never changes."""
+    """One measurement. ``uid``: digest of its exchange form, which never changes."""
 
     __tablename__ = "record"
     uid: Mapped[str] = mapped_column(primary_key=True)
@@ -103,7 +104,7 @@ class RecordRow(Base):
     error: Mapped[float | None] = mapped_column(Float)
     environment: Mapped[str] = mapped_column()
     created: Mapped[str] = mapped_column()
-    imported: Mapped[str | None] = mapped_column()  # when it came from elsewhere; None: it did not
+    imported: Mapped[str | None] = mapped_column()  # when it was imported; None if it was measured here
 
     __table_args__ = (
         ForeignKeyConstraint(
@@ -137,7 +138,7 @@ class VerificationRow(Base):
 
 
 class PinRow(Base):
-    """The record that a task is to be loaded with, whatever is measured later."""
+    """The record with which a task is loaded, whatever is measured later."""
 
     __tablename__ = "pin"
     workload: Mapped[str] = mapped_column(ForeignKey("workload.digest"), primary_key=True)

@@ -1,4 +1,4 @@
-"""A source that can be read only once, as a file that can be read again."""
+"""Turns a source that can be read only once into a file that can be read again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 
 from kernels_db.errors import LogError
 
-MAX_BYTES = 4 << 30  # of a pipe, so that an endless one cannot fill a disk
+# Most bytes of a pipe, so that an endless one cannot fill a disk.
+MAX_BYTES = 4 << 30
+# Bytes read at a time.
 PIECE = 1 << 20
 
 
 @contextmanager
 def as_file(path: Path) -> Iterator[Path]:
-    """``path`` itself, or of a pipe or a device a copy that is gone afterwards: a source is looked at before
-    it is read. Raises `LogError`; errors about the copy name ``path``."""
+    """``path`` itself, or for a pipe or device a temporary copy, because a source is inspected before it is
+    read. Raises `LogError`; errors about the copy name ``path``."""
     if not _is_stream(path):
         yield path
         return
@@ -38,7 +40,7 @@ def _is_stream(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
     except OSError:
-        return False  # who reads it says so
+        return False  # the reader reports it
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 

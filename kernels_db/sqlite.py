@@ -1,6 +1,6 @@
-"""A log in a SQLite file: connections to it, and what their errors mean to people.
+"""A log in a SQLite file: connections to it, and errors in plain words.
 
-Shared by the store (through SQLAlchemy) and by `lookup`, so it uses the standard library only.
+The store (through SQLAlchemy) and `lookup` share it, so it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from kernels_db.compat import check_schema
 from kernels_db.errors import LogError
 from kernels_db.passwords import masked
 
+# First bytes of a SQLite file.
 MAGIC = b"SQLite format 3\0"
-COMPANIONS = ("-wal", "-shm", "-journal")  # what SQLite adds to the name of a file, for files of its own
+# Suffixes of the files that SQLite puts beside a database.
+COMPANIONS = ("-wal", "-shm", "-journal")
+# SQL: views, triggers and virtual tables, which run code when a log is read.
 _LIVELY = """
     SELECT name FROM sqlite_master
     WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"""
-# Columns that are computed (or hidden), and indexes of what is computed. A CHECK or a DEFAULT is evaluated
-# only when something is written, and MAX_VALUE bounds what it may make.
+# SQL: computed or hidden columns, and indexes of computed values. A CHECK or a DEFAULT is evaluated only when
+# something is written, and MAX_VALUE limits what it may make.
 _COMPUTED = """
     SELECT s.name FROM sqlite_master AS s, pragma_table_xinfo(s.name) AS c WHERE s.type = 'table' AND c.hidden
     UNION ALL
     SELECT s.name FROM sqlite_master AS s, pragma_index_xinfo(s.name) AS c
     WHERE s.type = 'index' AND c.cid = -2
     LIMIT 1"""
-MAX_VALUE = 2 << 20  # bytes of a row, and of a value: more than any that `exchange` takes
-# A message of SQLite quotes the file, and where that is damaged it may not be text; Python then raises this.
+# Largest row and value (bytes), above all that `exchange` accepts.
+MAX_VALUE = 2 << 20
+# Errors of SQLite. Its messages quote the file; if that is damaged, Python raises UnicodeDecodeError.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -89,8 +93,8 @@ class SqliteReader:
 
 
 def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connection:
-    """A connection in autocommit mode with foreign keys on; the file is created unless
-    ``read_only``. Raises sqlite3.Error, for `explain` to put into words."""
+    """A connection in autocommit mode with foreign keys on. The file is created unless ``read_only``. Raises
+    sqlite3.Error, which `explain` puts into words."""
     uri = path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rwc")
     con = _open(uri, timeout_s)
     try:
@@ -104,8 +108,8 @@ def _ready(
     con: sqlite3.Connection, path: Path, uri: str, *, read_only: bool, timeout_s: float
 ) -> sqlite3.Connection:
     if not read_only:
-        # In WAL mode NORMAL loses nothing when a process is killed (the pages are the kernel's);
-        # only a power cut may take the last commits, and it never damages the file.
+        # In WAL mode NORMAL loses nothing if a process is killed, because the kernel has the pages. A power
+        # cut may lose the last commits but never damages the file.
         con.execute("PRAGMA synchronous = NORMAL")
         con.execute("PRAGMA cache_size = -65536")  # KiB: the indexes of a large log are walked at random
         return con
@@ -114,8 +118,8 @@ def _ready(
     except sqlite3.OperationalError as err:
         if err.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        # A WAL database in a directory that cannot be written has no place for its -shm file. Without
-        # a -wal file nobody is writing either, so the file may be read as it stands.
+        # A WAL database in a read-only directory has no place for its -shm file. Without a -wal file nobody
+        # writes to it, so the file can be read as it is.
         con.close()
         if _has_wal(path):
             raise
@@ -124,13 +128,13 @@ def _ready(
 
 
 def write_back_after(con: sqlite3.Connection, pages: int) -> None:
-    """Have what this connection changes wait beside the file until it is so many pages: one that is changed
-    again meanwhile is written back once."""
+    """Let changes of this connection wait beside the file up to ``pages`` pages. A page that changes again
+    meanwhile is written back once."""
     con.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
 
 def _has_wal(path: Path) -> bool:
-    """Whether changes are waiting beside the file, as while a process has it open for writing."""
+    """Whether changes wait beside the file, as while a process has it open for writing."""
     wal = path.with_name(path.name + "-wal")
     return wal.exists() and wal.stat().st_size > 0
 
@@ -152,7 +156,7 @@ def _open(uri: str, timeout_s: float) -> sqlite3.Connection:
 
 
 def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "older"]:
-    """Whose database this is: `compat.check_schema` of the marks inside it."""
+    """Whose database this is: `compat.check_schema` of its marks. Raises `LogError`."""
     (application_id,) = con.execute("PRAGMA application_id").fetchone()
     (version,) = con.execute("PRAGMA user_version").fetchone()
     (tables,) = con.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -173,7 +177,7 @@ def inspect(con: sqlite3.Connection, path: Path) -> Literal["new", "current", "o
 def open_reader(path: Path, *, timeout_s: float) -> sqlite3.Connection | None:
     """A read-only connection to a log of the current schema; None for an empty one.
 
-    Raises `LogError` for everything else, a missing file included."""
+    Raises `LogError` for everything else, also for a missing file."""
     check_file(path)
     if not path.exists():
         raise LogError(f"there is no tuning log at {path}; tune something first, or give its path with --db")
@@ -211,7 +215,7 @@ def is_older(path: Path, timeout_s: float) -> bool:
 
 
 def copy(path: Path, to: Path, timeout_s: float) -> None:
-    """Copy a database as it stands, while others may write to it. Raises `LogError`."""
+    """Copy a database while others may write to it. Raises `LogError`."""
     try:
         with (
             closing(connect(path, read_only=True, timeout_s=timeout_s)) as con,
@@ -223,8 +227,8 @@ def copy(path: Path, to: Path, timeout_s: float) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raises `LogError` if ``path`` is something that SQLite could not open or would take for
-    an empty database."""
+    """Raises `LogError` if ``path`` is something that SQLite could not open or would take for an empty
+    database."""
     try:
         if path.is_dir():
             raise LogError(
@@ -236,8 +240,8 @@ def check_file(path: Path) -> None:
             raise LogError(f"{path} is not a regular file; give the path of a tuning log")
         with path.open("rb") as f:
             head = f.read(len(MAGIC))
-        # SQLite takes a page that was cut off for one that ends in zeros. While changes are being copied
-        # into the file its last page may be incomplete; once none are waiting it may not.
+        # SQLite takes a page that was cut off for one that ends in zeros. The last page may be incomplete
+        # only while changes are being copied into the file, that is while some wait beside it.
         cut = head == MAGIC and _ends_within_page(path) and not _has_wal(path) and _ends_within_page(path)
     except OSError as err:
         raise explain(err, path) from None
@@ -253,7 +257,7 @@ def check_file(path: Path) -> None:
 def database_exists(path: Path) -> bool:
     """Whether ``path`` is a file that starts as every SQLite database does."""
     try:
-        if not path.is_file():  # a pipe would wait, and lose what is read of it
+        if not path.is_file():  # reading a pipe would wait, and lose data
             return False
         with path.open("rb") as f:
             return f.read(len(MAGIC)) == MAGIC
@@ -280,7 +284,7 @@ def _damaged(path: Path) -> LogError:
 
 
 def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> LogError:
-    """The error of SQLite or of the operating system as a `LogError`: file, reason, remedy."""
+    """The `LogError` for an error of SQLite or the operating system: file, reason, remedy."""
     if isinstance(err, OSError):
         return LogError(f"cannot read {path}: {err.strerror or err}; check the path and its permissions")
     if isinstance(err, UnicodeDecodeError):
@@ -291,8 +295,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             waited = "" if timeout_s is None else f" for {timeout_s:g} s"
             return LogError(
-                f"{path} is locked by another process, which did not let go{waited}; close what holds it "
-                f"(a database browser, a backup) and try again. Nothing that was committed is lost"
+                f"{path} is locked by another process{waited}; close that process (a database browser, a "
+                f"backup) and try again. Committed records are kept"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             what = "the directory" if not os.access(folder, os.W_OK) else "the file"
@@ -308,8 +312,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
             return _damaged(path)
         case sqlite3.SQLITE_TOOBIG:
             return LogError(
-                f"{path} is damaged, or not to be trusted: a row has more than {MAX_VALUE >> 20} MB, which "
-                f"no tuning log has. Restore it from a copy or an export"
+                f"{path} is damaged, or not to be trusted: a row has more than {MAX_VALUE >> 20} MB, and no "
+                f"tuning log has such rows. Restore it from a copy or an export"
             )
         case sqlite3.SQLITE_FULL:
             return LogError(
@@ -329,7 +333,7 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
 def use_wal(con: sqlite3.Connection, path: Path, timeout_s: float) -> None:
     """Put the file into WAL mode, in which readers and the writer do not wait for each other.
 
-    SQLite does not wait its busy timeout for this one statement, so it is repeated here."""
+    SQLite does not wait its busy timeout for this statement, so it is repeated here."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

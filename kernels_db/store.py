@@ -1,8 +1,9 @@
-"""`Log`: the tuning log, and (with `kernels_db.transfer`) the only place with SQLAlchemy queries.
+"""`Log`: the tuning log. Only this module and `kernels_db.transfer`, with `kernels_db.reading`, use
+SQLAlchemy queries.
 
-One SQLite file in WAL mode, or one PostgreSQL database: any number of processes read while others
-write, writers wait for each other up to the timeout, and what `Log.add` returned is kept, whatever kills
-the process.
+The log is a SQLite file in WAL mode or a PostgreSQL database. Any number of processes read while others
+write. Writers wait for each other up to the timeout. What `Log.add` returned is kept, even if the process is
+killed.
 """
 
 from __future__ import annotations
@@ -54,31 +55,31 @@ from schedules.model import Target, Workload, canonical, digest
 class Log(LogReader):
     """The tuning log; a context manager.
 
-    ``path`` is a file, a ``sqlite:///PATH`` or a ``postgresql+psycopg://USER@HOST/DATABASE`` URL. A file that
-    is missing or empty becomes a new log, its directory too; so does a database. An older schema is upgraded
-    in one transaction. With ``read_only`` the file must exist, and nothing is written. ``timeout_s`` is how
-    long to wait for another writer.
+    ``path``: a file, a ``sqlite:///PATH`` or a ``postgresql+psycopg://USER@HOST/DATABASE`` URL. A missing or
+    empty file becomes a new log, with its directory; so does an empty database. An older schema is upgraded
+    in one transaction. ``read_only``: the file must exist, and nothing is written. ``timeout_s``: longest
+    wait for another writer (seconds).
 
-    Every method raises `LogError` where the file or a value does not allow what is asked. A log must
-    not be used on both sides of a fork: open one in each process.
+    Every method raises `LogError` if the file or a value does not allow what is asked. Do not use a log on
+    both sides of a fork: open one in each process.
     """
 
     # -- writing ----------------------------------------------------------------------------------------
 
     def add_workload(self, workload: Workload) -> str:
-        """Store a workload unless it is there; gives its digest."""
+        """Store a workload unless it exists. Returns its digest."""
         with self._write() as session:
             self._put(session, _workload_line(workload))
         return workload.digest
 
     def add_target(self, target: Target) -> str:
-        """Store a target unless it is there; gives its digest."""
+        """Store a target unless it exists. Returns its digest."""
         with self._write() as session:
             self._put(session, _target_line(target))
         return target.digest
 
     def add_machine(self, info: Mapping[str, Any]) -> str:
-        """Store a machine's description, a JSON object, unless it is there; gives its digest."""
+        """Store a machine's description, a JSON object, unless it exists. Returns its digest."""
         line = self._machine_line(info)
         with self._write() as session:
             self._put(session, line)
@@ -93,7 +94,7 @@ class Log(LogReader):
         seed: int,
         options: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Open a tuning session in state "running", and store what it refers to."""
+        """Open a tuning session in state "running", and store its workload, target and machine."""
         where = self._machine_line(machine)
         value = {
             "type": "run",
@@ -126,14 +127,14 @@ class Log(LogReader):
         return self.run(uid)
 
     def add(self, new: NewRecord) -> Record:
-        """Commit one measurement. When this returns the record is kept."""
+        """Commit one measurement. The record is kept once this returns."""
         return self.add_all([new])[0]
 
     def add_all(self, news: Iterable[NewRecord]) -> list[Record]:
         """Commit measurements in one transaction: all of them or none.
 
-        A record without a moment of its own is put after the other records of its trace, even where the
-        clock was set back meanwhile, since the newest counts."""
+        A record without ``created`` is put after the other records of its trace, even if the clock was set
+        back, because the newest counts."""
         news = list(news)
         values = [self._prepared(new) for new in news]
         made = [self._sealed(value) for value in values]
@@ -167,8 +168,8 @@ class Log(LogReader):
     def verified(
         self, record: Record | str, machine: Mapping[str, Any], status: str, time_s: float | None = None
     ) -> None:
-        """Note what checking a record on a machine found: "ok", "slower", "wrong" or "failed". The last two
-        take it out of the ranking, until it is found good on such a machine."""
+        """Note the verdict of checking a record on a machine: "ok", "slower", "wrong" or "failed". The last
+        two remove it from the ranking until it is found good on such a machine."""
         uid = record if isinstance(record, str) else record.uid
         row = {"record": uid, "host": host_digest(machine), "status": status, "time_s": time_s}
         with self._write() as session:
@@ -177,9 +178,9 @@ class Log(LogReader):
             session.merge(VerificationRow(**row, checked=now()))
 
     def pin(self, wanted: Iterable[Pin] | None = None) -> list[Pin]:
-        """Pin every task to its best record of now, or as ``wanted`` says: loading takes what is pinned,
-        whatever is measured later. Gives the pins. Raises `LogError`, and changes nothing, where a record
-        is not in the log or not one of its task."""
+        """Pin every task to its present best record, or as ``wanted`` says. Loading takes pinned records,
+        whatever is measured later. Returns the pins. Raises `LogError`, and changes nothing, if a record is
+        not in the log or belongs to another task."""
         if wanted is None:
             each = ((w, t, self.best(w, t)) for w, t in self.tasks())
             wanted = [Pin(w, t, best.uid) for w, t, best in each if best is not None]
@@ -203,19 +204,19 @@ class Log(LogReader):
         return wanted
 
     def unpin(self) -> int:
-        """Remove all pins; gives how many there were."""
+        """Remove all pins. Returns how many there were."""
         with self._write() as session:
             count = session.scalar(select(func.count()).select_from(PinRow)) or 0
             session.execute(delete(PinRow))
         return count
 
     def prune(self, keep: int, apply: bool = False) -> Pruned:
-        """Remove all but the ``keep`` best records of every task, what is pinned, and what found a trace
-        wrong (`kernels_db.prune`). Without ``apply`` it only counts."""
+        """Remove all but the ``keep`` best records of every task, pinned ones, and those that found a trace
+        wrong (`kernels_db.prune`). Without ``apply`` only count."""
         with self._write() as session:
             found = prune(session, tasks_of(session), keep, apply)
         if apply and found.removed and isinstance(self.place, SqliteFile):
-            with contextlib.suppress(LogError), self._raw() as con:  # the space is wanted back, not needed
+            with contextlib.suppress(LogError), self._raw() as con:  # giving space back may fail
                 con.exec_driver_sql("VACUUM")
         return found
 
@@ -224,13 +225,12 @@ class Log(LogReader):
     def export(
         self, path: str | os.PathLike[str] | IO[str], top: int | None = None, form: str = "jsonl"
     ) -> int:
-        """Write the log to a JSON Lines file (see `kernels_db.exchange`), or of every task only the
-        ``top`` best records and what they refer to; with ``form="t4"`` as a T4 document (`kernels_db.t4`).
-        Gives the number of records.
+        """Write the log to a JSON Lines file (see `kernels_db.exchange`). ``top``: only so many best records
+        of every task, and what they refer to. ``form="t4"``: a T4 document (`kernels_db.t4`). Returns the
+        number of records.
 
-        A name that ends in ``.gz`` or ``.xz`` is packed. The file is replaced whole, or left as it was; an
-        open text file is written to. A pipe that nobody reads any more is a
-        `BrokenPipeError`."""
+        A name that ends in ``.gz`` or ``.xz`` is packed. The file is replaced whole or left as it was. An
+        open text file is written to. Raises `BrokenPipeError` for a pipe without a reader."""
         count = 0
 
         def objects() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -238,7 +238,7 @@ class Log(LogReader):
             for kind, value in self._objects(top):
                 count += kind == "record"
                 if form == "t4":
-                    self._line((kind, value))  # what cannot be written is damaged
+                    self._line((kind, value))  # raises for damaged values
                 yield kind, value
 
         with replaced(path) as f:
@@ -267,8 +267,8 @@ class Log(LogReader):
                     yield kind, value
 
     def merge(self, path: str | os.PathLike[str]) -> MergeResult:
-        """Take in another log, a database, an export or a T4 document, packed or not. Malformed content is
-        refused and counted by reason, the rest goes in; merging again changes nothing."""
+        """Merge another log: a database, an export or a T4 document, packed or not. Malformed content is
+        refused and counted by reason, the rest is merged. Merging again changes nothing."""
         source = locate(path)
         tally = transfer.Tally()
         if isinstance(source, PostgresDatabase):
@@ -286,7 +286,7 @@ class Log(LogReader):
             is_t4 = file.exists() and t4.is_t4(file)
             self._merge(t4.read(file) if is_t4 else decoded(exchange.read_lines(file)), tally)
         elif sqlite.is_older(file, self.timeout_s):
-            with tempfile.TemporaryDirectory() as folder:  # brought to this schema without being changed
+            with tempfile.TemporaryDirectory() as folder:  # a copy is upgraded, not the file itself
                 copy = SqliteFile(Path(folder) / file.name)
                 sqlite.copy(file, copy.path, self.timeout_s)
                 Log(copy.path).close()
@@ -303,15 +303,15 @@ class Log(LogReader):
     def _merge(
         self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.Tally
     ) -> None:
-        with contextlib.closing(items):  # at once, whatever ends this: it may have processes
+        with contextlib.closing(items):  # at once, also after an error, because it may have processes
             for batch in transfer.batches(items, tally):
                 with self._write("bulk") as session:
                     transfer.put(session, batch, tally)
                 del batch  # the next one is as large
 
     def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
-        """Every row, to be decoded: another log's tables are trusted no more than a file. What is too many
-        is counted as refused, and not read."""
+        """Every row, to be decoded, because another log's tables are trusted no more than a file. Rows above
+        the limit are counted as refused and not read."""
         with self._read() as session:
             engine.read_any_text(session.connection())
             yield from islice(transfer.rows(session, ordered=False), exchange.MAX_ROWS)
@@ -350,7 +350,7 @@ class Log(LogReader):
             yield session
 
     def _put(self, session: Session, value: dict[str, Any]) -> None:
-        """Put one object of this process's own into the log."""
+        """Put one object of this process into the log."""
         tally = transfer.Tally()
         try:
             transfer.put(session, [exchange.decode(value)], tally)
@@ -371,7 +371,7 @@ class Log(LogReader):
         return {"type": "machine", "digest": digest(canonical(definition)), "definition": definition}
 
     def _plain(self, value: Mapping[str, Any], what: str) -> dict[str, Any]:
-        """``value`` as it will be read again: tuples are lists, keys are texts."""
+        """``value`` as it will be read again: tuples become lists, keys become texts."""
         try:
             return exchange.parse(canonical(dict(value)).encode())
         except (TypeError, ValueError, RecursionError) as err:
@@ -382,7 +382,7 @@ def _trace_of(columns: Mapping[str, Any]) -> tuple[str, str, str]:
     return columns["workload"], columns["target"], columns["trace_digest"]
 
 
-# Made once: SQLAlchemy takes longer to make it than the database to answer.
+# Statements are made once, as SQLAlchemy takes longer to make them than the database to answer.
 _MOMENTS = (
     select(RecordRow.trace_digest, func.max(RecordRow.created))
     .where(RecordRow.workload == bindparam("workload"), RecordRow.target == bindparam("target"))
@@ -392,7 +392,7 @@ _MOMENTS = (
 
 
 def _newest(connection: Connection, made: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
-    """The moment of the newest record of each trace of these that is known."""
+    """The moment of the newest known record of each of these traces."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for workload, target, trace in map(_trace_of, made):
         tasks.setdefault((workload, target), []).append(trace)

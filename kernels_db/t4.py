@@ -1,9 +1,9 @@
-"""T4, the open auto-tuning results format of Kernel Tuner and others, version 1.0.0.
+"""Reads and writes T4, the open auto-tuning results format of Kernel Tuner and others, version 1.0.0.
 
 https://github.com/KernelTuner/kernel_tuner/tree/master/kernel_tuner/schema/T4: a JSON document whose results
-each have a configuration, times, an invalidity and a correctness. Ours carry the record beside these, and
-what it refers to in the metadata, so that nothing is lost on the way. Results of others name parameters of
-a kernel that we do not have: as records they are refused; `autotune replay` searches such a table.
+each have a configuration, times, an invalidity and a correctness. Ours also carry the record, and the
+metadata holds what it refers to, so that nothing is lost. Results of other tools name parameters of kernels
+that we do not have: they are refused as records, but `autotune replay` searches such a table.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from kernels_db.exchange import Item, Refused, capped, decode
 from kernels_db.sqlite import explain
 from schedules.model import canonical
 
+# Version of T4 that is written and read.
 SCHEMA_VERSION = "1.0.0"
-OURS = "autotune"  # the key of what the schema does not know
+# Key of our additions to the schema.
+OURS = "autotune"
+# {part of a document: reason to refuse it}.
 _NOT_OURS = {"metadata": "T4: metadata not valid", "results": "T4: a result without a schedule of autotune"}
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
-PIECE = 64 << 10  # characters read at a time
-MAX_VALUE = 4 << 20  # characters of one result: what it becomes takes some thirty times as much
+# Characters read at a time.
+PIECE = 64 << 10
+# Longest result (characters). Parsed it takes some thirty times as much memory.
+MAX_VALUE = 4 << 20
+# {status of a record: T4's invalidity}.
 INVALIDITY = {
     "ok": "correct",
     "illegal": "constraints",
@@ -43,7 +49,7 @@ INVALIDITY = {
 
 
 def document(objects: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-    """The text of a document, in pieces, of exchange objects in the order of an export."""
+    """The text of a document, in pieces, from exchange objects in the order of an export."""
     referred: list[dict[str, Any]] = []
     separator = ""
     head = f'{{"schema_version":"{SCHEMA_VERSION}","metadata":'
@@ -100,10 +106,10 @@ def is_t4(path: Path) -> bool:
 
 
 def read(path: Path) -> Generator[Item | Refused]:
-    """The items of a document; each that is not a record of ours is a `Refused`. Raises `LogError`, before
-    it gives any, if it is not one."""
+    """The items of a document; a `Refused` for each that is not a record of ours. Raises `LogError` before
+    the first item if the file is no such document."""
     order = [kind for kind, _ in groupby(kind for kind, _ in _values(path))]
-    # What records refer to comes before them, in whatever order the document has it.
+    # Records must come after what they refer to, whatever the order of the document.
     late = order[:2] == ["results", "metadata"]
     passes = (("metadata",), ("results",)) if late else (("metadata", "results"),)
     for found in capped(value for kinds in passes for value in _values(path) if value[0] in kinds):
@@ -121,12 +127,12 @@ def _item(kind: str, value: Any) -> Item | Refused:
         return err
 
 
-# -- a document in pieces: as a whole it would take some thirty times its size of memory ------------------
+# -- a document in pieces: whole, it would take some thirty times its size in memory ----------------------
 
 
 def _values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Each value of the results, and of what is ours in the metadata, under "results" and "metadata" in the
-    order of the document. Raises `LogError` where it is not one."""
+    """("results" or "metadata", value) of each result and of our part of the metadata, in the order of the
+    document. Raises `LogError` if it is not one."""
     try:
         with opened_text(path) as packed, io.TextIOWrapper(packed, encoding="utf-8") as f:
             yield from _parts(_Pieces(f))
@@ -158,8 +164,8 @@ def _parts(document: _Pieces) -> Iterator[tuple[str, Any]]:
 
 
 class _Pieces:
-    """JSON of which only the value that is asked for is in memory. Every method raises ValueError where the
-    text is something else."""
+    """JSON of which only the requested value is in memory. Every method raises ValueError if the text is
+    something else."""
 
     def __init__(self, f: IO[str]) -> None:
         self._f = f
@@ -167,10 +173,10 @@ class _Pieces:
         self._at = 0
 
     def peek(self) -> str:
-        """The character that comes next, spaces left out; none at the end."""
+        """The next character, spaces skipped; empty at the end."""
         following = self._text[self._at : self._at + 1]
         if following > " ":
-            return following  # as nearly always
+            return following  # the usual case
         while True:
             space = _SPACE.match(self._text, self._at)
             self._at = self._at if space is None else space.end()
@@ -178,7 +184,7 @@ class _Pieces:
                 return self._text[self._at : self._at + 1]
 
     def members(self) -> Iterator[Any]:
-        """The keys of an object; before the next one is asked for, the value is to be taken."""
+        """The keys of an object. The value must be read before the next key is requested."""
         for _ in self._each("{", "}"):
             key = self.value()
             self._take(":")
@@ -196,7 +202,7 @@ class _Pieces:
                 if not self._more():
                     raise
                 continue
-            # A number may go on in the next piece, after as much as "e+".
+            # A number may continue in the next piece, also after "e+".
             length, last = end - self._at, end + 2 >= len(self._text)
             if not last or not self._more():
                 self._at += length
@@ -217,8 +223,8 @@ class _Pieces:
         self._at += 1
 
     def _more(self) -> bool:
-        """Whether there was more to read, after what is left: as much again, so that a long value is not
-        parsed anew with every piece."""
+        """Read as much again as is left, so that a long value is not parsed again for every piece. Returns
+        whether there was more."""
         left = self._text[self._at :]
         if len(left) > MAX_VALUE:
             raise ValueError

@@ -1,8 +1,8 @@
-"""Objects into and out of the tables, in bulk: what export and merge are made of.
+"""Moves objects into and out of the tables in bulk, for export and merge.
 
-Putting is a join in the sense of lattices: rows are keyed by digests of their content, and the few
-columns outside a digest take the larger of two values in a fixed order. So merging logs is
-commutative, associative and idempotent.
+Rows are keyed by digests of their content. Of the few columns outside a digest the larger of two values wins,
+in a fixed order (a join in the sense of lattices). So merging logs is commutative, associative and
+idempotent.
 """
 
 from __future__ import annotations
@@ -25,14 +25,18 @@ from schedules import ops
 from schedules.model import Workload
 from schedules.te.flops import count_flops
 
+# Types in the order of an export: each after those that it refers to.
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
+# {type: its table}, and the types that a run refers to.
 _TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
 _REFERENCES: tuple[ItemType, ...] = ("workload", "target", "machine")
-# Rows a transaction: a page of an index is written once, however many of its rows a transaction brings. Few
-# enough (about a second) that a long merge does not hold up other processes' trials for long.
+# Rows of a transaction: many, as a page of an index is written once a transaction; few enough (about a
+# second) that a long merge does not delay other processes' trials.
 BATCH = 10_000
-BATCH_TEXT = 32 << 20  # and characters, unless a single row has more
-READ = 2000  # rows asked for at once
+# Characters of a transaction; a single row may have more.
+BATCH_TEXT = 32 << 20
+# Rows that are read at once.
+READ = 2000
 
 
 @dataclass
@@ -44,12 +48,14 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
 
     def result(self) -> MergeResult:
+        """The counts so far."""
         return MergeResult(self.new, self.known, dict(sorted(self.refused.items())))
 
 
 def rows(session: Session, ordered: bool = True) -> Iterator[tuple[ItemType, dict[str, Any]]]:
-    """What other logs may know of every row, streamed, in the order of an export; if not ``ordered``, as the
-    database finds them, but each after what it refers to: sorting a large log is a second copy of it."""
+    """The columns of every row that other logs may have, streamed in the order of an export. Not ``ordered``:
+    as the database finds them, but each after what it refers to, because sorting needs a second copy of a
+    large log."""
     for kind, table in _TABLES.items():
         c = table.c
         names = [name for name in c.keys() if name != "imported"]
@@ -57,17 +63,17 @@ def rows(session: Session, ordered: bool = True) -> Iterator[tuple[ItemType, dic
         if ordered:
             order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (_key(table),)
             query = query.order_by(*order)
-        for row in session.execute(query):  # its mappings would cost twice as much
+        for row in session.execute(query):  # mappings would take twice as long
             yield kind, dict(zip(names, row))
 
 
 def count(session: Session) -> int:
-    """How many `rows` there are."""
+    """The number of `rows`."""
     return sum(session.scalar(select(func.count()).select_from(t)) or 0 for t in _TABLES.values())
 
 
 def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:
-    """The items in lists of at most `BATCH`, and `BATCH_TEXT`; what was refused is counted."""
+    """The items in lists of at most `BATCH` items and `BATCH_TEXT` characters. Refused ones are counted."""
     batch: list[Item] = []
     length = 0
     for item in items:
@@ -84,8 +90,8 @@ def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item
 
 
 def put(session: Session, items: Iterable[Item], tally: Tally) -> None:
-    """Insert what is not there, join what is, refuse what refers to nothing. The session is in a
-    write transaction, so that nothing changes between looking and inserting."""
+    """Insert new items, join known ones, refuse those that refer to nothing. The session is in a write
+    transaction, so that nothing changes between looking and inserting."""
     for kind, group in groupby(items, key=lambda item: item.type):
         if kind == "record":
             _put_records(session, list(group), tally)
@@ -94,8 +100,8 @@ def put(session: Session, items: Iterable[Item], tally: Tally) -> None:
 
 
 def _put_records(session: Session, items: list[Item], tally: Tally) -> None:
-    """Records do not change, so the database finds out which are new: looking for them all before is as much
-    work as inserting them."""
+    """Insert records. They never change, so the database finds out which are new. Looking for them first
+    would take as long as inserting them."""
     kept = _of_known_runs(session, [item.columns for item in items], tally)
     moment = now()
     rows = {columns["uid"]: {**columns, "imported": moment} for columns in kept}
@@ -124,7 +130,7 @@ def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: Tall
 
 
 def _of_known_parts(session: Session, runs: list[Item], tally: Tally) -> list[Item]:
-    """The runs of which all that they refer to is in the log; the others are counted as refused."""
+    """The runs whose references are all in the log. Others are counted as refused."""
     kept = []
     found = {r: _existing(session, _TABLES[r], {i.columns[r] for i in runs}) for r in _REFERENCES}
     for item in runs:
@@ -137,7 +143,7 @@ def _of_known_parts(session: Session, runs: list[Item], tally: Tally) -> list[It
 
 
 def _of_known_runs(session: Session, records: list[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
-    """The records whose run is in the log and refers to what they do; the others are counted as refused."""
+    """The records whose run is in the log and has the same references. Others are counted as refused."""
     kept = []
     runs = _existing(session, _TABLES["run"], {columns["run"] for columns in records})
     parts = {uid: tuple(run[r] for r in _REFERENCES) for uid, run in runs.items()}
@@ -164,8 +170,8 @@ def _key(table: Table) -> Any:
 
 
 def _trust(c: Mapping[str, Any]) -> int:
-    """How far the description of a workload, which its digest does not cover, is true: 2, the library says
-    the same; 1, it is nobody's operator and has the arithmetic it says; 0, nobody knows."""
+    """How far the description of a workload, which is outside its digest, is true. 2: the operator library
+    agrees; 1: it is no library operator, and its arithmetic count is right; 0: not known."""
     try:
         w = Workload.from_json(c["json"], c["op"], json.loads(c["params"]), c["flops"])
         return 2 if ops.makes(w) else int(w.op == "custom" and w.flops == count_flops(w.dag))
@@ -173,8 +179,8 @@ def _trust(c: Mapping[str, Any]) -> int:
         return 0
 
 
-# What the larger of two rows of one digest is: a workload that is described truly, one that has a name over
-# one that is the user's own, a run that has ended over one that had not. The rest only makes the order total.
+# Order of two rows of one digest: a true description over others, an operator's name over "custom", an ended
+# run over one that runs. The rest of the key only makes the order total.
 _JOINS: dict[ItemType, Callable[[Mapping[str, Any]], Any]] = {
     "workload": lambda c: (_trust(c), c["op"] != "custom", c["op"], c["flops"], c["params"]),
     "run": lambda c: (c["ended"] or "", c["state"]),

@@ -20,15 +20,16 @@ from autotune.errors import KernelNotFound
 from autotune.settings import Settings
 from schedules.errors import AutotuneError
 
-# The base of usage errors is public in click and private in a Typer that carries its own copy of it.
+# click's base class of usage errors. Some versions of Typer carry a private copy of it.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
-_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)  # what a full disk says, without a name, of stdout
+# Errors of a full disk or quota. They come from stdout without a file name.
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
 class Group(TyperGroup):
-    """Maps a user's mistake to a message and exit status 2; anything unexpected keeps its traceback."""
+    """Turns a user's mistake into a message and exit status 2. Unexpected errors keep their traceback."""
 
     def main(
         self,
@@ -46,7 +47,7 @@ class Group(TyperGroup):
             if fault is not None:
                 sys.exit(_complain(f"stdout is {fault}; redirect it, to /dev/null at least", ()))
             status = super().main(arguments, "autotune", complete_var, False, **extra)
-            sys.stdout.flush()  # what cannot be written is found out here
+            sys.stdout.flush()  # errors of writing show here
         except _USAGE_ERROR as err:
             status = _complain(err.format_message(), arguments, usage=True)  # type: ignore[attr-defined]
         except KernelNotFound as err:
@@ -72,13 +73,14 @@ class Group(TyperGroup):
 
 
 def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bool = False) -> int:
-    """Tells a mistake where it is looked for; on stderr where that cannot be written to, or nowhere."""
+    """Print a mistake where it will be seen: in the JSON document, else on stderr if that can be written
+    to."""
     documented = "--json" in arguments
     out = sys.stdout if documented else sys.stderr
     try:
         if documented:
             print(error_document(message, status))
-        elif message.startswith("Usage:"):  # a command without arguments: its help
+        elif message.startswith("Usage:"):  # the help of a command without arguments
             print(message, file=out)
         else:
             print(f"autotune: {message}", file=out)

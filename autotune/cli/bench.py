@@ -15,9 +15,12 @@ from autotune.cli.output import console, percent, print_json, rate, seconds, tab
 if TYPE_CHECKING:
     from schedules.model import Workload
 
+# Name of the tuned kernel among the contenders.
 TUNED = "autotune"
-UNSTEADY = 1.5  # how far apart the quartiles of a ratio may be before a reader is warned
-SETTLE_S = 0.15  # after threaded peers: OpenBLAS spins for a tenth of a second
+# Quotient of a ratio's quartiles above which the reader is warned.
+UNSTEADY = 1.5
+# Pause after threaded peers (seconds): OpenBLAS spins for a tenth of a second.
+SETTLE_S = 0.15
 
 
 def bench(
@@ -77,7 +80,7 @@ def bench(
 
     from autotune.targets import usable_cpu_set
 
-    cpus = usable_cpu_set()  # before torch is imported, which may bind us to one: see `_compare`
+    cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
 
     def one(workload: Workload) -> Comparison:
         skip = suite is not None
@@ -99,8 +102,8 @@ def bench(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of every implementation, and how many times as fast as each peer the tuned kernel is: the median
-    of the rounds, and their quartiles."""
+    """The rows of all implementations. ``ratio``: {peer: its time over the tuned kernel's}, the median of the
+    rounds; ``quartiles``: those of the rounds' ratios."""
 
     workload: Workload
     rows: list[dict[str, Any]]
@@ -109,6 +112,7 @@ class Comparison:
     rounds: int
 
     def ratios(self) -> dict[str, Any]:
+        """The ratios for JSON documents."""
         return {"ratio": self.ratio, "quartiles": self.quartiles}
 
 
@@ -175,7 +179,7 @@ def _bench_suite(
     json: bool,
     must_beat: str | None,
 ) -> bool:
-    """Every tuned task of a suite; whether each beats ``must_beat``."""
+    """Compare every tuned task of a suite. Returns whether each beats ``must_beat``."""
     from autotune.errors import KernelNotFound
     from autotune.run.loading import describe
     from autotune.tuning.suites import mean_over_groups, read
@@ -241,7 +245,7 @@ def _print(done: Comparison) -> None:
             for r in done.rows
         ],
     )
-    if done.ratio:  # which need not be the quotient of the times above
+    if done.ratio:  # a median over rounds, not the quotient of the times above
         said = f"All took turns, {done.rounds} rounds"
         out.print(f"{said}. Times are medians; shares and ratios are medians over the rounds.", style="dim")
     for name, factor in done.ratio.items():

@@ -7,6 +7,7 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
 
+# {status of a finding: colour}.
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -32,7 +33,7 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         width = max(len(f.name) for f in findings)
         for f in findings:
             colour = _COLOURS[f.status]
-            word = "-" if f.status == "ok" and f.remedy else f.status  # there is none, and none is needed
+            word = "-" if f.status == "ok" and f.remedy else f.status  # absent, and not needed
             out.print(f"{word:4}", style=colour, end="")
             out.print(f"  {f.name:{width}}  ", end="")
             out.print(f.detail)

@@ -1,4 +1,4 @@
-"""``autotune log``: look into the tuning log, check it, pin it, prune it; see also `log_exchange`."""
+"""``autotune log``: look into the tuning log, check it, pin it, prune it. See also `log_exchange`."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
 
 
 def _shape(task: dict[str, Any]) -> str:
-    """The shape and which inputs are known ahead; of a user's own expression a part of its digest."""
+    """The shape, with the inputs known ahead. For a user's own expression a part of its digest."""
     ahead = f"constant {', '.join(task['constants'])}" if task["constants"] else ""
     return " ".join(filter(None, (task["shape"] or task["workload"][:12], ahead)))
 
 
 def _where_from(task: dict[str, Any]) -> str:
-    """Where the best of a task comes from, in a few words."""
+    """The origin of a task's best record, in a few words."""
     origin = task["origin"] or {}
     words = "here" if not origin.get("elsewhere") else f"elsewhere: {origin['cpu'] or 'no name'}"
     if origin.get("verified") and origin.get("imported"):

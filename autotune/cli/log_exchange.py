@@ -1,4 +1,4 @@
-"""``autotune log export``, ``import`` and ``merge``: a log on its way."""
+"""``autotune log export``, ``import`` and ``merge``: moving logs between machines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from autotune.cli.output import console, print_json
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
+# Formats of an export.
 FORMS = ("jsonl", "t4")
 TopOption = Annotated[
     int | None, typer.Option("--top", metavar="K", min=1, help="Only the K best records of every task.")
@@ -55,7 +56,7 @@ def export(
     if json:
         print_json({"path": str(file), "records": n})
     else:
-        # What goes down a pipe is the log alone.
+        # A pipe must get nothing but the log.
         console(stderr=not file.is_file()).print(
             f"{n} records written to {'stdout' if place is sys.stdout else file}"
         )
@@ -103,7 +104,7 @@ def _merge(sources: list[str], db: str, json: bool) -> None:
     from kernels_db.store import Log
 
     missing = [masked(s) for s in sources if not locate(s).exists()]
-    if missing:  # before anything is taken in
+    if missing:  # before anything is merged
         raise LogError(f"there is no file {', '.join(missing)}; give the paths of exports or logs")
     new = known = 0
     refused: Counter[str] = Counter()
@@ -129,7 +130,7 @@ def _merge(sources: list[str], db: str, json: bool) -> None:
 
 
 def existing(db: str) -> Log:
-    """The log, which must exist; opened for writing where possible, since that upgrades an older one."""
+    """The log, which must exist. Opened for writing if possible, because that upgrades an older one."""
     from kernels_db.errors import LogError
     from kernels_db.place import locate
     from kernels_db.store import Log

@@ -1,4 +1,4 @@
-"""How models predicted and where the time went, as lines of text."""
+"""The quality of predictions, and where the time went, as lines of text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune.cli.output import percent
 
+# {what a model had learnt from: words for it}.
 NAMES = {
     "within_task": "trials of the same task known",
     "by_task": "other tasks only",
@@ -15,7 +16,8 @@ NAMES = {
 
 
 def search_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Lines about what `autotune.tuning.prediction_quality.of_log` found; none for a log without searches."""
+    """Lines about the result of `autotune.tuning.prediction_quality.of_log`; none for a log without
+    searches."""
     predictions = found["predictions"]
     for meaning, name in NAMES.items():
         if meaning in predictions:

@@ -26,7 +26,7 @@ def ops(
     from schedules import ops as library
 
     if op is not None:
-        library.get(op)  # names the nearest operator where there is none
+        library.get(op)  # its error names the nearest operator
     found = [d for d in library.describe() if op in (None, d["name"])]
     if json:
         print_json(found[0] if op is not None else {"operators": found})

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their text is read."""
+"""Options that several commands share, and the reading of their values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from schedules.dtypes import DTYPES
 if TYPE_CHECKING:
     from schedules.model import Target, Trace, Workload
 
+# A duration: a number and a unit.
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
+# {unit: seconds}.
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+# Longest budget (seconds): 30 days.
 MAX_BUDGET_S = 30 * 86400.0
 
 
@@ -33,7 +36,7 @@ def parse_budget(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a duration; write it as 60s, 2m, 500ms or 1h")
     value = float(m[1]) * _UNITS[m[2]]
     if value <= 0:
-        raise typer.BadParameter(f"{text!r} is no time at all; give a duration above zero, such as 60s")
+        raise typer.BadParameter(f"{text!r} is zero; give a duration above zero, such as 60s")
     if value > MAX_BUDGET_S:
         raise typer.BadParameter(f"{text!r} is more than 30 days; give a shorter duration")
     return value
@@ -59,6 +62,7 @@ LayoutOption = Annotated[
 ConstantsOption = Annotated[
     bool, typer.Option("--constant-weights", help="Weights are known ahead: packing costs a call nothing.")
 ]
+# Names of policies and cost models. They are repeated here so that help needs no import of them.
 SEARCHES = ("evolutionary", "local", "random", "grid")
 MODELS = ("xgb", "blend", "analytic", "scratch", "random")
 SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")]
@@ -91,8 +95,8 @@ JsonOption = Annotated[
 
 
 def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *others: str) -> None:
-    """Raises `typer.BadParameter` unless there is one of the two, and a suite goes without what its file
-    says, and without these ``others``."""
+    """Raises `typer.BadParameter` unless exactly one of the two is given, and with a suite neither the
+    options that its file replaces nor these ``others``."""
     if (op is None) == (suite is None):
         raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
     if suite is None:
@@ -100,7 +104,7 @@ def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *ot
     for name in ("shape", "dtype", "layout", *others):
         source = ctx.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
-            raise typer.BadParameter(f"--{name} does not go with --suite, whose file says what to take")
+            raise typer.BadParameter(f"--{name} does not go with --suite; the suite file has it")
 
 
 def workload_of(
@@ -142,7 +146,7 @@ def compulsory_bytes(workload: Workload) -> int:
 
 
 def target_summary(target: Target) -> dict[str, Any]:
-    """What a target is, for JSON documents."""
+    """A target for JSON documents."""
     return {"kind": target.kind, "arch": target.arch, "threads": target.threads, "digest": target.digest}
 
 
@@ -152,12 +156,12 @@ def trace_value(trace: Trace) -> Any:
 
 
 def input_path(path: Path) -> Path:
-    """A file to read; ``-`` is stdin."""
+    """A file to read. ``-`` is stdin."""
     return Path("/dev/stdin") if str(path) == "-" else path
 
 
 def output_place(path: Path, json: bool) -> Path | IO[str]:
-    """Where to write; ``-`` is stdout, which then has nothing else."""
+    """Where to write. ``-`` is stdout, on which nothing else is printed then."""
     if str(path) != "-":
         return path
     if json:

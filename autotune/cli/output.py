@@ -1,7 +1,6 @@
-"""What a command prints: one JSON document for programs, or text for people.
+"""The output of commands: one JSON document for programs, or text for people.
 
-Results go to stdout, progress and complaints to stderr. Text goes through Rich, which leaves out
-colour and box characters that the receiver of a pipe has no use for.
+Results go to stdout, progress and complaints to stderr. Rich leaves out colours and box characters in a pipe.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from rich.table import Table
 if TYPE_CHECKING:
     from schedules.model import Workload
 
-PLAIN_WIDTH = 200  # of a pipe: wide enough that rows of tables stay on one line
+# Width of text in a pipe (characters): rows of tables stay on one line.
+PLAIN_WIDTH = 200
+# {character: its spelling in ASCII}.
 _PLAIN = str.maketrans(
     {
         "\N{MULTIPLICATION SIGN}": "x",
@@ -56,7 +57,7 @@ _PLAIN = str.maketrans(
 
 
 def plain(text: str) -> str:
-    """A text in ASCII: signs as they are typed, letters without accents, ``?`` for what is left."""
+    """A text in ASCII: signs as they are typed, letters without accents, ``?`` for the rest."""
     letters = unicodedata.normalize("NFKD", text.translate(_PLAIN))
     known = "".join(c for c in letters if not unicodedata.combining(c))
     return known.encode("ascii", "replace").decode("ascii")
@@ -72,25 +73,25 @@ codecs.register_error("autotune.plain", _in_ascii)
 
 
 def print_whatever_the_encoding() -> None:
-    """Have what the encoding of stdout or stderr has no character for printed as `plain` has it."""
+    """Print characters that the encoding of stdout or stderr lacks as `plain` spells them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="autotune.plain")
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Prints one JSON document on stdout; a number that JSON cannot write becomes null."""
+    """Print one JSON document on stdout. Numbers that JSON cannot write become null."""
     print(json.dumps(_writable(document), indent=2, allow_nan=False))
 
 
 def error_document(message: str, status: int) -> str:
-    """The JSON text that stands for a failed command."""
+    """The JSON text of a failed command."""
     return json.dumps({"error": {"message": message, "exit_status": status}}, indent=2)
 
 
 def console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr; lines of a pipe are not wrapped at the width of a terminal. What it
-    prints may come from a log or a file, so that brackets are no markup."""
+    """A console on stdout or stderr. In a pipe lines are not wrapped. Brackets are not markup, because text
+    may come from a log or a file."""
     made = partial(Console, stderr=stderr, highlight=False, markup=False)
     found = made(soft_wrap=True)
     return found if found.is_terminal else made(width=PLAIN_WIDTH)
@@ -121,8 +122,8 @@ def seconds(value: float | None) -> str:
 
 
 def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
-    """GFLOP/s, or GB/s of compulsory traffic where that is what bounds the operator (fewer than
-    2 FLOPs a byte: no machine of today computes so slowly)."""
+    """GFLOP/s, or GB/s of compulsory traffic if the operator has fewer than 2 FLOPs a byte: memory bounds
+    those on every machine of today."""
     if time_s is None or not math.isfinite(time_s) or time_s <= 0:
         return "-"
     if flops < 2 * moved_bytes:
@@ -131,6 +132,7 @@ def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
+    """A share as a percentage."""
     return "-" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
 
 

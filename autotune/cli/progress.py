@@ -1,4 +1,4 @@
-"""The live line of a tune: redrawn in place on a terminal, one plain line now and then in a pipe."""
+"""The progress line of a tune: redrawn in place on a terminal, a plain line every few seconds in a pipe."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.tuning.tuner import Progress
     from schedules.model import Workload
 
+# Time between two lines in a pipe (seconds).
 PLAIN_PERIOD_S = 5.0
 
 
@@ -25,7 +26,7 @@ def describe(progress: Progress, flops: int, moved_bytes: int) -> str:
     limit = "" if progress.trials is None else f"/{progress.trials}"
     failed = counts(progress.failed)
     left = max(0.0, progress.budget_s - progress.elapsed_s)
-    new = not progress.resumed and progress.phase != "finalists"  # else finalists may have timed it
+    new = not progress.resumed and progress.phase != "finalists"  # finalists may include earlier records
     once = ", timed once" if new and progress.best_time_s is not None else ""
     parts = [
         progress.phase,
@@ -42,8 +43,8 @@ def describe(progress: Progress, flops: int, moved_bytes: int) -> str:
 def reporter(
     workload: Workload, quiet: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[Progress], None]]:
-    """A function to call with every `Progress`. It writes to stderr, so that stdout has the result
-    alone; ``quiet`` writes nothing."""
+    """A function to call with every `Progress`. It writes to stderr, so that stdout has only the result.
+    ``quiet``: it writes nothing."""
     flops, moved = workload.flops, compulsory_bytes(workload)
     with _line(quiet, clock) as show:
         yield lambda progress: show(lambda: describe(progress, flops, moved))
@@ -68,14 +69,14 @@ def describe_suite(progress: SuiteProgress) -> str:
 def suite_reporter(
     quiet: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[SuiteProgress], None]]:
-    """The same for a suite."""
+    """Like `reporter`, for a suite."""
     with _line(quiet, clock) as show:
         yield lambda progress: show(lambda: describe_suite(progress))
 
 
 @contextmanager
 def _line(quiet: bool, clock: Callable[[], float]) -> Iterator[Callable[[Callable[[], str]], None]]:
-    """A function that shows a text, if it is time to."""
+    """A function that shows a text, if the last one is old enough."""
     if quiet:
         yield lambda text: None
         return

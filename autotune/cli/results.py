@@ -1,4 +1,4 @@
-"""Results of tuning as documents, and in words why a run ended."""
+"""Results of tuning as JSON documents, and the reasons why a run ended in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from autotune.cli import options as opt
 if TYPE_CHECKING:
     from autotune.tuning.options import TuneResult
 
+# {reason why a run ended: words for it}.
 ENDINGS = {
     "trials": "all trials done",
     "budget": "budget used",
@@ -20,7 +21,7 @@ ENDINGS = {
 
 
 def document(result: TuneResult, dtype: str) -> dict[str, Any]:
-    """What ``tune --json`` prints."""
+    """The document that ``tune --json`` prints."""
     best = result.best
     return {
         "task": {

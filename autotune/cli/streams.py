@@ -1,4 +1,4 @@
-"""The standard streams of a process, which may be closed, open the wrong way round, or full."""
+"""The standard streams of a process. They may be closed, opened in the wrong direction, or full."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TextIO
 
 
 def prepare() -> str | None:
-    """Put the null device where a standard stream is closed: what is opened later may not take its number,
-    or what is printed would be written into it. Returns what is wrong with stdout, if anything is."""
+    """Open the null device in place of closed standard streams, so that no file opened later gets their
+    descriptors. Returns what is wrong with stdout, None if nothing is."""
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
     fault = None
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)
@@ -30,7 +30,7 @@ def prepare() -> str | None:
 
 
 def silence(stream: TextIO) -> None:
-    """Keep the interpreter's last flush from complaining about a reader that went away, or a full disk."""
+    """Prevent the interpreter's last flush from complaining about a closed pipe or a full disk."""
     _discard(stream.fileno())
 
 
@@ -43,7 +43,7 @@ def _only_read(fd: int) -> bool:
 
 
 def _discard(fd: int) -> None:
-    """Have what is written to a descriptor go nowhere."""
+    """Redirect a descriptor to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, fd)
     os.close(null)

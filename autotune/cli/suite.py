@@ -1,4 +1,4 @@
-"""``autotune tune --suite``: many tasks under one budget, what is shown meanwhile and afterwards."""
+"""``autotune tune --suite``: tunes many tasks under one budget, and shows their progress and results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def tune_suite(
     file: str, constant_weights: bool, target: Target, where: str, options: TuneOptions, json: bool
 ) -> None:
-    """Tune the tasks of ``FILE[:NAME]``. Exit status 1 where a task has no kernel afterwards."""
+    """Tune the tasks of ``FILE[:NAME]``. Exit status 1: a task has no kernel afterwards."""
     from autotune.tuning import suites
     from autotune.tuning.interrupts import Interrupts
     from autotune.tuning.suite_tuner import SuiteTask
@@ -30,7 +30,7 @@ def tune_suite(
     tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
     if not tasks:
         raise suites.SuiteError(f"{file} has no tasks; give a NAME of the file that has some")
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
+    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
         with Log(where) as log, suite_reporter(quiet=json) as report:
             result = run(tasks, target, log, options, report, interrupts=interrupts)
         if json:
@@ -42,7 +42,7 @@ def tune_suite(
 
 
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:
-    """What ``tune --suite --json`` prints: each of ``tasks`` as ``tune --json``, with more."""
+    """The document that ``tune --suite --json`` prints: each of ``tasks`` as of ``tune --json``, and more."""
     return {
         "target": opt.target_summary(target),
         "tasks": [
@@ -65,7 +65,7 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
 
 
 def _print(result: SuiteResult, where: str) -> None:
-    from kernels_db.place import locate  # a URL is shown without its password
+    from kernels_db.place import locate  # its text hides a URL's password
 
     out = console()
     table(

@@ -92,7 +92,7 @@ def tune(
     if suite is not None:
         tune_suite(suite, constant_weights, goal, where, chosen, json)
         return
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C cuts no report off
+    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
         with Log(where, read_only=frozen) as log, reporter(workload, quiet=json) as report:
             if frozen:
                 from autotune.tuning.frozen import frozen as stored
@@ -109,7 +109,7 @@ def tune(
 
 
 def _print(result: TuneResult, workload: Workload, where: str) -> None:
-    from kernels_db.place import locate  # a URL is shown without its password
+    from kernels_db.place import locate  # its text hides a URL's password
 
     out = console()
     out.print(task_text(workload, result.target.threads), style="bold")

@@ -1,8 +1,8 @@
-"""Comparing implementations of one workload, interleaved in one run.
+"""Compares implementations of one workload, interleaved in one run.
 
-Every round times each implementation once, in an order that rotates, and the machine's limit
-beside them; ratios are taken within a round and then their median. So whatever slows the machine
-down for a while slows all of them. The garbage collector is off while the clock runs.
+Every round times each implementation once, in an order that rotates, and beside them the machine's limit.
+Ratios are taken within a round; the result is their median. So a slow spell of the machine slows all of them.
+The garbage collector is off while the clock runs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from schedules.dtypes import DTYPES, is_float
 from schedules.errors import AutotuneError
 from schedules.model import Workload
 
-SAMPLE_S = 0.02  # how long one sample of one implementation should take at least
+# Least length of a sample of one implementation (seconds).
+SAMPLE_S = 0.02
+# Fewest rounds.
 MIN_ROUNDS = 5
 
 
 class DisagreementError(AutotuneError):
-    """A peer computes something else, so that its time says nothing."""
+    """A peer computes something else, so its time means nothing."""
 
 
 def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs as `random_inputs` draws them, and NaN- or zero-filled outputs."""
+    """(inputs as `random_inputs` draws them, outputs filled with NaN or zero)."""
     made = [workload.dag.tensors[n] for n in workload.dag.outputs]
     outputs = [np.full(t.shape, np.nan if is_float(t.dtype) else 0, t.dtype) for t in made]
     return random_inputs(workload.dag, seed), outputs
 
 
 def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
-    """Raises `DisagreementError` unless a peer's outputs are ours, to the tolerance that a trial has."""
+    """Raises `DisagreementError` unless a peer's outputs equal ours within `_peer_bound`."""
     for tensor, a, b in zip(workload.dag.outputs, found, expected, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             raise DisagreementError(
@@ -68,8 +70,8 @@ def _peer_bound(workload: Workload, ours: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Contender:
-    """An implementation: ``call()`` computes the workload once, into arrays that it holds. ``sample(n)``:
-    seconds a call of ``n`` calls, for one that times itself, in a process of its own."""
+    """An implementation. ``call()``: computes the workload once, into arrays that it holds. ``sample(n)``:
+    seconds a call over ``n`` calls, for one that times itself in a process of its own."""
 
     name: str
     call: Callable[[], object]
@@ -78,17 +80,18 @@ class Contender:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``times_s[name][round]`` in seconds a call; ``limits_s[round]``: the least time that the
-    machine allows, as measured in that round (empty when it was not)."""
+    """``times_s[name][round]``: seconds a call. ``limits_s[round]``: the machine's limit in that round
+    (seconds), empty if it was not measured."""
 
     times_s: Mapping[str, Sequence[float]]
     limits_s: Sequence[float]
 
     def time_s(self, name: str) -> float:
+        """The median time of an implementation (seconds a call)."""
         return median(self.times_s[name])
 
     def share(self, name: str) -> float | None:
-        """The limit's part of the time: 1.0 is as fast as the machine can go."""
+        """The limit over the time: 1.0 is as fast as the machine can be. None without a limit."""
         if not self.limits_s:
             return None
         return median(limit / t for limit, t in zip(self.limits_s, self.times_s[name], strict=True))
@@ -98,7 +101,7 @@ class Comparison:
         return median(self._ratios(name, peer))
 
     def quartiles(self, name: str, peer: str) -> tuple[float, float]:
-        """Between which half of the rounds' ratios lie."""
+        """The quartiles of the rounds' ratios."""
         first, third = np.quantile(self._ratios(name, peer), (0.25, 0.75))
         return float(first), float(third)
 
@@ -115,12 +118,12 @@ def compare(
     settle_s: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Rounds for about ``seconds``, at least `MIN_ROUNDS`. ``limit`` measures, in seconds a call, what
-    the machine allows at best. Before each sample are calls that aren't timed: contenders that read
-    the same array would else find it in the caches where another, with one of its own, does not (1x4096x4096
-    on an Intel server had 0.87 of numpy's speed after ONNX Runtime, 1.17 where numpy came after it).
-    ``settle_s``: a pause before these, and before the limit: thread pools of OpenMP, OpenBLAS and ONNX
-    Runtime spin for up to a tenth of a second after their last work and would slow whoever comes next."""
+    """Time rounds for about ``seconds``, `MIN_ROUNDS` at least. ``limit``: measures the machine's limit
+    (seconds a call). ``settle_s``: pause before each sample and before the limit (seconds), because idle
+    thread pools of OpenMP, OpenBLAS and ONNX Runtime spin for up to a tenth of a second.
+
+    Calls that are not timed precede each sample. Else a contender would find a shared array in the caches, or
+    not, by who ran before it: docs/measurements/memory-access.md."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
@@ -141,7 +144,7 @@ def compare(
 
 
 def _calibrate(c: Contender, clock: Callable[[], float]) -> int:
-    """How many calls fill `SAMPLE_S`; the calls made here also warm caches and thread pools."""
+    """Calls that fill `SAMPLE_S`. The calls made here also warm caches and thread pools."""
     c.call()
     number = 1
     while True:
@@ -152,7 +155,7 @@ def _calibrate(c: Contender, clock: Callable[[], float]) -> int:
 
 
 def sample(c: Contender, number: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds a call, of ``number`` calls."""
+    """Seconds a call over ``number`` calls."""
     if c.sample is not None:
         return c.sample(number)
     call = c.call
@@ -164,7 +167,7 @@ def sample(c: Contender, number: int, clock: Callable[[], float] = time.perf_cou
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """No garbage is collected meanwhile."""
+    """Switch garbage collection off within the block."""
     was = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,22 +1,19 @@
-"""Memory for a kernel's arrays, between spans that no access survives.
+"""Memory for a kernel's arrays, with inaccessible pages on both sides of each array.
 
-Every array lies in a region of its own with inaccessible pages on both sides. A *placement* says where in
-its region each array lies; the checks run a kernel once in each, and every draw of inputs lies in one at
-least:
+A *placement* says where in its region each array lies. The checks run a kernel once in each placement:
 
-- ``end``: each array ends exactly where the inaccessible pages begin;
-- ``begin``: each array begins exactly behind them (both at once where all sizes are whole pages);
+- ``end``: each array ends where the inaccessible pages begin.
+- ``begin``: each array begins where they end. The same as ``end`` where all sizes are whole pages.
 - ``shifted``: each array begins one element after a 64-byte boundary, so that code which assumes more than
   element alignment faults. Left out where ``end`` has already misaligned every array.
 
-Times are taken with each array 16 bytes after a page begins, as large arrays of numpy lie, behind what malloc
-writes of itself: half of the vectors cross a cache line there, and a tile may touch twice the lines. A
-kernel that is fast there is fast on arrays that lie better, not the other way round.
+Each draw of inputs lies in one placement or more. Times are taken with each array 16 bytes after a page
+begins, where malloc puts numpy's large arrays. A kernel that is fast there is also fast on better aligned
+arrays.
 
-Inputs are filled once and made read-only. Memory is anonymous and, from 4 MiB on, asks for huge pages as
-numpy does, so that timings are those of numpy arrays. Built before the workers fork, which share the inputs
-and have outputs of their own: Linux makes small pages of a huge one that is written to while another process
-has it too, and writing would take up to twice the time that it takes in a numpy array.
+Inputs are filled once and made read-only. Memory is anonymous and asks for huge pages from 4 MiB on, as
+numpy's does. The arena is made before the workers fork. They share the inputs, but each touches its outputs
+first: Linux splits a huge page that is written to while another process has it (ADR 21).
 """
 
 from __future__ import annotations
@@ -32,17 +29,23 @@ import numpy as np
 
 from schedules.model import LINE
 
+# Bytes of a page.
 PAGE = mmap.PAGESIZE
-GUARD = 4 << 20  # bytes on each side of a region: more than a row of most arrays, and costs no memory
-SCRATCH_SPAN = 1 << 30  # most scratch a kernel may have
-MALLOC_HEADER = 16  # bytes between the beginning of a page and a large array of numpy
+# Inaccessible bytes on each side of a region: more than a row of most arrays. They cost no memory.
+GUARD = 4 << 20
+# Most bytes of scratch that a kernel may have.
+SCRATCH_SPAN = 1 << 30
+# Bytes between the beginning of a page and a large array of numpy: malloc's header.
+MALLOC_HEADER = 16
+# Flags of mmap, mprotect and madvise (MADV_HUGEPAGE) in Linux.
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
-_HUGE = 14  # MADV_HUGEPAGE
+_HUGE = 14
 
-# Quiet NaNs with a payload that no arithmetic starts from, and integers that few results equal. The number
-# of the placement is added, so that a value which is right by chance in one check is not in the next. The
-# halves of 64 bits are alike: devices fill memory by 32 at most.
+# {dtype: (integer type, pattern)} of unwritten outputs: quiet NaNs that no arithmetic makes, and rare
+# integers.
+# The number of the check is added, so that a value that is right by chance in one check is wrong in the next.
+# Both halves of a pattern of 64 bits are alike, because devices fill memory by 32 bits at most.
 POISON = {
     "float16": (np.uint16, 0x7E50),
     "bfloat16": (np.uint16, 0x7FC5),
@@ -58,7 +61,7 @@ POISON = {
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter of a kernel."""
+    """A parameter of a kernel: an array with a name, a shape and a dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -66,13 +69,14 @@ class Param:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the array."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Addresses of an array (``first`` to ``last``) and of its region, inaccessible pages included
-    (``low`` to ``high``): what a faulting address is looked up in."""
+    """Addresses of an array (``first`` to ``last``) and of its region with inaccessible pages (``low`` to
+    ``high``). A fault's address is looked up in them."""
 
     name: str
     kind: str  # "input", "output" or "scratch"
@@ -85,8 +89,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the arrays lie in one check: ``pointers`` in parameter order, ``outputs`` as numpy views.
-    ``draw``: which of the inputs lie there."""
+    """Where the arrays lie in one check. ``pointers``: one a parameter. ``outputs``: numpy views.
+    ``draw``: the number of the inputs that lie there."""
 
     name: str
     pointers: ctypes.Array[ctypes.c_void_p]
@@ -95,7 +99,7 @@ class Placement:
 
 
 class Reserve:
-    """Address space between inaccessible pages, of which as much is opened as a kernel needs."""
+    """Address space between inaccessible pages. As much of it is opened as a kernel needs."""
 
     def __init__(self, base: int) -> None:
         self.base, self._room = base, 0
@@ -126,11 +130,12 @@ class Reserve:
 
 
 class Arena:
-    """All memory of a workload's kernels: ``scratch`` for what a kernel wants beside its arrays, ``packed``
-    for the packed form of each constant input, by its number. ``inputs`` are copied in, and so is each of
-    ``more``: other draws of them; times are taken on the first. Raises MemoryError. Whoever runs kernels in
-    it calls `fill_outputs` first. ``elsewhere``: they run in a device's memory, and one place here is as good
-    as another.
+    """All memory of a workload's kernels. Whoever runs kernels in it calls `fill_outputs` first.
+
+    ``inputs``: the first draw, on which times are taken; ``more``: the other draws. All are copied.
+    ``constants``: numbers of the inputs that are known ahead; ``packed`` has memory for the packed form of
+    each. ``scratch``: memory that a kernel wants beside its arrays. ``elsewhere``: kernels run in a device's
+    memory, so that one placement is as good as another. Raises MemoryError.
     """
 
     def __init__(
@@ -199,24 +204,24 @@ class Arena:
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
 
     def inputs(self, draw: int = 0) -> list[np.ndarray]:
-        """The inputs of a draw; of the first, what candidates are timed on."""
+        """The inputs of a draw, as numpy views. Those of draw 0 are where candidates are timed."""
         places = (self.timing, *self.placements)
         pointers = next(x.pointers for x in places if x.draw == draw)
         return [_view(at or 0, p) for at, p in zip(pointers, self.params[: self.n_inputs])]
 
     def fill_outputs(self) -> None:
-        """Fill outputs, and what is around them, with NaN of every float type: their memory is ours then."""
+        """Fill outputs and the memory around them with NaN. The pages become this process's own by it."""
         for base, room in self._written.items():
             ctypes.memset(base, 0xFF, room)
 
     def poison(self, placement: Placement, number: int) -> None:
-        """Fill the outputs of a placement with what no kernel would write (see `POISON`)."""
+        """Fill the outputs of a placement with `POISON` + ``number``."""
         for p, out in zip(self.params[self.n_inputs :], placement.outputs):
             kind, value = POISON[p.dtype]
             out.view(kind).fill(value + number)
 
     def close(self) -> None:
-        """Give all memory back; the views of placements are dead after it."""
+        """Give all memory back. The views of placements must not be used afterwards."""
         for address, size in self._free:
             _libc().munmap(address, size)
         self._free.clear()
@@ -249,7 +254,7 @@ class Arena:
 
 
 def locate(spans: Sequence[Span], address: int) -> Span | None:
-    """The array whose region holds an address; of several placements, the one that it is nearest to."""
+    """The array whose region holds an address, the nearest where several do; None if none does."""
 
     def distance(s: Span) -> int:
         return max(s.first - address, address - s.last + 1, 0)

@@ -1,8 +1,8 @@
-"""Is an output right?
+"""Checks whether an output is right.
 
-Each element of a reference comes with a bound: how far a right result may be from it
-(`schedules.te.rounding`). NaN and infinity must stand where the reference has them, and the NaN with which
-outputs were filled nowhere.
+Each element of a reference comes with a bound on the error of a right result (`schedules.te.rounding`). NaN
+and infinity must stand exactly where the reference has them. No element may still hold the poison
+(`arena.POISON`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from autotune.measure.arena import POISON
 from schedules.distance import distance
 from schedules.dtypes import is_float
 
-PIECE = 1 << 20  # elements
+# Elements that are compared at a time.
+PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reason`` is empty for a right output; ``error`` is max |out - ref| / RMS(ref)."""
+    """``reason``: why the output is wrong, empty if it is right. ``error``: max |out - ref| / RMS(ref)."""
 
     reason: str
     error: float
 
 
 class Checker:
-    """Compares outputs with one reference and its bounds, one array of them an output (float32; inf: anything
-    is right there). Holds what can be computed ahead, and a buffer."""
+    """Compares outputs with one reference and its bounds. ``bounds``: float32 arrays, one an output; inf: any
+    value is right there. Holds what can be computed ahead, and a buffer."""
 
     def __init__(
         self, names: Sequence[str], reference: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
@@ -38,7 +39,7 @@ class Checker:
         self.names = tuple(names)
         self.reference = tuple(reference)
         self.bounds = tuple(bounds)
-        self._scale: list[tuple[float, bool]] = []  # RMS, all finite
+        self._scale: list[tuple[float, bool]] = []  # (RMS, whether all elements are finite)
         self._difference: list[np.ndarray] = []
         for ref in self.reference:
             floats = is_float(ref.dtype.name)
@@ -47,7 +48,7 @@ class Checker:
             self._difference.append(np.empty(ref.shape, wide if floats else "float64"))
 
     def check(self, outputs: Sequence[np.ndarray], number: int) -> Verdict:
-        """Compare the outputs of the check with this number (the one their poison had)."""
+        """Compare the outputs of check ``number``, the number by which they were poisoned."""
         worst = 0.0
         for i, out in enumerate(outputs):
             verdict = self._one(i, out, number)
@@ -86,7 +87,7 @@ class Checker:
         return Verdict("", error / rms if rms else error)
 
     def _unwritten(self, out: np.ndarray, number: int) -> np.ndarray:
-        """Where the poison is, which is a NaN of its own."""
+        """Where an output still holds the poison of check ``number``."""
         kind, value = POISON[str(out.dtype)]
         return np.asarray(out.view(kind) == kind(value + number))
 
@@ -113,10 +114,11 @@ class Checker:
 
 
 def rms_of(ref: np.ndarray) -> tuple[float, bool]:
-    """Over the finite elements, and whether all are; piece by piece, as copies of large arrays take long."""
+    """(RMS of the finite elements, whether all are finite). Piece by piece, as copies of large arrays are
+    slow."""
     total, count = 0.0, 0
     scale = 1.0
-    if ref.dtype == np.float64:  # whose squares may be too large for it, or too small
+    if ref.dtype == np.float64:  # squares may overflow or vanish in it
         scale = float(np.max(np.abs(ref), where=np.isfinite(ref), initial=0.0))
     for piece in np.array_split(ref.reshape(-1), -(-ref.size // PIECE) or 1):
         finite = np.isfinite(piece)

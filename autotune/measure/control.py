@@ -1,13 +1,13 @@
-"""The control of a measurer: the candidate beside which others are timed (ADR 22), chosen among the first,
-and what it takes where it now runs.
+"""Chooses the control of a measurer, the candidate beside which others are timed (ADR 22), and keeps its
+time.
 
-A time is a quotient with the control's, times what that normally takes: the median of what it took so far, as
-moments in which others use the machine, or nobody does, last from milliseconds to seconds.
+A candidate's time is its quotient with the control's, times what the control normally takes. That is the
+median of all its times so far, because a machine's fast and slow spells last from milliseconds to seconds.
 
-How fast a kernel is depends on the pages of memory that its process has, by some percent, now and then by a
-half or more. A control that is slower in a new process makes records of all that is timed there. So a few
-other candidates are its witnesses: a process in which they seem to have changed each in its own way is left,
-and where all have changed alike, it is the control that has, and its time is corrected (ADR 31).
+The speed of a kernel also depends on the pages of memory of its process. So up to three other candidates, the
+witnesses, are timed beside the control in each new process. If they changed apart from one another, the
+process is replaced. If all changed alike, the control has changed, and its time is corrected (ADR 31).
+Figures: docs/measurements/timing-spread.md.
 """
 
 from __future__ import annotations
@@ -22,32 +22,46 @@ from autotune.measure.process import Child
 from autotune.measure.results import Control, Measurement
 from autotune.measure.runner import Runner
 
-CHOICE = 8  # good candidates before one of them becomes the control,
-RENEWAL = 0.8  # which one that takes this much of its time replaces
-LONGEST_CONTROL_S = 0.03  # what takes longer has most of a machine's spells in each of its runs
-REPEATS = 5  # in each of the spells in which its time is measured
-WITNESSES, NEAR = 3, 1.5  # so many at most, that take up to so many times as long
-ROUNDS, COMPARING_S = 2, 0.2  # of timing them, or twice as many; seconds that these may take, about
-MOVED = 0.05  # a change of the control that counts, as a logarithm,
-APART = 0.15  # of witnesses, from one another
-REMEMBERED = 2000  # times that the control took,
-INHERITED = 50  # which the time of one that another measurer chose counts as
-ATTEMPTS = 4  # to find a good process, and correct it: of a rate that is bounded one shows a part
+# Good candidates that must be known before one of them becomes the control.
+CHOICE = 8
+# Ratio of a candidate's time to the control's below which it becomes the new control.
+RENEWAL = 0.8
+# Longest control (seconds a run): longer ones average over most of a machine's spells by themselves.
+LONGEST_CONTROL_S = 0.03
+# Repeats in each spell in which the control's time is measured.
+REPEATS = 5
+# Most witnesses, and the largest ratio of a witness's time to the control's.
+WITNESSES, NEAR = 3, 1.5
+# Rounds of timing the witnesses (up to twice as many on an unsteady machine), and seconds they take (about).
+ROUNDS, COMPARING_S = 2, 0.2
+# Change of the control that is corrected (logarithm of a ratio).
+MOVED = 0.05
+# Distance between witnesses' changes above which a process is replaced (logarithm of a ratio).
+APART = 0.15
+# Times of the control that are kept for the median.
+REMEMBERED = 2000
+# Times that the known time of another measurer's control counts as.
+INHERITED = 50
+# Most processes tried. A later one also completes a correction, as each shows at most 1 / `protocol.SLOWEST`.
+ATTEMPTS = 4
 
-InTurns = Callable[[list[bytes], int, int], list[Measurement]]  # of objects, by rounds and repeats
+# (objects, rounds, repeats) -> a measurement of each object, timed in turns.
+InTurns = Callable[[list[bytes], int, int], list[Measurement]]
 
 
 def comparing_s(time_s: float, warm_runs: int) -> float:
-    """Seconds that comparing takes in a new process at least, where candidates take so long; 0 where there is
-    no control, or none with witnesses."""
+    """Least seconds that comparing with the witnesses takes in a new process, for candidates of ``time_s``
+    seconds; 0 where there is no control or it has no witnesses."""
     compared = not warm_runs and time_s <= LONGEST_CONTROL_S
     return 2 * ROUNDS * WITNESSES * 3 * time_s if compared else 0.0
 
 
 class ControlKeeper:
     """Chooses and renews the control of a runner, keeps its time, and corrects it in each new process.
-    ``in_turns`` times objects beside the control that the runner has. ``witnesses``: how many it has; none
-    for what no cache holds, where pages matter little and comparing takes long."""
+
+    ``in_turns``: times objects beside the runner's control. ``witnesses``: how many to have; 0 for what no
+    cache holds, because pages matter little there and comparing takes long.
+    """
 
     def __init__(self, runner: Runner, in_turns: InTurns, witnesses: int = WITNESSES) -> None:
         self.control = runner.control
@@ -55,13 +69,14 @@ class ControlKeeper:
         self._in_turns = in_turns
         self._witnesses = witnesses
         self._settled: Child | None = None
-        self._change = 0.0  # of the control in this process, as a logarithm
+        self._change = 0.0  # of the control in this process (logarithm of a ratio)
         inherited = [] if self.control is None else [self.control.seconds] * INHERITED
         self._took = deque(inherited, maxlen=REMEMBERED)
 
     def choose(self, objects: Mapping[str, tuple[float, bytes]]) -> float | None:
-        """The best of these objects (with their seconds) becomes the control, where there is some choice and
-        it is much faster than the last one; its time is measured well before. That time, if so."""
+        """Make the best of ``objects`` (name: (seconds, object)) the control, if there are `CHOICE` of them,
+        or if it beats the present control by `RENEWAL`. Returns its measured time (seconds), or None if none
+        is chosen."""
         time_s, obj = min(objects.values(), key=lambda x: x[0])
         old = self.control
         due = len(objects) >= CHOICE if old is None else time_s < RENEWAL * old.seconds
@@ -80,7 +95,8 @@ class ControlKeeper:
         return normal
 
     def heard(self, rate: float | None) -> None:
-        """Of a candidate that was timed beside the control: from its rate follows what the control took."""
+        """Take in the ``rate`` of the control beside a candidate: its time then was its normal time /
+        rate."""
         control = self.control
         if control is None or not rate:
             return
@@ -91,7 +107,7 @@ class ControlKeeper:
         self._corrected(self._change)
 
     def settle(self) -> None:
-        """Compare the control with its witnesses, if the runner's process is another than last time."""
+        """Compare the control with its witnesses, if the runner has a new process since the last call."""
         control = self.control
         if control is None or not control.witnesses or self._runner.ready() is self._settled:
             return
@@ -108,14 +124,14 @@ class ControlKeeper:
         self._settled = self._runner.ready()
 
     def _corrected(self, change: float) -> None:
-        """The runner's control, if it is slower in this process by so much."""
+        """Correct the control's time in this process by ``change`` (logarithm), if it is slower here."""
         self._change = change
         if self.control is not None:
             self._runner.control = self.control._replace(seconds=self.control.seconds * math.exp(change))
 
     def _spells(self, time_s: float, obj: bytes) -> list[float]:
-        """What it takes in each of a few spells, which begin with some milliseconds that do not count, as the
-        core may clock higher then. Nothing if it fails."""
+        """Seconds a run in each of `cpu_peaks.SPELLS` spells; empty if it fails. Each spell begins with
+        `HEAT_S` of runs that do not count, because the core may clock higher then."""
         heat = math.ceil(HEAT_S / max(time_s, 1e-3))
         times: list[float] = []
         for _ in spells():
@@ -126,10 +142,10 @@ class ControlKeeper:
         return times
 
     def _timed(self, objects: list[bytes]) -> list[tuple[bytes, float]]:
-        """Those that could be timed, with their seconds."""
+        """The objects that could be timed, each with its seconds."""
         if not objects or self._runner.control is None:
             return []
-        turns = 2 * ROUNDS * len(objects)  # each of a run more than repeats, beside as many of the control
+        turns = 2 * ROUNDS * len(objects)  # each of a run or more, with as many runs of the control
         runs = COMPARING_S / (turns * max(self._runner.control.seconds, 1e-3))
         repeats = max(1, min(REPEATS, round((runs - 1) / 2)))
         found = zip(objects, self._in_turns(objects, ROUNDS, repeats), strict=True)

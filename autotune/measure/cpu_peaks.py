@@ -1,7 +1,7 @@
-"""What this CPU can do: FMA peak, memory bandwidth, and a reference loop that tells its momentary speed.
+"""Measures what this CPU can do: FMA rate (FLOP/s), memory bandwidth (bytes/s), and a reference loop.
 
-Each loop is a kernel of the ordinary object form, so that it is compiled, loaded and timed exactly as a
-tuned kernel is. Results are kept for the life of the process, never on disk.
+Each loop is compiled, loaded and timed as a tuned kernel is. Results are kept for the life of the process and
+never on disk.
 """
 
 from __future__ import annotations
@@ -24,20 +24,29 @@ from schedules.expr import Const
 from schedules.ir import Buffer
 from schedules.model import Target
 
-SAMPLE_S = 2e-3  # of a loop on one thread
-TOGETHER_S = 10e-3  # on several: they do not begin at the same instant
-LOOP_S = 0.3e-3  # that a run of the reference loop takes, about
-CHAINS = 12  # independent accumulators: 2 FMA units × latency 4 to 5, and 14 of AVX2's 16 registers
-STEPS = 1024  # FMAs of each chain in one run of the loop, about 1.5 µs
-ROWS, VECTORS, SPAN = 4, 3, 16  # of the tile: 12 accumulators too; steps until it reads the same again
-SPELLS, PAUSE_S = 5, 0.03  # in which it is measured what something normally takes,
-HEAT_S = 0.015  # after so much of it: a core may clock higher until then
-MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}  # the arrays that each reads
+# Least length of a sample (seconds): on one thread; on several, which do not begin at the same instant.
+SAMPLE_S = 2e-3
+TOGETHER_S = 10e-3
+# Length of a run of the reference loop (seconds, about).
+LOOP_S = 0.3e-3
+# FMA loop: independent accumulators. 2 FMA units × latency 4 to 5 need 8 to 10; AVX2 has 16 registers.
+CHAINS = 12
+# FMA loop: FMAs of each chain in a run, about 1.5 µs.
+STEPS = 1024
+# Tile loop: rows and vectors (12 accumulators), and steps until it reads the same elements again.
+ROWS, VECTORS, SPAN = 4, 3, 16
+# Spells in which a normal time is measured, and the pause between two (seconds).
+SPELLS, PAUSE_S = 5, 0.03
+# Runs at the beginning of a spell that do not count (seconds): a core may clock higher. Source: ADR 31.
+HEAT_S = 0.015
+# {mode of the memory loop: arrays that it reads}.
+MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}
+# {dtype with an FMA loop: LLVM's type}.
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
 class _Loop:
-    """A loop in the core: its object and its arrays."""
+    """A loop that stays in the core: its object and its arrays."""
 
     def __init__(self, loaded: LoadedObject, arrays: Sequence[np.ndarray]) -> None:
         self._object, self._arrays = loaded, arrays
@@ -62,10 +71,11 @@ class FmaLoop(_Loop):
 
 
 class Together:
-    """Jobs that run at the same time, one a thread, and return how many seconds they took. The threads are
-    kept, and with them the CPUs that they may use: those of whoever made this, which may be bound to one
-    later. They begin on a CPU each: the kernel wakes threads where their waker runs, and leaves them together
-    for milliseconds."""
+    """Jobs that run at the same time, one a thread, each returning its seconds.
+
+    The threads are kept, each with the CPUs that the maker of this could use, as that process may be bound to
+    one later. They begin on different CPUs: the kernel would wake them all on the waker's CPU and leave them
+    there for milliseconds."""
 
     def __init__(self, jobs: Sequence[Callable[[], float]]) -> None:
         self._jobs = list(jobs)
@@ -95,7 +105,7 @@ class Together:
 
 
 def sample_seconds(threads: int) -> float:
-    """How long a sample of a loop on so many threads should take at least."""
+    """Least length of a sample on this many threads (seconds)."""
     return SAMPLE_S if threads == 1 else TOGETHER_S
 
 
@@ -114,8 +124,9 @@ class FmaLoops:
 
 
 class MemoryLoop:
-    """A loop over a working set of this many bytes in all, on ``target.threads`` threads at once: see
-    `bandwidth` for the modes. A sample takes `sample_seconds` or one pass."""
+    """A loop over a working set of ``working_set`` bytes in all, on ``target.threads`` threads at once. See
+    `bandwidth` for ``mode``. A sample takes `sample_seconds` or one pass. Raises ValueError for another
+    mode."""
 
     def __init__(self, target: Target, mode: str, working_set: int) -> None:
         if mode not in MODES:
@@ -140,8 +151,8 @@ class MemoryLoop:
 
 
 class TileLoop(_Loop):
-    """The inner loop of a register tile: `ROWS` × `VECTORS` accumulators, each of `STEPS` steps a run loads
-    a vector of each column and broadcasts an element of each row, from the first cache."""
+    """The inner loop of a register tile, from the first cache: `ROWS` × `VECTORS` accumulators. Each of
+    `STEPS` steps loads a vector of each column and broadcasts an element of each row."""
 
     def __init__(self, target: Target) -> None:
         lanes = vector_lanes(target, "float32")
@@ -153,17 +164,12 @@ class TileLoop(_Loop):
 
 
 class Reference:
-    """A fixed loop of about 0.3 ms. Its duration beside a timing, over ``nominal_s``, says how much slower
-    than nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
+    """A fixed loop of about 0.3 ms. Its duration beside a timing over ``nominal_s`` says how much slower than
+    nominal the machine ran just then, so that drifting clocks and busy siblings divide out.
 
-    It is the loop of a register tile, not one of FMAs alone (ADR 30): for 1 to 3 ms after a product these had
-    0.84 of their speed on an Intel server, so that products seemed faster than they are, the more so the more
-    they load. This loop has the same speed after a product, after FMAs and after a rest.
-
-    ``nominal_s`` is given where several processes must agree on it; else it is the median of a few spells,
-    the 10th percentile of each, with pauses between: were all of them in one slow moment, or in one when
-    nobody else uses the machine and it clocks higher, every time of a tuning would be too long beside those
-    of others, or too short.
+    It is the loop of a register tile: a loop of FMAs alone runs slower right after a kernel (ADR 30).
+    ``nominal_s``: given where several processes must agree on it, with its ``runs``. Else it is measured: the
+    median over a few spells of the 10th percentile of each, so that no slow or fast spell decides it alone.
     """
 
     def __init__(self, target: Target, nominal_s: float | None = None, runs: int | None = None) -> None:
@@ -186,7 +192,7 @@ class Reference:
 
 
 def spells() -> Iterator[None]:
-    """`SPELLS` turns with pauses between: a machine's moments last some milliseconds or more."""
+    """Yields `SPELLS` times with pauses of `PAUSE_S`, because a machine's speed changes over milliseconds."""
     for number in range(SPELLS):
         time.sleep(PAUSE_S * (number > 0))
         yield
@@ -204,11 +210,11 @@ def _peak_flops(target: Target, dtype: str, rounds: int) -> float:
 
 
 def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5) -> float:
-    """Bytes/s moved by loads and stores over a working set of this many bytes in all, on
-    ``target.threads`` threads, best of ``rounds``.
+    """Bytes/s that loads and stores move, best of ``rounds``, on ``target.threads`` threads over
+    ``working_set`` bytes in all.
 
-    "read": s += A[i]; "copy": C[i] = A[i]; "stream": a copy with streaming stores; "triad": C[i] = A[i] +
-    s * B[i]. Counted are the bytes that the loop names: what a cache fetches in order to write is not.
+    ``mode``: "read": s += A[i]; "copy": C[i] = A[i]; "stream": a copy with streaming stores; "triad":
+    C[i] = A[i] + s * B[i]. Only bytes that the loop names count, not those a cache fetches in order to write.
     """
     return _bandwidth(target, mode, working_set, rounds)
 
@@ -222,16 +228,16 @@ def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> floa
 def roofline_seconds(
     target: Target, flops: float, nbytes: float, working_set: int, dtype: str = "float32"
 ) -> float:
-    """The least seconds a workload can take: FLOPs over the FMA peak or bytes over the copy bandwidth of the
-    memory level that holds its working set (bytes), whichever is slower. Integer work counts bytes only."""
+    """The least seconds a workload can take: the larger of FLOPs over the FMA peak and bytes over the copy
+    bandwidth of the memory level that holds its working set (bytes). Integer work counts bytes only."""
     memory = nbytes / bandwidth(target, "copy", level_bytes(target, working_set))
     return max(flops / peak_flops(target, dtype), memory) if dtype in _LLVM_TYPE and flops else memory
 
 
 def level_bytes(target: Target, working_set: int) -> int:
-    """A working set in the memory level that holds this one: half of the first cache or of the second, this
-    one itself in the third, whose speed is not the same everywhere (a virtual machine may name all of its
-    host's), or 256 MiB."""
+    """The working set (bytes) to measure for one of ``working_set`` bytes: half of the first or second cache
+    that holds it; itself in the third, whose speed differs by size (a virtual machine may name its host's);
+    else 256 MiB."""
     for level in ("l1_bytes", "l2_bytes"):
         size = target.limit(level) * target.threads
         if working_set <= size:

@@ -1,4 +1,4 @@
-"""Random inputs for a DAG, and which of them tell right kernels from wrong ones."""
+"""Random inputs for a DAG, chosen so that wrong kernels give wrong outputs on them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,22 @@ from schedules.errors import WorkloadError
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG
 
-PIECE = 1 << 21  # elements that a thread draws at a time
-MOST_NAN = 0.1  # of an output: what is NaN is right wherever a kernel has NaN, too
-MOST_BYTES = 1 << 30  # of a draw, inputs and outputs: above it there is one draw, above half of it two
-SPARSE_FROM, SPARSE = 512, 64  # length of a sum that gets a draw of few numbers, and how many these are
-LARGEST_POWER = 50  # of two, that factors of the draw for products reach in any order; their squares 100
-STEADY_FROM = 4  # times the longest chain: a sum that gets a draw of equal numbers
-EXTREMES = frozenset({"min", "max", ""})  # reductions in which one element may count for all
+# Elements that a thread draws at a time.
+PIECE = 1 << 21
+# Largest share of NaN in an output: where the reference is NaN, a kernel's NaN passes.
+MOST_NAN = 0.1
+# Most bytes of a draw, inputs and outputs. Above it there is one draw, above half of it there are two.
+MOST_BYTES = 1 << 30
+# Sparse draw: shortest sum (terms) that gets one, and how many of its terms are not 0.
+SPARSE_FROM, SPARSE = 512, 64
+# Products of factors stay below 2 ** LARGEST_POWER in any order; their squares below 2 ** (2 *
+# LARGEST_POWER).
+LARGEST_POWER = 50
+# Shortest sum that gets a draw of equal numbers, in lengths of the longest chain of additions.
+STEADY_FROM = 4
+# Reductions in which one element may decide the result.
+EXTREMES = frozenset({"min", "max", ""})
+# What makes inputs valid for roots and logarithms, tried in this order: as drawn, positive, above 1.
 TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, lambda x: 1 + np.abs(x))
 
 
@@ -43,7 +52,7 @@ def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> n
 
 
 def _normal(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """Drawn by as many threads as there are CPUs where that takes long, the same by however many."""
+    """A draw, by all usable CPUs where it is large. The result does not depend on their number."""
     size = prod(shape)
     if size <= PIECE:
         return rng.standard_normal(shape, _drawn(dtype)).astype(dtype, copy=False)
@@ -67,7 +76,7 @@ class Tolerance:
     atol: float = 0.0
 
     def bound(self, reference: np.ndarray) -> np.ndarray:
-        """For each element of an output."""
+        """The bound of each element of an output."""
         dtype = bound_dtype(str(reference.dtype))
         size = np.abs(reference, dtype=dtype, casting="unsafe")
         return np.asarray(self.rtol * np.where(np.isfinite(size), size, 0) + self.atol, dtype)
@@ -75,7 +84,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Draw:
-    """Inputs of a check, the right outputs for them, and how far a right kernel may be from these."""
+    """Inputs of a check, the right outputs for them, and for each element its largest allowed error."""
 
     inputs: tuple[np.ndarray, ...]
     reference: tuple[np.ndarray, ...]
@@ -83,17 +92,18 @@ class Draw:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
+        """All arrays: inputs, right outputs, bounds."""
         return (*self.inputs, *self.reference, *self.bounds)
 
     def within(self, tolerance: Tolerance | None) -> Draw:
-        """The same with the bounds that a user states in place of those of rounding."""
+        """The same draw with the user's bounds in place of those of rounding; itself if there are none."""
         if tolerance is None:
             return self
         return replace(self, bounds=tuple(tolerance.bound(x) for x in self.reference))
 
 
 def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
-    """These inputs with the right outputs; ``kind`` as `evaluate_with_bounds` has it."""
+    """These inputs with their right outputs. ``kind``: keywords of `evaluate_with_bounds`."""
     from schedules.te.rounding import evaluate_with_bounds
 
     found = evaluate_with_bounds(dag, inputs, **kind)
@@ -101,28 +111,25 @@ def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
 
 
 def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
-    """What candidates are checked on. The first draw is what they are timed on, too.
+    """The inputs that candidates are checked on, with right outputs. Candidates are timed on the first draw.
 
-    - Standard-normal numbers, as `random_inputs` draws them.
-    - Where something is summed, small whole numbers without 0, of random signs. Sums of their products need
-      no rounding, so that a term left out shows at any length.
-    - Where something is multiplied up, factors whose product stays near 1, none of them 1 (odd integers): one
-      left out shows, or some side by side.
-    - Where extremes are looked for, the whole numbers are largest at the end of each axis, and in one draw
-      more at its beginning: schedules leave out what is there.
-    - Where a long sum is rounded all the same, few numbers that are not 0, at the ends of each axis among
-      others: there a term is a large part of the sum.
-    - Where a sum is longer than schedules add terms one after another, one number for all elements of an
-      input: what adds them all one after another is far off.
+    - Always: standard-normal numbers, as `random_inputs` draws them.
+    - For sums: small whole numbers of random signs, no 0. Their sums are exact, so a missing term shows.
+    - For products: factors whose product stays near 1, none of them 1 (integers: odd). A missing factor
+      shows.
+    - For extremes: the largest whole numbers lie at the end of each axis, in one more draw at its beginning.
+    - For long sums that are rounded: few numbers that are not 0, so that each is a large part of the sum.
+    - For sums longer than schedules add up in one chain: equal numbers. One long chain of additions is far
+      off.
 
-    Where the outputs are no numbers for these, as of roots and logarithms, they are made positive, or above
-    1. Raises `WorkloadError` where an output is NaN everywhere for the first draw however made.
+    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1. Raises
+    `WorkloadError` where an output is NaN everywhere even then.
     """
     first = _telling(dag, random_inputs(dag, seed), signs=True)
     if first is None:
         raise WorkloadError(
-            f"an output of {', '.join(dag.outputs)} is NaN everywhere, for random inputs, positive ones and "
-            "those above 1: no kernel of it could be checked"
+            f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
+            "and for those above 1, so no kernel can be checked; change the expression or its inputs"
         )
     found = [first]
     longest = max((prod(a.extent for a in s.reduce_axes) for s in dag.stages), default=1)
@@ -149,7 +156,7 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
 def _telling(
     dag: ComputeDAG, drawn: Sequence[np.ndarray], signs: bool = False, steady: bool = False
 ) -> Draw | None:
-    """A draw whose outputs are numbers, by a turn of its inputs if need be; None where each is NaN."""
+    """A draw whose outputs are numbers, with its inputs turned by `TURNED` if need be; None if none is."""
     least = 1.0
     chosen: Draw | None = None
     for turned in TURNED:
@@ -170,9 +177,10 @@ def _reductions(dag: ComputeDAG) -> frozenset[str]:
 
 
 def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int, ends: int = 0) -> list[np.ndarray]:
-    """Whole numbers from -3 to 3 (of the longest sums: -1 and 1), none of them 0. With ``ends`` of 1 the last
-    of each axis are the largest of all, and the first the least; with -1 the first are the largest. What is
-    at the ends of more axes is more so: the corner where all end is the only largest one."""
+    """Whole numbers from -3 to 3 (for the longest sums -1 and 1), none of them 0.
+
+    ``ends``: 1 puts the largest at the last place of each axis and the least at the first; -1 the reverse.
+    An element at the ends of more axes is larger, so the corner is the only largest one."""
     most = 3 if 9 * longest < 1 << 24 else 1
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -184,7 +192,7 @@ def _whole(dag: ComputeDAG, rng: np.random.Generator, longest: int, ends: int = 
 
 
 def _with_ends(x: np.ndarray, most: int, ends: int) -> np.ndarray:
-    """Numbers up to ``most``, those at ends of axes beyond it: by how many more axes end there than begin."""
+    """``x`` of up to ``most``, made larger by how many more axes end than begin at each element."""
     more = np.zeros(x.shape, np.int8)
     for d in (d for d, n in enumerate(x.shape) if n > 1):
         along = np.moveaxis(more, d, 0)
@@ -198,17 +206,17 @@ def _with_ends(x: np.ndarray, most: int, ends: int) -> np.ndarray:
 
 
 def _factors(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.ndarray]:
-    """Factors of random signs, each from 1/4 to 4, none of them 1: of longest products nearer to it, so that
-    not even all those above 1 have too large a product, which lanes might multiply. Along every axis products
-    stay near 1, and no part of a row is likely to have a product of 1. Integers: -3, -1 and 3, whose products
-    never wrap to 0."""
+    """Factors of random signs from 1/4 to 4, none of them 1; integers: -3, -1 and 3, which never wrap to 0.
+
+    Factors of long products are nearer to 1, so that the product of all those above 1 stays small in any
+    order. Products along every axis stay near 1, and no part of a row is likely to have a product of 1."""
     scale = min(1.0, LARGEST_POWER / longest)
 
     def one(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         if not is_float(dtype):
             return rng.choice(np.array([-3, -1, 3]), shape).astype(dtype)
         long = [d for d, n in enumerate(shape) if n > 1]
-        # logarithms: differences along every axis of numbers whose signs alternate, so that sums are short
+        # Logarithms: differences along each axis of numbers of alternating sign, so that sums stay short.
         power = rng.uniform(0.25, 1, [n + (n > 1) for n in shape])
         for d in long:
             np.moveaxis(power, d, 0)[::2] *= -1
@@ -221,7 +229,7 @@ def _factors(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np
 
 
 def _sparse(dag: ComputeDAG, rng: np.random.Generator, longest: int) -> list[np.ndarray]:
-    """Zeros but for about `SPARSE` elements of a sum, and the ends of every axis."""
+    """Inputs of 0 except about `SPARSE` elements of each sum, and the ends of every axis."""
 
     def one(x: np.ndarray) -> np.ndarray:
         keep = rng.random(x.shape, np.float32) < SPARSE / longest

@@ -1,4 +1,4 @@
-"""Measure candidates: builders ahead, one worker behind."""
+"""Measures candidates: several builder processes ahead, one worker process behind."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they s
 
 
 class Measurer:
-    """Builds, checks and times candidates of one workload on one CPU target.
+    """Builds, checks and times candidates of one workload on one target.
 
-    ``build`` names a function (ComputeDAG, Trace, Target) -> object bytes as "module:function". ``inputs``:
-    arrays in the order of ``dag.inputs`` (default: several `draws`); ``reference``: the right outputs for
-    them (default: what `schedules.te.rounding` computes); ``tolerance``: how far outputs may be from them
-    (default: as far as rounding explains); ``nominal``: that of another measurer of the same target,
-    with whose times these are to compare (default: as the machine runs at the start); ``control``: that of
-    another measurer of the same workload (default: chosen among the first candidates). Use it as a context
-    manager, from one thread; nothing that it starts outlives it or its process. A candidate's failure is a
+    ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
+    ``inputs``: arrays in the order of ``dag.inputs``; default: several `draws`.
+    ``reference``: the right outputs for them; default: what `schedules.te.rounding` computes.
+    ``tolerance``: largest error of outputs; default: what rounding explains.
+    ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
+    ``control``: that of another measurer of the workload; default: chosen among the first candidates.
+
+    Use it as a context manager, from one thread. Its processes end with it. A candidate's failure is a
     `Measurement`; `MeasureError` means that measuring itself does not work.
     """
 
@@ -90,7 +91,7 @@ class Measurer:
         self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._objects: dict[str, tuple[float, bytes]] = {}
-        self._finalists: set[str] = set()  # digests of what `finalists` timed last: kept, however slow
+        self._finalists: set[str] = set()  # digests of what `finalists` timed last; their objects are kept
 
     def __enter__(self) -> Measurer:
         return self
@@ -107,8 +108,8 @@ class Measurer:
 
     @property
     def control(self) -> Control | None:
-        """The candidate beside which others are timed; None before there is a choice, for devices, and for
-        what takes long."""
+        """The candidate beside which others are timed. None before one is chosen, for devices, and for
+        kernels that take long."""
         return self._keeper.control
 
     def start(self) -> None:
@@ -121,8 +122,7 @@ class Measurer:
         self._zygote.close()
 
     def move(self) -> None:
-        """Have all arrays in other pages of memory from now on, those of new processes; what was compiled is
-        kept."""
+        """Put all arrays into other pages of memory, by new processes. Compiled objects are kept."""
         for slot in (self._runner, *self._builders):
             slot.drop()
         self._zygote.end()
@@ -130,7 +130,7 @@ class Measurer:
     def measure(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
     ) -> Iterator[Measurement]:
-        """What `arrivals` gives, in the order of the traces; it ends before the first that has no result."""
+        """The measurements of `arrivals` in the order of ``traces``, up to the first that has none."""
         early: dict[int, Measurement] = {}
         due = 0
         with contextlib.closing(self.arrivals(traces, best_s, deadline)) as arrivals:
@@ -143,12 +143,12 @@ class Measurer:
     def arrivals(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
     ) -> Generator[tuple[int, Measurement], None, None]:
-        """One measurement a trace, with its index, each as soon as it stands: one that takes long to build
-        holds up no other.
+        """(index of the trace, measurement) of each trace, as soon as it is known. A slow build delays no
+        other.
 
-        ``best_s``: best time so far, against which slow candidates are given up; it follows the
-        better ones found here. ``deadline``: `time.monotonic` time after which no candidate is begun; what
-        has no result by then yields none. Raises `MeasureError`.
+        ``best_s``: best time known (seconds), against which slow candidates are given up; better times found
+        here replace it. ``deadline``: `time.monotonic` time after which no candidate begins; what has no
+        result by then gives none. Raises `MeasureError`.
         """
         batch = _Batch(self, traces, best_s, deadline)
         try:
@@ -163,9 +163,9 @@ class Measurer:
                     slot.drop()
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, up to twice the rounds on
-        an unsteady machine; ``time_s`` is what they come to (`protocol.Clock.settled`). What is not kept from
-        an earlier `measure` is built and checked first."""
+        """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, and up to twice the rounds
+        on an unsteady machine. ``time_s`` is their summary (`protocol.Clock.settled`). A candidate whose
+        object is not kept is built and checked first. Raises `MeasureError`."""
         self._finalists = {t.digest for t in traces}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
         found = dict(zip(missing, self.measure([traces[i] for i in missing])))
@@ -188,7 +188,7 @@ class Measurer:
     def _in_turns(
         self, objects: list[bytes], rounds: int, repeats: int, time_s: float = 0.0
     ) -> list[Measurement]:
-        """Time objects of which the slowest takes ``time_s``."""
+        """Time objects in turns. ``time_s``: seconds that the slowest takes."""
         start = time.monotonic()
         planned_s = finals_s(time_s, len(objects), rounds, repeats, self.options.warm_runs or 0)
         timeout_s = max(FINAL_TIMEOUT_S, FINAL_SLACK * planned_s)
@@ -204,9 +204,9 @@ class Measurer:
         if isinstance(answer, Death):
             if len(objects) == 1:
                 died = running_died(answer, self._zygote.spans)
-                # It was checked: that its timing took too long says nothing of it.
+                # It was checked before: a timeout of its timing does not make it wrong.
                 return [replace(died, status="error") if answer.timeout_s is not None else died]
-            # One of them dies now and then: each alone, so that it costs itself only.
+            # A worker dies now and then. Each is timed alone, so that a death costs one candidate only.
             return [m for x in objects for m in self._in_turns([x], rounds, repeats, time_s)]
         took = (time.monotonic() - start) / len(objects)
         told = answer[0]
@@ -236,20 +236,19 @@ class _Batch:
         self, owner: Measurer, traces: Sequence[Trace], best_s: float | None, deadline: float | None
     ) -> None:
         self.owner, self.traces, self.best_s, self.deadline = owner, traces, best_s, deadline
-        self.done: deque[tuple[int, Measurement]] = deque()  # that nobody has taken yet
+        self.done: deque[tuple[int, Measurement]] = deque()  # not yet handed to the caller
         self.built: dict[int, tuple[bytes, float]] = {}  # object, seconds it took to build
         self.next = 0  # the first trace that no builder has got
-        self.building = True  # whose turn it is, where building and running take turns
-        self.turn = time.monotonic()  # when it began
+        self.building = True  # the present phase, where building and running take turns
+        self.turn = time.monotonic()  # when the phase began
 
     def step(self) -> bool:
-        """Hand out work, wait for something to happen, take it in. False when nothing is under way and
-        nothing may begin."""
+        """Hand out work, wait for an event, take it in. False when nothing runs and nothing may begin."""
         self._hand_out()
         owner = self.owner
         now = time.monotonic()
         until = float("inf") if self.deadline is None else self.deadline
-        if now >= until:  # what is being built would not be run any more
+        if now >= until:  # what is being built would not run before the deadline
             for b in owner._builders:
                 b.drop()
             until += LATE_S
@@ -259,7 +258,7 @@ class _Batch:
         wait = max(0.0, min(until, *(s.deadline for s in busy)) - now)
         sockets = {s.child.sock: s for s in busy if s.child is not None}
         readable = select(list(sockets), [], [], wait)[0]
-        now = time.monotonic()  # taking in may last: what answers meanwhile is no timeout
+        now = time.monotonic()  # taking in may take long: an answer that comes meanwhile is no timeout
         for sock in readable:
             slot = sockets[sock]
             if isinstance(slot, Builder):

@@ -1,5 +1,5 @@
-"""Whether a workload's arrays fit into the memory that is free: asked before any of them is made, since
-on Linux a process that takes too much is not told so but killed."""
+"""Whether a workload's arrays fit into the free memory. Asked before any of them is made, because Linux kills
+a process that takes too much without telling it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import psutil
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
 
-COPIES = 9  # of every input and output: here, shared, and at up to four places in the worker; and bounds
-WIDE_BYTES = 16  # an element of any tensor while the reference computes: it and a temporary in float64
-RESERVE = 0.1  # of the free memory is left to others
+# Copies of each input and output: here, shared, at up to four places in the worker, and bounds.
+COPIES = 9
+# Bytes for an element of any tensor while the reference computes: itself and a temporary in float64.
+WIDE_BYTES = 16
+# Share of the free memory that is left to others.
+RESERVE = 0.1
 
 
 def needed_bytes(dag: ComputeDAG) -> int:
-    """What measuring a DAG takes at most, about, in all its processes together."""
+    """Most bytes that measuring a DAG takes, about, in all its processes together."""
     params = sum(t.nbytes for t in dag.params)
     elements = sum(math.prod(t.shape) for t in dag.tensors.values())
     return COPIES * params + WIDE_BYTES * elements
 
 
 def free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that can still be taken: the machine's, or less where a container's limit is nearer."""
+    """Bytes that can still be taken: the machine's free memory, or less where a container's limit is
+    nearer."""
     free = int(psutil.virtual_memory().available)
     try:
         limit = (root / "memory.max").read_text(encoding="ascii").strip()

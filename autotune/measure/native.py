@@ -1,6 +1,6 @@
-"""The few native functions that measuring needs: a timing loop, and a handler that says where a fault was.
+"""The native functions that measuring needs: a timing loop, and a handler that reports where a fault was.
 
-Compiled once in the zygote; the processes forked from it inherit the code.
+They are compiled once in the zygote. The processes forked from it inherit the code.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from typing import Any
 from autotune.codegen.llvm.compile import compile_module
 from schedules.model import Target
 
+# Clock numbers of clock_gettime: monotonic, thread CPU time.
 MONOTONIC, THREAD_CPU = (6, 16) if sys.platform == "darwin" else (1, 3)
+# Signals that the handler reports.
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-INFO_BYTES = 128  # siginfo_t of Linux
-RECORD_BYTES = INFO_BYTES + 8  # and the page-fault error code of x86
-_ERROR_CODE_AT = 192  # gregs[REG_ERR] in ucontext_t, x86-64 Linux
-_GENERAL_PROTECTION = 128  # si_code SI_KERNEL: the processor gave no address
+# Bytes of Linux's siginfo_t, and of a fault record: it and the page-fault error code of x86.
+INFO_BYTES = 128
+RECORD_BYTES = INFO_BYTES + 8
+# Offset of gregs[REG_ERR] in ucontext_t (bytes), x86-64 Linux.
+_ERROR_CODE_AT = 192
+# si_code SI_KERNEL: the processor gave no address.
+_GENERAL_PROTECTION = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of native code. ``address`` is None where the processor gives none; ``write`` is None
-    where it is not known."""
+    """A fault of native code. ``address``: None if the processor gives none. ``write``: None if not known."""
 
     signal: int
     address: int | None
@@ -54,8 +58,8 @@ class Native:
         self._stack: Any = None
 
     def watch(self, fd: int) -> None:
-        """From now on a fault writes `RECORD_BYTES` to the start of file ``fd`` and then kills the process
-        as it would have anyway. Linux only; elsewhere a fault has no address."""
+        """From now on a fault writes `RECORD_BYTES` to the start of file ``fd``, then kills the process as
+        before. Linux only; elsewhere a fault has no address."""
         if sys.platform != "linux":
             return
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,8 @@
-"""A candidate on a device of its own memory.
+"""A candidate on a device with memory of its own.
 
-The arrays of the workload lie there, the same for all candidates of a worker: the inputs are copied there
-once; of each candidate its results alone come back.
-(Copying all of them for each took seconds where they had 64 million elements, and a kernel 0.3 ms.)
+The workload's arrays lie on the device, the same for all candidates of a worker. Inputs are copied there
+once. Of each candidate only the outputs come back. Copying all arrays for each took seconds at 64 million
+elements.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from autotune.measure.arena import POISON, Arena, Placement
 
 
 class DeviceArrays:
-    """The arrays of an arena on a device, as long as the process lives. Raises DeviceError where that has not
-    enough memory."""
+    """The arrays of an arena on a device, for the life of the process. Raises DeviceError if the device has
+    too little memory."""
 
     def __init__(self, device: Device, arena: Arena) -> None:
         self.device = device
@@ -63,8 +63,8 @@ class DeviceArrays:
 
 
 class OnDevice:
-    """The program of one candidate, loaded. Raises CompileError where it is not of this workload, or the
-    device's compiler refuses it."""
+    """The program of one candidate, loaded. Raises CompileError if it is not of this workload or the device's
+    compiler refuses it."""
 
     scratch_bytes = 0  # of the host's memory
 
@@ -78,7 +78,8 @@ class OnDevice:
         self._warm = self._first = False
 
     def run(self, placement: Placement, number: int) -> float:
-        """Run once on poisoned outputs; seconds on the device, results in the outputs of a placement."""
+        """Run once on poisoned outputs and copy them into those of a placement. Returns seconds on the
+        device."""
         self._first = self._arrays.fresh
         self._arrays.poison()
         self._begin()
@@ -88,18 +89,19 @@ class OnDevice:
         return seconds
 
     def again(self) -> bool:
-        """Whether to run what was wrong again, on inputs that no other candidate can have written to."""
+        """Whether a wrong candidate should run again, because an earlier one may have written to the
+        inputs."""
         if self._first:
             return False
         self._arrays.renew()
         return True
 
     def overrun(self, placement: Placement) -> str:
-        """Nothing is seen here of accesses out of bounds: emulation finds those."""
+        """Empty: accesses out of bounds are not seen on a device. Emulation finds them."""
         return ""
 
     def facts(self) -> dict[str, Any]:
-        """What the compiler says of it, and the device's clocks just after it was timed."""
+        """What the compiler reports of it, and the device's clocks just after it was timed."""
         return self._object.facts()
 
     def timer(self) -> protocol.Run:
@@ -108,10 +110,10 @@ class OnDevice:
 
     def _begin(self) -> None:
         self._arrays.fresh = False
-        if not self._warm:  # drivers make ready what they can at the first launch only
+        if not self._warm:  # a driver prepares at the first launch
             self._object.program.run(self._object.memory)
             self._warm = True
 
     def close(self) -> None:
-        """Give back what the device holds of it alone: a worker meets hundreds of candidates."""
+        """Free what the device holds for this candidate alone. A worker meets hundreds of them."""
         self._object.close()

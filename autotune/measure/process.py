@@ -24,7 +24,8 @@ from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
 from schedules.model import Target, Workload
 
-# numpy's linear algebra starts threads when it is imported, and a process with threads must not fork.
+# Program of the zygote. numpy's linear algebra starts threads on import, and a process with threads must not
+# fork.
 _BOOT = (
     "import os, sys, json\n"
     "os.environ['OPENBLAS_NUM_THREADS'] = os.environ['MKL_NUM_THREADS'] = '1'\n"
@@ -32,21 +33,25 @@ _BOOT = (
     "from autotune.measure.zygote import main\n"
     "main(int(sys.argv[2]), int(sys.argv[3]))\n"
 )
+# Longest start of the zygote (seconds).
 START_S = 60.0
-SEND_S = 10.0  # a child that does not take a message for this long is dead
-RECYCLE = 256  # requests after which a child is replaced, so that nothing in it can grow for ever
+# Longest time that a child may take to accept a message (seconds).
+SEND_S = 10.0
+# Requests after which a child is replaced, so that nothing in it grows for ever.
+RECYCLE = 256
+# Characters of a child's error output that are kept.
 STDERR_TAIL = 400
 
 Job = TypeVar("Job")
 
 
 class MeasureError(AutotuneError):
-    """Measuring as such does not work: nothing a candidate did."""
+    """Measuring itself does not work. No candidate caused it."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a child ended without an answer. ``timeout_s``: it was killed after this many seconds."""
+    """How a child ended without an answer. ``timeout_s``: seconds after which it was killed, if it was."""
 
     signal: int = 0
     exit: int = 0
@@ -57,7 +62,7 @@ class Death:
 
 @dataclass
 class Child:
-    """A forked process: its socket, and the files it leaves its last words in."""
+    """A forked process: its socket, and the files for its error output and its fault record."""
 
     pid: int
     sock: socket.socket
@@ -72,9 +77,9 @@ class Child:
 
 
 class Zygote:
-    """The zygote of one workload. It is started on first use, again if it dies, and ended by `close`.
+    """The zygote of one workload: started on first use, again if it dies, and ended by `close`.
 
-    Belongs to the thread that starts it: on Linux the zygote dies when that thread does.
+    Use it from the thread that starts it: on Linux the zygote dies when that thread does.
     """
 
     def __init__(
@@ -154,10 +159,10 @@ class Zygote:
                 ours.close()
                 for f in files:
                     os.close(f)
-                self.end()  # it was killed from outside, and its children with it: begin again
+                self.end()  # it was killed from outside, and its children with it: start again
                 if attempt == 2:
                     raise MeasureError(
-                        "the measuring process keeps dying; is the machine out of memory?"
+                        "the measuring process died three times in a row; is the machine out of memory?"
                     ) from None
             finally:
                 theirs.close()
@@ -216,6 +221,7 @@ class Slot(Generic[Job]):
 
     @property
     def busy(self) -> bool:
+        """Whether the child works on a job."""
         return self.job is not None
 
     def start(self, job: Job, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
@@ -226,16 +232,16 @@ class Slot(Generic[Job]):
             try:
                 wire.send(child.sock, header, payload)
                 break
-            except wire.Closed:  # it died between two jobs, from what an earlier one left behind
+            except wire.Closed:  # it died between two jobs, by what an earlier one left behind
                 self.drop()
         else:
-            raise MeasureError(f"a fresh {self.role} process takes no request; is the machine out of memory?")
+            raise MeasureError(f"a new {self.role} process accepts no request; is the machine out of memory?")
         self.job = job
         self._started = time.monotonic()
         self.deadline = self._started + timeout_s
 
     def ready(self) -> Child:
-        """The child that takes the next request, a new one where there is none or it has had enough. Raises
+        """The child that takes the next request. A new one if there is none or it reached `RECYCLE`. Raises
         `MeasureError`."""
         if self.child is not None and self.child.requests >= RECYCLE:
             self.drop()

@@ -1,26 +1,11 @@
-"""How a kernel is timed so that a gap of 3 % is ranked rightly on a machine that drifts.
+"""Times kernels so that a gap of 3 % between two is ranked rightly on a machine whose speed drifts.
 
-Screen: a few repeats, each lasting at least `min_repeat_s`, each between two runs of a reference loop. A
-repeat's time is multiplied by (the loop's nominal time / the smaller of the two beside it): a slower clock
-slows both and divides out. The smaller, because a disturbed reference would make a candidate look fast, and a
-disturbed candidate only costs it a repeat. Of the repeats the 25th percentile counts, since noise only adds.
-With one thread all clocks are thread CPU time, which a neighbour on the same core does not lengthen.
-
-Once a few candidates are known to be good, one of them, the control, takes the loop's place: a neighbour on
-the other thread of a core takes caches and half of the reorder buffer, which slows kernels of one task alike
-(by half) and the loop hardly (by 5 %). Over 737 samples of 512^3 the logarithm of a time spread by 0.152, by
-the loop 0.162, by another kernel 0.106; what remains has no memory, so repeats average it out (ADR 22).
-
-What waits for memory is timed as it is, or beside a control: the loop stays in the core, and its speed had no
-part in that of a layer_norm whose arrays lay in the third cache (correlation 0.05; times spread by 8 %,
-normalised by 14 %). It is run a few times first: the checks before have evicted its arrays, and it took 2.8,
-2.7 and 1.6 ms before the 1.2 that its next calls took, while one with streaming stores took 2.4, 2.3 and then
-1.8. So does either after the other: both are run a few times before each repeat.
-
-Final: several candidates in turns over several rounds, so that whatever the machine does in between meets
-all of them; twice the rounds where times spread by more than 5 %. A neighbour on the same physical core slows
-some code by half and the reference loop not at all, so a low percentile counts, not the median: with four
-busy processes on two cores the 10th ranked 92 % of the pairs 3 % apart rightly, the median 75 %.
+`screen` times one candidate with few repeats. Each repeat runs between two runs of a reference, and its time
+is multiplied by the reference's nominal time over its time now, so that a slower clock divides out. The
+reference is a fixed loop (`cpu_peaks.Reference`), later a good candidate of the same task, the control.
+Kernels that wait for memory are not normalised by the loop. On one thread all clocks are thread CPU time.
+`final` times several candidates in turns over several rounds. Reasons: ADR 21, 22, 30, 31. Figures:
+docs/measurements/timing-spread.md.
 """
 
 from __future__ import annotations
@@ -37,22 +22,29 @@ import numpy as np
 from autotune.measure.results import Options
 from autotune.measure.roofline import WARM_S
 
-Run = Callable[[int], float]  # seconds that so many runs take together
-# A candidate slower than this times the best after so many repeats needs no more: it will not win. The more
-# of them there are, the less a neighbour can have slowed all.
+# (runs) -> seconds that so many runs of a kernel take together.
+Run = Callable[[int], float]
+# {repeats made: ratio of its best time to the best time known} above which a candidate gets no more repeats.
 ENOUGH = {1: 1.5, 2: 1.2}
-MAX_SCREEN_S = 1.0  # no further repeat begins after this much timing
-PRECISION, FINAL_PRECISION = 0.03, 0.01  # of quotients: what more repeats are for, where noise needs them,
-MOST_REPEATS, MAX_PRECISE_S = 5, 0.03  # up to so many, and so much timing
-SPREAD = 1.48 / 2**0.5  # standard deviation of one over the median distance of two, of a normal distribution
+# Longest screen (seconds): no repeat begins after it.
+MAX_SCREEN_S = 1.0
+# Standard error (relative) of a quotient with the control at which repeats end: in a screen, in a final.
+PRECISION, FINAL_PRECISION = 0.03, 0.01
+# Most repeats of a screen for the sake of precision, and the most timing that they may take (seconds).
+MOST_REPEATS, MAX_PRECISE_S = 5, 0.03
+# Standard deviation of a normal variable over the median distance between two draws of it.
+SPREAD = 1.48 / 2**0.5
+# Standard deviation (of the logarithm of a repeat) assumed for a control that has not run yet.
 UNKNOWN_NOISE = 0.05
-SLOWEST = 0.65  # rate of a control: where one of its threads stands still, it says nothing of others
+# Least rate taken of a control (share of normal): at a lower one, one of its threads was stopped.
+SLOWEST = 0.65
 
 
 @dataclass(frozen=True)
 class Timing:
-    """``times_s`` normalised, and what they come to; ``rate``: speed of the reference over its nominal speed;
-    ``slow``: given up."""
+    """What a screen found. ``times_s``: normalised seconds, one a repeat. ``time_s``: their summary
+    (seconds). ``rate``: speed of the reference over its nominal speed. ``slow``: whether the candidate was
+    given up."""
 
     times_s: tuple[float, ...]
     time_s: float
@@ -61,7 +53,7 @@ class Timing:
 
 
 class Clock:
-    """Times runs between two runs of the reference (``reference()`` -> seconds)."""
+    """Times runs between two runs of the reference. ``reference()`` returns seconds."""
 
     def __init__(self, reference: Callable[[], float], nominal_s: float) -> None:
         self._reference = reference
@@ -93,7 +85,7 @@ class Clock:
         return slow or len(times) >= repeats
 
     def settled(self, times: Sequence[float], *, final: bool = False) -> float:
-        """What a candidate's times come to: noise only adds."""
+        """The summary of a candidate's times (seconds): a low percentile, because noise only adds."""
         return float(np.percentile(times, 10 if final else 25))
 
     def steady(self, times: Sequence[float]) -> bool:
@@ -102,11 +94,14 @@ class Clock:
 
 
 class ControlClock(Clock):
-    """The reference is another candidate, ``number`` runs of it, each of which normally takes ``seconds``.
-    ``changes``: by which factors, as logarithms, one repeat of it took longer or shorter than the one before;
-    it gets those of this series. ``noise``: the standard deviation of the logarithm of one that they show.
-    ``touch`` brings its arrays back into the caches; where that is not enough, it and what it is compared
-    with make ``options.warm_runs`` before each repeat instead."""
+    """A clock whose reference is another candidate of the task, the control.
+
+    ``number``: runs of the control in a repeat. ``seconds``: what one run of it normally takes. ``changes``:
+    logarithms of the ratio of each repeat of the control to the one before. This clock adds its own.
+    ``noise``: standard deviation of the logarithm of one repeat, derived from ``changes``. ``touch``: reads
+    the control's arrays into the caches. Where that is not enough, the control and the candidate each make
+    ``options.warm_runs`` runs before each repeat instead.
+    """
 
     def __init__(
         self,
@@ -139,7 +134,7 @@ class ControlClock(Clock):
         return seconds * rate
 
     def fresh(self) -> float:
-        """The first repeat has a reference after it only: one costs as much as a repeat."""
+        """The first repeat has a reference after it only, because a reference costs as much as a repeat."""
         self._last = float("inf")
         self._runs, self._references = [], []
         return 1.0
@@ -152,8 +147,8 @@ class ControlClock(Clock):
         return n >= 2 and (n >= wanted or n >= MOST_REPEATS or sum(times) > MAX_PRECISE_S)
 
     def settled(self, times: Sequence[float], *, final: bool = False) -> float:
-        """Noise slows the one or the other: the median quotient; of a few in a row not less than that of the
-        fastest runs, for a control that was disturbed all the time makes a record."""
+        """The median quotient, as noise may slow either side. In a screen it is not less than the fastest run
+        over the control's fastest: a control that was disturbed all the time would make a record."""
         typical = float(np.median(times))
         if final:
             return typical
@@ -172,17 +167,17 @@ class ControlClock(Clock):
 
 
 def no_changes() -> deque[float]:
-    """Of a control that has not run yet: as on a machine that others use now and then."""
+    """Changes assumed of a control that has not run yet (see `UNKNOWN_NOISE`)."""
     return deque([UNKNOWN_NOISE / SPREAD] * 8, maxlen=100)
 
 
 def repeats_of(seconds: float, options: Options) -> int:
-    """Runs in a repeat for a kernel that takes this long."""
+    """Runs in a repeat of a kernel that takes ``seconds`` a run."""
     return max(1, round(options.min_repeat_s / max(seconds, 1e-9)))
 
 
 def estimate(run: Run, first_s: float, options: Options) -> float:
-    """Seconds of a warm run: ``first_s`` for kernels that fill a repeat, otherwise by growing batches."""
+    """Seconds of a warm run: ``first_s`` if one run fills a repeat, else measured by growing batches."""
     seconds, number = first_s, 1
     while seconds * number < 0.5 * options.min_repeat_s:
         number = min(10 * number, 2 * repeats_of(seconds, options))
@@ -191,7 +186,7 @@ def estimate(run: Run, first_s: float, options: Options) -> float:
 
 
 def warm(run: Run, options: Options, least: int = 0) -> None:
-    """Run a candidate until its arrays are where they are when it is called again and again."""
+    """Run a candidate until its arrays lie where they lie when it is called again and again."""
     spent = 0.0
     for _ in range(max(least, options.warm_runs or 0)):
         spent += run(1)
@@ -200,7 +195,7 @@ def warm(run: Run, options: Options, least: int = 0) -> None:
 
 
 def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options: Options) -> Timing:
-    """Time one candidate. ``first_s``: seconds of a run that was already made, to size the repeats by."""
+    """Time one candidate. ``first_s``: seconds of an earlier run, from which the size of repeats follows."""
     warm(run, options)
     seconds = estimate(run, first_s, options)
     number = repeats_of(seconds, options)
@@ -221,14 +216,14 @@ def screen(run: Run, clock: Clock, first_s: float, best_s: float | None, options
 def final(
     runs: Sequence[Run], clock: Clock, seconds: Sequence[float], rounds: int, repeats: int, options: Options
 ) -> list[tuple[float, ...]]:
-    """Normalised times of several candidates, interleaved: ``rounds`` × ``repeats`` each, or up to twice
-    as many rounds on an unsteady machine. ``seconds``: how long each takes, about."""
+    """Normalised seconds of several candidates in turns: ``rounds`` × ``repeats`` each, and up to twice the
+    rounds where times spread. ``seconds``: about how long a run of each takes."""
     times: list[list[float]] = [[] for _ in runs]
     order = list(range(len(runs)))
     for number in range(2 * rounds):
         if number >= rounds and all(clock.steady(t) for t in times):
             break
-        for i in order if number % 2 == 0 else reversed(order):  # no one always follows the same neighbour
+        for i in order if number % 2 == 0 else reversed(order):  # so that neighbours in the order change
             warm(runs[i], options, least=1)  # the caches hold the neighbour's data
             clock.fresh()
             times[i].extend(clock.repeat(runs[i], repeats_of(seconds[i], options)) for _ in range(repeats))
@@ -236,9 +231,10 @@ def final(
 
 
 def finals_s(time_s: float, k: int, rounds: int, repeats: int, warm_runs: int = 0) -> float:
-    """Seconds that `final` takes at most for ``k`` candidates: on an unsteady machine twice the rounds, of a
-    warm-up and repeats, which last a millisecond at least, with a reference between, which is as long. Each
-    follows ``warm_runs`` that bring its arrays back."""
+    """Seconds that `final` takes at most for ``k`` candidates that take ``time_s`` each.
+
+    Counted are twice the rounds, each of a warm-up and ``repeats``. A repeat lasts 1 ms or longer, follows
+    ``warm_runs`` runs, and has a reference as long as itself."""
     each = max(time_s, 1e-3) + max(time_s, 1.5e-3)
     each += 2 * min(warm_runs * time_s, WARM_S + time_s)
     return 0.2 + 1.3 * k * 2 * rounds * (repeats + 1) * each

@@ -1,10 +1,11 @@
-"""What a measurement is, and the knobs of measuring."""
+"""The result of a measurement, and the options of measuring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+# What may become of a candidate.
 STATUSES = (
     "ok",
     "illegal",
@@ -19,15 +20,15 @@ STATUSES = (
 
 
 class Nominal(NamedTuple):
-    """The reference loop as the machine normally runs it: ``seconds`` that ``runs`` of it take."""
+    """What the reference loop normally takes: ``runs`` runs of it take ``seconds``."""
 
     seconds: float
     runs: int
 
 
 class Control(NamedTuple):
-    """A checked candidate beside which the others are timed, the ``seconds`` that a run of it normally takes,
-    and others with theirs, which tell whether it still does."""
+    """A checked candidate beside which others are timed. ``seconds``: what a run of it normally takes.
+    ``witnesses``: other candidates with their seconds, which show whether the control's time still holds."""
 
     object: bytes
     seconds: float
@@ -38,13 +39,12 @@ class Control(NamedTuple):
 class Measurement:
     """One trial. Only "ok" and "slow" carry a time; only "ok" was checked at every placement.
 
-    ``times_s``: seconds a run, one entry a repeat, normalised to the nominal rate of what ran beside it: the
-    reference loop (but those of what waits for memory), or a control once there is one;
-    ``time_s``: what they come to (`protocol.Clock.settled`). ``error``: the largest |output - reference| over
-    the RMS of the reference, None if nothing was compared.
-    ``reference_rate``: rate of what ran beside the timings over its nominal rate (1.0: the machine runs as it
-    did when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
-    ``facts``: what a device's compiler and the device say: registers, spills, clocks, throttling.
+    ``times_s``: seconds a run, one entry a repeat, normalised by what ran beside it: the reference loop (not
+    for what waits for memory), or a control once there is one. ``time_s``: their summary
+    (`protocol.Clock.settled`). ``error``: the largest |output - reference| over the RMS of the reference,
+    None if nothing was compared. ``reference_rate``: speed of what ran beside the timings over its nominal
+    speed (1.0: as when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
+    ``facts``: what a device and its compiler report: registers, spills, clocks, throttling.
     """
 
     status: str
@@ -60,21 +60,22 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
+        """Whether the candidate was right and has a time."""
         return self.status == "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Knobs of measuring; seconds and bytes.
+    """Options of measuring, in seconds and bytes.
 
-    ``timeout_s`` bounds the checks and the timing of one candidate; once a best time is known, the bound
-    falls to ``patience_s`` plus 50 × the best. ``give_up``: a candidate slower than this times the best is
-    "slow". ``repeats`` of at least ``min_repeat_s`` each make a screen. ``memory_bytes``: what a builder or a
-    worker may map on top of what it starts with. ``builders``: processes that build, default: one more
-    than the CPUs left over, or all of them where building and running must take turns. ``overlap``: build
-    while a candidate runs; default: only if a CPU is left over. ``from_memory``: times are mostly those of
-    memory, so the loop does not normalise them; default: what `limits.waits_for_memory` says. ``warm_runs``
-    precede a repeat after something else has run; default: what `limits.warm_runs` says.
+    ``timeout_s``: longest checks and timing of one candidate. Once a best time is known the bound falls to
+    ``patience_s`` + 50 × the best. ``build_timeout_s``: longest build. ``give_up``: a candidate slower than
+    this times the best is "slow". ``repeats``, ``min_repeat_s``: number of repeats in a screen, least length
+    of one. ``memory_bytes``: memory that a builder or worker may map beyond what it starts with.
+    ``builders``: processes that build; default: one more than the CPUs left over, or all CPUs without
+    overlap. ``overlap``: build while a candidate runs; default: if a CPU is left over. ``from_memory``: times
+    depend mostly on memory and are not normalised by the loop; default: `roofline.waits_for_memory`.
+    ``warm_runs``: runs before a repeat after something else ran; default: `roofline.warm_runs`.
     """
 
     timeout_s: float = 10.0

@@ -12,16 +12,21 @@ from schedules.ops import compulsory_bytes
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.flops import count_flops
 
-FEW = 8  # times what is written, at which an operator only reads
-KEPT_SHARE = 0.5  # of the last cache, which others use too
-WARM_RUNS = 3  # until times settle (ADR 21)
-WARM_S = 0.01  # after which no more are made: what takes longer to pass is in no cache
-BALANCE = 8  # FLOPs that a core does while a byte comes from beyond its caches, about, on any CPU of today
+# An operator that reads more than this times what it writes (bytes) counts as one that only reads.
+FEW = 8
+# Share of the last cache that a kernel's arrays may count on: others use it too.
+KEPT_SHARE = 0.5
+# Runs after which the times of what waits for memory settle. Source: ADR 21.
+WARM_RUNS = 3
+# Length of warming (seconds) after which no run is added: what takes longer is in no cache.
+WARM_S = 0.01
+# FLOPs that a core does while a byte comes from beyond its caches, about, on CPUs of today.
+BALANCE = 8
 
 
 def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
-    """Whether a kernel's time is mostly that of its arrays' way from beyond the caches of the cores, however
-    it is scheduled: what a CPU's clock does says little of it then."""
+    """Whether a kernel's time is mostly that of moving its arrays from beyond the cores' own caches, however
+    it is scheduled. The clock of the CPU says little of such a time."""
     moved = compulsory_bytes(dag)
     beyond = moved > target.limit("l2_bytes", 512 << 10) * target.threads
     return beyond and count_flops(dag) < BALANCE * moved
@@ -33,14 +38,13 @@ def outgrows_caches(dag: ComputeDAG, target: Target) -> bool:
 
 
 def warm_runs(dag: ComputeDAG, target: Target) -> int:
-    """Runs after which a kernel's arrays are where they are when it is called again and again, if others ran
-    before; 0 where reading them does."""
+    """Runs that bring a kernel's arrays to where they are in repeated calls, after something else has run.
+    0: reading the arrays does it."""
     return WARM_RUNS if waits_for_memory(dag, target) else int(outgrows_caches(dag, target))
 
 
 def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> None:
-    """Make calls that bring back into the caches what others evicted meanwhile: a third cache is filled by
-    more than one."""
+    """Make calls that bring back into the caches what others evicted. A third cache needs more than one."""
     begin = clock()
     for _ in range(WARM_RUNS):
         call()
@@ -53,11 +57,12 @@ def limit_of(
 ) -> Callable[[], float]:
     """A function that measures the roofline of a workload on a CPU, in seconds.
 
-    It is the slowest of its FLOPs over the FMA rate and its compulsory bytes over the bandwidth of the memory
-    level that holds them, on ``target.threads`` threads at once, and of its special functions over their
-    rate. Integer work counts bytes only. The bandwidth is that of reading where little is written, else of a
-    copy, with streaming stores where these are faster. Each call measures the FMA rate; the bandwidth too if
-    ``memory_afresh``, which keeps up to 256 MB for it, else that is the best of a few samples taken once.
+    The roofline is the largest of three times, on ``target.threads`` threads at once: FLOPs over the FMA
+    rate, compulsory bytes over the bandwidth of the memory level that holds them, and special functions over
+    their rate. Integer work counts bytes only. The bandwidth is that of reading where little is written, else
+    that of a copy, with streaming stores where these are faster. Each call measures the FMA rate. It measures
+    the bandwidth too if ``memory_afresh`` (which keeps up to 256 MB); else that is the best of a few samples
+    taken once.
     """
     moved = compulsory_bytes(workload.dag)
     dtype = computed(workload.dag.params[-1].dtype)
@@ -71,7 +76,7 @@ def limit_of(
     def fixed_s() -> float:
         if loop is None:
             return max(special_s, moved / cpu_peaks.bandwidth(target, mode, working_set))
-        warm(loop.bytes_a_second)  # as the kernels are that are held to it
+        warm(loop.bytes_a_second)  # as the kernels that are compared with it
         return max(special_s, moved / loop.bytes_a_second())
 
     if not workload.flops or dtype not in ("float32", "float64"):

@@ -1,4 +1,4 @@
-"""What a dead worker or builder says about its candidate, and the two kinds of slots."""
+"""The slots for builders and workers, and what the death of a process says about its candidate."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from autotune.measure.arena import Span, locate
 from autotune.measure.process import Death, Slot, Zygote
 from autotune.measure.results import Control, Measurement, Options
 
+# Addresses below it belong to the null page (bytes).
 _FIRST_PAGE = 4096
-DEVICE_S = 5.0  # until a new process has opened its device, which is no candidate's time
-_FACTOR = 50  # of the best time: what a candidate may take for its checks and its timing
+# Time that a new process may take to open its device (seconds). It is not the candidate's.
+DEVICE_S = 5.0
+# Longest checks and timing of a candidate, as a multiple of the best time.
+_FACTOR = 50
 
 
 class Builder(Slot[int]):
@@ -25,6 +28,7 @@ class Builder(Slot[int]):
         super().__init__(zygote, "builder")
 
     def submit(self, job: int, trace: str, options: Options) -> None:
+        """Give the builder candidate ``job`` to build. Raises `MeasureError`."""
         self.start(job, {"trace": trace}, b"", options.build_timeout_s)
 
 
@@ -36,6 +40,7 @@ class Runner(Slot[int]):
         self.control = control
 
     def submit(self, job: int, obj: bytes, best_s: float | None, options: Options) -> None:
+        """Give the worker candidate ``job`` to check and time. Raises `MeasureError`."""
         limit = time_limit(best_s, options)
         # a device's compiler works in that process, and takes a second or two
         if backends.of_code(obj).measuring.on_device:
@@ -43,8 +48,8 @@ class Runner(Slot[int]):
         self._request(job, {"do": "measure", "best_s": best_s}, obj, limit)
 
     def result(self) -> Measurement:
-        """The measurement, once the socket is readable. After anything but "ok" and "slow" the process is
-        replaced, as the candidate may have written anywhere."""
+        """The measurement, once the socket is readable. The process is replaced unless the status is "ok" or
+        "slow", because the candidate may have written anywhere."""
         answer = self.finish()
         if isinstance(answer, Death):
             return running_died(answer, self.zygote.spans)
@@ -60,20 +65,20 @@ class Runner(Slot[int]):
         self._request(0, header, b"".join(objects), timeout_s)
 
     def _request(self, job: int, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
-        """With the control before the payload: the process may be a new one."""
+        """Send the control before the payload, because the process may be new."""
         obj, seconds = self.control[:2] if self.control else (b"", 0.0)
         self.start(job, {**header, "control": [len(obj), seconds]}, obj + payload, timeout_s)
 
 
 def time_limit(best_s: float | None, options: Options) -> float:
-    """Seconds that a candidate may take, once something faster may be known."""
+    """Longest time of a candidate (seconds): `Options.timeout_s`, or less once a best time is known."""
     if best_s is None:
         return options.timeout_s
     return min(options.timeout_s, options.patience_s + _FACTOR * best_s)
 
 
 def building_died(death: Death) -> Measurement:
-    """A builder that ended without an answer."""
+    """The measurement of a candidate whose builder ended without an answer."""
     if death.timeout_s is not None:
         return Measurement(
             "timeout", f"building took longer than {death.timeout_s:.1f} s", build_s=death.timeout_s
@@ -82,7 +87,7 @@ def building_died(death: Death) -> Measurement:
 
 
 def running_died(death: Death, spans: Sequence[Span]) -> Measurement:
-    """A worker that ended without an answer."""
+    """The measurement of a candidate whose worker ended without an answer."""
     if death.timeout_s is not None:
         reason = f"no result within {death.timeout_s:.1f} s"
         return Measurement("timeout", reason, run_s=death.timeout_s)

@@ -1,4 +1,4 @@
-"""Special functions: how many a workload evaluates, and how many this CPU does in a second."""
+"""Counts the special functions that a workload evaluates, and measures how many a second this CPU can do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
+# Functions that count as special.
 SPECIAL = ("exp", "erf", "log", "sigmoid", "sqrt", "tanh")
-ELEMENTS = 2048  # arrays of the first cache
+# Elements of an array in the rate's loop: it fits the first cache.
+ELEMENTS = 2048
+# Length of a round (seconds), and number of rounds.
 ROUND_S, ROUNDS = 1e-3, 10
 
 
 def evaluations(dag: ComputeDAG) -> Counter[tuple[str, str]]:
-    """How often each function of floats is evaluated, by (name, dtype), each stage on its own."""
+    """{(function, dtype): evaluations}, each stage counted on its own."""
     found: Counter[tuple[str, str]] = Counter()
     for s in dag.stages:
         points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
@@ -41,8 +44,8 @@ def seconds(dag: ComputeDAG, target: Target) -> float:
 
 
 def rate(target: Target, fn: str, dtype: str = "float32") -> float:
-    """Evaluations a second of one thread on data in the first cache, with this generator's own vector code,
-    best of a few rounds."""
+    """Evaluations a second of one thread, on data in the first cache, with autotune's own vector code. The
+    best of `ROUNDS` rounds."""
     return _rate(replace(target, threads=1), fn, dtype)
 
 

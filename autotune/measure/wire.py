@@ -13,13 +13,15 @@ import struct
 import tempfile
 from typing import Any
 
+# The two lengths before a message: header (u32) and payload (u64), little endian.
 PREFIX = struct.Struct("<IQ")
+# Largest header and payload accepted (bytes).
 MAX_HEADER = 64 << 20
 MAX_PAYLOAD = 1 << 34
 
 
 class Closed(Exception):
-    """The other end is gone, or what it sent is not a message."""
+    """The other end has closed, or it sent something that is not a message."""
 
 
 def send(
@@ -74,7 +76,7 @@ def _exactly(sock: socket.socket, count: int) -> bytearray:
 
 
 def anonymous_file(name: str) -> int:
-    """Descriptor of an empty file that no path names and that goes with its last descriptor."""
+    """Descriptor of an empty file without a path. It vanishes with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as f:

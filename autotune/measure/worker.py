@@ -1,7 +1,7 @@
 """The loop of a worker process: load an object, check it in every placement, time it.
 
-It runs in a process forked from the zygote and may die at any moment; whatever it was asked for, the
-parent then answers from the signal and from the fault record.
+The process is forked from the zygote and may die at any moment. The parent then answers for it, from the
+signal and the fault record.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from autotune.run import aligned
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
-Beside = Callable[[int], protocol.Clock]  # the clock for something of so many bytes of scratch
-COLD_S = 0.5e-3  # what a first run may lose to cold caches and fresh pages before it counts as slow
+# (bytes of scratch) -> the clock beside which a kernel with that much scratch is timed.
+Beside = Callable[[int], protocol.Clock]
+# Time that a first run may lose to cold caches and fresh pages before it counts as slow (seconds).
+COLD_S = 0.5e-3
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Bench:
 def serve(sock: socket.socket, bench: Bench) -> None:
     """Answer requests until the parent goes away."""
     of_cpu = protocol.Clock(bench.reference.seconds, bench.reference.nominal_s)
-    plain = protocol.Clock(lambda: 1.0, 1.0)  # the speed of a core says nothing of a device's, or of memory's
+    plain = protocol.Clock(lambda: 1.0, 1.0)  # no normalising: for devices, and for what waits for memory
     control: _Control | None = None
     while True:
         try:
@@ -183,8 +185,8 @@ def _side_by_side(
 
 
 class _Loaded:
-    """The objects of one candidate, mapped: its kernel, and what packs its constants, by the number of the
-    input. Raises CompileError where they are not of this workload."""
+    """The objects of one candidate, loaded: its kernel, and the functions that pack its constants, by number
+    of input. Raises CompileError if they do not belong to this workload."""
 
     def __init__(self, bench: Bench, data: bytes) -> None:
         self._bench = bench
@@ -199,7 +201,7 @@ class _Loaded:
         return _runner(self._bench, self.kernel, self.packed(placement), placement.name)(1)
 
     def again(self) -> bool:
-        """What is wrong is wrong: nobody can write to the inputs."""
+        """False: a wrong result stays wrong, because nobody can write to the inputs."""
         return False
 
     def timer(self) -> protocol.Run:
@@ -209,11 +211,11 @@ class _Loaded:
         return {}
 
     def close(self) -> None:
-        """What is mapped goes with the object."""
+        """Nothing to do: the code is unmapped with this object."""
 
     def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
-        """The pointers of a placement, packed constants in the place of constants: packed here, into memory
-        of the arena, or into arrays that are added to ``keep``."""
+        """The pointers of a placement, with packed constants in place of the constants. Packs into the
+        arena's memory, or, if ``keep`` is given, into new arrays that are added to it."""
         if not self.packing:
             return placement.pointers
         pointers = type(placement.pointers)(*placement.pointers)
@@ -230,7 +232,7 @@ class _Loaded:
         return pointers
 
     def overrun(self, placement: Placement) -> str:
-        """What was written past an end where no inaccessible page begins at once; empty for nothing."""
+        """What was written past an end that no inaccessible page follows directly; empty if nothing."""
         arena = self._bench.arena
         if arena.scratch.overrun(self.kernel.scratch_bytes, placement.name):
             return f"writes past the end of its {self.kernel.scratch_bytes} bytes of scratch"
@@ -274,8 +276,8 @@ class _Control:
         self._changes = protocol.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> protocol.Clock:
-        """``seconds``: what a run normally takes. ``scratch_bytes``: of what is timed, which shares its
-        memory."""
+        """The control's clock. ``seconds``: what a run of it normally takes. ``scratch_bytes``: scratch of
+        the kernel that is timed; both use the same memory."""
         room = max(scratch_bytes, self._loaded.scratch_bytes)
         scratch = self._bench.arena.scratch.open(room, "begin")
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
@@ -284,8 +286,7 @@ class _Control:
         return protocol.ControlClock(run, number, seconds, self._changes, options, self._touch)
 
     def _touch(self) -> None:
-        """Read a byte of every line of its arrays: what a candidate streams, or copies for itself, takes them
-        out of the caches."""
+        """Read a byte of every cache line of its arrays, which the candidate may have evicted."""
         for lines in self._lines:
             lines.max(initial=0)
 
@@ -308,6 +309,6 @@ def _first_of_lines(address: int, nbytes: int) -> np.ndarray:
 
 
 def _wrong(reason: str, error: float, start: float) -> Measurement:
-    # JSON has no infinity: an element never written has no error.
+    # JSON has no infinity. The error of an output with an unwritten element is infinite.
     shown = error if error < float("inf") else None
     return Measurement("wrong_result", reason, error=shown, check_s=time.perf_counter() - start)

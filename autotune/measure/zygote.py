@@ -1,11 +1,10 @@
-"""The process from which builders and workers fork: everything imported and prepared, no thread started.
+"""The process from which builders and workers fork. It has everything imported and no thread running.
 
 It speaks with its parent over one socket: a setup, then "fork" and "reap" requests, one at a time. A fork
-takes about a millisecond, so that a process which a candidate has killed is replaced at once.
+takes about a millisecond, so that a process which a candidate killed is replaced at once.
 
-Nothing outlives anything: the zygote dies with its parent and its children die with it (parent-death
-signals on Linux, the end of the socket elsewhere); every child leads a process group of its own, which is
-killed as a whole.
+The zygote dies with its parent, and its children die with it: by parent-death signals on Linux, elsewhere by
+the end of the socket. Each child leads a process group, which is killed as a whole.
 """
 
 from __future__ import annotations
@@ -36,10 +35,14 @@ from autotune.targets import measured_by
 from schedules.dtypes import bound_dtype
 from schedules.model import Target, Workload
 
+# Option of Linux's prctl: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
-FILE_BYTES = 64 << 20  # what a child may write into one file: error output, or a compiler's object
-NICE = 10  # of builders: the kernel that is timed goes first
-GRACE_S = 2.0  # a child that closed its socket has this long to end by itself
+# Largest file that a child may write (bytes): error output, or a compiler's object.
+FILE_BYTES = 64 << 20
+# Niceness of builders: the kernel that is timed goes first.
+NICE = 10
+# Time that a child which closed its socket has to end by itself (seconds).
+GRACE_S = 2.0
 
 
 def main(fd: int, parent: int) -> None:
@@ -52,7 +55,7 @@ def main(fd: int, parent: int) -> None:
         header, _, fds = wire.receive(control, max_fds=1)
         state = Prepared(header, fds[0])
         wire.send(control, state.answer())
-        gc.freeze()  # no collection in a child looks at what all of them share
+        gc.freeze()  # children share these objects: no collection should touch them
         while True:
             header, _, fds = wire.receive(control, max_fds=3)
             if header["do"] == "fork":
@@ -80,7 +83,7 @@ def main(fd: int, parent: int) -> None:
 
 
 class Prepared:
-    """What the children start with."""
+    """What the children start with: workload, target, options, arena and compiled functions."""
 
     def __init__(self, setup: dict[str, Any], data: int) -> None:
         """``data``: file with the arrays of each draw (`inputs.Draw.arrays`), end to end."""

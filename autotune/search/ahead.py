@@ -1,4 +1,4 @@
-"""The next round is chosen while the last trials of this one are measured."""
+"""Chooses the next round while the last trials of this one are measured."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from types import TracebackType
 from autotune.search.base import Result, SearchPolicy
 from schedules.space.base import Candidate
 
+# A round's candidates, and what models predict of them (`SearchPolicy.predicted`).
 _Round = tuple[list[Candidate], Mapping[str, Sequence[float]]]
-LEAD = 1.5  # times what choosing took last: beside other work it takes longer
+# Time to begin choosing before the round ends, in durations of the last choice: beside measuring it takes
+# longer.
+LEAD = 1.5
+# Niceness of the thread that chooses: kernels that are timed go first.
 NICE = 10
 
 
 def _step_back() -> None:
-    """Let kernels that are timed go first; on Linux a thread has a priority of its own."""
+    """Lower this thread's priority. On Linux a thread has a priority of its own."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 class AskAhead:
-    """A policy that a thread may ask beforehand. Use it as a context manager, from one thread; what is told
-    while the thread chooses reaches the policy with the next call of `ask` or `begin`.
+    """A policy that a thread may ask in advance. Use it as a context manager, from one thread. What it is
+    told while the thread chooses reaches the policy with the next call of `ask` or `begin`.
 
-    ``seconds``: what choosing a round took last, whoever waited for it. ``predicted``: what models thought of
-    the round that `ask` returned last.
+    ``seconds``: duration of the last choice of a round. ``predicted``: what models predicted of the round
+    that `ask` returned last.
     """
 
     def __init__(self, policy: SearchPolicy) -> None:
@@ -49,13 +53,13 @@ class AskAhead:
         self._pool.shutdown(cancel_futures=True)
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Tell the policy, at the latest when it is asked next."""
+        """Tell the policy results: now, or before it is asked next if the thread is choosing."""
         self._untold += results
         if self._next is None:
             self._flush()
 
     def due(self, left_s: float) -> bool:
-        """Whether to begin with ``left_s`` of measuring before this round ends."""
+        """Whether to begin choosing when this round has ``left_s`` seconds of measuring left."""
         return self._next is None and left_s <= LEAD * self.seconds
 
     def begin(self, n: int) -> None:

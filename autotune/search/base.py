@@ -1,7 +1,7 @@
-"""The contract of a search policy, and what every policy needs: knowing what was proposed before.
+"""The contract of a search policy, and the memory of candidates that every policy needs.
 
-A policy is asked for candidates and told what they reached; it touches no clock, device or log. It
-is resumed by telling it the results of earlier runs first.
+A policy is asked for candidates and told their results. It uses no clock, device or log. It is resumed by
+telling it the results of earlier runs first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from schedules.space.base import Candidate, Rows, Space
 
-DRAWS = 32  # times to sample before a sketch counts as exhausted
+# Samples of a sketch without a new row after which it counts as exhausted.
+DRAWS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a trial reached: throughput in runs a second, 0 for a candidate that failed. ``facts``: what a
-    device's compiler told of it, if any did."""
+    """The result of a trial. ``throughput``: runs a second, 0 if the candidate failed. ``facts``: what a
+    device's compiler reported, None without one."""
 
     candidate: Candidate
     throughput: float
@@ -29,26 +30,26 @@ class Result:
 
 
 class SearchPolicy(Protocol):
-    """Chooses trials. Deterministic for a seed and the same results told."""
+    """Chooses trials. The same for the same seed and the same results told."""
 
     def ask(self, n: int) -> list[Candidate]:
-        """Up to ``n`` valid candidates never proposed, told or excluded before, best first; none
-        when the space is exhausted."""
+        """Up to ``n`` valid candidates, best first, never proposed, told or excluded before; none if the
+        space is exhausted."""
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Learn from trials, asked for or not."""
+        """Learn from results of trials, whether they were asked for or not."""
 
     def exclude(self, digests: Iterable[str]) -> None:
         """Never propose candidates whose concrete trace has one of these digests."""
 
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
-        """What models thought of candidates when they were chosen, higher is better, by model; last the one
-        that chose. Empty for a search without any."""
+        """{model: scores of ``chosen`` when they were chosen}, higher is better; the last model is the one
+        that chose. Empty for a search without models."""
 
 
 class Known:
-    """What was proposed, told or excluded: decision rows by sketch, and digests of concrete traces
-    (two rows, even of two sketches, can make the same schedule)."""
+    """What was proposed, told or excluded: decision rows by sketch, and digests of concrete traces. Two rows,
+    even of two sketches, can make the same schedule."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -61,13 +62,15 @@ class Known:
         return len(self._rows[sketch])
 
     def exclude(self, digests: Iterable[str]) -> None:
+        """Add digests of concrete traces."""
         self._digests.update(digests)
 
     def add(self, candidate: Candidate) -> None:
+        """Add a candidate."""
         self._rows[candidate.sketch].add(_key(candidate))
 
     def admit(self, candidate: Candidate) -> bool:
-        """Add a candidate; False where it or its trace was known."""
+        """Add a candidate. False if it or its trace was known."""
         key = _key(candidate)
         if key in self._rows[candidate.sketch]:
             return False
@@ -94,7 +97,7 @@ class Known:
         return keep
 
     def draw(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
-        """Up to ``n`` fresh random rows; a sketch that gives none after many draws is exhausted."""
+        """Up to ``n`` fresh random rows. A sketch that gives none in `DRAWS` samples is exhausted."""
         found = np.zeros((0, len(self._space.holes(sketch))), dtype=np.int64)
         if sketch in self._exhausted:
             return found
@@ -112,7 +115,7 @@ class Known:
 
 
 class Unguided:
-    """What policies without a model have in common: they need only know what was tried."""
+    """The part that policies without a model share: they only remember what was tried."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -130,14 +133,14 @@ class Unguided:
 
 
 class RandomTurns:
-    """Fresh random candidates, sketches in a random order, round after round."""
+    """Fresh random candidates. Sketches take turns in a random order."""
 
     def __init__(self, known: Known, rng: np.random.Generator) -> None:
         self._known, self._rng = known, rng
         self._queue: list[int] = []
 
     def next(self) -> Candidate | None:
-        """None where there is none left."""
+        """The next candidate, None if none is left."""
         while True:
             if not self._queue:
                 self._queue = [int(s) for s in self._rng.permutation(self._known.live())]

@@ -1,10 +1,9 @@
-"""Recorded formulas over the columns of a decision matrix (`schedules.space.estimate.recording`) as machine
-code.
+"""Compiles recorded formulas over the columns of a decision matrix (`schedules.space.estimate.recording`).
 
-A search asks about some hundred candidates of a sketch at a time, for which numpy takes a microsecond for
-every operation whatever it computes; and of thousands, the columns lie beyond the second cache. Compiled,
-eight rows pass through all operations in turn, with the same results to the bit. The code is not optimised:
-that takes thrice as long as compiling does, to halve what is a tenth of numpy's time.
+numpy takes a microsecond for each operation, however few candidates there are, and for thousands its columns
+leave the second cache. Compiled code passes eight rows at a time through all operations, with the same
+results to the bit. It is compiled without optimisation: that would take three times as long as compiling, and
+save half of what is a tenth of numpy's time. Reasons: ADR 27.
 """
 
 from __future__ import annotations
@@ -24,9 +23,13 @@ from autotune.errors import CompileError
 from schedules.model import Target
 from schedules.space.estimate.recording import Group, Listing, Operation, Run, Values, to_integer, to_real
 
-LANES = 8  # rows that pass through at a time: a vector of the widest CPUs, two of others
-CHUNK = 512  # rows whose columns are in memory at a time
-TYPES = {"f": f"<{LANES} x double>", "i": f"<{LANES} x i64>", "b": f"<{LANES} x i1>"}  # by kind of dtype
+# Rows in a vector: one vector of the widest CPUs, two of others.
+LANES = 8
+# Rows whose columns are in memory at a time.
+CHUNK = 512
+# {kind of dtype: LLVM type of a vector}.
+TYPES = {"f": f"<{LANES} x double>", "i": f"<{LANES} x i64>", "b": f"<{LANES} x i1>"}
+# {numpy operation: LLVM instruction, condition or function}, here and below.
 ARITHMETIC = {np.add: "add", np.subtract: "sub", np.multiply: "mul", np.divide: "div"}
 COMPARISONS = {
     np.less: "lt",
@@ -46,12 +49,13 @@ CALLS: dict[Operation, str] = {
 }
 LOGIC = {np.bitwise_and: "and", np.bitwise_or: "or", np.bitwise_xor: "xor"}
 
+# (memory, stride between columns, rows) -> None: a compiled group of steps.
 Compiled = Callable[[int, int, int], None]
 
 
 def compile_columns(listing: Listing) -> Run | None:
-    """What does the same as the listing; None where it has an operation that is not known here, or where
-    there is no compiler for this machine."""
+    """A function with the same results as the listing. None if the listing has an operation that is not known
+    here, or this machine has no compiler."""
     memory = _Memory(listing)
     try:
         groups = [_Group(memory, k).text(f"group{k}") for k in range(len(listing.steps))]
@@ -68,7 +72,7 @@ def compile_columns(listing: Listing) -> Run | None:
 
 
 class _Memory:
-    """Where columns are in memory: what is given, what the first group leaves to others, and from
+    """Where columns are in memory: inputs first, then what the first group leaves to others, then from
     ``results[k]`` on the results of group ``k``."""
 
     def __init__(self, listing: Listing) -> None:
@@ -99,8 +103,8 @@ class _Group:
             self._store(memory.results[number] + k, self._value(column, "f"))
 
     def text(self, name: str) -> str:
-        """``void @name(ptr memory, i64 stride, i64 n)``: of ``n`` rows, a multiple of `LANES`; columns begin
-        ``stride`` numbers after each other."""
+        """``void @name(ptr memory, i64 stride, i64 n)`` for ``n`` rows, a multiple of `LANES`. The beginnings
+        of two columns are ``stride`` numbers apart."""
         return "\n  ".join(
             [
                 f"define void @{name}(ptr %memory, i64 %stride, i64 %n) {{\nentry:",
@@ -205,7 +209,7 @@ class _Columns:
         self._results = [slice(a, a + len(x)) for a, x in zip(memory.results, memory.listing.results)]
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, Values, Group]]:
-        # columns a power of two apart would share few sets of the cache
+        # Columns a power of two apart would share few sets of the cache.
         memory = np.empty((self._columns, _whole(min(CHUNK, len(rows))) + LANES))
         for begin in range(0, len(rows), CHUNK):
             part = slice(begin, min(begin + CHUNK, len(rows)))
@@ -221,7 +225,7 @@ class _Columns:
 
 
 def _whole(count: int) -> int:
-    """A number of rows rounded up to vectors."""
+    """``count`` rounded up to a multiple of `LANES`."""
     return -(-count // LANES) * LANES
 
 
@@ -230,7 +234,8 @@ def _intrinsic(f: Operation) -> str:
 
 
 def _compare(how: str, kind: str) -> str:
-    """The beginning of a comparison. Those of reals are false for NaN, but ``ne``, as numpy's are."""
+    """The beginning of an LLVM comparison. As in numpy, comparisons of floats with NaN are false, except
+    ``ne``."""
     if kind == "f":
         return f"fcmp {'u' if how == 'ne' else 'o'}{how} {TYPES['f']}"
     return f"icmp {how if how in ('eq', 'ne') else 's' + how} {TYPES[kind]}"

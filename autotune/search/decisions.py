@@ -1,4 +1,4 @@
-"""The decisions that made a trace, which a record keeps beside it."""
+"""Reads the decisions that made a trace from the record that keeps them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DECISIONS = "decisions"  # key in the environment of a record
 
 
 def candidate_of(record: Record, space: Space) -> Candidate | None:
-    """The decisions that a record claims, if they fit a sketch of this space in kind."""
+    """The decisions that a record states, if they fit a sketch of this space; else None."""
     row = record.environment.get(DECISIONS)
     if record.sketch not in space.sketches or not isinstance(row, list):
         return None

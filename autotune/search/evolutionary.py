@@ -1,10 +1,9 @@
 """Evolutionary search guided by a cost model.
 
-Each round evolves a population in every sketch that competes, scores whole matrices of candidates
-with the model, and proposes a mix: the best predicted, neighbours of the best measured, and a
-random part (ε-greedy) that keeps the model honest and grows while nothing better is found. Until
-the model has data, candidates are drafted by the analytic estimate, if the features carry one, and
-at random.
+Each round evolves a population in every competing sketch, scores whole matrices of candidates with the model,
+and proposes a mix: the best predicted, neighbours of the best measured, and a random part (ε-greedy), which
+grows while nothing better is found. Before the model has data, candidates are chosen by the analytic estimate
+if the features carry one, else at random. Reasons: ADR 11.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EvolutionOptions:
-    """Sizes count candidates; shares are of the trials of a round."""
+    """Sizes count candidates. Shares are of the trials of a round."""
 
-    population: int = 1024  # over all sketches that compete
+    population: int = 1024  # over all competing sketches
     generations: int = 4
     competing: int = 6  # sketches that evolve in a round
     elites: int = 32  # measured candidates that a sketch's population starts from
-    crossover: float = 0.3
-    mutation: float = 0.85
+    crossover: float = 0.3  # probability
+    mutation: float = 0.85  # probability for a child of crossover; all others are mutated
     epsilon: float = 0.1  # random share
-    draft_epsilon: float = 0.3  # the same before the model has data
-    most_epsilon: float = 0.5  # that it grows to...
-    stalled: int = 16  # ...doubled by so many trials without a gain: a model may keep to a plateau for good
-    gain: float = 0.01  # of throughput, that counts as one: less is found on any plateau
-    refine: float = 0.25  # share of neighbours of the best measured...
-    refine_after: int = 32  # ...from this many trials on
-    rivals: float = 0.5  # share that sketches get by promise, whatever the model prefers
-    least: int = 3  # trials that every sketch gets before it may be neglected
-    refit: float = 1.1  # when there are so many times the results that the model has learnt from
-    training_rows: int = 1000  # fitting a model takes time in proportion
+    draft_epsilon: float = 0.3  # random share before the model has data
+    most_epsilon: float = 0.5  # largest random share
+    stalled: int = 16  # trials without a gain that double the random share: a model may stay on a plateau
+    gain: float = 0.01  # share of throughput that counts as a gain: any plateau has smaller ones
+    refine: float = 0.25  # share of neighbours of the best measured
+    refine_after: int = 32  # trials before neighbours are proposed
+    rivals: float = 0.5  # share that is divided over sketches by promise, whatever the model prefers
+    least: int = 3  # trials of every sketch before it may be neglected
+    refit: float = 1.1  # growth of the results at which the model is fitted again
+    training_rows: int = 1000  # most results in a fit, whose time grows with them
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """Rows of a sketch, and what the model thinks of each."""
+    """Rows of a sketch, and the model's score of each."""
 
     sketch: int
     rows: Rows
@@ -61,11 +60,11 @@ class _Pool:
 
 
 class EvolutionarySearch:
-    """Policy over ``space`` with ``model``, whose features are `model_features(space)`, and behind those what
-    ``compiled`` foretells, if given.
+    """A policy over ``space`` with ``model``. The model sees `model_features(space)`, and after those the
+    predictions of ``compiled``, if given.
 
-    ``near``: measured candidates of similar tasks, with the features of the space, that the model learns from
-    too. ``judges``: models of the same features, whose opinions are only recorded.
+    ``near``: measured candidates of similar tasks, with the space's features, from which the model learns
+    too. ``judges``: models of the same features whose predictions are only recorded.
     """
 
     def __init__(
@@ -88,8 +87,8 @@ class EvolutionarySearch:
         self._measured: list[Result] = []
         self._features: list[Matrix] = []  # of the measured, in the same order
         self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured
-        self._fitted = 0  # results that the model has learnt from
-        self._best = np.zeros(len(space.sketches))  # throughput by sketch
+        self._fitted = 0  # results in the last fit
+        self._best = np.zeros(len(space.sketches))  # best throughput of each sketch
         self._expectation = Stopping(self._options.gain)
 
     # -- the contract ------------------------------------------------------------------------
@@ -157,11 +156,11 @@ class EvolutionarySearch:
         options = self._options
         if not self._model.ready:
             return self._draft, options.draft_epsilon
-        doublings = min(self._expectation.stalled / options.stalled, 8)  # 2**thousands is no float
+        doublings = min(self._expectation.stalled / options.stalled, 8)  # 2 ** thousands would overflow
         return self._model, float(min(options.epsilon * 2.0**doublings, options.most_epsilon))
 
     def _seen(self, features: Matrix) -> Matrix:
-        """What models see of candidates with these features of the space."""
+        """The columns that models see, from features of the space."""
         if self._compiled is None:
             return features
         return np.concatenate([features, self._compiled.columns(features)], axis=1)
@@ -178,8 +177,8 @@ class EvolutionarySearch:
     # -- choosing ----------------------------------------------------------------------------
 
     def _explore(self, chosen: list[Candidate], n: int, scorer: CostModel | None) -> None:
-        """A trial in sketches that have none, then more where there are few: in a quarter of the round, or in
-        all of it as long as there is no model. One sample scores all of them."""
+        """A trial in each sketch that has none, then more where there are few: in a quarter of the round, or
+        in all of it while there is no model. One sample scores all of them."""
         live = self._known.live()
         untried = [s for s in live if not self._known.count(s)]
         few = [s for s in live if 0 < self._known.count(s) < self._options.least]
@@ -213,7 +212,7 @@ class EvolutionarySearch:
         self._take_best(chosen, n, pools)
 
     def _random(self, chosen: list[Candidate], n: int) -> None:
-        """Fill up to ``n`` at random, a sketch after the other."""
+        """Fill up to ``n`` at random. Sketches take turns."""
         while len(chosen) < n and (live := self._known.live()):
             for sketch in self._rng.permutation(live).tolist():
                 if len(chosen) < n:
@@ -227,8 +226,8 @@ class EvolutionarySearch:
         return True
 
     def _take_best(self, chosen: list[Candidate], n: int, pools: list[_Pool]) -> None:
-        """Take the best scored of all pools; first those that differ from every taken one of their
-        sketch in two decisions or more, so that one wrong hope doesn't fill the round."""
+        """Take the best scored of all pools. First those that differ from every taken one of their sketch in
+        two decisions or more, so that one wrong prediction does not fill the round."""
         pool = np.concatenate([np.full(len(each.rows), p) for p, each in enumerate(pools)])
         place = np.concatenate([np.arange(len(each.rows)) for each in pools])
         best = np.argsort(-np.concatenate([each.scores for each in pools]), kind="stable")[: 16 * n + 64]
@@ -250,7 +249,7 @@ class EvolutionarySearch:
     # -- evolving ----------------------------------------------------------------------------
 
     def _competitors(self, scorer: CostModel) -> list[int]:
-        """The sketches to evolve: by best measured; before there is any, by the best of a sample."""
+        """The sketches to evolve: the best measured; before there is any, the best of a sample."""
         live = self._known.live()
         if len(live) <= self._options.competing:
             return live
@@ -263,9 +262,9 @@ class EvolutionarySearch:
         return sorted(live, key=lambda s: (-strength[s], s))[: self._options.competing]
 
     def _rivals(self, sketches: list[int], n: int) -> list[tuple[int, int]]:
-        """Divide ``n`` trials over sketches: (position in ``sketches``, trials). A model fitted on
-        the sketch that leads knows the others badly, so each gets trials in proportion to its
-        best, and fewer the more it has had."""
+        """Divide ``n`` trials over sketches: (position in ``sketches``, trials). A model fitted on the
+        leading sketch knows the others badly. So each gets trials in proportion to its best, fewer the more
+        it has had."""
         if len(sketches) < 2 or n < 1 or not self._best[sketches].any():
             return []
         had = np.array([self._known.count(s) for s in sketches])
@@ -274,14 +273,14 @@ class EvolutionarySearch:
         return [(i, int(k)) for i, k in enumerate(drawn) if k]
 
     def _shares(self, sketches: list[int]) -> list[int]:
-        """Population of each sketch: more for the better, and never too few to evolve."""
+        """Population of each sketch: larger for better ones, and never too small to evolve."""
         best = self._best[sketches]
         weight = (best / best.max()) ** 4 + 0.1 if best.any() else np.ones(len(sketches))
         return [max(64, round(x)) for x in self._options.population * weight / weight.sum()]
 
     def _evolve(self, sketches: list[int], scorer: CostModel) -> list[_Pool]:
-        """Generations in all sketches at once, so that the model is asked once a generation.
-        Returns everything fresh that was met, by sketch."""
+        """Evolve all sketches together, so that the model is asked once a generation. Returns every fresh row
+        that was met, by sketch."""
         options, rng, space = self._options, self._rng, self._space
         shares = self._shares(sketches)
         pools = []
@@ -314,7 +313,7 @@ class EvolutionarySearch:
         return found
 
     def _by_score(self, scores: list[Scores]) -> list[int]:
-        """Population of each sketch while nothing is measured: as many as it has among the best of all."""
+        """Population of each sketch while nothing is measured: its number among the best scored of all."""
         of = np.concatenate([np.full(len(x), i) for i, x in enumerate(scores)])
         n = self._options.population
         best = of[np.argsort(-np.concatenate(scores), kind="stable")[: n // 4]]
@@ -322,7 +321,7 @@ class EvolutionarySearch:
         return [max(16, round(n * c / max(1, len(best)))) for c in count]
 
     def _offspring(self, sketch: int, rows: Rows, scores: Scores, n: int) -> Rows:
-        """``n`` children, fewer where they are not valid; parents are drawn by rank."""
+        """Up to ``n`` valid children. Parents are drawn by rank."""
         if not len(rows):
             return rows
         rank = np.empty(len(rows))
@@ -374,7 +373,7 @@ class EvolutionarySearch:
 
 def model_features(space: Space) -> tuple[str, ...]:
     """Columns that a model of this search sees: features of the space, the number of the sketch, and the
-    decisions, which tell candidates apart where no feature does."""
+    decisions. The decisions tell candidates apart where no feature does."""
     holes = dict.fromkeys(h for s in range(len(space.sketches)) for h in space.holes(s))
     return (*space.feature_names, "sketch", *(f"hole.{h}" for h in holes))
 
@@ -382,8 +381,10 @@ def model_features(space: Space) -> tuple[str, ...]:
 def model_matrix(
     space: Space, sketch: int, rows: Rows, names: tuple[str, ...] | None = None, number: int | None = None
 ) -> Matrix:
-    """Those columns for rows of one sketch, NaN for the holes that it lacks. For a model of another space:
-    ``names``, its columns, which have the same features, and ``number``, that of the same sketch there."""
+    """The columns of `model_features` for rows of one sketch; NaN for holes that it lacks.
+
+    For a model of another space with the same features: ``names`` are its columns, and ``number`` is the
+    number of the same sketch there."""
     names = model_features(space) if names is None else names
     count = len(space.feature_names)
     out = np.full((len(rows), len(names)), np.nan, dtype=np.float32)

@@ -1,7 +1,7 @@
 """Grid search: every candidate of a small space, or of a coarse grid over a large one.
 
-Sketches take turns. Within a sketch the rows come by the analytic estimate where the features carry one, best
-first; otherwise so that those tried so far are always spread over the whole grid (van der Corput).
+Sketches take turns. Within a sketch the best by the analytic estimate come first, if the features carry one.
+Else the order keeps those tried so far spread over the whole grid (van der Corput).
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from autotune.search.base import Unguided
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from schedules.space.base import Candidate, Rows, Space
 
-MOST = 1 << 16  # rows of all sketches together
-COARSE = (64, 32, 16, 12, 8, 6, 5, 4, 3, 2)  # values a hole where the whole space has more
+# Most rows of all sketches together.
+MOST = 1 << 16
+# Values of a hole that are tried in turn, finest first, until the grid is small enough.
+COARSE = (64, 32, 16, 12, 8, 6, 5, 4, 3, 2)
 
 
 class GridSearch(Unguided):
-    """Exhaustive; ends when the grid does. Needs no seed."""
+    """Exhaustive. Ends when the grid ends. Needs no seed."""
 
     def __init__(self, space: Space) -> None:
         super().__init__(space)
@@ -56,20 +58,20 @@ class GridSearch(Unguided):
 
 
 def grid(space: Space, sketch: int, most: int) -> Rows:
-    """Every row of a sketch, or of as fine a grid over it as ``most`` rows allow."""
+    """All rows of a sketch, or the finest grid over it with at most ``most`` rows."""
     whole = space.every(sketch, most)
     for values in COARSE:
         if whole is not None:
             return whole
         whole = space.every(sketch, most, values)
-    if whole is None:  # so many holes that two values each are too many
+    if whole is None:  # even two values for each hole are too many
         return space.sample(sketch, most, np.random.default_rng(0))
     return whole
 
 
 def _van_der_corput(n: int) -> np.ndarray:
-    """The first ``n`` numbers of the sequence in base 2: the bits of 0, 1, 2, ... behind the point,
-    mirrored."""
+    """The first ``n`` numbers of the van der Corput sequence in base 2: the bits of 0, 1, 2, ... mirrored at
+    the binary point."""
     i, out, unit = np.arange(n, dtype=np.int64), np.zeros(n), 0.5
     while i.any():
         out += unit * (i & 1)

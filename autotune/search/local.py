@@ -1,7 +1,7 @@
 """Local search: neighbours of the best candidates so far, and some random ones. It needs no model.
 
-Iterated hill climbing from several points at once: one decision of an elite is changed at a time, so that it
-refines what another search has found, and is a baseline that a learned model has to beat.
+It is hill climbing from several points at once, and changes one decision of an elite at a time. It refines
+what another search has found, and is a baseline for learned models.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import numpy as np
 from autotune.search.base import RandomTurns, Result, Unguided, candidates
 from schedules.space.base import Candidate, Space
 
-FIRST = 16  # random trials before there is anything to refine
+# Random trials before there is anything to refine.
+FIRST = 16
+# Best candidates whose neighbours are tried.
 ELITES = 4
-NEIGHBOURS = 16  # tried around an elite until one is new
-RANDOM_SHARE = 0.2  # of the later trials
+# Neighbours of an elite that are drawn to find a new one.
+NEIGHBOURS = 16
+# Share of random candidates among the later trials.
+RANDOM_SHARE = 0.2
 
 
 class LocalSearch(Unguided):
-    """The neighbourhood of the `ELITES` best candidates, in turns."""
+    """Neighbours of the `ELITES` best candidates, which take turns."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         super().__init__(space)

@@ -26,7 +26,8 @@ from schedules.space.base import Space
 from schedules.space.estimate.gpu.rates import GpuRates
 from schedules.space.gc_paused import gc_paused
 
-SAMPLE = 128  # rows of each sketch that say what is usual for a task
+# Rows of each sketch from which a shipped model learns what is usual for a task.
+SAMPLE = 128
 
 
 def _evolutionary(
@@ -46,6 +47,7 @@ def _evolutionary(
     return EvolutionarySearch(space, made, seed, near=near, judges=judges, compiled=compiled)
 
 
+# {name: (space, model, seed, near, target) -> a fresh policy}.
 POLICIES: dict[str, Callable[[Space, str, int, Dataset | None, Target | None], SearchPolicy]] = {
     "evolutionary": _evolutionary,
     "local": lambda space, model, seed, near, target: LocalSearch(space, seed),
@@ -62,9 +64,10 @@ def create(
     near: Dataset | None = None,
     target: Target | None = None,
 ) -> SearchPolicy:
-    """A fresh policy; ``near``: measured candidates of similar tasks, with the columns of `model_features`;
-    ``target``: whose shipped model it begins with.
-    Raises AutotuneError for an unknown name of a policy or of a model."""
+    """A fresh policy. ``near``: measured candidates of similar tasks, with the columns of `model_features`.
+    ``target``: the target whose shipped model it begins with. Raises AutotuneError for an unknown policy or
+    model.
+    """
     if name not in POLICIES:
         raise AutotuneError(f"unknown search {name!r}; choose from {', '.join(POLICIES)}")
     return POLICIES[name](space, model, seed, near, target)
@@ -72,7 +75,8 @@ def create(
 
 @gc_paused()
 def _prior(space: Space, names: tuple[str, ...], target: Target | None) -> CostModel | None:
-    """The shipped model, fitted to what is usual in this space; None for features that it does not know."""
+    """The shipped model, fitted to what is usual in this space; None if the model lacks some of its
+    features."""
     document = pretrained.shipped(target)
     if not pretrained.knows(names, document):
         return None

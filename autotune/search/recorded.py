@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from autotune.search.table import TableSpace
 from schedules.errors import AutotuneError
 
+# Message for a file without a table.
 NO_TABLE = "{} is neither a log, nor an export, nor a table of Kernel Tuner or T4"
 
 
@@ -16,8 +17,8 @@ class ReplayError(AutotuneError):
 
 @dataclass(frozen=True)
 class Table:
-    """A space of recorded candidates, and what it is called. Of a log: which of its ``tasks`` it is, from 1,
-    and their names. ``notes``: what of the file was not read."""
+    """A space of recorded candidates and its name. ``task``: number of the task in its log, from 1;
+    ``tasks``: names of all tasks of the log. ``notes``: what was not read of the file."""
 
     name: str
     space: TableSpace

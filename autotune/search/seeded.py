@@ -1,4 +1,4 @@
-"""Any policy, after a few candidates that are worth trying first: what was best on other machines."""
+"""Wraps a policy so that a few given candidates come first, such as the best of other machines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from schedules.space.base import Candidate, Space
 
 
 class Seeded:
-    """The first round proposes ``seeds``, as many as are asked for; then the policy goes on, which never
-    proposes them again. A `SearchPolicy` too."""
+    """A `SearchPolicy` whose first round proposes ``seeds``, up to the number asked for. The wrapped policy
+    then goes on, and never proposes them again."""
 
     def __init__(self, policy: SearchPolicy, space: Space, seeds: Sequence[Candidate]) -> None:
         self._policy = policy
@@ -41,6 +41,6 @@ class Seeded:
         self._policy.exclude(known)
 
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
-        """What the policy's models thought of a round; nothing of seeds, which no model chose."""
+        """What the policy's models predicted of a round. Empty for seeds, which no model chose."""
         model: Any = self._policy
         return {} if self._proposed.intersection(chosen) else model.predicted(chosen)

@@ -1,14 +1,13 @@
-"""Searches against recorded tables instead of a machine: thousands of trials a second, the same every time.
+"""Runs searches against recorded tables instead of a machine: thousands of trials a second, always the same.
 
 A table is one of
 
-- an export of our own log (``log export``) or the log itself: one of its tasks
-  (`autotune.search.simulate_log`);
+- an export of a log (``log export``) or the log itself: one of its tasks (`autotune.search.simulate_log`);
 - a cache file of Kernel Tuner, also one that was never closed or was torn;
 - T4 results, schema 1.0.0 (auto-tuning community).
 
-Files may be packed with gzip or xz. Configurations that failed are part of the table, and cost a search its
-trial. Nothing of a file is executed.
+Files may be packed with gzip or xz. Configurations that failed are part of the table and cost a trial.
+Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -33,16 +32,22 @@ from kernels_db.spool import as_file
 from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log
 
-BATCH = 8  # candidates that a search is asked for at a time
+# Candidates that a search is asked for at a time.
+BATCH = 8
+# Largest file, unpacked (bytes).
 MOST_BYTES = 1 << 30
+# {unit of time: seconds}.
 UNITS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
 Config = Mapping[str, Any]
+# {key near the beginning of a torn file: what the file is}.
 TORN = {'"tune_params_keys"': "a cache of Kernel Tuner", '"results"': "a document of T4 results"}
+# A string or a bracket of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 
 
 class KernelTunerCache(BaseModel):
-    """What is used of a cache file: an entry has the value of each key, and ``time`` in ms or what failed."""
+    """The used parts of a cache file. An entry has the value of each key, and ``time`` in ms or the
+    failure."""
 
     tune_params_keys: list[str]
     cache: dict[str, dict[str, Any]]
@@ -59,7 +64,7 @@ class T4Measurement(BaseModel):
 
 
 class T4Result(BaseModel):
-    """One configuration; the first of ``objectives`` is what was tuned for."""
+    """One configuration. The first of ``objectives`` is what was tuned for."""
 
     configuration: dict[str, Any] = {}
     invalidity: str = "correct"
@@ -68,7 +73,7 @@ class T4Result(BaseModel):
 
 
 class T4Document(BaseModel):
-    """What is used of T4 results."""
+    """The used parts of T4 results."""
 
     results: list[T4Result]
     metadata: dict[str, Any] = {}
@@ -76,7 +81,7 @@ class T4Document(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """``best_s``: the best time after each trial, None until one ran."""
+    """``best_s``: the best time (seconds) after each trial, None until a candidate ran."""
 
     seed: int
     best_s: tuple[float | None, ...]
@@ -88,7 +93,7 @@ def replay(table: Table, search: str, model: str, trials: int, seed: int) -> Run
 
 
 def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int = BATCH) -> Run:
-    """The same with a policy over the table's space, asked for ``batch`` candidates at a time."""
+    """Like `replay`, with a policy over the table's space, asked for ``batch`` candidates at a time."""
     best: list[float | None] = []
     while len(best) < trials:
         asked = policy.ask(min(batch, trials - len(best)))
@@ -105,8 +110,8 @@ def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int 
 
 
 def read(path: Path, task: str | None = None) -> Table:
-    """The table of a file, or of a pipe. ``task``: which one of a log, by its number or by words of its name;
-    None: that with the most records. Raises `ReplayError`, or `LogError` for a log that cannot be read."""
+    """The table of a file or a pipe. ``task``: which task of a log, by number or by words of its name; None:
+    the one with the most records. Raises `ReplayError`, or `LogError` for a log that cannot be read."""
     from autotune.search import simulate_log
 
     with as_file(path) as file:
@@ -136,8 +141,8 @@ def read(path: Path, task: str | None = None) -> Table:
 
 
 def _document(file: Path, path: Path) -> tuple[dict[str, Any] | None, str]:
-    """The JSON document of a file, and where it is torn, if it is: then what is whole of it. None for what
-    may be an export."""
+    """(the JSON document of a file, where it is torn). Of a torn file the whole part is kept. None for a file
+    that may be an export."""
     text = _text(file)
     if text.lstrip()[:1] != "{":
         raise ReplayError(NO_TABLE.format(path))
@@ -154,13 +159,13 @@ def _document(file: Path, path: Path) -> tuple[dict[str, Any] | None, str]:
         if not end:
             again = "tune again, or copy it again"
             raise ReplayError(f"{path} is {where}, with no configuration before; {again}") from None
-        # A cache that Kernel Tuner is still writing lacks its last brackets alone.
+        # A cache that Kernel Tuner is still writing lacks only its last brackets.
         return json.loads(text[:end] + brackets), where if text[end:].strip(" \t\r\n,") else ""
 
 
 def _last_entry(text: str) -> tuple[int, str]:
-    """Where the last entry of a table ends that is whole, 0 if none does; and the brackets that close the
-    document there. All of ``text`` is the beginning of one."""
+    """(end of the last whole entry of a torn table, brackets that close the document there); 0 if there is
+    none. ``text``: the beginning of a document."""
     closing: list[str] = []
     end, brackets = 0, ""
     for token in _TOKEN.finditer(text):
@@ -206,14 +211,14 @@ def _of_t4(document: T4Document, path: Path) -> Table:
 
 
 def _seconds(value: Any, unit: float) -> float:
-    """A time in a unit; NaN for anything else, such as the name of what went wrong."""
+    """A time in seconds; NaN for anything else, such as the name of a failure."""
     number = _number(value)
     return number * unit if number is not None and not isinstance(value, bool) and number > 0 else math.nan
 
 
 def _table(name: str, keys: Sequence[str], entries: Sequence[tuple[Config, float]], path: Path) -> Table:
-    """Parameters of any values as columns of numbers (`_columns`), and log2 of the product of those
-    numbers: work and threads of a block are products of several."""
+    """Parameters of any values as columns of numbers (`_columns`), and log2 of their product, because work
+    and threads of a block are products of several parameters."""
     if not entries or not keys:
         raise ReplayError(f"{path} has no configurations")
     values = {k: sorted({_plain(c.get(k)) for c, _ in entries}, key=_order) for k in keys}
@@ -245,7 +250,7 @@ def _plain(v: Any) -> float | str:
 
 
 def _number(v: Any) -> float | None:
-    """A finite number of JSON; its integers may be larger than any float."""
+    """A finite number of JSON as a float, else None. JSON's integers may be larger than any float."""
     try:
         number = float(v) if isinstance(v, (bool, int, float)) else math.nan
     except OverflowError:
@@ -254,8 +259,8 @@ def _number(v: Any) -> float | None:
 
 
 def _columns(v: float | str, place: Mapping[float | str, int]) -> tuple[float, float, float, float]:
-    """Value, log2, place among the values that occur, and log2 of what is left of an integer without its
-    factors of two, which tells powers of two apart; -1 where there is no logarithm."""
+    """(value, log2, rank among the values that occur, log2 without the factors of two of an integer). The
+    last tells powers of two from others. -1 where there is no logarithm."""
     number = v if isinstance(v, float) else float(place[v])
     log2 = math.log2(number) if number > 0 else -1.0
     whole = int(number) if number > 0 and number.is_integer() else 0

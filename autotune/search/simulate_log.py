@@ -20,7 +20,9 @@ from kernels_db.store import Log
 from schedules.space import derive
 from schedules.space.base import Candidate
 
-SHOWN = 10  # tasks in a message
+# Most tasks that a message lists.
+SHOWN = 10
+# Statuses of a record that make its schedule a wrong one.
 WRONG = ("wrong_result", "out_of_bounds")
 
 
@@ -37,7 +39,8 @@ def of_export(file: Path, task: str | None) -> Table:
 
 
 def of_log(log: Log, task: str | None, path: str | None = None) -> Table:
-    """The task that is asked for, else that with the most records; ``path``: what messages call the log."""
+    """The table of one task: the one asked for, else the one with the most records. ``path``: name of the log
+    in messages. Raises `ReplayError`."""
     path = path or log.path
     tasks = sorted((_name(log, *t), t) for t in log.tasks())
     if not tasks:
@@ -69,7 +72,7 @@ def _chosen(names: Sequence[str], task: str, path: str) -> int:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Tasks with their numbers, not all of very many."""
+    """Tasks with their numbers, `SHOWN` of them at most."""
     shown = [f"{i}: {name}" for i, name in enumerate(names[:SHOWN], 1)]
     return "; ".join(shown) + (f"; ... {len(names)} in all" if len(names) > SHOWN else "")
 
@@ -88,7 +91,7 @@ def _of_task(log: Log, workload_digest: str, target_digest: str, name: str, path
         fastest = min(ran, key=lambda c: times[c])
         if (record := shown[fastest]) is None or not log.doubts(record):
             break
-        times[fastest] = math.nan  # that it was found wrong was not found by a trial
+        times[fastest] = math.nan  # another record, not this trial, found it wrong
     sheets = []
     for i, sketch in enumerate(space.sketches):
         mine = [(c.row, t) for c, t in times.items() if c.sketch == i]
@@ -105,8 +108,7 @@ def _of_task(log: Log, workload_digest: str, target_digest: str, name: str, path
 
 def _shown(records: Sequence[Record]) -> Record | None:
     """The record that stands for a schedule, by the rule of `kernels_db.ranking`: its newest final, else its
-    fastest trial; else what was given up as slow, which has the time that it had. None where it did not run,
-    or was found wrong."""
+    fastest trial, else one given up as slow, with its time. None if the schedule did not run or was wrong."""
     finals = [r for r in records if r.kind == "final"]
     trials = [r for r in records if r.status == "ok"] or [r for r in records if r.status == "slow"]
     if finals:

@@ -1,7 +1,7 @@
-"""A space whose candidates were all measured before: search is then a test, not an opinion.
+"""A space whose candidates have all been measured, for tests of searches.
 
-It offers what any space offers (`schedules.space.base.Space`), but samples, mutates and crosses over within
-the rows that the table has.
+It has the methods of any space (`schedules.space.base.Space`). Sampling, mutation and crossover stay within
+the rows of the table.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from schedules.space.base import Candidate, Rows
 
 @dataclass(frozen=True)
 class Sheet:
-    """The candidates of one sketch: ``rows`` of decisions [candidates, holes], each once, ``times_s`` (NaN
-    for those that failed) and ``features`` [candidates, features]."""
+    """The candidates of one sketch. ``rows``: distinct decisions [candidates, holes]; ``times_s``: seconds
+    [candidates], NaN if failed; ``features``: [candidates, features]."""
 
     name: str
     holes: tuple[str, ...]
@@ -53,7 +53,7 @@ class TableSpace:
         return rows[rng.integers(len(rows), size=n)]
 
     def mutate(self, sketch: int, rows: Rows, rng: np.random.Generator) -> Rows:
-        """Each row with one decision changed to another that the table has; any row where none does."""
+        """Each row with one decision changed to another one in the table; any row where there is none."""
         table = self._sheets[sketch].rows
         out = self.sample(sketch, len(rows), rng)
         if not table.shape[1]:
@@ -66,7 +66,7 @@ class TableSpace:
         return out
 
     def _near(self, sketch: int, key: bytes, hole: int) -> npt.NDArray[np.int64]:
-        """Rows of the table that differ from a row in this hole alone; looked for once a row."""
+        """Rows of the table that differ from a row in this hole only. Cached by row."""
         if key not in self._neighbours[sketch]:
             table = self._sheets[sketch].rows
             differs = table != np.frombuffer(key, dtype=np.int64)
@@ -76,12 +76,12 @@ class TableSpace:
         return self._neighbours[sketch][key][hole]
 
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
-        """Uniform crossover; what the table lacks becomes its first parent."""
+        """Uniform crossover. A child that the table lacks becomes its first parent."""
         mixed = np.where(rng.random(a.shape) < 0.5, a, b)
         return np.where(self.valid(sketch, mixed)[:, None], mixed, a)
 
     def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
-        """The table itself is the grid: all of it, however coarse it was to be."""
+        """All rows of the table, whatever ``values`` asks for."""
         rows = self._sheets[sketch].rows
         return rows[np.lexsort(rows.T[::-1])] if len(rows) <= most or values is not None else None
 
@@ -99,19 +99,20 @@ class TableSpace:
         return Trace((Step(f"table {sketch}", tuple(sorted(decisions))),))
 
     def time_s(self, candidate: Candidate) -> float | None:
-        """What the table says of a candidate; None where it failed."""
+        """Seconds of a candidate; None if it failed."""
         row = np.asarray(candidate.row, dtype=np.int64)
         t = float(self._sheets[candidate.sketch].times_s[self._at[candidate.sketch][row.tobytes()]])
         return t if np.isfinite(t) else None
 
     @property
     def times_s(self) -> npt.NDArray[np.float64]:
-        """Of all candidates that ran."""
+        """Seconds of all candidates that ran."""
         every = np.concatenate([s.times_s for s in self._sheets])
         return every[np.isfinite(every)]
 
     @property
     def configurations(self) -> int:
+        """Number of candidates."""
         return sum(len(s.rows) for s in self._sheets)
 
 

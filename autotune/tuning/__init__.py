@@ -1,1 +1,1 @@
-"""Tuning: what a run is given, its rounds, what it stores, and what it gives back."""
+"""Tuning: the options of a run, its rounds, its records and its result."""

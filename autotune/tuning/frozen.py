@@ -1,4 +1,4 @@
-"""What the log says of a task, as the result of a run that measures nothing: ``autotune tune --frozen``."""
+"""The result of a run that measures nothing and only reads the log: ``autotune tune --frozen``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from kernels_db.store import Log
 from schedules.errors import ScheduleError
 from schedules.model import Target, TraceError, Workload
 
-CANDIDATES = 32  # records to look at until one is legal
+# Records that are looked at to find a legal one.
+CANDIDATES = 32
 
 
 def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneResult:
-    """What is pinned, else the best record whose schedule is legal; ``best`` is None where there is none, or
-    what is pinned was found wrong since. Raises `LogError`."""
+    """The pinned record, else the best one whose schedule is legal. ``best`` is None if there is none, or if
+    the pinned one was found wrong since. Raises `LogError`."""
     started = time.monotonic()
     known = sum(log.by_status(workload, target).values())
     pinned = log.pinned(workload, target)

@@ -1,4 +1,4 @@
-"""Ctrl-C, as a long run wants it: once, and never amid what must be done whole."""
+"""Handles Ctrl-C for a long run: it acts once, and never within a block that must be completed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import FrameType
 
 
 class Interrupts:
-    """A context manager within which the first SIGINT raises KeyboardInterrupt, after the end of a
-    `hold` block if it came in one, and further ones, by impatience, are ignored: they would cut off
-    the report of the first. With ``to_the_end`` that holds after the ``with`` block too, for a
-    process that ends then. Outside the main thread, and where somebody else handles the signal or it
-    is ignored, nothing is changed."""
+    """A context manager within which the first SIGINT raises KeyboardInterrupt, if need be at the end of a
+    `hold` block. Later ones are ignored, so that they cannot cut off the report of the first.
+
+    ``to_the_end``: this holds after the ``with`` block too, for a process that ends then. Nothing is changed
+    outside the main thread, or where SIGINT is ignored or handled by others."""
 
     def __init__(self, to_the_end: bool = False) -> None:
         self._to_the_end = to_the_end
@@ -34,7 +34,7 @@ class Interrupts:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Puts off an interrupt until the end of the block."""
+        """Delays an interrupt until the end of the block."""
         before = self._seen
         self._holding = True
         try:

@@ -1,7 +1,7 @@
-"""What other tasks of the log teach: measured candidates of the same operator at similar shapes.
+"""Reads what other tasks of the log teach: measured candidates of the same operator at similar shapes.
 
-Targets of the same kind count, other machines too: what is learnt is an order of candidates, and features
-speak of each machine's own caches and registers.
+Targets of the same kind count, those of other machines too. What is learnt is an order of candidates, and the
+features describe each machine's own caches and registers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from schedules.space.base import Space
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-TASKS = 3  # that are learnt from
-ROWS = 200  # of each, half of them its best
-FARTHEST = 8.0  # doublings of all parameters together
-ELSEWHERE = 2.0  # what another target counts as
+# Most tasks that are learnt from.
+TASKS = 3
+# Rows of each task, half of them its best.
+ROWS = 200
+# Largest distance of a task that is learnt from (doublings of all parameters together).
+FARTHEST = 8.0
+# Distance that another target adds (doublings).
+ELSEWHERE = 2.0
 
 
 def neighbours(
     log: Log, workload: Workload, target: Target, space: Space, options: TuneOptions
 ) -> Dataset | None:
-    """Candidates of the nearest tasks, with the features that a search of ``space`` uses; None where there
-    are none, or the search learns nothing. What cannot be read of other tasks is passed over."""
+    """Candidates of the nearest tasks, with the features that a search of ``space`` uses. None if there are
+    none or the search does not learn. Tasks that cannot be read are skipped."""
     if not options.needs_xgboost or options.model == "scratch" or workload.op == "custom":
         return None
     here = (workload.digest, target.digest)
@@ -59,7 +63,8 @@ def neighbours(
 
 
 def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
-    """Doublings between the parameters of two shapes, 4 for each that is no number and differs."""
+    """Distance of two shapes: doublings between numeric parameters, 4 for each other parameter that
+    differs."""
     total = 0.0
     for name in {*a, *b}:
         x, y = a.get(name), b.get(name)
@@ -75,7 +80,7 @@ def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
 def _rows(
     log: Log, workload: str, target: str, space: Space, names: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Columns ``names`` and throughput of a task's candidates: its best and, evenly, others."""
+    """(columns ``names``, throughput) of a task's candidates: the best, and others evenly."""
     from schedules.space import derive
 
     try:

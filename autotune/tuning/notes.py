@@ -1,16 +1,18 @@
-"""What the result of a run says beside its figures: where more time would not help, and what would."""
+"""The sentences after a run's figures: when more time would not help, and what would."""
 
 from __future__ import annotations
 
 from autotune.tuning.options import Best
 from schedules.space.base import Space
 
-FAR = 0.3  # of the limit: a result below it is far from it
-SMALL = 64  # configurations, of which no search is needed
+# A result below this share of the limit is far from it.
+FAR = 0.3
+# Most configurations of a space that needs no search.
+SMALL = 64
 
 
 def small(space: Space) -> int | None:
-    """How many configurations a small space has; None for a larger one."""
+    """Number of configurations of a small space; None for a larger one."""
     count = 0
     for sketch in range(len(space.sketches)):
         rows = space.every(sketch, SMALL)
@@ -21,8 +23,10 @@ def small(space: Space) -> int | None:
 
 
 def notes(best: Best | None, few: int | None, tried: int, stopped: str) -> tuple[str, ...]:
-    """Of a run that ended so; ``few``: configurations of its space, if these are few; ``tried``: with the
-    trials of earlier runs. There is one where the best is far from the limit and little is left to try."""
+    """Notes on a finished run: one if its best is far from the limit and little is left to try.
+
+    ``few``: configurations of its space if it is small. ``tried``: trials, with those of earlier runs.
+    ``stopped``: why it ended (`TuneResult`)."""
     if best is None or best.share_of_peak is None or best.share_of_peak >= FAR:
         return ()
     if stopped == "exhausted":

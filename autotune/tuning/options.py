@@ -1,4 +1,4 @@
-"""What a tune is given and what it gives: options, progress and results."""
+"""The options, progress and results of a tune."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
 
-SHORT_S = 3.0  # seconds of a budget in which no model is loaded
+# Budgets below this load no model (seconds), as loading takes a second or two.
+SHORT_S = 3.0
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What the user chooses. ``trials``: new trials at most (None: no limit); ``budget_s``: seconds
-    from the call of `tune`; ``batch``: trials a round (None: as many as suit their duration); ``rtol`` and
-    ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: as near as rounding
-    explains; one None: 0). Raises `SettingsError` for what cannot be."""
+    """What the user chooses.
+
+    ``trials``: most new trials (None: no limit). ``budget_s``: seconds from the call of `tune`. ``search``,
+    ``model``, ``seed``: the policy, its cost model, and the seed of all its choices. ``batch``: trials a
+    round (None: chosen by their duration). ``rtol``, ``atol``: an output is right within ``atol + rtol *
+    |reference|`` (both None: within rounding; one None: 0). Raises `SettingsError` for a value out of
+    range."""
 
     trials: int | None = None
     budget_s: float = 60.0
@@ -50,25 +54,26 @@ class TuneOptions:
 
     @property
     def tolerance(self) -> Tolerance | None:
-        """What the user states in place of the bounds of rounding."""
+        """The user's bounds on errors, None for those of rounding."""
         if self.rtol is None and self.atol is None:
             return None
         return Tolerance(self.rtol or 0.0, self.atol or 0.0)
 
     @property
     def guide(self) -> str:
-        """The model that the search is given: none that takes long to load in a short budget."""
+        """The model of the search. A short budget gets one that loads fast."""
         return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
 
     @property
     def needs_xgboost(self) -> bool:
+        """Whether the search uses a model that needs xgboost."""
         return self.search == "evolutionary" and self.guide in LEARNED
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; given to the caller after every trial. ``failed`` counts by status; ``pairwise``:
-    share of pairs that the model ordered rightly in the last round."""
+    """Where a run stands. Given to the caller after every trial. ``failed``: failed trials by status.
+    ``pairwise``: share of pairs that the model ordered rightly in the last round."""
 
     phase: str  # "preparing", "searching", "measuring", "finalists"
     measured: int
@@ -85,7 +90,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Best:
-    """The best record of the task; ``share_of_peak`` is None where the peak is not known."""
+    """The best record of a task. ``share_of_peak``: share of the machine's limit, None if that is not
+    known."""
 
     time_s: float
     gflops: float
@@ -95,7 +101,7 @@ class Best:
 
     @classmethod
     def of(cls, workload: Workload, record: Record, peak_s: float | None = None) -> Best:
-        """A record that is ok, which has a time; ``peak_s``: the machine's limit."""
+        """From a record with status "ok". ``peak_s``: the machine's limit (seconds)."""
         assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
         share = None if peak_s is None else peak_s / record.time_s
         return cls(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
@@ -103,7 +109,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Trials:
-    """New trials, those of them that failed by status, and trials of earlier runs."""
+    """Numbers of trials: new ones, failed new ones by status, and those of earlier runs."""
 
     measured: int
     failed: Mapping[str, int]
@@ -112,12 +118,11 @@ class Trials:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """``best`` is the best of the whole log, None if nothing valid is known. ``stopped`` is "trials",
-    "budget", "exhausted", "converged" (nothing more to expect), "interrupted" or "frozen".
-    ``spent_s`` splits the time: prepare, plain loops, search, measure
-    (of which build, check and run, which overlap), finalists. ``throttled``: new trials by why the device ran
-    slower than it could beside them. ``notes``: sentences on what to expect of more time
-    (`autotune.tuning.notes`)."""
+    """The result of a run. ``best``: the best of the whole log, None if nothing valid is known. ``stopped``:
+    "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen".
+    ``spent_s``: seconds by phase: prepare, plain loops, search, measure (of which build, check and run, which
+    overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
+    ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`)."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -146,6 +151,7 @@ class TuneResult:
 
     @property
     def trials(self) -> Trials:
+        """The numbers of trials."""
         return Trials(self.measured, self.failed, self.resumed)
 
 

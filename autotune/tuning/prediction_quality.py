@@ -1,8 +1,8 @@
 """How well the models of a log's runs predicted, and where the time went.
 
-Every trial of a guided search keeps what models thought of it when it was chosen (`PREDICTED` in the
-environment of its record), so that predictions can be held against measurements at any time, on any machine.
-Figures are those of one task, averaged over tasks: models order the candidates of a task, not tasks.
+A trial of a guided search keeps what models predicted of it (`PREDICTED` in its record's environment), so
+that predictions can be compared with measurements later. Figures are those of one task, averaged over tasks,
+because models order the candidates of a task, not tasks.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ if TYPE_CHECKING:
     from kernels_db.records import Record
     from kernels_db.store import Log
 
-PREDICTED = "predicted"  # key in the environment of a record
-GAP = 0.02  # pairs closer than this don't count
-LEAST = 8  # candidates of a task, fewer say nothing
-MOST = 2000  # the latest trials of a task: pairs grow with their square
+# Key in the environment of a record.
+PREDICTED = "predicted"
+# Pairs of candidates whose throughputs differ by less (share) do not count.
+GAP = 0.02
+# Fewest candidates of a task that counts.
+LEAST = 8
+# Most trials of a task that count, the latest: the number of pairs grows with the square.
+MOST = 2000
+# Phases of a trial whose seconds its record has.
 PHASES = ("search", "build", "check", "run")
-# What a model knew: the task's own trials; only other tasks; nothing measured.
+# {model in a record: its name in reports}. They learnt from: the task's trials; other tasks only; nothing
+# measured.
 MEANING = {"model": "within_task", "prior": "by_task", "analytic": "analytic"}
 
 
 def of_log(log: Log) -> dict[str, Any]:
-    """``predictions``: by what the model knew, `of_predictions` averaged over tasks, the worst pairwise
-    accuracy, and counts; ``seconds``: of all trials, by phase (building overlaps with running)."""
+    """``predictions``: {model: `of_predictions` averaged over tasks, worst pairwise accuracy, counts}.
+    ``seconds``: {phase: seconds of all trials}; building overlaps with running."""
     seconds = dict.fromkeys(PHASES, 0.0)
     tasks: defaultdict[tuple[str, str], deque[Record]] = defaultdict(lambda: deque(maxlen=MOST))
     for record in log.records(kind="trial"):
@@ -54,7 +60,7 @@ def of_log(log: Log) -> dict[str, Any]:
 
 def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
     """The figures of one model on the trials of one task, with ``rmse`` of predicted against measured shares
-    of the best; None where too few ran that it had predicted."""
+    of the best. None if fewer than `LEAST` of the trials that it predicted ran."""
     pairs = []
     for r in records:
         score = r.environment[PREDICTED].get(model)
@@ -64,15 +70,15 @@ def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
         return None
     predicted, throughput = np.array(pairs).T
     found = of_predictions(predicted, throughput)
-    if model != "analytic":  # whose scores are no shares of the best
+    if model != "analytic":  # its scores are no shares of the best
         found["rmse"] = rmse(predicted, throughput / throughput.max())
     return found
 
 
 def of_predictions(predicted: np.ndarray, throughput: np.ndarray) -> dict[str, float]:
-    """``pairwise`` accuracy over pairs that differ by 2 % or more, ``top1`` and ``top5`` (the best among the
-    highest predicted over the best of all), ``recall30`` (of the best 30), and how many
-    ``candidates``."""
+    """``pairwise``: accuracy over pairs that differ by `GAP` or more. ``top1``, ``top5``: the best of the 1
+    or 5 highest predicted over the best of all. ``recall30``: recall of the best 30. ``candidates``: their
+    number."""
     return {
         "pairwise": pairwise_accuracy(predicted, throughput, GAP),
         "top1": top_k(predicted, throughput, 1),
@@ -95,5 +101,6 @@ def _average(each: list[dict[str, float]]) -> dict[str, float | int]:
 
 
 def _number(x: object) -> float:
-    """``x`` if it is a number of seconds; what a log says may be anything, an integer of any size too."""
+    """``x`` if it is a finite number, else NaN. A log may hold anything, also an integer too large for a
+    float."""
     return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 1e15 else 0.0

@@ -1,5 +1,5 @@
-"""What a tune needs before its first trial: whether it can be done at all, a measurer whose limits suit
-the budget, and xgboost."""
+"""The work before the first trial: checks that tuning is feasible, a measurer with limits that suit the
+budget, and the import of xgboost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CHECKS = 4  # runs of a candidate until it is checked, with room for a slow mach
 
 @contextlib.contextmanager
 def xgboost_on_its_way() -> Iterator[None]:
-    """Import xgboost while the measurer starts and the first trials run: it takes a second or two. Until the
-    end, what is loaded and started sees no wish that OpenMP bind it to a CPU."""
+    """Import xgboost, which takes a second or two, while the measurer starts and the first trials run. Until
+    the end of the block the environment asks no OpenMP runtime to bind threads to CPUs."""
     given_up = threading.Event()
 
     def work() -> None:
@@ -41,13 +41,13 @@ def xgboost_on_its_way() -> Iterator[None]:
 
 
 def check_feasible(workload: Workload, budget_s: float) -> None:
-    """Raises `WorkloadError` for arrays that memory cannot hold, `SettingsError` for a budget that the
-    reference alone would use up."""
+    """Raises `WorkloadError` for arrays that do not fit in memory, and `SettingsError` for a budget (seconds)
+    that the reference alone would use up."""
     check_fits(workload.dag)
     if workload.flops > REFERENCE_RATE * budget_s:
         raise SettingsError(
-            f"one run takes {workload.flops / 1e9:.3g} GFLOP, and computing the result to check against "
-            f"would alone use up the budget of {budget_s:g} s; give more time, or use smaller sizes"
+            f"one run takes {workload.flops / 1e9:.3g} GFLOP: the reference result alone would use up the "
+            f"budget of {budget_s:g} s; give more time, or use smaller sizes"
         )
 
 
@@ -59,7 +59,7 @@ def measurer(
     control: Control | None = None,
     tolerance: Tolerance | None = None,
 ) -> Measurer:
-    """A measurer whose limits suit the budget."""
+    """A measurer with time limits that suit the budget (seconds). See `Measurer` for the other parameters."""
     runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
     slow_s = backends.of(target).measuring.slower * runs_s
     limits = Options(

@@ -1,4 +1,4 @@
-"""Stored records, checked and timed again on this machine: which of them still hold."""
+"""Checks and times stored records again on this machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from schedules.errors import WorkloadError
 from schedules.model import Target, Trace, TraceError, Workload
 from schedules.te.flops import count_flops
 
-SLOWER = 1.25  # times the stored time, and a record no longer holds
-PATIENCE_S = 60.0  # limits of measuring are those of a tune of this budget
+# Ratio to the stored time above which a record no longer holds.
+SLOWER = 1.25
+# Budget (seconds) whose measuring limits are used.
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``status``: "ok", "slower", "wrong" (another result, or memory not its own), "failed" (not legal, not
-    compiled, no answer) or "skipped" (too large to be checked here, or measuring failed). ``time_s``:
-    measured now, None where it was not."""
+    """``status``: "ok", "slower", "wrong" (another result or an access out of bounds), "failed" (not legal,
+    not compiled or no answer) or "skipped" (too large to check here, or measuring failed). ``time_s``:
+    seconds measured now, None if it was not."""
 
     record: Record
     workload: Workload
@@ -35,13 +37,12 @@ class Verdict:
 
 
 def verify(log: Log, top: int = 1, slower: float = SLOWER) -> Iterator[Verdict]:
-    """The ``top`` best records of every task whose target this machine can run, best first, what is pinned,
-    and what an earlier verification here took out; each replayed through every legality check, compiled,
-    checked against the reference and timed.
+    """Verify the ``top`` best records of every task whose target this machine can run, best first; also the
+    pinned record, and those that an earlier verification here rejected. Each is replayed through every
+    legality check, compiled, checked against the reference and timed. ``slower``: see `SLOWER`.
 
-    What is found is noted in the log, if it may be written: a record from elsewhere is then no longer marked
-    as such, and one that is wrong or fails is no longer taken. Raises `MeasureError` where measuring itself
-    does not work.
+    Verdicts are noted in the log if it is writable. A record from elsewhere then loses its mark, and a wrong
+    or failing one is no longer chosen. Raises `MeasureError` if measuring itself does not work.
     """
     machine = this_machine()
     for workload_digest, target_digest in log.tasks():
@@ -66,7 +67,7 @@ def _task(workload: Workload, target: Target, records: list[Record], slower: flo
         except TraceError as err:
             yield Verdict(record, workload, target, "failed", str(err), None)
     checked = workload
-    if not ops.makes(workload):  # its name and its arithmetic are what another log says
+    if not ops.makes(workload):  # another log states its name and its arithmetic
         checked = Workload(workload.dag, flops=count_flops(workload.dag))
     try:
         preparation.check_feasible(checked, PATIENCE_S)
@@ -79,7 +80,7 @@ def _task(workload: Workload, target: Target, records: list[Record], slower: flo
             status, reason = "failed", m.reason or m.status
             if m.status in ("wrong_result", "out_of_bounds"):
                 status = "wrong"
-            elif m.status == "error":  # of measuring: nothing was found out
+            elif m.status == "error":  # measuring failed: nothing is known of the record
                 status = "skipped"
             elif m.time_s is not None and record.time_s is not None:
                 ratio = m.time_s / record.time_s

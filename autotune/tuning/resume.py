@@ -1,8 +1,8 @@
-"""What earlier runs of a task teach: records of the log as results of a search.
+"""Turns records of earlier runs of a task into results that a search learns from.
 
-A trial keeps the name of its sketch and its decisions beside its trace. Where they still make the
-same trace, the record is learnt from; a record of another version of the space, or of a schedule
-written by hand, only says what need not be measured again.
+A trial keeps its sketch's name and its decisions beside its trace. If they still make the same trace, the
+search learns from the record. A record of another version of the space, or of a schedule written by hand,
+only says what need not be measured again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from schedules.space.base import Candidate, Space
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-FACTS = "device"  # key in the environment of a record: what a device and its compiler told
-MOST = 2000  # records to learn from: the fastest; making their traces takes time
-SEEDS = 8  # of other targets, to be tried first
-READ = 200_000  # records to look at, so that no log, wherever it came from, fills the memory
+# Key in the environment of a record: what a device and its compiler reported.
+FACTS = "device"
+# Most records to learn from, the fastest: making their traces takes time.
+MOST = 2000
+# Candidates of other targets that are tried first.
+SEEDS = 8
+# Most records that are read, so that no log fills the memory.
+READ = 200_000
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """``trials``: traces measured before; ``digests``: of those; ``results``: what the search can
-    learn from."""
+    """Earlier records. ``trials``: number of traces measured; ``digests``: of these traces; ``results``:
+    those that a search can learn from."""
 
     trials: int
     digests: frozenset[str]
@@ -42,8 +46,8 @@ class Earlier:
 
 
 def elsewhere(log: Log, workload: Workload, target: Target, space: Space) -> list[Candidate]:
-    """What was best for this workload on other targets of the kind, best first, in turns: decisions that are
-    valid in this space too. Their times mean nothing here."""
+    """The best candidates of this workload on other targets of its kind, in turns, best first. Only decisions
+    that are valid in this space. Their times are not used."""
     kept: list[list[Candidate]] = []
     for w, t in log.tasks(workload=workload):
         try:
@@ -59,8 +63,7 @@ def elsewhere(log: Log, workload: Workload, target: Target, space: Space) -> lis
 
 
 def throughput(status: str, time_s: float | None) -> float:
-    """Runs a second, 0 for a failure. A candidate given up as slow counts with the time it had: it
-    ran, and says more than a crash."""
+    """Runs a second, 0 for a failure. A candidate given up as slow counts with its time, because it ran."""
     return 1.0 / time_s if status in ("ok", "slow") and time_s is not None and time_s > 0 else 0.0
 
 
@@ -72,12 +75,14 @@ def read(
     most: int = MOST,
     tolerant: bool = False,
 ) -> Earlier:
-    """Sum up a task's records, oldest first: the last final of a trace counts, else its fastest trial. Learnt
-    from are the ``most`` fastest, in the order of their trials: how long nothing better was found is part of
-    it. What failed without being tried, or as the code of another generator, may be tried again; and
-    ``tolerant``, where the user says how far results may be off, what was wrong."""
+    """Sum up a task's records, oldest first. A trace counts with its last final, else with its fastest trial.
+    The ``most`` fastest are learnt from, in the order of their trials, so that the time without a gain is
+    known.
+
+    Candidates may be tried again if they failed without being run, or as code of another generator; if
+    ``tolerant`` (the user states the tolerance) also those that were wrong."""
     again = {"error", "wrong_result"} if tolerant else {"error"}
-    reached: dict[str, tuple[float, bool]] = {}  # by trace digest: throughput, is it a final
+    reached: dict[str, tuple[float, bool]] = {}  # trace digest: (throughput, whether it is a final)
     decided: dict[str, Candidate] = {}
     told: dict[str, Mapping[str, Any]] = {}
 
@@ -112,7 +117,7 @@ def read(
 
 
 def _makes(space: Space, candidate: Candidate, digest: str) -> bool:
-    """Whether decisions, which may come from anywhere, still make this trace."""
+    """Whether these decisions still make the trace with this digest. They may come from any log."""
     try:
         trace = space.trace(candidate.sketch, np.array(candidate.row, dtype=np.int64))
     except (ValueError, LookupError, ArithmeticError):  # no decision of this space

@@ -1,4 +1,4 @@
-"""What a run puts into the log, and takes out of it at its end."""
+"""The records that a run writes to the log, and the best one that it reads at its end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autotune.measure.results import Measurement
     from kernels_db.store import Log
 
+# Finalists of a run.
 FINALISTS = 8
 
 
@@ -27,7 +28,7 @@ def new_record(
     kind: str = "trial",
     search_s: float = 0.0,
 ) -> NewRecord:
-    """What the log keeps of a measurement; ``search_s``: seconds that choosing the candidate took."""
+    """A record of a measurement. ``search_s``: seconds that choosing the candidate took."""
     seconds = {"search": search_s, "build": m.build_s, "check": m.check_s, "run": m.run_s}
     return NewRecord(
         run=run,
@@ -50,7 +51,8 @@ def new_record(
 
 
 def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
-    """The best record of a task whose trace this version can read; ``peak_s``: the machine's limit."""
+    """The best record of a task whose trace this version can read. ``peak_s``: the machine's limit
+    (seconds)."""
     top = log.top_k(workload, target, FINALISTS)
     record = next((r for r in top if r.time_s is not None and trace_of(r)), None)
     if record is None:
@@ -59,7 +61,7 @@ def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) 
 
 
 def trace_of(record: Record) -> Trace | None:
-    """The schedule of a record, None where this version cannot read it."""
+    """The trace of a record, None if this version cannot read it."""
     try:
         return record.trace
     except TraceError:
@@ -67,6 +69,7 @@ def trace_of(record: Record) -> Trace | None:
 
 
 def run_options(options: TuneOptions) -> dict[str, object]:
+    """The options of a run as JSON."""
     return {
         "trials": options.trials,
         "budget_s": options.budget_s,

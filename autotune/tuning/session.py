@@ -1,7 +1,7 @@
-"""One run of one task: the space, the search and what has been measured; its rounds and its finalists.
+"""One run of one task: its space, its search, its rounds of trials and its finalists.
 
 `autotune.tuning.tuner` takes one session from start to end, `autotune.tuning.suite_tuner` several in turns.
-When something has to stop is said from outside, in `time.monotonic` time.
+They give the times at which something must stop, in `time.monotonic` seconds.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from autotune.measure.results import Measurement
     from kernels_db.store import Log
 
+# Trials a round: in the first, at least, at most.
 FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
 SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
@@ -51,12 +52,14 @@ PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer:
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
 MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
-LEAST_S = 5.0  # that quick plain loops have where nothing else was found, whatever the budget
-HANGS_S = 1.0  # a candidate that a round has spent all of its time on
+# Time that quick plain loops have in any budget if nothing else was found (seconds).
+LEAST_S = 5.0
+# Duration of a round without any result after which its candidate is dropped (seconds).
+HANGS_S = 1.0
 
 
 class Chosen(NamedTuple):
-    """Candidates to measure, what models predict of them (`SearchPolicy.predicted`), and seconds that
+    """Candidates to measure, what models predict of them (`SearchPolicy.predicted`), and the seconds that
     choosing one took."""
 
     candidates: list[Candidate]
@@ -65,10 +68,10 @@ class Chosen(NamedTuple):
 
 
 class Session:
-    """The state of one run of a task; a context manager that closes the run in the log.
+    """The state of one run of a task. A context manager that closes the run in the log.
 
-    ``until``: when all must be over, finalists included. ``round_s``: how long a round may take, so that
-    its results come back soon.
+    ``until``: when the run must be over, finalists included. ``round_s``: longest round (seconds), so that
+    results come soon.
     """
 
     def __init__(
@@ -96,11 +99,11 @@ class Session:
         self.best_s: float | None = None
         self.measured, self.resumed, self.rounds = 0, 0, 0
         self.failed: Counter[str] = Counter()
-        self.throttled: Counter[str] = Counter()  # trials beside which a device did not run at full speed
+        self.throttled: Counter[str] = Counter()  # {reason: trials beside which the device ran slower}
         self.spent: defaultdict[str, float] = defaultdict(float)
-        self.pairwise: float | None = None  # of the last round
+        self.pairwise: float | None = None  # share of pairs that the model ordered rightly in the last round
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
-        self._left: Chosen | None = None  # what a deadline cut off, which the search will not propose again
+        self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
         self._begun, self._tried_plain = False, 0
         self._few: int | None = None  # configurations of a small space
@@ -134,8 +137,8 @@ class Session:
     # -- phases ------------------------------------------------------------------------------
 
     def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
-        """Derive the space, and read what earlier runs found. ``peak`` measures the limit, when there is time
-        for a search."""
+        """Derive the space and read earlier runs. ``peak``: measures the machine's limit (seconds); called if
+        there is time for a search."""
         if space is None:
             from autotune.search.columns import compile_columns
             from schedules.space import derive
@@ -176,12 +179,12 @@ class Session:
 
     @property
     def converged(self) -> bool:
-        """Whether nothing more is to be expected of further trials, if their number was left open."""
+        """Whether no further gain is expected. Never if the user gave a number of trials."""
         return self.options.trials is None and self._expectation.met
 
     def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
-        """Rounds of trials until ``until()``. Says what ended the search for good: "trials", "exhausted",
-        "converged" unless it is to ``keep_on`` then, or None."""
+        """Rounds of trials until ``until()``. Returns what ended the search for good: "trials", "exhausted"
+        or "converged" (not with ``keep_on``); else None."""
         while self.stopped is None and time.monotonic() < until():
             if self._plain.cheap(self.round_s):
                 if not self._try_plain_loops(measurer, until()):
@@ -192,7 +195,7 @@ class Session:
                 with self.timed("prepare"):
                     self._begin_search()
             n = self._batch()
-            if n < 1 and self._plain.pending and self._trials_left:  # one was left for them
+            if n < 1 and self._plain.pending and self._trials_left:  # the last trial is kept for plain loops
                 if self._plain.in_reach(self.best_s):
                     self._try_plain_loops(measurer, until())
                 self._plain.pending = False
@@ -217,7 +220,7 @@ class Session:
         return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
 
     def _try_plain_loops(self, measurer: Measuring, until: float) -> bool:
-        """A trial of the loops as the expression states them; whether there was time for it."""
+        """Make a trial of the plain loops. Returns whether there was time for it."""
         self.report("measuring")
         with self.timed("plain loops"):
             for _, m in measurer.arrivals([plain_loops.TRACE], self.best_s, until):
@@ -228,7 +231,7 @@ class Session:
     def _take(
         self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
     ) -> float:
-        """Log a trial and count it; its throughput."""
+        """Log a trial and count it. Returns its throughput (runs a second)."""
         self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
         self.measured += 1
         for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
@@ -244,16 +247,16 @@ class Session:
         return reached
 
     def _round(self, measurer: Measuring, chosen: Chosen, until: Callable[[], float]) -> None:
-        """Measure a round and tell the policy. Where a CPU is left over, the next round is begun meanwhile,
-        but not where the user gives the size of rounds: then a seed repeats a run, as what is told is in the
-        order of asking."""
+        """Measure a round and tell the policy. If a CPU is free, the next round is chosen meanwhile. Not if
+        the user gave the size of rounds: a seed then repeats a run, because results are told in the order
+        asked."""
         search, space = self._search, self.space
         asked, predicted, searched = chosen
         ahead = self.spare and self.options.batch is None
         traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
         results: dict[int, Result] = {}
         untold: set[int] = set()
-        sized = chosen is self._left  # the next round, of which what was left of one says nothing
+        sized = chosen is self._left  # the rest of a round says nothing of the size of the next one
         measurements = measurer.arrivals(traces, self.best_s, until())
         started = last = time.monotonic()
         for number, (index, m) in enumerate(measurements, 1):
@@ -282,7 +285,7 @@ class Session:
             self._grow(last - started)
         self.rounds += 1
         rest = [i for i in range(len(asked)) if i not in results]
-        if not results and time.monotonic() - started > HANGS_S:  # it must not cost every turn
+        if not results and time.monotonic() - started > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
         again = {model: [values[i] for i in rest] for model, values in predicted.items()}
         self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
@@ -292,16 +295,15 @@ class Session:
             self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
 
     def _grow(self, took_s: float) -> None:
-        """Twice as many trials in the next round where choosing one, which takes about as long whatever its
-        size, took too large a share of measuring it."""
+        """Double the next round if choosing took too large a share of the time. Its duration hardly depends
+        on the size of the round."""
         if self._search.seconds > SEARCH_SHARE * took_s:
             self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
 
     def finalists(self, measurer: Measuring) -> None:
-        """Time the best of the log again in turns, until the best is one of these: of thousands of trials the
-        luckiest lead, and their times are too good, so that many are timed roughly first. Then in other
-        places of memory too, while there is time: which pages arrays are in decides up to some percent, for
-        each candidate in its own way."""
+        """Time the best of the log again, in turns, until the best is one of these. The leaders of thousands
+        of trials are the luckiest, so many are timed roughly first. Then they are timed in other places of
+        memory while there is time, because pages change each candidate's time by some percent (ADR 28)."""
         begin = time.monotonic()
         if self._plain.in_reach(self.best_s) and self._trials_left:
             least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
@@ -342,7 +344,7 @@ class Session:
             self.report("finalists")
 
     def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
-        """Of it and earlier ``passes``, to which it is added, the median, with the times of all."""
+        """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
         passes.append(m)
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
@@ -355,7 +357,7 @@ class Session:
     @property
     def each_s(self) -> float | None:
         """Seconds that a trial takes; None before there was one."""
-        trials = self.measured - self._tried_plain  # with which processes start
+        trials = self.measured - self._tried_plain  # starting processes is part of the plain loops' trial
         return self.spent["measure"] / trials if trials else None
 
     @property
@@ -373,11 +375,11 @@ class Session:
 
     @property
     def _field(self) -> int:
-        """How many of the fastest are timed at first: the more trials, the luckier those that lead."""
+        """How many of the fastest are timed in the first pass: more after more trials."""
         return FIELD if self.measured + self.resumed >= LUCKY else FINALISTS
 
     def _batch(self, under_way: int = 0) -> int:
-        """Trials of the next round, with so many of this one to come; 0 when all are done."""
+        """Trials of the next round, with ``under_way`` of this one to come; 0 when all are done."""
         batch = self._batch_size
         if self.options.batch is not None:
             batch = self.options.batch
@@ -392,7 +394,7 @@ class Session:
     def _plan(
         self, measurer: Measuring, records: list[Record], begin_s: float
     ) -> tuple[list[Record], int, int] | None:
-        """Which finalists, rounds and repeats fit into what is left of the budget, but for ``begin_s``."""
+        """(finalists, rounds, repeats) that fit into the rest of the budget less ``begin_s`` seconds."""
         left = self.until - MARGIN_S - begin_s - time.monotonic()
         each = 1.0 if self.each_s is None else self.each_s
         plans = [(FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)]
@@ -414,9 +416,11 @@ class Session:
             return self.log.add(record)
 
     def timed(self, phase: str) -> _Timer:
+        """A context manager that adds its wall time to a phase."""
         return _Timer(self.spent, phase)
 
     def report(self, phase: str) -> None:
+        """Give the caller a `Progress` for this phase."""
         if self.progress is None:
             return
         self.progress(
@@ -436,6 +440,7 @@ class Session:
         )
 
     def result(self, stopped: str) -> TuneResult:
+        """The result of the run. ``stopped``: why it ended."""
         best = best_of(self.workload, self.target, self.log, self.peak_s)
         return TuneResult(
             workload=self.workload,

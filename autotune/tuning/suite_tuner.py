@@ -1,7 +1,7 @@
-"""Tuning many tasks under one budget: a session each, turns by the task scheduler, finalists at the end.
+"""Tunes many tasks under one budget: a session each, turns by the task scheduler, finalists at the end.
 
-Whatever has been measured is in the log at once, so the best so far of every task can be loaded at any
-moment, also after Ctrl-C or a kill; started again, it goes on from there.
+Every measurement is in the log at once, so that the best of every task can be loaded at any moment, also
+after Ctrl-C or a kill. A new call goes on from there.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from schedules.te.compute_dag import ComputeDAG
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-TURNS = 5  # that the budget gives each task on average...
-SHORTEST_S, LONGEST_S = 2.0, 20.0  # ...of so many seconds: starting processes takes one
-ROUNDS = 2  # of trials a turn, at least
-OPEN = 6  # tasks, at most, whose worker processes are kept between turns
+# Turns of a task that the budget should allow on average, within bounds on a turn's length (seconds).
+TURNS = 5
+SHORTEST_S, LONGEST_S = 2.0, 20.0
+# Least rounds of trials in a turn.
+ROUNDS = 2
+# Most tasks whose worker processes are kept between turns.
+OPEN = 6
 
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A workload and how often it runs; ``group``: what it is called in its suite."""
+    """A workload of a suite. ``weight``: how often it runs; ``group``: its name in the suite."""
 
     workload: Workload
     weight: float = 1.0
@@ -47,7 +50,7 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """``seconds`` of the budget went into the task; ``error`` is why it could not be tuned, if so."""
+    """``seconds``: time of the budget that the task took; ``error``: why it could not be tuned, else None."""
 
     task: SuiteTask
     result: TuneResult
@@ -57,8 +60,8 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class SuiteProgress:
-    """Where a suite stands: the task of this turn and its `Progress`; ``weighted_s``: Σ weight · best
-    time, None while a task has no kernel; ``ready``: tasks that have one."""
+    """Where a suite stands. ``number``, ``task``: the task of this turn and its progress. ``weighted_s``: Σ
+    weight · best time (seconds), None while a task has no kernel. ``ready``: tasks that have one."""
 
     number: int
     tasks: int
@@ -73,8 +76,8 @@ class SuiteProgress:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Results in the order of the tasks. ``weighted_s``: Σ weight · best time in seconds, None if a task has
-    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (nothing more to expect of any) or
+    """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
+    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task) or
     "interrupted"."""
 
     tasks: tuple[TaskResult, ...]
@@ -97,11 +100,11 @@ def tune_suite(
     measurers: Callable[[Workload], Measuring] | None = None,
     site: Site = HERE,
 ) -> SuiteResult:
-    """Tune tasks until ``options.budget_s`` is used up, ``options.trials`` new trials of each task are done,
-    or nothing more is to be expected. A task that cannot be tuned is reported and costs the others nothing.
+    """Tune tasks until ``options.budget_s`` is used up, each has ``options.trials`` new trials, or no gain is
+    expected. A task that cannot be tuned is reported and costs the others nothing.
 
-    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that memory cannot hold, and `SettingsError`
-    for a budget in which not even a reference could be computed.
+    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, and
+    `SettingsError` for a budget too short to compute even a reference.
     """
     started = time.monotonic()
     options = options or TuneOptions()
@@ -154,7 +157,7 @@ class _Suite:
     # -- phases ------------------------------------------------------------------------------
 
     def search(self) -> str:
-        """Turns until the budget ends or every task has; says which."""
+        """Give turns until the budget or every task has ended. Returns which."""
         while time.monotonic() < self._search_until():
             number = self.scheduler.next()
             if number is None:
@@ -163,7 +166,7 @@ class _Suite:
             begin = time.monotonic()
             try:
                 self._turn(number)
-            except LogError:  # the other tasks would lose their trials as well
+            except LogError:  # the other tasks would lose their trials too
                 raise
             except AutotuneError as err:
                 self.errors[number] = str(err)
@@ -204,7 +207,7 @@ class _Suite:
         session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
 
     def finalists(self) -> None:
-        """Those of each task against each other, while there is time; tasks that weigh most first."""
+        """Time the finalists of each task while there is time, those of the heaviest tasks first."""
         order = sorted(
             (n for n, s in self.sessions.items() if s.best_s and n not in self.errors),
             key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
@@ -229,12 +232,12 @@ class _Suite:
     def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End processes; and the runs in the log, where an error keeps `result` from doing so."""
+        """End processes. After an error also close the runs in the log, which `result` would have done."""
         self._open.close()
         if kind is None or issubclass(kind, KeyboardInterrupt):
             return
         for session in self.sessions.values():
-            with contextlib.suppress(LogError):  # it may be what ended all
+            with contextlib.suppress(LogError):  # the log may be what failed
                 session.__exit__(kind, error, trace)
 
     def result(self, stopped: str) -> SuiteResult:
@@ -267,7 +270,7 @@ class _Suite:
     # -- what it needs -----------------------------------------------------------------------
 
     def _search_until(self) -> float:
-        """When the last turn must end: finalists take a part of the budget."""
+        """When the last turn must end, so that finalists have time."""
         needed = sum(s.finals_s() for s in self.sessions.values() if s.best_s)
         budget = self.options.budget_s
         return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
@@ -318,13 +321,12 @@ class _Suite:
 
 
 class _OpenMeasurers:
-    """Measurers by task; of more than `OPEN`, or than memory holds, the one that was used longest ago is
-    closed."""
+    """Measurers by task. Above `OPEN`, or more than fit in memory, the one used longest ago is closed."""
 
     def __init__(self, make: Callable[[Workload], Measuring]) -> None:
         self._make = make
         self._open: OrderedDict[int, tuple[Measuring, contextlib.ExitStack, ComputeDAG]] = OrderedDict()
-        self._free = memory.free_bytes()  # before any takes some
+        self._free = memory.free_bytes()  # before measurers take any
 
     def get(self, number: int, workload: Workload) -> Measuring:
         if number not in self._open:
@@ -351,7 +353,7 @@ class _OpenMeasurers:
 
 
 def _end_of(session: Session) -> str | None:
-    """What ended its search; None for the budget of all."""
+    """What ended a session's search; None if it was the budget of all."""
     return session.stopped or ("converged" if session.converged else None)
 
 

@@ -1,9 +1,9 @@
-"""Suites: files of tasks by groups, for benchmarks and for tuning many operators.
+"""Reads suites: files of tasks in groups, for benchmarks and for tuning many operators.
 
-TOML: each ``[[group]]`` has ``suite``, ``name``, ``op``, ``fields`` (parameters in order), ``shapes`` (their
-values, a row a task), optionally ``fixed`` (parameters of every row, and ``layout``), ``dtype``,
-``weights`` (how often each row's kernel runs, 1 unless given), and ``quick``: the rows, from 0, of the quick
-suite. ``FILE:NAME`` picks the groups of suite NAME, the rows of "quick", or "all".
+TOML: each ``[[group]]`` has ``suite``, ``name``, ``op``, ``fields`` (parameters in order) and ``shapes``
+(their values, a row a task). Optional: ``fixed`` (parameters of every row, and ``layout``), ``dtype``,
+``weights`` (how often each row's kernel runs, default 1), and ``quick`` (the rows, from 0, of the quick
+suite). ``FILE:NAME`` picks the groups of suite NAME, the rows of "quick", or "all".
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from schedules import ops
 from schedules.errors import AutotuneError
 from schedules.model import Workload
 
+# Most tasks of a group.
 MAX_TASKS = 10_000
 
 
@@ -73,8 +74,8 @@ class Task:
 
 
 def read(text: str, constant_weights: bool = False) -> list[Task]:
-    """The tasks of ``FILE`` or ``FILE:NAME``, those with weights as if they were known ahead where
-    ``constant_weights`` is set. Raises `SuiteError`, or `WorkloadError` for a bad shape."""
+    """The tasks of ``FILE`` or ``FILE:NAME``. ``constant_weights``: tasks with weights get them as known
+    ahead. Raises `SuiteError`, or `WorkloadError` for a bad shape."""
     path, name = _where(text)
     try:
         with path.open("rb") as f:
@@ -105,8 +106,8 @@ def read(text: str, constant_weights: bool = False) -> list[Task]:
 
 
 def mean_over_groups(values: Iterable[tuple[Hashable, float]]) -> tuple[float, int]:
-    """The geometric mean of (group, value) pairs, each group counting once as the geometric mean of its own;
-    and how many groups there are."""
+    """(geometric mean of (group, value) pairs, number of groups). Each group counts once, as the geometric
+    mean of its own values."""
     groups: dict[Hashable, list[float]] = {}
     for group, value in values:
         groups.setdefault(group, []).append(value)

@@ -1,12 +1,12 @@
-"""Which of many tasks to tune next, so that their weighted latency falls fastest (Ansor, OSDI'20, app. A).
+"""Decides which of many tasks to tune next, so that weighted latency falls fastest (Ansor, OSDI'20, app. A).
 
-The objective is Σ weight · best time. The gain that the next second of a task brings is estimated from what
-its last seconds brought, from the hope that a task tuned for t seconds will come nearer to the machine's
-limit by 1/t of what is left a second, and from how fast similar tasks became; the task with the largest gain
-is next. Most tasks end above the limit, wherever that is, so hope fades while nothing is found: else the task
-with the most above it is served for ever. Ansor counts rounds of trials; here the budget is wall-clock time,
-and trials of one task may take a hundred times those of another, so everything is per second. No clock, no
-machine: what happened is told.
+The objective is Σ weight · best time. The gain of a task's next second is estimated from its last seconds,
+from the speed of similar tasks, and from a hope: a task tuned for t seconds comes nearer to the machine's
+limit by 1/t of the rest a second. The hope fades while nothing is found, because most tasks end above the
+limit. The task with the largest gain is next.
+
+Ansor counts rounds of trials. Here everything is per second, because trials of one task may take a hundred
+times those of another. The module uses no clock and no machine: it is told what happened.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ from dataclasses import dataclass, field
 
 from autotune.search.stopping import Stopping
 
-ALPHA = 0.2  # weight of what the last turns brought
-BETA = 2.0  # times the time that the best of the similar tasks' speed would give, within reach
-WINDOW = 3  # turns that are looked back at
-UNSURE = 0.1  # of a time: a lucky one may seem to be at the limit, and its task would never have a turn again
-FADING = 2.0  # power of the share of its time after which a task last gained, by which hope fades
+# Weight of what the last turns brought.
+ALPHA = 0.2
+# A task is expected to reach this multiple of its time at the FLOP rate of the best similar task.
+BETA = 2.0
+# Turns that are looked back at.
+WINDOW = 3
+# Uncertainty of a time (share). Without it a lucky time at the limit would end its task's turns.
+UNSURE = 0.1
+# Power of the share of a task's time at its last gain, by which the hope fades.
+FADING = 2.0
 
 
 @dataclass(frozen=True)
 class ScheduledTask:
-    """``weight``: how often the kernel is run; ``flops``: of one run; ``similar``: equal for tasks that may
-    be expected to run equally fast; ``limit_s``: the least seconds that the machine needs, if known."""
+    """``weight``: how often the kernel runs. ``flops``: FLOPs of one run. ``similar``: equal for tasks
+    expected to be equally fast. ``limit_s``: the machine's limit (seconds), None if not known."""
 
     weight: float = 1.0
     flops: float = 0.0
@@ -44,14 +49,14 @@ class _State:
 
 
 class GradientScheduler:
-    """Gives each task a first turn, the one with most to lose first; then turns by gradient."""
+    """Gives each task a first turn, the one with most to lose first. Then turns by gain."""
 
     def __init__(self, tasks: Sequence[ScheduledTask]) -> None:
         self._tasks = list(tasks)
         self._states = [_State() for _ in tasks]
 
     def next(self) -> int | None:
-        """The task whose turn it is; None when all have ended, or all that have not are settled."""
+        """The task whose turn it is. None when every task has ended or is settled."""
         open_ = [i for i, s in enumerate(self._states) if not s.ended]
         if all(self._states[i].settled for i in open_):
             return None
@@ -60,7 +65,7 @@ class GradientScheduler:
             return max(new, key=lambda i: (self._tasks[i].weight * max(self._tasks[i].flops, 1.0), -i))
         blind = [i for i in open_ if self._states[i].best_s[-1] is None]  # nothing ran yet
         if blind and len(blind) < len(open_):
-            # a task without any kernel is worth more than gains of others, until it has had twice their share
+            # A task without a kernel comes first until it has had twice the share of the others.
             others = [s.spent_s[-1] for i, s in enumerate(self._states) if i not in blind]
             hopeful = [i for i in blind if self._states[i].spent_s[-1] <= 2 * sum(others) / len(others)]
             if hopeful:
@@ -68,7 +73,7 @@ class GradientScheduler:
         return max(open_, key=lambda i: (self.gain(i), -self._states[i].spent_s[-1], -i))
 
     def add(self, task: int, seconds: float, best_s: float | None, limit_s: float | None = None) -> None:
-        """A turn of ``seconds`` ended with this best time (None: nothing ran yet)."""
+        """A turn of ``seconds`` ended with the best time ``best_s`` (None: nothing ran yet)."""
         state = self._states[task]
         seconds = max(seconds, 1e-9)
         state.spent_s.append(state.spent_s[-1] + seconds)
@@ -79,8 +84,8 @@ class GradientScheduler:
             self._tasks[task] = ScheduledTask(old.weight, old.flops, old.similar, limit_s)
 
     def settle(self, task: int, settled: bool = True) -> None:
-        """Little more is to be expected of a task. It keeps its turns while others go on: the little that a
-        heavy one may gain can be more than what a light one will."""
+        """Mark a task of which little more is expected. It keeps its turns while others go on, as a small
+        gain of a heavy task may exceed that of a light one."""
         self._states[task].settled = settled
 
     def end(self, task: int) -> None:
@@ -102,7 +107,7 @@ class GradientScheduler:
         best, spent = state.best_s[-1], state.spent_s[-1]
         if best is None:
             return 0.0
-        turn = spent - state.spent_s[-2]  # what the next turn may take
+        turn = spent - state.spent_s[-2]  # about the length of the next turn
         before = max(0, len(state.best_s) - 1 - WINDOW)
         old = next((b for b in state.best_s[before:] if b is not None), best)
         backward = max(0.0, old - best) / (spent - state.spent_s[before])
@@ -115,7 +120,7 @@ class GradientScheduler:
         return about.weight * (ALPHA * backward + (1 - ALPHA) * max(0.0, hoped))
 
     def _within_reach(self, task: int) -> float | None:
-        """A time that similar tasks make credible: `BETA` times that at the best FLOP rate of them."""
+        """The time (seconds) at the best FLOP rate of similar tasks, times `BETA`; None without one."""
         about = self._tasks[task]
         rates = [
             t.flops / s.best_s[-1]

@@ -1,7 +1,6 @@
-"""The tuning of one task: ask the search, measure, log, tell; then time the finalists against each other.
+"""Tunes one task: ask the search, measure, log, tell; then time the finalists against each other.
 
-`tune` reads top to bottom. What it waits for is passed in or made on demand: the space that the
-expression gives, a measurer with its worker processes, and the machine's limit.
+`tune` reads top to bottom. The space, the measurer and the machine's limit are passed in or made on demand.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ def tune(
     interrupts: Interrupts | None = None,
     site: Site = HERE,
 ) -> TuneResult:
-    """Tune a workload for a target until the trials, the budget or the space are used up, or nothing more
-    is to be expected.
+    """Tune a workload for a target until the trials, the budget or the space are used up, or no gain is
+    expected.
 
     Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
     not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
     everything and returns "interrupted". ``peak`` measures the least seconds that the machine needs for the
     workload. ``site``: the machine that measures.
 
-    Raises `MeasureError` where measuring itself does not work, `LogError`, or `ScheduleError` where
-    the expression gives no space.
+    Raises `MeasureError` if measuring itself does not work, `LogError`, and `ScheduleError` if the expression
+    gives no space.
     """
     started = time.monotonic()
     options = options or TuneOptions()
@@ -77,8 +76,7 @@ def tune(
                 session.prepare(space, peak)
 
             def until() -> float:
-                """When the last trial may begin: it takes its time, and the finalists take theirs, if there
-                are any."""
+                """When the last trial may begin: early enough for it and for the finalists."""
                 if not session.measured and session.best_s is None:
                     return session.until
                 needed = session.finals_s()

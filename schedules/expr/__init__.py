@@ -1,11 +1,11 @@
-"""Scalar expressions: the one language of tensor expressions, loop bounds and indices.
+"""Scalar expressions: the language of tensor expressions, loop bounds and indices.
 
-Nodes are frozen and hashable. The operators of `Expr` build folded nodes (``x + 0`` is ``x``,
-``2 * 3`` is ``6``) and nothing more: there is no algebra here (see `affine.py` for linear forms).
-``==`` compares structure; write ``te.equal(a, b)`` for a comparison inside a tensor expression.
+Nodes are frozen and hashable. The operators of `Expr` build folded nodes (``x + 0`` is ``x``, ``2 * 3`` is
+``6``) and do no other algebra (see `affine.py` for linear forms). ``==`` compares structure; write
+``te.equal(a, b)`` for a comparison inside a tensor expression.
 
-Index arithmetic has dtype ``"index"`` (a 64-bit signed integer); ``//`` and ``%`` round towards
-minus infinity, as in Python and numpy.
+Index arithmetic has dtype ``"index"``, a 64-bit signed integer. ``//`` and ``%`` round towards minus
+infinity, as in Python and numpy.
 """
 
 from schedules.dtypes import is_float

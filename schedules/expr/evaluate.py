@@ -1,4 +1,4 @@
-"""Values of index expressions, on integers or on columns of a decision matrix."""
+"""Evaluates index expressions on integers or on columns of a decision matrix."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from schedules.expr.nodes import (
 
 
 def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = None) -> Any:
-    """An index expression's value; ``env`` maps variable and hole names to integers or to numpy
-    columns of a decision matrix (then the result is a column). ``known`` keeps the values of
-    sub-expressions from one call to the next with the same ``env``."""
-    # by class, commonest first: a search evaluates these over thousands of rows, many times a second
+    """The value of an index expression. ``env``: {name of a variable or hole: integer, or numpy column of a
+    decision matrix}; with columns the result is a column. ``known``: values of sub-expressions, kept between
+    calls with the same ``env``. Raises TypeError for other expressions."""
+    # By class, commonest first, because a search evaluates thousands of rows many times a second.
     t = kind(e)
     if t is Const:
-        # of its dtype, so that what is done with it is rounded, and wraps, as in a kernel
+        # With its dtype, so that results are rounded and wrap as in a kernel.
         return e.value if e.dtype == INDEX else np.dtype(e.dtype).type(e.value)  # type: ignore[attr-defined]
     if t is Var or t is Hole:
         return env[e.name]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The nodes of expressions, and the functions that make them: folded, and nothing more."""
+"""The nodes of expressions, and the functions that make folded nodes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, SupportsFloat, TypeVar, Union
 
 from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
 
+# Dtype of index arithmetic: a 64-bit signed integer.
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
 Node = TypeVar("Node", bound="Expr")
@@ -19,11 +20,11 @@ Node = TypeVar("Node", bound="Expr")
 class Expr:
     """Base of every scalar expression."""
 
-    # Found once and kept: trees are shared, and asked for these again and again.
+    # Computed once and kept, because trees are shared and asked often.
     __slots__ = ("_hash", "_holes", "_loads", "_variables")
 
     def __copy__(self) -> Expr:
-        """Itself: an expression does not change, and its variables and tensors are told by identity."""
+        """Itself, because an expression does not change, and variables and tensors compare by identity."""
         return self
 
     def __deepcopy__(self, memo: object) -> Expr:
@@ -66,7 +67,7 @@ class Expr:
         return binary("%", o, self)
 
     def __neg__(self) -> Expr:
-        # 0.0 - x has the wrong sign where x is 0.0
+        # 0.0 - x would have the wrong sign for x = 0.0.
         return binary("*", -1, self) if is_float(dtype_of(self)) else binary("-", 0, self)
 
     def __lt__(self, o: ExprLike) -> Expr:
@@ -88,7 +89,7 @@ class Expr:
 
 
 def _remember_hash(cls: type[Node]) -> type[Node]:
-    """Make a node hash its tree once."""
+    """Let a node hash its tree only once."""
     generated = cls.__hash__
 
     def __hash__(self: Node) -> int:
@@ -104,8 +105,8 @@ def _remember_hash(cls: type[Node]) -> type[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Const(Expr):
-    """A literal. ``dtype`` is "index", "bool" or a numeric dtype such as "float32". Literals are equal where
-    no computation tells them apart: 0.0 and -0.0 differ, NaN is NaN."""
+    """A literal. ``dtype``: "index", "bool" or a numeric dtype such as "float32". Literals are equal if every
+    computation gives the same for both: 0.0 and -0.0 differ, NaN equals NaN."""
 
     value: int | float | bool
     dtype: str = INDEX
@@ -124,7 +125,7 @@ class Const(Expr):
 
     def __hash__(self) -> int:
         v = self.value
-        return hash((v if v == v else None, self.dtype))  # Python hashes each NaN apart
+        return hash((v if v == v else None, self.dtype))  # Python gives each NaN another hash
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -142,7 +143,7 @@ class Var(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Hole(Expr):
-    """A numeric unknown of a sketch, a positive integer; a decision fills it."""
+    """A numeric unknown of a sketch, a positive integer. A decision fills it."""
 
     name: str
 
@@ -191,8 +192,8 @@ class Call(Expr):
 @_remember_hash
 @dataclass(frozen=True, slots=True)
 class Fma(Expr):
-    """``a * b + c`` of floating point, rounded once where the processor does that in one instruction; else
-    the product is rounded too."""
+    """``a * b + c`` in floating point, rounded once if the processor has an instruction for that; else the
+    product is rounded too."""
 
     a: Expr
     b: Expr
@@ -202,8 +203,8 @@ class Fma(Expr):
 @_remember_hash
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
-    """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated: a load on the
-    other side may lie out of bounds."""
+    """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated, so a load on the other side
+    may lie out of bounds."""
 
     cond: Expr
     a: Expr
@@ -222,15 +223,15 @@ class Cast(Expr):
 @_remember_hash
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
-    """One element of a buffer, by name. The buffer's dtype is repeated so that an expression
-    can be typed on its own."""
+    """One element of a buffer, by name. ``dtype``: that of the buffer, so that an expression has a type by
+    itself."""
 
     buffer: str
     indices: tuple[Expr, ...]
     dtype: str
 
 
-# name -> numpy-like scalar meaning (on Python floats)
+# {name: meaning on Python floats, as numpy's}.
 FUNCTIONS: dict[str, Callable[[float], float]] = {
     "exp": lambda x: math.inf if x > 709.7 else math.exp(x),
     "log": lambda x: math.log(x) if x > 0 else (-math.inf if x == 0 else math.nan),
@@ -242,6 +243,7 @@ FUNCTIONS: dict[str, Callable[[float], float]] = {
     "floor": lambda x: float(math.floor(x)) if math.isfinite(x) else x,
 }
 
+# {operator: meaning on Python numbers}.
 FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -256,18 +258,20 @@ FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
+# The two conditions that always and never hold.
 TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
 
 
 class _ByClass(dict[type, Any]):
-    """A value for every node class; subclasses, which tensor expressions have, get their base's."""
+    """A value for every node class. Subclasses, as of tensor expressions, get the value of their base."""
 
     def __missing__(self, t: type) -> Any:
         self[t] = found = next((self[k] for k in t.__mro__[1:] if k in self), None)
         return found
 
 
+# {class of a node: its base among the node classes}.
 _KIND = _ByClass({k: k for k in (Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Load)})
 
 
@@ -278,7 +282,7 @@ def kind(e: Expr) -> type:
 
 def dtype_of(e: Expr) -> str:
     """The dtype of an expression."""
-    # by class and in a loop: this is the hottest function of lowering
+    # By class and in a loop, because this is the function that lowering calls most.
     while True:
         t = kind(e)
         if t is Binary or t is Select or t is Fma:
@@ -306,10 +310,10 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         if is_float(like):
             return Const(_as_float(x, like), like)
         if not hasattr(x, "__index__") and math.isinf(x):
-            end = f'te.{"max" if x > 0 else "min"}_value("{like}") is its end, or ' if like != INDEX else ""
+            end = f'use te.{"max" if x > 0 else "min"}_value("{like}"), or ' if like != INDEX else ""
             raise TypeError(
-                f"{x!r} meets a value of dtype {like}, which has no infinity; "
-                f'{end}cast that first: te.cast(x, "float32")'
+                f"{x!r} meets a value of dtype {like}, and {like} has no infinity; "
+                f'{end}cast the value first: te.cast(x, "float32")'
             )
         if not hasattr(x, "__index__") and not float(x).is_integer():
             raise TypeError(
@@ -328,16 +332,16 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
 def _as_float(x: SupportsFloat, dtype: str) -> float:
     try:
         return float(x)
-    except OverflowError:  # integers have no end
+    except OverflowError:  # Python's integers have no limit
         raise _out_of_range(x, dtype, "write it as a float, e.g. te.inf") from None
 
 
 def _out_of_range(x: object, dtype: str, remedy: str) -> TypeError:
-    return TypeError(f"the literal {x} is out of the range of {dtype} and meets a value of it; {remedy}")
+    return TypeError(f"the literal {x} is out of the range of {dtype}, the dtype that it meets; {remedy}")
 
 
 def widen(e: Expr) -> Expr:
-    """``e`` as something to compute with: what is only stored as the dtype that it is computed with."""
+    """``e`` as an operand: a dtype that is only for storage is cast to the one that it is computed with."""
     d = dtype_of(e)
     if not is_storage(d):
         return e
@@ -345,7 +349,7 @@ def widen(e: Expr) -> Expr:
 
 
 def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
-    """Both as operands of one dtype, and that."""
+    """(both as operands of one dtype, that dtype). Raises TypeError if their dtypes differ."""
     if isinstance(a, Expr):
         da = dtype_of(a)
         if type(b) is int and da == INDEX:
@@ -366,9 +370,10 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """``a op b`` with constants folded and neutral elements dropped (integers only: floating
-    point is left as written, so that a schedule never changes rounding). Code keeps it so: it rounds
-    every operation, but for the multiply-add of a reduction's update (`ir.multiply_add`)."""
+    """``a op b``, with constants folded and neutral elements of integers dropped. Floating point is kept as
+    written, so that no schedule changes rounding; code rounds every operation except the multiply-add of a
+    reduction's update (`ir.multiply_add`). Raises TypeError for unsuitable dtypes, ZeroDivisionError for a
+    constant 0."""
     ea, eb, d = _pair(a, b)
     if d != INDEX and is_float(d):
         if op in ("//", "%"):
@@ -401,7 +406,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         case "//" | "ceildiv":
             if cb == 1 or ca == 0:
                 return ea
-            if op == "ceildiv" and ea == eb and d == INDEX:  # a size; another value may be 0
+            if op == "ceildiv" and ea == eb and d == INDEX:  # a size, which is not 0
                 return Const(1, d)
         case "%":
             if cb == 1:
@@ -424,7 +429,7 @@ def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def all_of(*conds: Expr) -> Expr:
-    """Conjunction, flattened and folded; of nothing it is true."""
+    """The conjunction, flattened and folded. Without arguments it is true."""
     flat: list[Expr] = []
     for c in conds:
         for x in c.args if isinstance(c, Logic) and c.op == "and" else (c,):
@@ -438,7 +443,7 @@ def all_of(*conds: Expr) -> Expr:
 
 
 def any_of(*conds: Expr) -> Expr:
-    """Disjunction, folded; of nothing it is false."""
+    """The disjunction, folded. Without arguments it is false."""
     if TRUE in conds:
         return TRUE
     some = tuple(c for c in conds if c != FALSE)
@@ -448,14 +453,14 @@ def any_of(*conds: Expr) -> Expr:
 
 
 def conjuncts(cond: Expr) -> tuple[Expr, ...]:
-    """The parts of a conjunction; none of ``TRUE``."""
+    """The parts of a conjunction; empty for ``TRUE``."""
     if cond == TRUE:
         return ()
     return cond.args if isinstance(cond, Logic) and cond.op == "and" else (cond,)
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """A folded choice; of two values of one dtype of storage, or one and a number, it stays of it."""
+    """A folded select. Two values of one storage dtype, or one and a number, keep that dtype."""
     dtypes = {dtype_of(x) for x in (a, b) if isinstance(x, Expr)}
     if len(dtypes) == 1 and is_storage(one := min(dtypes)):
         ea, eb = wrap(a, one), wrap(b, one)
@@ -471,17 +476,21 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
+    """``a / b`` rounded up, for integers."""
     return binary("ceildiv", a, b)
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    """The smaller of two values; NaN if one is NaN."""
     return binary("min", a, b)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    """The larger of two values; NaN if one is NaN."""
     return binary("max", a, b)
 
 
+# {node class: function that returns its children}, for all classes and for subclasses.
 _GETTERS: dict[type, Any] = {
     **dict.fromkeys((Const, Var, Hole), lambda e: ()),
     **dict.fromkeys((Binary, Compare), attrgetter("a", "b")),
@@ -496,7 +505,7 @@ _CHILDREN = _ByClass(_GETTERS)
 
 
 def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
-    """``a * b + c`` in one operation. Raises TypeError for what is no floating point."""
+    """``a * b + c`` in one operation. Raises TypeError unless all are of one floating-point dtype."""
     ea, eb, d = _pair(a, b)
     ec, _, dc = _pair(c, ea)
     if d != dc or d == INDEX or not is_float(d):

@@ -1,9 +1,10 @@
-"""Readable text of expressions."""
+"""Prints expressions as readable text."""
 
 from __future__ import annotations
 
 from schedules.expr.nodes import Binary, Call, Cast, Compare, Const, Expr, Fma, Hole, Load, Logic, Select, Var
 
+# {operator: precedence}.
 _PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 _PREC |= {"//": 6, "%": 6}
 

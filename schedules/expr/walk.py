@@ -1,4 +1,4 @@
-"""Walks over expressions: rebuilding, substituting, collecting."""
+"""Walks over expressions: rebuild, substitute, collect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from schedules.expr.nodes import (
     select,
 )
 
-# Of a stage's expressions: Python's recursion ends at 1000 calls, and so many nodes take seconds to compile.
+# Largest expression of a stage: depth (Python's recursion ends at 1000 calls) and nodes (they take seconds to
+# compile).
 MAX_DEPTH, MAX_NODES = 420, 1 << 16
 
 
@@ -56,15 +57,15 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
 
 
 def rewrite(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
-    """Rebuild bottom-up; wherever ``f`` returns an expression that takes the node's place
-    (``f`` is asked before the children are visited, and its answer isn't visited again)."""
+    """Rebuild bottom-up. Where ``f`` returns an expression, it replaces the node. ``f`` is called before the
+    children are visited; its result is not visited again."""
     r = f(e)
     if r is not None:
         return r
     kids = children(e)
     if not kids:
         return e
-    new = tuple(map(rewrite, kids, repeat(f)))  # (`map` nests no frame of its own: expressions may be deep)
+    new = tuple(map(rewrite, kids, repeat(f)))  # `map` adds no frame of its own: expressions may be deep
     return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
 
 
@@ -78,7 +79,7 @@ def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
 
 
 def fill(e: Expr, decisions: Mapping[str, int]) -> Expr:
-    """Replace holes by integers; unnamed holes stay."""
+    """Replace holes by integers. Holes without a decision stay."""
     return rewrite(
         e,
         lambda x: Const(decisions[x.name]) if isinstance(x, Hole) and x.name in decisions else None,
@@ -97,8 +98,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def size(e: Expr) -> tuple[int, int]:
-    """Nodes of ``e`` as a tree, and how deep they nest. What is used several times counts each time, but is
-    looked at once."""
+    """(nodes of ``e`` as a tree, depth). A shared sub-expression counts at each use, but is visited once."""
     known: dict[int, tuple[int, int]] = {}
     stack = [e]
     while stack:
@@ -114,10 +114,12 @@ def size(e: Expr) -> tuple[int, int]:
     return known[id(e)]
 
 
+# The empty set of names.
 _NONE: frozenset[str] = frozenset()
 
 
 def variables(e: Expr) -> frozenset[str]:
+    """Names of the variables in an expression."""
     try:
         return e._variables  # type: ignore[attr-defined]
     except AttributeError:
@@ -127,6 +129,7 @@ def variables(e: Expr) -> frozenset[str]:
 
 
 def holes(e: Expr) -> frozenset[str]:
+    """Names of the holes in an expression."""
     try:
         return e._holes  # type: ignore[attr-defined]
     except AttributeError:
@@ -136,7 +139,7 @@ def holes(e: Expr) -> frozenset[str]:
 
 
 def loads(e: Expr) -> tuple[Load, ...]:
-    """Parents first."""
+    """All loads, parents first."""
     try:
         return e._loads  # type: ignore[attr-defined]
     except AttributeError:

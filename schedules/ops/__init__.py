@@ -37,6 +37,7 @@ __all__ = [
     "parse_shape", "reference", "workload",
 ]  # fmt: skip
 
+# The operators of the library, in the order of lists.
 OPERATORS: tuple[Operator, ...] = (
     MATMUL,
     BATCH_MATMUL,
@@ -65,11 +66,12 @@ OPERATORS: tuple[Operator, ...] = (
     ADD,
     FUSED_MULTIPLY_ADD,
 )
+# {name: operator}.
 REGISTRY: Mapping[str, Operator] = MappingProxyType({op.name: op for op in OPERATORS})
 
 
 def get(name: str) -> Operator:
-    """The operator of this name. Raises `WorkloadError`, with the closest name, when there is none."""
+    """The operator of this name. Raises `WorkloadError`, with the closest name, if there is none."""
     if not isinstance(name, str) or name not in REGISTRY:
         raise WorkloadError(
             f"unknown operator {name!r}{suggest(name, REGISTRY)}; operators are {', '.join(REGISTRY)}"
@@ -80,8 +82,8 @@ def get(name: str) -> Operator:
 def workload(
     name: str, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
 ) -> Workload:
-    """The workload of a library operator; ``params`` of the result hold every parameter, and the
-    layout where the operator has layouts. Raises `WorkloadError` for anything misused."""
+    """The workload of a library operator. ``params`` of the result hold every parameter, and the layout if
+    the operator has layouts. Raises `WorkloadError` for unknown or unsuitable arguments."""
     op = get(name)
     dtype = check_dtype(dtype, name)
     if dtype not in op.dtypes:
@@ -110,8 +112,9 @@ def _layout(op: Operator, layout: str | None) -> str | None:
 
 
 def makes(w: Workload) -> bool:
-    """Whether the operator that a workload names is, with its parameters, what it computes. In a log from
-    elsewhere the name is but a claim."""
+    """Whether a workload computes what its operator's name and parameters say. A log from elsewhere may claim
+    any name.
+    """
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in w.params}
     layout = given.pop("layout", None)
     try:
@@ -158,6 +161,7 @@ def describe() -> list[dict[str, Any]]:
     ]
 
 
+# One ``name=value`` of a shape, and an integer value.
 _ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 

@@ -1,7 +1,8 @@
-"""Places of extremes: argmax, argmin. As numpy's: of equals the first, and NaN is beyond all numbers.
+"""argmax and argmin, as numpy's: of equal elements the first, and NaN beats all numbers.
 
-The extreme of a row first, then the least place where it stands: two reductions of one value each, which run
-in vectors and give the same in any order. The second reads a row that is in the cache.
+The first reduction finds the extreme of a row, the second the least place where it stands. Each is a
+reduction of one value, which runs in vectors and gives the same in any order. The second finds the row in the
+cache.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def _operator(name: str, doc: str, extreme: Callable[..., te.Reduction]) -> Oper
         end = te.compute((m,), lambda i: extreme(x[i, k], axis=k), f"row_{extreme.__name__}")
 
         def place(i: Expr) -> Expr:
-            """Of an element that is the extreme. Where that is NaN, elements that are NaN."""
+            """The place of an element if it is the extreme. If the extreme is NaN, of each element that is
+            NaN."""
             v = x[i, r]
             found = te.any(te.equal(v, end[i]), te.not_equal(v, v))
             return te.select(found, te.cast(r, "int32"), te.max_value("int32"))

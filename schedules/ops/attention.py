@@ -12,7 +12,7 @@ from schedules.ops.base import Array, Operator, Param, Params, Types, wide
 
 
 def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """Exponentials over the last axis of scores(b, heads, i, j), and the inverse of their sums."""
+    """(exponentials over the last axis of scores(b, heads, i, j), inverse of their sums)."""
     b, heads, m, n = s.shape
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     top = te.compute((b, heads, m), lambda z, h, i: te.max(s[z, h, i, k], axis=k), "row_max")
@@ -71,6 +71,7 @@ def _product_flops(p: Params) -> int:
     return int(2 * p["b"] * p["heads"] * p["seq"] ** 2 * p["dim"])
 
 
+# Parameters that operators of this file share.
 _BATCH = Param("b", "batch", 1)
 _SEQ, _HEADS, _DIM = Param("seq", "positions"), Param("heads", "heads"), Param("dim", "elements a head")
 

@@ -1,4 +1,4 @@
-"""What an operator of the library is, and the checks of its parameters."""
+"""The operators of the library, and the checks of their parameters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from schedules.te.compute_dag import ComputeDAG
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]
-PIECE = 1 << 16  # elements of a reference at a time
-MAX_ELEMENTS = 2**34  # of one tensor: 64 GiB in float32
+# Elements of a reference that are computed at a time.
+PIECE = 1 << 16
+# Most elements of a tensor: 64 GiB in float32.
+MAX_ELEMENTS = 2**34
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter: ``kind`` is "int", "flag" (0 or 1) or "list" (of integers). ``default`` None
-    means that it must be given. Integers lie in ``minimum``..``maximum``."""
+    """A parameter. ``kind``: "int", "flag" (0 or 1) or "list" (of integers). ``default``: None if it must be
+    given. Integers lie in ``minimum``..``maximum``."""
 
     name: str
     doc: str
@@ -154,7 +156,7 @@ class Operator:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` where something known is close, else nothing."""
+    """`` (did you mean 'x'?)`` if something known is close, else empty."""
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -172,7 +174,7 @@ def stored(t: te.Tensor, dtype: str) -> te.Tensor:
 
 
 def piecewise(f: Callable[..., Array], dtype: str, *arrays: Array) -> Array:
-    """``f`` of so many first indices of the arrays at a time that their float64 copies stay in a cache."""
+    """``f`` on as many first indices of the arrays at a time as have float64 copies that fit a cache."""
     out = np.empty(arrays[0].shape, dtype)
     step = max(1, PIECE * len(out) // max(1, out.size))
     for lo in range(0, len(out), step):

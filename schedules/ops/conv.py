@@ -29,6 +29,7 @@ from schedules.ops.window import (
     taps,
 )
 
+# Layouts of two-dimensional convolutions; the first is the default.
 LAYOUTS = ("NHWC", "NCHW")
 Build = Callable[[Params, Types, str | None], list[te.Tensor]]
 Reference = Callable[[Params, Types, str | None, Sequence[Array]], list[Array]]
@@ -36,8 +37,9 @@ Reference = Callable[[Params, Types, str | None, Sequence[Array]], list[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Names in each spatial dimension: parameters of the input and of the kernel, axes of the input, of the
-    output, and of the kernel."""
+    """Names in each spatial dimension. ``size``, ``kernel``: parameters of the input and the kernel; the
+    input's axes are called as its parameters. ``out``, ``tap``: axes of the output and the kernel, a letter
+    each."""
 
     size: tuple[str, ...]
     kernel: tuple[str, ...]
@@ -45,9 +47,11 @@ class Space:
     tap: str
 
     def sizes(self, p: Params) -> list[int]:
+        """Extents of the input."""
         return [p[n] for n in self.size]
 
     def kernels(self, p: Params) -> list[int]:
+        """Extents of the kernel."""
         return [p[n] for n in self.kernel]
 
     def outs(self, p: Params) -> list[int]:
@@ -56,7 +60,7 @@ class Space:
         return [out_extent(p[n], p[k], s, pad_, d) for n, k in zip(self.size, self.kernel, strict=True)]
 
     def check(self, p: Params) -> str | None:
-        """What is wrong with the window, if anything is."""
+        """Why the window does not fit, None if it does."""
         for n, k in zip(self.size, self.kernel, strict=True):
             wrong = misfit(n, p[n], p[k], p["padding"], p.get("dilation", 1))
             if wrong is not None:
@@ -64,13 +68,14 @@ class Space:
         return None
 
 
+# Names for convolutions of one, two and three dimensions.
 D1 = Space(("l",), ("k",), "p", "r")
 D2 = Space(("h", "w"), ("kh", "kw"), "pq", "rs")
 D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
 
 
 def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]:
-    """Where the taps of output points lie in the padded input."""
+    """The places in the padded input of the taps of output points."""
     step, far = p["stride"], p.get("dilation", 1)
     return [a * step + t * far for a, t in zip(axes, taps, strict=True)]
 
@@ -182,7 +187,7 @@ def _conv2d_bn_relu(p: Params, types: Types, layout: str | None) -> list[te.Tens
 
 
 def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
-    """The convolution, channels last, accumulated wide: one tensordot for each tap and group."""
+    """The convolution, channels last, accumulated in a wide dtype: one tensordot for each tap and group."""
     x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0, len(d.size))
     w = wide(np.moveaxis(inputs[1], (0, 1), (-1, -2)) if layout == "NCHW" else inputs[1])
     groups, out, far = p["groups"], d.outs(p), p.get("dilation", 1)
@@ -253,6 +258,7 @@ def _check_conv(d: Space, p: Params) -> str | None:
     return d.check(p)
 
 
+# {parameter: its description}.
 _DOCS = {"l": "elements of the input", "d": "planes of the input", "h": "rows of the input",
          "w": "columns of the input", "k": "taps of the kernel", "kd": "planes of the kernel",
          "kh": "rows of the kernel", "kw": "columns of the kernel"}  # fmt: skip
@@ -271,7 +277,7 @@ _GROUPS = Param("groups", "groups of channels that are convolved apart", 1)
 def _operator(
     d: Space, name: str, doc: str, build: Build | None = None, reference: Reference | None = None, **more: Any
 ) -> Operator:
-    """A convolution, plain unless ``build`` and ``reference`` put something behind it."""
+    """A convolution. ``build`` and ``reference``: given if something follows the convolution."""
     return Operator(
         name,
         doc,

@@ -1,10 +1,9 @@
-"""Transposed convolution: conv2d_transpose, as a product and the sum of what falls on each output point.
+"""conv2d_transpose: a product, and for each output point the sum of what falls on it.
 
-Every tap of the kernel is multiplied with every element of the input, and lands at output
-stride·input + tap - padding. So output p of a dimension gets the taps t with p + padding - t a multiple of
-the stride: with p + padding = stride·m + a, those are t = a + stride·j, of the input at m - j. No zero that
-was put between elements or around them is multiplied: it would make NaN of an infinite weight (Dumoulin &
-Visin, A guide to convolution arithmetic, 2016).
+Tap t of the kernel times element i of the input falls on output stride·i + t - padding. So output p of a
+dimension gets the taps t for which p + padding - t is a multiple of the stride. With p + padding = stride·m +
+a these are t = a + stride·j, times the input at m - j. No zero between or around elements is multiplied, as
+it would make NaN of an infinite weight (Dumoulin & Visin, A guide to convolution arithmetic, 2016).
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
 from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
 
+# Layouts; the first is the default.
 LAYOUTS = ("NHWC", "NCHW")
-FEW = 16  # taps of an output: added where it is stored
+# Most taps of an output that are added where it is stored, without a stage of their own.
+FEW = 16
 
 
 def _out(p: Params) -> tuple[int, int]:
@@ -32,7 +33,7 @@ def _build(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     b, h, w, ci, co, kh, kw = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw"))
     nchw = layout == "NCHW"
     oh, ow = _out(p)
-    rows, columns = (-(-k // p["stride"]) for k in (kh, kw))  # taps of an output
+    rows, columns = (-(-k // p["stride"]) for k in (kh, kw))  # taps that fall on an output
     r, s, c = te.reduce_axis(rows, "r"), te.reduce_axis(columns, "s"), te.reduce_axis(ci, "c")
     if nchw:
         x = te.placeholder((b, ci, h, w), types.input, "x")
@@ -71,8 +72,7 @@ def _build(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
 
 
 def _source(at: Expr, nth: ExprLike, size: int, kernel: int, p: Params) -> tuple[Expr, Expr, list[Expr]]:
-    """Of the taps that land at an output, the ``nth``: it, the input that it is multiplied with, and when
-    both are there."""
+    """(tap, place in the input, conditions that both exist) of the ``nth`` tap that falls on an output."""
     stride, place = p["stride"], at + p["padding"]
     tap, i = place % stride + nth * stride, place // stride - nth
     return tap, i, [i >= 0, i < size, *([tap < kernel] if kernel % stride else [])]

@@ -1,4 +1,4 @@
-"""One pass over the elements: add, fused_multiply_add, permute."""
+"""Operators with one pass over the elements: add, fused_multiply_add, permute."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def _check_permute(p: Params) -> str | None:
     return f"shape has {n} axes; at most 8 are supported" if n > 8 else None
 
 
+# Parameters that operators of this file share.
 _N = (Param("n", "elements"),)
 
 ADD = Operator("add", "a(n), b(n) → a + b", _N, _add, _add_reference, lambda p: int(p["n"]))

@@ -95,6 +95,7 @@ def _flops(p: Params) -> int:
     return int(2 * p.get("b", 1) * p["m"] * p["n"] * p["k"])
 
 
+# Parameters that operators of this file share.
 _MNK = (
     Param("m", "rows of the result"),
     Param("n", "columns of the result"),

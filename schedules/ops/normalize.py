@@ -11,7 +11,8 @@ from schedules.dtypes import FLOATS
 from schedules.ops.base import Array, Operator, Param, Params, Types, piecewise, wide
 from schedules.te.tensors import IterVar
 
-EPS = 1e-5  # of layer_norm
+# Added to the variance in layer_norm, to the mean of squares in rms_norm.
+EPS = 1e-5
 RMS_EPS = 1e-6
 
 
@@ -42,8 +43,8 @@ def _layer_norm(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
     total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "row_sum")
     mean = te.compute((m,), lambda i: total[i] / n, "mean")
-    # The mean is rounded, and so was its sum: what it is off by is the mean of the deviations from it, which
-    # are small (the corrected two-pass algorithm: Chan, Golub and LeVeque, 1983).
+    # The mean is rounded, and so is its sum. Its error is the mean of the deviations from it, which are small
+    # (the corrected two-pass algorithm: Chan, Golub and LeVeque, 1983).
     sums = te.reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "sums")
 
     def deviations(i: IterVar) -> te.Reduction:
@@ -94,6 +95,7 @@ def _rms_norm_reference(p: Params, types: Types, layout: str | None, inputs: Seq
     return [piecewise(rows, types.output, inputs[0])]
 
 
+# Parameters that operators of this file share.
 _MN = (Param("m", "rows"), Param("n", "columns, normalised over"))
 
 SOFTMAX = Operator(

@@ -36,7 +36,7 @@ def _out(p: Params) -> tuple[int, int]:
 def _pool(
     p: Params, types: Types, layout: str | None, fill: ExprLike, of: Reduce
 ) -> tuple[te.Tensor, te.Tensor]:
-    """The input, and the reduction of every window by ``of``."""
+    """(the input, the reduction of every window by ``of``)."""
     b, h, w, ch, stride = p["b"], p["h"], p["w"], p["c"], p["stride"]
     oh, ow = _out(p)
     r, s = te.reduce_axis(p["k"], "r"), te.reduce_axis(p["k"], "s")
@@ -97,6 +97,7 @@ def _check(p: Params) -> str | None:
     return misfit("h", p["h"], k, padding) or misfit("w", p["w"], k, padding)
 
 
+# Parameters that operators of this file share.
 _PARAMS = (
     BATCH,
     Param("h", "rows of the input"),

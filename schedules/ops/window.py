@@ -1,4 +1,4 @@
-"""Geometry that convolutions and pools share: output extents, padding, layouts."""
+"""The geometry of windows, shared by convolutions and pools: output extents, padding, layouts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from schedules import te
 from schedules.expr import Expr, ExprLike
 from schedules.ops.base import Array, Param
 
+# Parameters that convolutions and pools share.
 BATCH = Param("b", "batch", 1)
 STRIDE = Param("stride", "the step between windows, in both directions", 1)
 PADDING = Param("padding", "rows and columns added on every side", 0, minimum=0)
@@ -19,12 +20,12 @@ DILATION = Param("dilation", "the distance between taps", 1)
 
 
 def out_extent(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """Windows of ``kernel`` taps along ``size`` elements; below 1 when not even one fits."""
+    """Number of windows of ``kernel`` taps along ``size`` elements; below 1 if none fits."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def misfit(what: str, size: int, kernel: int, padding: int, dilation: int = 1) -> str | None:
-    """What is wrong when a window is larger than the padded input."""
+    """Why a window is larger than the padded input, None if it is not."""
     reach = dilation * (kernel - 1) + 1
     if reach <= size + 2 * padding:
         return None
@@ -35,7 +36,7 @@ def misfit(what: str, size: int, kernel: int, padding: int, dilation: int = 1) -
 
 
 def named(names: Sequence[str], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn(*axes)`` with parameters of these names: `te.compute` names its axes after them."""
+    """``fn(*axes)`` with parameters of these names, because `te.compute` names its axes after them."""
 
     def call(*axes: Expr) -> Any:
         return fn(*axes)
@@ -48,8 +49,8 @@ def named(names: Sequence[str], fn: Callable[..., Any]) -> Callable[..., Any]:
 def pad(
     x: te.Tensor, padding: int | tuple[int, int], axes: Sequence[int], fill: ExprLike, names: Sequence[str]
 ) -> te.Tensor:
-    """A stage named "pad": ``x`` with ``padding`` elements of ``fill`` on both sides of some axes, or so
-    many before and after; ``x`` itself when there is nothing to add. ``names`` are those of its axes."""
+    """A stage named "pad": ``x`` with elements of ``fill`` on both sides of ``axes``. ``padding``: their
+    number, or (before, after). ``names``: of the stage's axes. Returns ``x`` if there is nothing to add."""
     before, after = padding if isinstance(padding, tuple) else (padding, padding)
     if before == after == 0:
         return x
@@ -73,12 +74,12 @@ def in_layout(x: Array, layout: str | None) -> Array:
 
 
 def pad_array(x: Array, padding: int, fill: float, spatial: int = 2) -> Array:
-    """An array with ``spatial`` dimensions after the first padded."""
+    """An array whose ``spatial`` dimensions after the first are padded."""
     width = [(padding, padding) if 1 <= d <= spatial else (0, 0) for d in range(x.ndim)]
     return np.pad(x, width, constant_values=fill)
 
 
 def taps(x: Array, at: Sequence[int], out: Sequence[int], stride: int) -> Array:
-    """The elements of a padded channels-last array that a tap at ``at`` meets, for all windows."""
+    """The elements of a padded channels-last array that the tap at ``at`` reads, for all windows."""
     spatial = (slice(r, r + (n - 1) * stride + 1, stride) for r, n in zip(at, out, strict=True))
     return x[(slice(None), *spatial)]

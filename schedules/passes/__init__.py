@@ -1,2 +1,2 @@
-"""Lowering passes: each takes a statement to a statement with the same meaning. `pipeline` lists them in
-order; `lower` runs them for CPUs, `simt` for GPUs."""
+"""Lowering passes. Each takes a statement to one with the same meaning. `pipeline` lists them in order;
+`lower` runs them for CPUs, `simt` for GPUs."""

@@ -1,4 +1,4 @@
-"""Where lowered code uses a buffer, and moving those accesses."""
+"""Finds the accesses of lowered code to a buffer, and moves them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def buffers(s: Stmt) -> set[str]:
 
 
 def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:
-    """``s`` with every access ``old[i]`` as ``new[at(i)]``."""
+    """``s`` with every access ``old[i]`` replaced by ``new[at(i)]``."""
 
     def f(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.buffer == old:

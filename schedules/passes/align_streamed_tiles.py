@@ -1,9 +1,9 @@
-"""Move tiles of streamed results to where lines of memory begin, which only the call shows.
+"""Moves tiles of streamed results to where cache lines begin, which is known only in the call (ADR 19).
 
-A vector of 16 floats is a line long. Where arrays begin within a line (numpy's begin 16 bytes after one) each
-is a piece of two lines, and stores around the caches send both, in pieces of 16 bytes: a row of softmax takes
-half as long again. So tiles move on by what is left of the array's first line, `ir.skew`. Those of a
-transposition move along both axes: 16 by 16 floats are lines of the input, too.
+A vector of 16 floats is as long as a line. If an array begins within a line (numpy's begin 16 bytes after
+one), each vector covers parts of two lines, and streaming stores send both in pieces of 16 bytes. So tiles
+move by the rest of the array's first line, `ir.skew`. Tiles of a transposition move along both axes, because
+16 by 16 floats are lines of the input too. Figures: docs/measurements/memory-access.md.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ Loops = tuple[Loop, ...]
 
 
 def align_streamed_tiles(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
-    """``s`` where the tiles that write ``outputs``, which nothing reads, begin with the lines of these, and
-    with those of the arguments that they read. Not where tiles are less than a line; where rows are no whole
-    lines, so that each would need a shift of its own; where what a tile reads is computed for it, or is no
-    function of the place that it writes; or where several statements write parts of a row."""
+    """``s`` with tiles that write ``outputs`` moved to the beginning of their lines, and of lines of the
+    arguments that they read. The outputs must not be read.
+
+    Tiles stay in four cases: a tile is shorter than a line; rows are not whole lines, so each would need its
+    own shift; what a tile reads is computed for it, or is not a function of the place that it writes; or
+    several statements write parts of a row."""
     written = [x.buffer for x in walk(s) if isinstance(x, Store)]
     given = {p.name: p for p in params if p.name not in written}
     for b in params:
@@ -55,8 +57,8 @@ def align_streamed_tiles(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str
 
 @dataclass(frozen=True)
 class _Axis:
-    """Where tiles move: an output's axis. ``given``: arguments that nothing writes. ``alone``: one statement
-    writes all of the output."""
+    """The axis of an output along which tiles move. ``given``: arguments that nothing writes. ``alone``:
+    whether one statement writes all of the output."""
 
     output: Buffer
     axis: int
@@ -68,7 +70,7 @@ class _Axis:
         return const(self.output.shape[self.axis]) or 0
 
     def array(self, store: Store) -> Buffer | None:
-        """The array that is contiguous along the axis, if its rows are whole lines."""
+        """The array that is contiguous along the axis, if its rows are whole lines; else None."""
         index = store.indices[self.axis]
         given = [(self.given[x.buffer], x.indices) for x in E.loads(store.value) if x.buffer in self.given]
         read = [b for b, at in given if (d := contiguous_dimension(b)) is not None and at[d] == index]
@@ -77,9 +79,9 @@ class _Axis:
 
 
 def _moved(s: Stmt, to: _Axis, outer: Loops, tested: frozenset[str]) -> Stmt:
-    """``s`` with its tiles moved along an axis by the skew of the array that is contiguous there. Those that
-    would go beyond the end stay where they are, and the first is computed there, too: tiles are wider than
-    the skew, so nothing is left out. ``tested``: variables of conditions around."""
+    """``s`` with its tiles moved along an axis by the skew of the array that is contiguous there. Tiles that
+    would go beyond the end stay, and the first is also computed in its old place. As tiles are wider than the
+    skew, nothing is left out. ``tested``: variables of conditions around ``s``."""
     tile = _tile(s, to.output.name)
     if tile is None:
         around = (*outer, s) if isinstance(s, Loop) else outer
@@ -113,7 +115,7 @@ def _moved(s: Stmt, to: _Axis, outer: Loops, tested: frozenset[str]) -> Stmt:
 
 
 def _tile(s: Stmt, output: str) -> tuple[Store, list[Loop]] | None:
-    """The store and the loops, if ``s`` is unrolled and vectorized loops around a store of the output."""
+    """(store, loops) if ``s`` is unrolled and vectorized loops around a store of the output; else None."""
     loops = []
     while isinstance(s, Loop) and s.kind in ("unroll", "vectorize"):
         loops.append(s)
@@ -122,7 +124,7 @@ def _tile(s: Stmt, output: str) -> tuple[Store, list[Loop]] | None:
 
 
 def _width(index: Expr, own: list[Loop]) -> int | None:
-    """How many values in a row ``index`` takes while these loops run, if it takes each once."""
+    """Number of consecutive values that ``index`` takes in these loops, if it takes each once; else None."""
     terms, _ = affine.linear(index)
     steps = [(terms.get(Var(x.var)), const(x.extent)) for x in own]
     rest = [t for t in terms if t not in [Var(x.var) for x in own]]
@@ -137,7 +139,7 @@ def _width(index: Expr, own: list[Loop]) -> int | None:
 
 
 def _covers(begin: Expr, width: int, extent: int, outer: Loops) -> bool:
-    """Whether tiles leave nothing of the axis out, in any iteration of the other loops."""
+    """Whether tiles cover the whole axis in every iteration of the other loops."""
     counts = {Var(x.var): const(x.extent) for x in outer}
     steps = [(counts.get(t), c) for t, c in affine.linear(begin)[0].items() if isinstance(t, Var)]
     for step, count in sorted((int(c.value), n) for n, c in steps if n and isinstance(c, Const)):
@@ -147,8 +149,8 @@ def _covers(begin: Expr, width: int, extent: int, outer: Loops) -> bool:
 
 
 def _follows(e: Expr, index: Expr, lane: Var, moving: frozenset[str], others: list[Expr]) -> bool:
-    """Whether ``e`` is a function of the place that is written, in the form that it has. Elsewhere it may be
-    simplified by what is known of one tile: the quotient of ``16 t + lane`` by 16 is ``t`` there only."""
+    """Whether ``e``, as it is written, is a function of the written place. Elsewhere it may have been
+    simplified for one tile: the quotient of ``16 t + lane`` by 16 is ``t`` only there."""
     if not E.variables(e) & moving or e in others:
         return True
     if E.dtype_of(e) == E.INDEX:
@@ -161,8 +163,8 @@ def _follows(e: Expr, index: Expr, lane: Var, moving: frozenset[str], others: li
 
 
 def _there(x: Load, over: list[Loop], tile: Stmt, index: Expr, begin: Expr, width: int) -> bool:
-    """Whether what a tile reads is there for the next one, too: it is computed before all tiles, or in the
-    place of what this iteration or one before has read, after that (`software_pipeline`)."""
+    """Whether what a tile reads is also there for the next one: it is computed before all tiles, or after
+    this or an earlier iteration has read what was there before (`software_pipeline`)."""
     loop = over[0]
     writes = [y for y in walk(loop.body) if isinstance(y, Store) and y.buffer == x.buffer]
     if not writes:

@@ -1,8 +1,8 @@
-"""Barriers by dependence: where a thread of a block may meet what another one has written, or overwrite what
-another still reads, all wait for each other first.
+"""Inserts barriers by dependence: where a thread of a block may read what another writes, or overwrite what
+another still reads, all threads wait for each other first.
 
-Statements of a block run in phases: a loop over its threads is one. Between two phases of which one writes
-and the other uses the same shared buffer there has to be a barrier, also around a loop from its end to its
+Statements of a block run in phases; a loop over its threads is one phase. A barrier is needed between two
+phases of which one writes and the other uses the same shared buffer, also from the end of a loop to its
 beginning.
 """
 
@@ -32,7 +32,7 @@ Names = frozenset[str]
 
 @dataclass(frozen=True)
 class _Pending:
-    """Shared buffers written, and read, since the last barrier."""
+    """Shared buffers that were written or read since the last barrier."""
 
     written: Names = frozenset()
     read: Names = frozenset()
@@ -42,14 +42,14 @@ class _Pending:
 
 
 def barriers(s: Stmt, visible: Names) -> Stmt:
-    """The body of a block with barriers. ``visible``: buffers that the threads share, beside those allocated
-    with scope "shared" in it. Raises ScheduleError where one would have to be inside a loop over threads."""
+    """The body of a block with barriers. ``visible``: buffers that threads share, beside those allocated in
+    it with scope "shared". Raises ScheduleError if a barrier would have to be inside a loop over threads."""
     shared = {x.buffer.name for x in walk(s) if isinstance(x, Alloc) and x.buffer.scope == "shared"}
     return _go(s, _Pending(), visible | shared)[0]
 
 
 def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
-    """The statement with its barriers, and what is pending after it."""
+    """(the statement with its barriers, what is pending after it)."""
     if isinstance(s, Seq):
         out: list[Stmt] = []
         for x in s.stmts:
@@ -60,7 +60,7 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
         body, after = _go(s.body, before, shared)
         return Alloc(s.buffer, body), after
     if isinstance(s, Loop) and not bound_to(s, "threadIdx"):
-        # what an iteration leaves pending, the next one meets
+        # The next iteration begins with what this one leaves pending.
         _, once = _go(s.body, before, shared)
         body, after = _go(s.body, before | once, shared)
         return Loop(s.var, s.extent, body, s.kind, s.annotations), after | before
@@ -70,8 +70,8 @@ def _go(s: Stmt, before: _Pending, shared: Names) -> tuple[Stmt, _Pending]:
     if bound_to(s, "threadIdx") and any(bound_to(x, "threadIdx") for x in walk(s.body)):
         if any(isinstance(x, Barrier) for x in walk(_go(s.body, _Pending(), shared)[0])):
             raise ScheduleError(
-                f"loop {s.var} is {s.kind}: one loop over threads in it needs what another leaves in memory "
-                "that threads share; put each into a loop of its own: threads wait between these only"
+                f"loop {s.var} is {s.kind} and holds two loops over threads: one reads shared memory that "
+                "the other writes, and threads cannot wait there; put each into a loop of its own"
             )
     own = _uses(s, shared)
     if own.read & before.written or own.written & (before.written | before.read):

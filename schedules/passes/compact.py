@@ -1,4 +1,4 @@
-"""Allocate every intermediate buffer around its uses, no larger than what is live there."""
+"""Allocates every intermediate buffer around its uses, no larger than the part that is live there."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from schedules.passes.accesses import moved, uses
 
 
 def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
-    """``s`` with an `Alloc` for each buffer at the innermost statement that holds all its uses,
-    shrunk to the region touched from there, and indexed from that region's base."""
+    """``s`` with an `Alloc` for each buffer at the innermost statement that holds all its uses. The buffer
+    has the region touched from there, and its indices begin at that region's base."""
     for b in buffers:
         s = _place(s, b)
     return s
 
 
 def _place(s: Stmt, b: Buffer) -> Stmt:
-    """Descend while a single child holds every use; a loop of lanes or threads stays whole, and so does one
-    whose later iterations read what the first one begins with, as those of a reduction nobody reads do."""
+    """Descend while a single child holds every use. Not into a loop of lanes or threads, nor into one whose
+    later iterations read what its first one wrote, as those of a reduction do."""
     users = [k for k in kids(s) if any(uses(x, b.name) for x in walk(k))]
     own = any(x.buffer == b.name for e in expressions(s) for x in E.loads(e))
     if not users:
@@ -41,8 +41,8 @@ def _place(s: Stmt, b: Buffer) -> Stmt:
 
 
 def _goes_on(loop: Loop, b: Buffer) -> bool:
-    """Whether iterations read what an earlier one wrote: some writes are for one of them alone, as those of
-    initial values are, and some reads are not."""
+    """Whether iterations read what an earlier one wrote: some writes are for one iteration only, such as
+    those of initial values, and some reads are not."""
     writes: list[frozenset[Expr]] = []
     reads: list[frozenset[Expr]] = []
 
@@ -61,7 +61,7 @@ def _goes_on(loop: Loop, b: Buffer) -> bool:
 
 
 def _is_for_one(cond: Expr, var: str) -> bool:
-    """Whether a condition asks for one value of a variable, not for a range."""
+    """Whether a condition holds for a single value of a variable, not for a range."""
     return any(isinstance(x, Compare) and x.op == "==" and var in E.variables(x) for x in E.walk(cond))
 
 

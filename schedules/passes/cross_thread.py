@@ -1,4 +1,4 @@
-"""Reductions over the threads of a block: a loop of threads that reduces into one element becomes an
+"""Makes reductions over the threads of a block: a loop of threads that reduces into one element becomes an
 `AllReduce`, after which every thread has the result."""
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, bound_to, const, in_order, seq, walk, with_body
 
+# Operations by which threads can reduce together.
 OPS = ("+", "*", "min", "max")
 
 
 def cross_thread(s: Stmt, threads: frozenset[str] = frozenset()) -> Stmt:
-    """``s``, in loops over ``threads``, with every such loop replaced. All threads of a block come to it,
-    those that have nothing to add with what changes nothing. Raises ScheduleError where threads would race
-    instead, or wait for some that do not come."""
+    """``s``, in loops over ``threads``, with every such loop replaced. All threads of a block take part;
+    those with nothing to add contribute the identity. Raises ScheduleError if threads would race, or wait for
+    others that do not arrive."""
     if isinstance(s, Loop) and s.kind == "threadIdx.x":
         body, conds = s.body, []
         while isinstance(body, Guard):
@@ -31,7 +32,7 @@ def cross_thread(s: Stmt, threads: frozenset[str] = frozenset()) -> Stmt:
         threads |= {s.var}
     s = with_body(s, lambda x: cross_thread(x, threads))
     if isinstance(s, Guard) and E.variables(s.cond) & threads and _together(s):
-        if E.loads(s.cond):  # of what may be stored before the reduction
+        if E.loads(s.cond):  # the loaded value may be stored before the reduction
             raise _apart(s, f"where {E.show(s.cond)}")
         return _within(s.cond, s.body)
     if isinstance(s, Loop) and E.variables(s.extent) & threads and _together(s):
@@ -44,7 +45,7 @@ def _together(s: Stmt) -> list[AllReduce]:
 
 
 def _within(cond: Expr, s: Stmt) -> Stmt:
-    """``s`` under a condition that some threads may not meet."""
+    """``s`` under a condition that does not hold for all threads."""
     match s:
         case AllReduce(op=op, value=v):
             dtype = E.dtype_of(v)
@@ -54,8 +55,8 @@ def _within(cond: Expr, s: Stmt) -> Stmt:
 
 def _apart(s: Stmt, where: str) -> ScheduleError:
     return ScheduleError(
-        f"threads reduce into {_together(s)[0].buffer} together, but some would wait for others that do not "
-        f"come: they do so {where}"
+        f"threads reduce into {_together(s)[0].buffer} together, but not all threads get there, and the "
+        f"others would wait: they reduce {where}"
     )
 
 
@@ -64,7 +65,7 @@ def _accumulates(s: Store) -> bool:
 
 
 def _independent(sums: list[Store]) -> bool:
-    """Whether none of several sums reads another."""
+    """Whether no sum of several reads another."""
     return all(x is y or all(z.buffer != y.buffer for z in E.loads(x.value)) for x in sums for y in sums)
 
 
@@ -90,7 +91,8 @@ def _reduction(loop: Loop, s: Store, cond: Expr) -> AllReduce:
 
 
 def identity(op: str, dtype: str) -> float | int:
-    """The value that changes nothing. Integers have no infinity: their least or largest."""
+    """The identity of a reduction. For min and max of integers, which have no infinity, their largest or
+    least value."""
     if op in ("+", "*"):
         return (float if E.is_float(dtype) else int)(op == "*")
     if E.is_float(dtype):

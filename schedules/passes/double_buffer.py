@@ -1,8 +1,9 @@
-"""Fetch the next iteration's part of shared memory into registers while this one computes.
+"""Loads the next iteration's part of shared memory into registers while this one computes: the hint
+``prefetch`` of a loop on a GPU.
 
-``for k: {S = G[k]}; {use S}`` becomes ``R = G[0]; for k: {S = R}; {R = G[k + 1]}; {use S}``: the loads are
-under way during the computation, and nobody waits for memory between two barriers (software pipelining
-through registers, as in every SGEMM since MAGMA's). Asked for by the hint ``prefetch`` of a loop.
+``for k: {S = G[k]}; {use S}`` becomes ``R = G[0]; for k: {S = R}; {R = G[k + 1]}; {use S}``. The loads are in
+flight during the computation, so no thread waits for memory between two barriers (software pipelining through
+registers, as in SGEMM kernels since MAGMA's).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from schedules.passes.accesses import buffers
 
 
 def double_buffer(s: Stmt) -> Stmt:
-    """``s`` with every loop that has the hint, and begins with copies into shared memory, pipelined."""
+    """``s`` with every loop pipelined that has the hint and begins with copies into shared memory."""
     s = with_body(s, double_buffer)
     if not isinstance(s, Loop) or s.kind != "serial" or ("prefetch", 1) not in s.annotations:
         return s
@@ -72,7 +73,8 @@ def double_buffer(s: Stmt) -> Stmt:
 
 
 def _copy(s: Stmt, shared: set[str]) -> tuple[Store, list[tuple[str, int]]] | None:
-    """The one store of a phase that fills a shared buffer from elsewhere, and its loops."""
+    """(the only store of a phase that fills a shared buffer from elsewhere, its loops); None for other
+    phases."""
     every = walk(s)
     stores = [x for x in every if isinstance(x, Store)]
     loops = [(x.var, _most(x.extent)) for x in every if isinstance(x, Loop)]
@@ -85,7 +87,7 @@ def _copy(s: Stmt, shared: set[str]) -> tuple[Store, list[tuple[str, int]]] | No
 
 
 def _most(extent: Expr) -> int | None:
-    """The most iterations of a loop whose tail is cut off, if that is known."""
+    """Most iterations of a loop whose tail is cut off, if known; else None."""
     if isinstance(extent, E.Binary) and extent.op == "min":
         known = [n for n in (_most(extent.a), _most(extent.b)) if n is not None]
         return min(known, default=None)

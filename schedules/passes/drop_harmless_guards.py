@@ -1,9 +1,8 @@
-"""Drop the guards whose absence does no harm.
+"""Drops guards whose absence does no harm.
 
-A block that computes a tile of an intermediate buffer may run outside its domain where it only
-writes elements that nobody reads and only reads what is allocated: the tile's padding. What is
-read there is garbage, and garbage stays in elements outside the domain. Guards on reductions are
-never dropped: garbage would be summed.
+A block that computes a tile of an intermediate buffer may run outside its domain if it writes only elements
+that nobody reads, and reads only what is allocated: the padding of the tile. The values there are garbage,
+and stay outside the domain. Guards on reductions are never dropped, as garbage would be summed.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _harmless(
 
 
 def _safe(e: Expr, ranges: Ranges, shapes: Shapes, conds: tuple[Expr, ...]) -> bool:
-    """No load of ``e`` can leave its buffer, and no integer division can trap."""
+    """Whether no load of ``e`` can leave its buffer and no integer division can trap."""
     match e:
         case Select(cond=c, a=a, b=b):
             return (

@@ -1,4 +1,4 @@
-"""Blocks become stores under guards."""
+"""Expands blocks into stores under guards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Lanes:
 
 def expand_blocks(nest: Nest) -> Stmt:
     """The body with every block written out: its domain as guards (spatial ones speculative), its
-    initialisation as a store at the first iteration of the reduction."""
+    initialisation as a store in the first iteration of the reduction."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
 
     def go(s: Stmt, lanes: _Lanes | None = None) -> Stmt:
@@ -67,7 +67,7 @@ def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
 def _stores(
     b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: dict[str, str], lanes: _Lanes | None
 ) -> Stmt:
-    """All stores of one instance. Several of a reduction that depend on each other take effect together:
+    """All stores of one instance. Stores of a reduction that depend on each other take effect together,
     through temporaries, of which each lane has its own."""
     update = b.reducer is not None
     if apart(b):

@@ -1,4 +1,4 @@
-"""Lowering: a scheduled nest becomes loops around stores, ready for a code generator."""
+"""Lowers a scheduled nest to loops around stores, ready for a code generator."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from schedules.passes.pipeline import for_cpus, streamed
 
 
 def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
-    """Lower a nest whose holes are all filled. What comes out is verified; where it is wrong, or a pass
-    fails, all is done again with a look after each pass, so that the error names the first that erred.
-    Raises VerifyError."""
+    """Lower a nest whose holes are all filled. The result is verified. If it is wrong or a pass fails, the
+    passes run again with a check after each, so that the error names the first wrong one. Raises
+    VerifyError."""
     verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
     nest = partial_sums(nest)
@@ -32,26 +32,26 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
 def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
     params = tuple(nest.buffer(n) for n in nest.params)
     used: set[str] = set()
-    if streamed(nest, (2,)):  # else nothing moves
+    if streamed(nest, (2,)):  # else no tile moves
         used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
     skewed = tuple(n for n in nest.params if skew(n).name in used)
     return LoweredFunc(name, params, nest.outputs, s, streamed(nest), skewed)
 
 
 def _blame(nest: Nest) -> None:
-    """Raise VerifyError after the first pass that leaves something wrong, if there is one."""
+    """Raise VerifyError for the first pass that leaves something wrong; return if there is none."""
     placed = tuple(nest.buffer(n) for n in nest.params)
     s = expand_blocks(nest)
     verify(s, nest.buffers, "expand_blocks")
     for title, run in for_cpus(nest):
         s = run(s)
-        # `compact` allocates the intermediate buffers; simplifying comes before it, too
+        # Intermediate buffers are allocated from `compact` on. `simplify` runs before and after it.
         verify(s, placed if title != "simplify" else nest.buffers, title)
 
 
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
-    """The program after each pass, for people and for tests: until `compact` places them, intermediate
-    buffers are allocated whole around it."""
+    """(title, program) after each pass, for people and for tests. Before `compact` intermediate buffers are
+    allocated whole around the program."""
     nest = partial_sums(nest)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 

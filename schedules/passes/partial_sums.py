@@ -1,7 +1,7 @@
-"""Long floating-point sums in runs of bounded length: partial sums (blocked summation; Higham, 1993).
+"""Sums long floating-point sums in runs of limited length (blocked summation; Higham, 1993; ADR 36).
 
-Of K terms that are added one after another the last meets the rounding errors of all, and a sum of 2^24 ones
-in float32 grows no more. So a sum of more terms than a limit::
+In a chain of K additions the errors of all roundings meet in the result, and a sum of ones in float32 stops
+growing at 2^24. So a sum of more terms than a limit::
 
     for k: C[i] += A[i, k]
 
@@ -9,8 +9,8 @@ becomes::
 
     for k_0: P[i] = 0; for k_1: P[i] += A[i, k_0 * n + k_1]; C[i] += P[i]
 
-A run is what the innermost loops of the reduction add. A loop that is longer than a run is split, and where
-there are many runs, runs of runs are summed first.
+A run is what the innermost loops of the reduction add. A longer loop is split. Many runs are summed in runs
+of runs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from schedules.ir.nest import (
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import Reducer
 
-RUNS = 16  # a sum beyond the limit is done in runs of this part of it
+# Length of a run: the limit over this number.
+RUNS = 16
 
 
 def partial_sums(nest: Nest, limit: int = CHAIN) -> Nest:
-    """``nest`` where no floating-point sum adds more than ``limit`` terms one after another. Sums within the
-    limit and other reductions stay as they are. So does, of a sum, a loop that spatial axes were fused into,
-    or that holds other uses of the result, such as its rescaling."""
+    """``nest`` in which no floating-point sum adds more than ``limit`` terms in one chain. Sums within the
+    limit and other reductions stay. So does a loop of a sum into which spatial axes were fused, or which
+    holds other uses of the result, such as its rescaling."""
     for b in blocks(nest.body):
         if b.reducer is not None and adds(b.reducer) and _terms(_chain(nest, b)) > limit:
             nest = _in_runs(nest, b, max(2, limit // RUNS))
@@ -54,12 +55,12 @@ def partial_sums(nest: Nest, limit: int = CHAIN) -> Nest:
 
 
 def adds(r: Reducer) -> bool:
-    """Whether a component is a floating-point sum, and each is reduced on its own."""
+    """Whether a reducer has a floating-point sum, and each component is reduced on its own."""
     return r.apart and any(r.operation(n) == "+" and E.is_float(c.dtype) for n, c in enumerate(r.identity))
 
 
 def _chain(nest: Nest, b: Block) -> list[Loop]:
-    """The loops that add to an element one term after another. Threads of a block add theirs as a tree."""
+    """The loops that add to an element in one chain. Threads of a block add in a tree."""
     own = vars_bound(b, "reduce")
     return [x for x in loops_of(nest, b.name) if x.var in own and not bound_to(x, "threadIdx")]
 
@@ -69,7 +70,8 @@ def _terms(loops: Sequence[Loop]) -> int:
 
 
 def _in_runs(nest: Nest, b: Block, most: int) -> Nest:
-    """``nest`` with the sum of block ``b`` in runs of at most ``most`` terms, from the innermost loop out."""
+    """``nest`` with the sum of block ``b`` in runs of at most ``most`` terms, from the innermost loop
+    outwards."""
     name, terms, head = b.name, 1, ""
     todo = [x.var for x in _chain(nest, b)]
     while todo and _is_run(nest, find_block(nest, name), todo[-1]):
@@ -77,7 +79,7 @@ def _in_runs(nest: Nest, b: Block, most: int) -> Nest:
         count = _terms([loop])
         if terms * count <= most:
             terms, head = terms * count, todo.pop()
-        elif terms * terms >= most:  # long enough: nothing needs to be split
+        elif terms * terms >= most:  # the inner loops are a run: nothing needs to be split
             nest, name = _cut(nest, name, head)
             terms = 1
         else:
@@ -88,14 +90,14 @@ def _in_runs(nest: Nest, b: Block, most: int) -> Nest:
 
 
 def _length(count: int, most: int) -> int:
-    """The length of the runs of a loop: it divides the loop, if some length does that is not much shorter."""
+    """Length of the runs of a loop: a divisor of the loop, if one is not much shorter than ``most``."""
     even = (n for n in range(most, max(1, most // 4), -1) if count % n == 0)
     return next(even, 0) or -(-count // -(-count // most))
 
 
 def _is_run(nest: Nest, b: Block, var: str) -> bool:
-    """Whether what one run of a loop adds to an element can be summed apart: nothing else in the loop uses
-    the result, and its other loops tell the elements apart."""
+    """Whether one run of a loop can be summed apart: nothing else in the loop uses the result, and its other
+    loops distinguish the elements."""
     loop = find_loop(nest, var)
     results = {w.buffer for w in b.writes}
     if any(accesses(x, r) for x in blocks(loop.body) if x is not b for r in results):
@@ -118,7 +120,7 @@ def _inside(loop: Loop, b: Block) -> list[Loop]:
 
 
 def _split(nest: Nest, loop: Loop, name: str, length: int) -> tuple[Nest, list[str]]:
-    """The loop of block ``name`` as one over runs and one over the terms of a run, and their names."""
+    """(the nest with the loop of block ``name`` split into runs and terms of a run, names of both loops)."""
     outer, inner = fresh_each(nest, (f"{loop.var}_run", f"{loop.var}_term"))
     at, count = Var(outer) * length + Var(inner), _terms([loop])
 
@@ -127,22 +129,21 @@ def _split(nest: Nest, loop: Loop, name: str, length: int) -> tuple[Nest, list[s
 
     body = bind_loops(loop.body, {loop.var: at})
     body = go(body) if count % length else body
-    marks = tuple(a for a in loop.annotations if a[0] == "partition")  # the last run has a tail of its own
+    marks = tuple(a for a in loop.annotations if a[0] == "partition")  # for the shorter last run
     run = Loop(inner, Const(length), body, loop.kind, marks)
     runs = Loop(outer, Const(-(-count // length)), run, annotations=loop.annotations)
     return replace_stmt(nest, loop, runs), [outer, inner]
 
 
 def _until(b: Block, at: Expr, count: int, name: str) -> Block:
-    """The block where ``at < count`` only: it is an iteration more."""
+    """The block under the condition ``at < count``, which is one more iteration axis."""
     reduces = b.name == name or (b.reducer is not None and not b.init)
     it = Iter(numbered("term", {i.var for i in b.iters}), Const(count), "reduce" if reduces else "spatial")
     return replace(b, iters=(*b.iters, it), binds=(*b.binds, at))
 
 
 def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
-    """``nest`` with what one run of loop ``head`` adds summed apart, and the block that adds that to the
-    result."""
+    """(``nest`` with a run of loop ``head`` summed apart, the block that adds the run to the result)."""
     b, loop = find_block(nest, name), find_loop(nest, head)
     assert b.reducer is not None
     results = [nest.buffer(w.buffer) for w in b.writes]
@@ -158,7 +159,7 @@ def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
         places,
         b.reducer.identity,
     )
-    # a run is added where its first term would be: the result starts with the first run
+    # A run is added at the place of its first term, so that the result starts with the first run.
     reduced = [x.var for x in (loop, *_inside(loop, b)) if x.var in vars_bound(b, "reduce")]
     final = replace(
         b,
@@ -174,7 +175,7 @@ def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
 
 
 def _over_elements(nest: Nest, loop: Loop, of: Block, b: Block, suffix: str) -> Stmt:
-    """Block ``b`` in loops as those over the elements of block ``of`` within a loop."""
+    """Block ``b`` in loops like those over the elements of block ``of`` within a loop."""
     loops = [x for x in _inside(loop, of) if x.var in vars_bound(of, "spatial")]
     names = fresh_each(nest, (f"{x.var}_{suffix}" for x in loops))
     env: dict[str, Expr] = {x.var: Var(n) for x, n in zip(loops, names, strict=True)}

@@ -1,4 +1,4 @@
-"""Peel the iterations of marked loops that need a guard or a border case."""
+"""Peels the iterations of marked loops that need a guard or a border case."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from schedules.passes.simplify import Ranges, loop_range, simplify
 
 
 def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
-    """Loops marked ``partition`` become prologue, middle and epilogue, so that in the middle every
-    condition on the loop variable holds. Outer loops first: a peeled part partitions again inside."""
+    """Split loops marked ``partition`` into prologue, middle and epilogue, so that every condition on the
+    loop variable holds in the middle. Outer loops come first; inside a peeled part inner loops are split
+    again."""
     ranges = ranges or {}
     if not isinstance(s, Loop):
         return with_body(s, lambda k: partition(k, ranges))
@@ -36,9 +37,9 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
 
 
 def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
-    """The range of iterations where every condition that can be made true by peeling is; the whole loop if
-    there is none such. Where loops around have a part in a condition, so they have in the range, which may be
-    empty at times; these conditions are the third result."""
+    """(begin, end, conditions that hold) of the middle: the iterations in which every condition holds that
+    peeling can make hold; the whole loop if there is none. The range depends on outer loops where a condition
+    does, and may be empty."""
     loops = [x for x in walk(loop.body) if isinstance(x, Loop)]
     inner = {x.var: r for x in loops if (r := loop_range(x.extent, {}))}
     unknown = {x.var for x in loops} - inner.keys()
@@ -56,7 +57,7 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
         rest = affine.extreme(others, inner, 1)
         if rest is None or not isinstance(step, Const) or E.variables(rest) & {loop.var, *unknown}:
             continue
-        if E.loads(rest):  # of what may be stored in the loop, or be allocated there
+        if E.loads(rest):  # the loaded value may be stored in the loop or its buffer allocated there
             continue
         # step * v + rest < 0 (or <= 0) for the largest rest
         most = affine.simplify(-rest - (1 if c.op == "<" else 0), {})
@@ -78,7 +79,7 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
 
 
 def _given(s: Stmt, holding: frozenset[Expr]) -> Stmt:
-    """``s`` where these conditions hold."""
+    """``s`` simplified under these conditions."""
     if not holding:
         return s
 

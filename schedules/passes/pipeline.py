@@ -1,6 +1,6 @@
-"""The passes in order: those that every target has, then those for CPUs, or for grids of threads.
+"""The passes in order: those of every target, then those for CPUs or for grids of threads.
 
-Before them come `partial_sums` and `expand_blocks`.
+`partial_sums` and `expand_blocks` come before them.
 """
 
 from __future__ import annotations
@@ -24,48 +24,50 @@ from schedules.passes.tighten_bounds import tighten_bounds
 from schedules.passes.unswitch import unswitch
 
 Pass = Callable[[Stmt], Stmt]
-Passes = list[tuple[str, Pass]]  # by name
+# (name, pass) in order.
+Passes = list[tuple[str, Pass]]
 
 
 def shared(nest: Nest) -> Passes:
-    """From blocks written out to final loops."""
+    """The passes of every target, from expanded blocks to final loops."""
     params = tuple(nest.buffer(n) for n in nest.params)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
     return [
-        # sizes and guards are read off simplified indices
+        # Sizes and guards are read from simplified indices.
         ("simplify", simplify),
         ("compact", lambda s: compact(s, intermediate)),
-        # indices are now relative to their region: fold them again
+        # Indices are now relative to their region, so they are folded again.
         ("simplify", simplify),
-        # before partition, so that only guards that matter cost a copy of the loop
+        # Before partition, so that only guards that matter cost a copy of the loop.
         ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params)),
         ("partition", partition),
-        # what partition could not decide
+        # Selects that partition could not decide.
         ("unswitch", unswitch),
-        # last, because it makes extents depend on outer loops
+        # Last, because it makes extents depend on outer loops.
         ("tighten_bounds", tighten_bounds),
         ("simplify", simplify),
     ]
 
 
 def for_cpus(nest: Nest) -> Passes:
+    """The passes for CPUs."""
     params = tuple(nest.buffer(n) for n in nest.params)
     dtypes = {b.name: b.dtype for b in nest.buffers}
     stay = tuple(n for n in nest.outputs if n not in streamed(nest))
     by_lines = streamed(nest, (2,))
     return [
         *shared(nest),
-        # tails are decided: what is left of them shows where loops overlap
+        # Tails are decided; the remaining ones show where loops overlap.
         ("share_storage", lambda s: share_storage(s, params, stay)),
-        # needs the final loops: guards would be in its way
+        # Needs the final loops, without guards in its way.
         ("promote", lambda s: promote(s, dtypes)),
-        # what is not in registers by now is in memory
+        # Whatever is not in registers now is in memory.
         ("storage_align", storage_align),
-        # stages are what they will be
+        # Stages are final.
         ("software_pipeline", software_pipeline),
-        # tiles are what they will be
+        # Tiles are final.
         ("align_streamed_tiles", lambda s: align_streamed_tiles(s, params, by_lines)),
-        # where the code is that reads
+        # The places that read are final.
         ("prefetch", lambda s: prefetch(s, tuple(n for n in nest.params if n not in nest.outputs))),
         # last: no other pass has to know instructions
         ("tensorize", lambda s: tensorize(s, params)),
@@ -73,14 +75,14 @@ def for_cpus(nest: Nest) -> Passes:
 
 
 def for_grids(nest: Nest) -> Passes:
-    """Of all kernels together; `schedules.passes.simt` goes on with each."""
-    # local buffers will be registers anyway
+    """The passes for all kernels together. `schedules.passes.simt` goes on with each kernel."""
+    # Local buffers become registers anyway.
     dtypes = {b.name: b.dtype for b in nest.buffers if b.scope != "local"}
     return [*shared(nest), ("storage_align", storage_align), ("promote", lambda s: promote(s, dtypes))]
 
 
 def streamed(nest: Nest, hints: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
-    """Outputs that only blocks with one of these hints write, and none reads."""
+    """Outputs that are never read and are written only by blocks with one of these values of the hint."""
     every = blocks(nest.body)
     read = {x.buffer for b in every for v in (*b.values, *b.where) for x in loads(v)}
 

@@ -1,9 +1,9 @@
-"""Local buffers of a block, each thread's own part of them: ``C[t * 4 + i]`` becomes ``C[i]``.
+"""Gives each thread its own part of the local buffers of a block: ``C[t * 4 + i]`` becomes ``C[i]``.
 
-Schedules state a block as loops over its threads, one after the other, which share a buffer of scope "local"
-as long as each thread keeps to its own elements. Here the part of every index that names the thread goes,
-and what remains is packed densely, so that the buffer fits the registers of a thread. An index without such
-a part is the same for all threads: each has a copy, and all compute it.
+Schedules state a block as loops over its threads in sequence. The threads share a buffer of scope "local" as
+long as each uses its own elements. This pass drops the part of every index that names the thread, and packs
+the rest densely, so that the buffer fits a thread's registers. An index without such a part is the same for
+all threads: each has a copy, and all compute it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ Indices = tuple[Expr, ...]
 @dataclass(frozen=True)
 class _Access:
     indices: Indices
-    threads: Mapping[str, str]  # thread variables around it -> their axes
+    threads: Mapping[str, str]  # {thread variable around it: its axis}
     ranges: Ranges
 
 
 def privatize(s: Stmt, ranges: Ranges) -> Stmt:
-    """``s`` with every local buffer that stands outside of loops over threads made one thread's own;
-    ``ranges``: of the variables around it. Raises ScheduleError where a thread would need another's
-    element."""
+    """``s`` with every local buffer outside of loops over threads made one thread's own. ``ranges``: of the
+    variables around ``s``. Raises ScheduleError if a thread needs another's element."""
     if isinstance(s, Loop):
         r = loop_range(s.extent, ranges)
         ranges = ranges | ({s.var: r} if r is not None else {})
@@ -80,8 +79,8 @@ def _accesses(s: Stmt, name: str, threads: dict[str, str], ranges: Ranges) -> li
 
 @dataclass(frozen=True)
 class _Dimension:
-    """How an index of one dimension becomes one of the thread's own buffer. ``digits``: coefficients of its
-    variables and what they become; None: they stay."""
+    """How an index of one dimension becomes an index of the thread's own buffer. ``digits``: {coefficient of
+    its variables: new coefficient}; None: they stay."""
 
     threads: frozenset[str]
     digits: Mapping[int, int] | None
@@ -138,7 +137,7 @@ def _dimension(b: Buffer, d: int, found: list[_Access]) -> _Dimension:
     digits: dict[int, int] = {}
     size = end = 1
     for k, n in reversed(counts.items()):
-        dense = dense and k >= end  # digits that overlap are not told apart
+        dense = dense and k >= end  # overlapping digits cannot be packed
         digits[k], size, end = size, size * n, k * n
     if not dense:
         return _Dimension(names, None, reach + 1)
@@ -146,13 +145,13 @@ def _dimension(b: Buffer, d: int, found: list[_Access]) -> _Dimension:
 
 
 def _apart(places: list[tuple[Expr, Ranges]], threads: frozenset[str]) -> bool:
-    """Whether no element of one thread is another's: an index tells which thread's it is, as a number tells
-    its digits, if what the smaller terms add up to stays below each larger one."""
+    """Whether no element belongs to two threads. The index must determine the thread, as a number determines
+    its digits: smaller terms add up to less than each larger coefficient."""
     forms = [(*affine.linear(i), ranges) for i, ranges in places]
     first = min(_int(rest) for _, rest, _ in forms)
     own = {_int(c) for terms, _, _ in forms for atom, c in terms.items() if not _names(atom, threads)}
     digits = sorted(own | {1}, reverse=True)
-    most: dict[tuple[int, bool], int] = {}  # by coefficient, and whether it is that of a thread
+    most: dict[tuple[int, bool], int] = {}  # by (coefficient, whether it is that of a thread)
     for terms, rest, ranges in forms:
         steps = {(c, False): n for c, n in _split(_int(rest) - first, digits).items()}
         for atom, c in terms.items():
@@ -176,7 +175,7 @@ def _names(atom: Expr, threads: frozenset[str]) -> bool:
 
 
 def _split(k: int, coefficients: Iterable[int]) -> dict[int, int]:
-    """``k`` as digits, by coefficient, largest first."""
+    """``k`` as digits: {coefficient: digit}, largest first."""
     out = {}
     for c in coefficients:
         out[c], k = divmod(k, c)
@@ -189,6 +188,6 @@ def _int(e: Expr) -> int:
 
 def _shared(b: Buffer, index: Expr) -> ScheduleError:
     return ScheduleError(
-        f"buffer {b.name}: at {E.show(index)} a thread uses an element that another one has; threads share "
-        "memory of scope shared, not local"
+        f"buffer {b.name}: at {E.show(index)} a thread uses another thread's element, but the scope is "
+        "local; use scope shared"
     )

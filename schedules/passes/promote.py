@@ -1,9 +1,8 @@
-"""Keep what a reduction accumulates in registers while its innermost loops run (scalar replacement).
+"""Keeps accumulators of a reduction in registers while its innermost loops run (scalar replacement).
 
 ``for k: for i (unroll): for j (lanes): C[i, j] += ...`` becomes loads of the tile before the loop over k,
-accumulation in a local buffer, and stores after it. Schedules that write their accumulators to a small
-local buffer already have this; it matters where a reduction is split and its outer part returns to the same
-tile.
+accumulation in a local buffer, and stores after it. Schedules that accumulate in a small local buffer have
+this already. It matters if a reduction is split and its outer part returns to the same tile.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from schedules.ir.deps import recovered
 from schedules.ir.nest import numbered
 from schedules.passes.accesses import buffers
 
-MAX_ELEMENTS = 1024  # beyond what registers hold it would only copy
+# Most elements of a tile: a larger one does not fit registers and would only be copied.
+MAX_ELEMENTS = 1024
 
 
 def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
-    """``s`` with every outermost serial or unrolled loop over a single accumulating store promoted, to a
-    buffer whose dtype is given."""
+    """``s`` with every outermost serial or unrolled loop over a single accumulating store promoted.
+    ``dtypes``: {buffer: its dtype}."""
     return _go(s, dtypes, buffers(s))
 
 
@@ -45,7 +45,7 @@ def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | No
     if not isinstance(s, Store) or any(x.kind not in ("serial", "unroll", "vectorize") for x in loops):
         return None
     if s.buffer not in dtypes:
-        return None  # local already
+        return None  # already local
     place = Load(s.buffer, s.indices, dtypes[s.buffer])
     own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
     used = frozenset().union(*(E.variables(i) for i in s.indices)) if s.indices else frozenset()
@@ -54,7 +54,7 @@ def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | No
     chain = [x for x in loops if x.kind == "serial" or (x.kind == "unroll" and x.var not in used)]
     tile = loops[len(chain) :]
     if loops[: len(chain)] != chain or used <= {x.var for x in tile}:
-        return None  # (used in the tile only: a local buffer that the code generator keeps in registers)
+        return None  # a local buffer used in the tile only, which code generation keeps in registers
     if any(x.var not in used for x in tile) or any(outer.var in E.variables(x.extent) for x in tile):
         return None
     if len(recovered(list(s.indices), {x.var: x.extent for x in tile})) < len(tile):
@@ -77,7 +77,7 @@ def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | No
         body = replace(x, body=body)
     before = _wrap(tile, Store(reg.name, at, place))
     after = _wrap(tile, Store(s.buffer, s.indices, here))
-    # a piece of a loop may be empty, and its place then outside the buffer
+    # A peeled part of a loop may be empty, and its place then outside the buffer.
     inner = {x.var for x in chain}
     runs = [x.extent for x in chain if const(x.extent) is None and not E.variables(x.extent) & inner]
     whole = seq(before, body, after)

@@ -1,11 +1,11 @@
-"""Keep an intermediate row in the place of the result that is made of it (storage sharing, in place).
+"""Keeps an intermediate row in the memory of the result that is made of it (storage sharing, in place).
 
-``e[j] = ...; ...; y[i, j] = f(e[j])`` becomes ``y[i, j] = ...; ...; y[i, j] = f(y[i, j])``: what is written
-last is fetched while there is still work to do, and the row takes half the cache.
+``e[j] = ...; ...; y[i, j] = f(e[j])`` becomes ``y[i, j] = ...; ...; y[i, j] = f(y[i, j])``. The result's
+lines are fetched while there is still work to do, and the row takes half the cache.
 
-Done where the result is written once, by the last that reads the intermediate, element by element and each
-of them: what lies there meanwhile must not be what another iteration has made. And no element may be made
-twice, in loops that overlap: the second time would start from the first result.
+Two conditions. The result must be written once, element by element and whole, by the last reader of the
+intermediate; else another iteration's results would be overwritten. No element may be computed twice, in
+loops that overlap; the second time would start from the first result.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from schedules.ir import (
 from schedules.ir.exprs import loads
 from schedules.passes.accesses import moved, reads, uses
 
-LEAST_ELEMENTS = 64  # fewer are better kept in registers
+# Fewest elements: smaller buffers are better kept in registers.
+LEAST_ELEMENTS = 64
 
 
 def share_storage(s: Stmt, params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> Stmt:
-    """``s`` without the intermediate buffers that a result has room for."""
+    """``s`` without the intermediate buffers for which a result has room."""
     written = {b.name: b for b in params if b.name in outputs}
     for x in walk(s):
         for read in loads(x):
@@ -62,8 +63,8 @@ def _at(places: list[int | Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]
 
 
 def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
-    """For each dimension of the result, the dimension of the buffer that runs along it, or the expression of
-    outer loops that it is fixed at; None where the buffer cannot lie there."""
+    """For each dimension of the result: the dimension of the buffer that runs along it, or the expression of
+    outer loops at which it is fixed. None if the buffer cannot lie there."""
     b = s.buffer
     _, body = allocations(s)
     path = path_to(body, lambda x: isinstance(x, Store) and x.buffer == result.name)
@@ -90,13 +91,14 @@ def _places(s: Alloc, result: Buffer) -> list[int | Expr] | None:
         if k is None or not E.variables(i) <= inner or extents[k] > (const(n) or 0):
             return None
         where.append(k)
-    # Every element that the buffer has is one that the last store writes, so none is another iteration's.
+    # The last store writes every element of the buffer, so none belongs to another iteration.
     count = math.prod(const(x.extent) or 0 for x in around)
     return where if count == math.prod(extents) else None
 
 
 def _is_last_reader(body: Stmt, path: tuple[Stmt, ...], buffer: str) -> bool:
-    """Every other use of the buffer comes before the loops of the last store; none accumulates in it."""
+    """Whether every other use of the buffer comes before the loops of the last store, and none accumulates in
+    it."""
     others = in_order(body)
     at = next(n for n, x in enumerate(others) if any(x is p for p in path))
     for n, x in enumerate(others):
@@ -109,7 +111,7 @@ def _is_last_reader(body: Stmt, path: tuple[Stmt, ...], buffer: str) -> bool:
 
 
 def _each_once(indices: tuple[Expr, ...], loops: list[Loop]) -> bool:
-    """No two iterations of the loops write one element: the indices are digits of a number system."""
+    """Whether no two iterations of the loops write one element: the indices are digits of a number system."""
     seen: set[str] = set()
     for i in indices:
         terms, _ = affine.linear(i)
@@ -134,5 +136,5 @@ def _each_once(indices: tuple[Expr, ...], loops: list[Loop]) -> bool:
 
 
 def _may_repeat(e: Expr) -> bool:
-    """Whether outer iterations may share a value: those that are moved inwards at an end."""
+    """Whether outer iterations may share a value, as tiles that are moved inwards at an end do."""
     return any(isinstance(x, (E.Select, Load)) or getattr(x, "op", "") in ("min", "max") for x in E.walk(e))

@@ -1,4 +1,4 @@
-"""Fold what the loop ranges prove: guards, indices, loops of one iteration."""
+"""Folds what loop ranges prove: guards, indices, and loops of one iteration."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ Ranges = dict[str, affine.Range]
 
 
 def simplify(s: Stmt, ranges: Ranges | None = None) -> Stmt:
-    """Equal to ``s``: guards that always hold are dropped, statements that never run too."""
+    """``s`` without guards that always hold and statements that never run, and with folded indices."""
     out = _go(s, ranges or {})
     return out if out is not None else Seq(())
 
 
 def loop_range(extent: Expr, ranges: Ranges) -> affine.Range | None:
+    """The range of a loop variable, None if its extent has no known bounds."""
     r = affine.bounds(extent, ranges)
     return None if r is None else (0, max(r[1] - 1, 0))
 
@@ -41,7 +42,7 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
                 return None
             r = loop_range(n, ranges)
             inner = ranges | ({v: r} if r is not None else {})
-            if n == Const(1) and not s.kind.startswith("blockIdx"):  # a grid of one block is one
+            if n == Const(1) and not s.kind.startswith("blockIdx"):  # a grid of one block stays a grid
                 return _go(substitute(b, {v: Const(0)}), ranges)
             body = _go(b, inner)
             return None if body is None else Loop(v, n, body, s.kind, s.annotations)

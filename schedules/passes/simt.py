@@ -1,9 +1,9 @@
-"""Lowering for GPUs: a scheduled nest becomes kernels, each a grid of blocks of threads.
+"""Lowers a scheduled nest for GPUs to kernels, each a grid of blocks of threads (ADR 9).
 
-A statement at the root of the nest is one kernel. Its outermost loops are bound to ``blockIdx``: their body
-is what a block does, in phases, each a loop bound to ``threadIdx`` (statements outside such loops are done by
-every thread for itself, or by one where they write memory that threads share). Lowered, a loop over threads
-only says which thread does its body.
+A statement at the root of the nest is one kernel. Its outermost loops are bound to ``blockIdx``. Their body
+is the work of a block, in phases: each is a loop bound to ``threadIdx``. Statements outside such loops are
+done by every thread, or by one thread if they write shared memory. In lowered code a loop over threads only
+says which thread runs its body.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from schedules.passes.pipeline import for_grids
 from schedules.passes.privatize import privatize
 from schedules.passes.simplify import simplify
 
+# Axes of a grid and of a block.
 AXES = ("x", "y", "z")
 
 def lower_simt(nest: Nest) -> GridProgram:
@@ -107,7 +108,7 @@ def _kernel(name: str, s: Stmt, held: tuple[Buffer, ...]) -> GridKernel:
     params = tuple(b for b in held if b.name in used | written)
     names = frozenset(b.name for b in params)
     shape = (block["x"], block["y"], block["z"])
-    if max(shape) > 1:  # one thread waits for nobody
+    if max(shape) > 1:  # a single thread needs no barrier
         s = barriers(s, names & written)
     return GridKernel(
         name, params, written & names, (grid["x"], grid["y"], grid["z"]), shape, tuple(outer), s
@@ -122,8 +123,8 @@ def _extent(x: Loop) -> int:
 
 
 def _flat(s: Stmt) -> Stmt:
-    """Intermediate arrays get a place on the chip: what a phase alone uses is each thread's own, else the
-    threads of a block share it. Virtual threads are unrolled loops."""
+    """Place intermediate arrays on the chip: an array used in one phase is each thread's own, others are
+    shared by the threads of a block. Virtual threads become unrolled loops."""
     match s:
         case Alloc(buffer=b):
             return Alloc(replace(b, scope="shared") if b.scope == "global" else b, _flat(s.body))

@@ -1,8 +1,9 @@
-"""Run the last stage of an iteration with a stage of the next one: the hint ``software_pipeline`` of a loop.
+"""Runs the last stage of an iteration together with a stage of the next one: the hint ``software_pipeline``
+of a loop (ADR 18).
 
-A row of softmax is read, computed with, and written: while it is written the arithmetic units wait for
-memory, and before that memory waits for them. The last stage goes with the next row's stage that computes
-most, vector by vector, so that both are busy (Lam, 1988; the annotation of this name in TVM)::
+A row of softmax is read, computed and written. While it is written the arithmetic units wait for memory, and
+before that memory waits for them. The last stage runs with the stage of the next row that computes most,
+vector by vector, so that both are busy (Lam, 1988; the annotation of this name in TVM)::
 
     for i: s0(i); for t: s1(i, t); s2(i); for t: last(i, t)
 
@@ -12,9 +13,9 @@ becomes::
     for i in range(n - 1): s0(i + 1); for t: {last(i, t); s1(i + 1, t)}; s2(i + 1)
     for t: last(n - 1, t)
 
-Large arrays begin at the same place of a page, so that a turn writes and reads at addresses whose lowest
-twelve bits are the same. These are all that a processor compares at first: the load waits for the store. So
-the next row follows some turns behind::
+Large arrays begin at the same place of a page, so an iteration would write and read addresses with the same
+lowest twelve bits. A processor first compares only these, and lets the load wait for the store (ADR 25). So
+the next row lags by some iterations::
 
     for t: {last(i, t); if t >= lag: s1(i + 1, t - lag)}; for t in range(lag): s1(i + 1, n - lag + t)
 """
@@ -47,13 +48,15 @@ from schedules.ir.exprs import expressions, loads, substitute
 from schedules.ir.nest import numbered
 from schedules.ir.regions import Span, span
 
+# Name of the hint.
 HINT = "software_pipeline"
-LAG = 1024  # bytes that the next row follows behind; by 256 loads still wait
+# Distance by which the next row lags (bytes). At 256 loads still wait. Source: ADR 25.
+LAG = 1024
 
 
 def software_pipeline(s: Stmt) -> Stmt:
-    """``s`` with every serial loop that has the hint pipelined, where what its stages touch allows it and the
-    numbers of iterations are known; others stay as they are."""
+    """``s`` with every serial loop that has the hint pipelined, if dependences allow it and numbers of
+    iterations are known. Other loops stay."""
     s = with_body(s, software_pipeline)
     if not isinstance(s, Loop) or s.kind != "serial" or (HINT, 1) not in s.annotations:
         return s
@@ -87,7 +90,8 @@ def _pipelined(loop: Loop) -> Stmt | None:
 
 
 def _lagging(last: Loop, partner: Loop) -> Stmt:
-    """Turns of both, ``partner`` as many behind as `LAG` takes, at most half of them."""
+    """Iterations of both loops together, with ``partner`` behind by `LAG` bytes, at most by half of its
+    iterations."""
     count, turn = const(last.extent), Var(last.var)
     assert count is not None
     lag = min(-(-LAG // max(1, _bytes_written(last.body))), count // 2)
@@ -113,13 +117,13 @@ def _bytes_written(s: Stmt) -> int:
 
 
 def _special(s: Stmt) -> int:
-    """Calls of functions in a stage: what takes time without memory."""
+    """Number of special functions in a stage, which take time without memory."""
     return sum(isinstance(y, Call) for x in walk(s) for e in expressions(x) for y in E.walk(e))
 
 
 def _merged(stage: Stmt, late: Loop, row: str) -> tuple[Loop, Loop] | None:
-    """Both as loops of the same variable and number of iterations, if an iteration of ``late`` for a row may
-    stand before that of ``stage`` for the next row."""
+    """Both as loops over the same variable and range, if an iteration of ``late`` for a row may come before
+    that of ``stage`` for the next row; else None."""
     if not isinstance(stage, Loop) or stage.kind != "serial" or late.kind != "serial":
         return None
     ours, theirs = const(stage.extent), const(late.extent)
@@ -132,7 +136,7 @@ def _merged(stage: Stmt, late: Loop, row: str) -> tuple[Loop, Loop] | None:
 
 
 def _turns(loop: Loop, turn: str, count: int, each: int) -> Loop:
-    """The loop as ``count`` iterations of ``turn``, ``each`` of so many of its own."""
+    """The loop as ``count`` iterations of ``turn``, each of ``each`` of its own iterations."""
     if each == 1:
         return replace(loop, var=turn, body=substitute(loop.body, {loop.var: Var(turn)}))
     part = numbered(f"{loop.var}_of_turn", {turn, *_variables(loop)})
@@ -146,18 +150,19 @@ def _variables(s: Stmt) -> set[str]:
     return {x.var for x in walk(s) if isinstance(x, Loop)}.union(*used)
 
 
-Access = tuple[str, tuple[Expr, ...], bool]  # buffer, place, whether it is written
+# (buffer, indices, whether it is written).
+Access = tuple[str, tuple[Expr, ...], bool]
 
 
 def _independent(late: Stmt, stage: Stmt, row: str) -> bool:
-    """Whether all of ``late`` for a row may be done after ``stage`` for the next one."""
+    """Whether all of ``late`` for a row may run after ``stage`` for the next row."""
     a, b = _loops(late), _loops(stage)
     return all(_apart(x, a, y, b, row) for x, y in _conflicts(late, stage))
 
 
 def _interleave(late: Loop, stage: Loop, row: str) -> bool:
-    """The same of their iterations, one of ``late`` and one of ``stage`` in turn: accesses are apart for two
-    rows, or for an iteration of ``late`` and an earlier one of ``stage``, whatever the rows."""
+    """Whether iterations of ``late`` for a row and of ``stage`` for the next may alternate. Accesses must be
+    apart for two rows, or for an iteration of ``late`` and an earlier one of ``stage`` for any rows."""
     a, b = _loops(late), _loops(stage)
     turn = late.var
     ours, theirs = ({k: n for k, n in x.items() if k != turn} for x in (a, b))
@@ -176,7 +181,7 @@ def _loops(s: Stmt) -> dict[str, Expr]:
 
 
 def _conflicts(a: Stmt, b: Stmt) -> Iterator[tuple[Access, Access]]:
-    """Accesses of the same buffer of which one writes."""
+    """Pairs of accesses to the same buffer of which one writes."""
     theirs = list(_accesses(b))
     for x in _accesses(a):
         for y in theirs:
@@ -193,8 +198,8 @@ def _accesses(s: Stmt) -> Iterator[Access]:
 
 
 def _apart(x: Access, ours: Mapping[str, Expr], y: Access, theirs: Mapping[str, Expr], var: str) -> bool:
-    """Whether two accesses, while these loops run, touch nothing in common for any two values of ``var``:
-    some dimension moves on by as much as either touches."""
+    """Whether two accesses, while these loops run, have no element in common for two different values of
+    ``var``: in some dimension they move by as much as either touches."""
     return any(_moves_on(span(i, ours), span(j, theirs), var) for i, j in zip(x[1], y[1], strict=True))
 
 

@@ -1,10 +1,9 @@
-"""Rows of scratch buffers that do not all fall into the same sets of a cache.
+"""Pads rows of scratch buffers so that they do not all fall into the same sets of a cache.
 
-Addresses that differ by a multiple of a cache's size over its ways (4 KiB for a first cache of 32 KiB and 8
-ways) share a set. A register tile walks several rows at once: where those are a power of two of bytes
-apart, the tile evicts itself. One line more a row spreads them (Lam, Rothberg and Wolf, 1991; `storage_align`
-of TVM). Arrays of the caller keep the layout they have, and so does what threads of a GPU share: that lies in
-banks, against which its schedule pads it.
+Addresses that differ by a multiple of a cache's size over its ways share a set (4 KiB for a first cache of 32
+KiB with 8 ways). A register tile walks several rows at once. If those are a power of two of bytes apart, it
+evicts its own lines. One more line a row spreads them (Lam, Rothberg and Wolf, 1991; `storage_align` of TVM).
+Arrays of the caller are not padded. Nor is shared memory of a GPU, which has banks: its schedule pads that.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from schedules.ir import Alloc, Buffer, Stmt, const, with_body
 from schedules.ir.strides import elements, resized, row_elements
 from schedules.model import LINE
 
-APART = 2048  # rows at a multiple of this fall into two places of a first cache
+# Distance of rows (bytes) at whose multiples they use only two places of a first cache.
+APART = 2048
 
 
 def storage_align(s: Stmt) -> Stmt:

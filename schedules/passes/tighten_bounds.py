@@ -1,4 +1,4 @@
-"""Guards become loop bounds, or move out of loops that they don't depend on."""
+"""Turns guards into loop bounds, or moves them out of loops that they do not depend on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from schedules.ir import Guard, Loop, Seq, Stmt, Store, const, seq, walk, with_b
 
 
 def tighten_bounds(s: Stmt) -> Stmt:
-    """``for i in range(8): if j * 8 + i < n: S`` becomes ``for i in range(min(8, n - j * 8)): S``. The
-    extents of all but serial loops stay constants: there a guard that does not fold remains, in lanes as a
+    """``for i in range(8): if j * 8 + i < n: S`` becomes ``for i in range(min(8, n - j * 8)): S``. Only
+    serial loops get such extents. In other loops a guard that does not fold remains; in lanes it is a
     mask."""
     s = with_body(s, tighten_bounds)
     match s:
@@ -56,7 +56,7 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
 
 
 def _bound(c: Expr, var: str) -> Expr | None:
-    """The exclusive upper bound on ``var`` that ``c`` says, if that is what it says."""
+    """The exclusive upper bound on ``var`` that ``c`` states; None if it states none."""
     if not isinstance(c, Compare) or c.op not in ("<", "<="):
         return None
     step, rest = affine.isolate(c.b - c.a, var)  # > 0, or >= 0

@@ -1,9 +1,9 @@
-"""Take a choice out of the loops around it where they do not decide it (loop unswitching).
+"""Takes a select out of loops that do not decide it (loop unswitching).
 
-``for j: B[j] = select(c, x, y)`` becomes ``if c: for j: B[j] = x`` and ``if not c: for j: B[j] = y`` where
-``c`` does not depend on ``j``: a row of a padded copy is a copy or a fill, and its lanes need no masks. Where
-it does, but outer loops can tell that all iterations choose ``x``, these are copied without a choice: all
-tiles but the last, or those on no border.
+``for j: B[j] = select(c, x, y)`` becomes ``if c: for j: B[j] = x`` and ``if not c: for j: B[j] = y`` if ``c``
+does not depend on ``j``. A row of a padded copy is then a copy or a fill, and its lanes need no masks. If
+``c`` depends on ``j`` but outer loops can tell that all iterations choose ``x``, those run without a select:
+all tiles except the last, or those on no border.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from schedules.passes.simplify import Ranges, loop_range
 
 
 def unswitch(s: Stmt) -> Stmt:
-    """``s`` with every nest of loops around a single store of such a choice split in two."""
+    """``s`` with every nest of loops around a single store of such a select split in two."""
     found = _choice(s, {}) if isinstance(s, Loop) else None
     if found is None:
         return with_body(s, unswitch)
     choice, inside = found
     always = _always(choice.cond, inside)
-    if isinstance(always, Const):  # this loop would have to be split: one within may not
+    if isinstance(always, Const):  # this loop would have to be split, but an inner one may not
         return with_body(s, unswitch)
     if always == choice.cond:
         return _split(s, choice)
@@ -32,7 +32,7 @@ def unswitch(s: Stmt) -> Stmt:
 
 
 def _rows(s: Stmt) -> Stmt:
-    """A nest some of whose iterations choose otherwise: split where loops do not decide the choice at all."""
+    """A nest in which some iterations choose otherwise, split at loops that do not decide the select."""
     found = _choice(s, {}) if isinstance(s, Loop) else None
     if found is None:
         return s
@@ -43,13 +43,14 @@ def _rows(s: Stmt) -> Stmt:
 
 
 def _split(s: Stmt, choice: Select) -> Stmt:
-    """The nest once for either side of its choice."""
+    """The nest once for either side of the select."""
     there = Guard(choice.cond, _store(s, choice.a))
     return seq(there, Guard(Logic("not", (choice.cond,)), _store(s, choice.b)))
 
 
 def _choice(s: Stmt, inside: Ranges) -> tuple[Select, Ranges] | None:
-    """The choice that a perfect nest stores, if values have no part in it, and the ranges of its loops."""
+    """(the select that a perfect nest stores, ranges of its loops), if its condition loads nothing; else
+    None."""
     match s:
         case Loop(kind="serial" | "unroll" | "vectorize", var=v, extent=n, body=b):
             r = loop_range(n, inside)
@@ -60,7 +61,8 @@ def _choice(s: Stmt, inside: Ranges) -> tuple[Select, Ranges] | None:
 
 
 def _always(cond: Expr, inside: Ranges) -> Expr:
-    """That a condition holds in all iterations of the loops ``inside``, as far as it can be told."""
+    """A condition under which ``cond`` holds in all iterations of the loops ``inside``, as far as is
+    known."""
     return E.all_of(*(_throughout(c, inside) for c in E.conjuncts(cond)))
 
 

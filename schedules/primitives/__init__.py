@@ -1,4 +1,4 @@
-"""Schedule primitives, one a file: each takes a nest to a nest that computes the same.
+"""Schedule primitives, one for each file. Each takes a nest to a nest that computes the same.
 
 A new one is a file here and a line in `Methods`.
 """

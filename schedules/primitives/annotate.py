@@ -11,7 +11,7 @@ from schedules.ir.nest import block_names, find_block, find_loop, map_blocks, re
 from schedules.model import Target
 from schedules.primitives.base import Factor, Primitive
 
-HINTS = {  # what a hint is of, and what it says
+HINTS = {  # {hint: "what it is of: what it says"}
     "chunk": "loop: iterations that a thread claims at once from a parallel loop, at most its share",
     "prefetch": "loop: on a CPU, arguments are asked for that many iterations before they are read; on "
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
@@ -23,7 +23,7 @@ HINTS = {  # what a hint is of, and what it says
     "nontemporal": "block: 1 writes its outputs around the caches, where nothing reads them; 2 also moves "
     "tiles to where the lines of memory begin",
 }
-# Traces come from strangers, and code is generated from what they say.
+# {hint: allowed values}. Traces may come from anyone, and code is generated from these values.
 VALUES = {
     "chunk": range(1, 1 << 31),
     "prefetch": range(1 << 16),
@@ -56,7 +56,7 @@ class Annotate(Primitive[None]):
             )
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
         if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
-            raise ScheduleError(f"annotate {self.where}: min_blocks is of a loop that is bound to blockIdx")
+            raise ScheduleError(f"annotate {self.where}: min_blocks needs a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:
         mark = (self.key, self.value)

@@ -1,4 +1,4 @@
-"""What every primitive is: frozen arguments, a legality check, a rewriting, a step of a trace."""
+"""The base of primitives: frozen arguments, a legality check, a rewriting, and a step of a trace."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Primitive(Generic[R]):
     name: ClassVar[str] = ""
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        """Raise ScheduleError where the primitive is not legal."""
+        """Raise ScheduleError if the primitive is not legal. ``target``: None for any target."""
 
     def apply(self, nest: Nest) -> Nest:
-        """The transformed nest; ``check`` has passed."""
+        """The transformed nest. ``check`` must have passed."""
         raise ScheduleError(f"{type(self).__name__} has no rewriting")
 
     def result(self) -> R:
@@ -39,6 +39,7 @@ class Primitive(Generic[R]):
         return None  # type: ignore[return-value]
 
     def step(self) -> Step:
+        """The step of a trace: name and arguments."""
         args = ((f.name, _encode(getattr(self, f.name))) for f in dataclasses.fields(self))
         return Step(self.name, tuple(sorted(args)))
 
@@ -55,7 +56,7 @@ class Primitive(Generic[R]):
 
 
 def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
-    """Raise ScheduleError unless a buffer is there and no argument; ``what``: the primitive."""
+    """Raise ScheduleError unless ``buffer`` exists and is no argument. ``what``: name of the primitive."""
     own = [b.name for b in nest.buffers if b.name not in nest.params]
     if buffer in nest.params:
         raise ScheduleError(f"{what} {buffer}: an argument; use cache_read or cache_write")
@@ -99,10 +100,12 @@ def _decode(v: Any, hint: Any, what: str) -> Any:
 
 
 def as_expr(f: Factor) -> Expr:
+    """A factor as an expression."""
     return f if isinstance(f, Expr) else Const(f)
 
 
 def require_serial(loop: Loop, what: str) -> None:
+    """Raise ScheduleError unless the loop is serial."""
     if loop.kind != "serial":
         raise ScheduleError(
             f"{what} {loop.var}: the loop is already {loop.kind}; {what} it before marking it {loop.kind}"
@@ -110,20 +113,21 @@ def require_serial(loop: Loop, what: str) -> None:
 
 
 def require_extent(count: int, what: str) -> None:
-    """Raise ScheduleError where a loop cannot run so often, or a tile be so large."""
+    """Raise ScheduleError if no loop can run ``count`` times."""
     if count > MAX_EXTENT:
         raise ScheduleError(
-            f"{what}: the result would count further than 64 bits, which indices are computed in; choose "
-            "numbers of about the extent that they divide"
+            f"{what}: the new loops would exceed 64 bits, the range of indices; choose factors near the "
+            "extent of the loop"
         )
 
 
 def extent_of(loop: Loop) -> int | None:
-    """The loop's extent, None while it depends on holes."""
+    """The loop's extent, None if it depends on holes."""
     return int(loop.extent.value) if isinstance(loop.extent, Const) else None
 
 
 def require_new(nest: Nest, names: tuple[str, ...], what: str) -> None:
+    """Raise ScheduleError if a loop of one of these names exists."""
     taken = {s.var for s in walk(nest.body) if isinstance(s, Loop)}
     for n in names:
         if n in taken:

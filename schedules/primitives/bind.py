@@ -18,9 +18,9 @@ class Bind(Primitive[None]):
     """Bind a loop to ``blockIdx.x`` ... ``threadIdx.z`` or ``vthread``: its iterations are then
     blocks, threads or virtual threads of a grid.
 
-    Legal when iterations are independent, as for `Parallel`; an axis is bound once on the way from the
-    root to a block, and no thread axis stands around a block axis. Threads of ``threadIdx.x`` may also
-    reduce into one local element by sum, product, min or max: then all of them get the result.
+    Legal if iterations are independent, as for `Parallel`. From the root to a block an axis is bound at most
+    once, and no thread axis stands around a block axis. Threads of ``threadIdx.x`` may also reduce into one
+    local element by sum, product, min or max; then all of them get the result.
     """
 
     name: ClassVar[str] = "bind"
@@ -52,7 +52,8 @@ class Bind(Primitive[None]):
 
 
 def _reduces_across(nest: Nest, loop: Loop) -> bool:
-    """Whether the loop holds only a block that reduces over it, element by element of its own loop."""
+    """Whether the loop holds only a block that reduces over it, with the elements in the block's own
+    loops."""
     b = loop.body
     return (
         isinstance(b, Block)

@@ -30,9 +30,9 @@ class CacheRead(Primitive[str]):
     """Copy ``buffer`` into ``<buffer>_<scope>`` before ``block``, which then reads the copy.
 
     Before: ``C[i] = A[i] * 2``. After: ``A_shared[x] = A[x]; C[i] = A_shared[i] * 2``. The copy is whole and
-    stands at the root; `ComputeAt` moves it inside and shrinks it, `Pack` changes its layout.
-    Legal for a buffer that the block only reads, and that is
-    complete before the outermost loop around the block. Cost: one more pass over the data.
+    stands at the root. `ComputeAt` moves it inside and shrinks it, `Pack` changes its layout. Legal for a
+    buffer that the block only reads and that is complete before the outermost loop around the block. Cost:
+    one more pass over the data.
     """
 
     name: ClassVar[str] = "cache_read"
@@ -61,8 +61,8 @@ class CacheRead(Primitive[str]):
         for w in writers(nest, self.buffer):
             if any(w is x for x in blocks(here)):
                 raise ScheduleError(
-                    f"cache_read {self.buffer}: {w.name} computes it inside a loop that block {self.block} "
-                    "shares, and the copy would come before that; use cache_read before compute_at"
+                    f"cache_read {self.buffer}: {w.name} computes it inside a loop around block "
+                    f"{self.block}, so the copy would be too early; use cache_read before compute_at"
                 )
         if self.result() in block_names(nest) or any(x.name == self.result() for x in nest.buffers):
             raise ScheduleError(f"cache_read {self.buffer}: {self.result()} exists already")

@@ -65,8 +65,8 @@ class CacheWrite(Primitive[str]):
         users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in blocks(here))]
         if users:
             raise ScheduleError(
-                f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop that both share, and "
-                "the copy would come after that; use cache_write before compute_at"
+                f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop around both, so the copy "
+                "would be too late; use cache_write before compute_at"
             )
         for n in (self.result(), f"{b.writes[0].buffer}_{self.scope}"):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):

@@ -41,10 +41,10 @@ class ComputeAt(Primitive[None]):
           for ax0 in range(m): B[i + ax0] = f(i + ax0)
           for j: C[i, j] = B[i + j]
 
-    Legal when every reader of the block's outputs is inside ``loop``, or comes after it and reads only what
-    its iterations compute; the block is not an output, and what it reads is there already. Cost:
-    overlapping regions are computed again; the buffer shrinks to what is read of one iteration. New loops
-    are called ``<block>_ax0, ...`` and ``<block>_r0, ...``.
+    Legal if every reader of the block's outputs is inside ``loop``, or comes after it and reads only what its
+    iterations compute; the block is not an output; and what it reads is computed before. Cost: overlapping
+    regions are computed again. The buffer shrinks to what one iteration reads. New loops are called
+    ``<block>_ax0, ...`` and ``<block>_r0, ...``.
     """
 
     name: ClassVar[str] = "compute_at"
@@ -92,9 +92,9 @@ class ComputeAt(Primitive[None]):
         return [place for w in b.writes for x in inside for place in accesses(x, w.buffer)]
 
     def _computed_before(self, nest: Nest, w: Access, reader: Block) -> bool:
-        """Whether ``reader``, outside the loop, comes after it and reads nothing else than its iterations
-        compute: those need one place, whose indices walk a box without gaps and no diagonal of it. As far as
-        integers tell: what depends on holes is checked again once they are filled."""
+        """Whether ``reader``, outside and after the loop, reads only what its iterations compute. Those need
+        one place whose indices walk a box without gaps, not its diagonal. Checked as far as integers are
+        known; what depends on holes is checked again when they are filled."""
         order = [x.name for x in blocks(nest.body)]
         inside = blocks(find_loop(nest, self.loop).body)
         if order.index(reader.name) < max(order.index(x.name) for x in inside):
@@ -103,7 +103,7 @@ class ComputeAt(Primitive[None]):
         common = {x.var for x in its}
         path = [x for x in loop_path(nest, self.loop) if isinstance(x, Loop) and x.var not in common]
         if any(x.kind not in ("serial", "unroll") for x in path):
-            return False  # what one iteration computes is not its own: others may compute it meanwhile
+            return False  # other iterations may compute the same elements meanwhile
         computing = {x.var: x.extent for x in loops_of(nest, inside[0].name) if x.var not in common}
         computing |= {x.var: x.extent for x in walk(find_loop(nest, self.loop).body) if isinstance(x, Loop)}
         around = set(loop_vars(loop_path(nest, self.loop)))
@@ -132,7 +132,7 @@ class ComputeAt(Primitive[None]):
 
 
 def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:
-    """Raise where ``loop`` is, or is inside, a vectorized loop: lanes hold no loops."""
+    """Raise ScheduleError if ``loop`` is, or is inside, a vectorized loop, because lanes hold no loops."""
     for s in loop_path(nest, loop):
         if isinstance(s, Loop) and s.kind == "vectorize":
             raise ScheduleError(
@@ -141,7 +141,7 @@ def require_loops_allowed(nest: Nest, loop: str, what: str) -> None:
 
 
 def region_loops(nest: Nest, b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
-    """``b`` in fresh loops over a region of its spatial iterations and all of its reductions."""
+    """``b`` in new loops over a region of its spatial iterations and all of its reductions."""
     counts = {"spatial": count(), "reduce": count()}
     titles = {"spatial": "ax", "reduce": "r"}
     names = fresh_each(nest, (f"{b.name}_{titles[i.kind]}{next(counts[i.kind])}" for i in b.iters))
@@ -154,8 +154,8 @@ def region_loops(nest: Nest, b: Block, spans: list[tuple[Expr, Expr]]) -> Stmt:
 
 
 def check_available(nest: Nest, b: Block, around: list[str], until: Block, what: str) -> None:
-    """Raise unless everything ``b`` reads is computed no later than block ``until``, at the root
-    or inside the loops ``around``."""
+    """Raise ScheduleError unless everything that ``b`` reads is computed no later than block ``until``, at
+    the root or inside the loops ``around``. ``what``: name of the primitive."""
     own = {w.buffer for w in b.writes}
     order = {x.name: n for n, x in enumerate(blocks(nest.body))}
     for x in reads(b):
@@ -167,14 +167,14 @@ def check_available(nest: Nest, b: Block, around: list[str], until: Block, what:
                 continue
             if order[p.name] > order[until.name]:
                 raise ScheduleError(
-                    f"{what} {b.name}: {x.buffer}, which it reads, is computed later, by {p.name}; move "
-                    "that first"
+                    f"{what} {b.name}: it reads {x.buffer}, and {p.name} computes that later; move {p.name} "
+                    "first"
                 )
             extra = [v for v in loop_vars(block_path(nest, p.name)) if v not in around]
             path = [s for s in block_path(nest, p.name) if isinstance(s, Loop)]
             owned = {s.var for s in path if all(q in ws for q in blocks(s))}
             if any(v not in owned for v in extra):
                 raise ScheduleError(
-                    f"{what} {b.name}: {x.buffer}, which it reads, is only valid inside "
+                    f"{what} {b.name}: it reads {x.buffer}, which is valid only inside "
                     f"{next(v for v in extra if v not in owned)}; move {p.name} out first"
                 )

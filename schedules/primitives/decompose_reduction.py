@@ -39,9 +39,9 @@ class DecomposeReduction(Primitive[str]):
           C[i] = 0
           for k: C[i] += A[i, k]
 
-    Legal when no reduction loop of the block stands outside ``loop``. The spatial loops inside ``loop`` are
-    repeated around the new block, with their kinds, named ``<loop>_init``. Cost: one more pass over the
-    accumulators, and a branch less in the inner loop.
+    Legal if no reduction loop of the block stands outside ``loop``. The spatial loops inside ``loop`` are
+    repeated around the new block with their kinds, named ``<loop>_init``. Cost: one more pass over the
+    accumulators, and one branch less in the inner loop.
     """
 
     name: ClassVar[str] = "decompose_reduction"
@@ -82,8 +82,8 @@ class DecomposeReduction(Primitive[str]):
             raise ScheduleError(f"decompose_reduction {self.block}: {self.result()} exists already")
 
     def _check_once(self, nest: Nest, b: Block) -> None:
-        """What one run of ``loop`` accumulates must be computed once: an element that is computed again,
-        for an overlapping region or by a loop the block does not use, needs a new start there."""
+        """Check that one run of ``loop`` computes each element once. An element that is computed again, for
+        an overlapping region or by a loop that the block does not use, needs a new start there."""
         path = block_path(nest, self.block)
         inner = [
             s

@@ -24,9 +24,9 @@ class Fuse(Primitive[str]):
         for i_j in range(n * m):
           S(i_j // m, i_j % m)
 
-    Legal when each loop holds the next and nothing else, and none that reduces a block is fused with one
-    that computes the same elements of it again. Cost: a division where an index needs
-    the parts; none once the fused loop is split at ``m`` again or ``m`` is a constant.
+    Legal if each loop holds the next and nothing else, and none that reduces a block is fused with one that
+    computes the same elements of it again. Cost: a division where an index needs the parts; none if the fused
+    loop is split at ``m`` again or ``m`` is a constant.
     """
 
     name: ClassVar[str] = "fuse"
@@ -57,8 +57,8 @@ class Fuse(Primitive[str]):
         self._check_reductions(nest)
 
     def _check_reductions(self, nest: Nest) -> None:
-        """A loop over a reduction adds up each step once, or later primitives would add it up several times:
-        rfactor into partial results, vectorize in lanes, decompose_reduction after one start."""
+        """Check that a loop over a reduction adds up each step once. Else rfactor, vectorize and
+        decompose_reduction would later add it up several times."""
         for b in blocks(find_loop(nest, self.loops[-1]).body):
             around = loops_of(nest, b.name)
             own = around[[x.var for x in around].index(self.loops[0]) :]

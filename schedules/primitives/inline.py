@@ -27,7 +27,8 @@ from schedules.primitives.base import Primitive
 
 
 def outgrown(nest: Nest, b: Block, nodes: int, depth: int) -> Block | None:
-    """A reader of which an expression would have more nodes or levels, were the block inlined into it."""
+    """A reader of which an expression would have more than ``nodes`` nodes or ``depth`` levels with the block
+    inlined; None if there is none."""
     name = b.writes[0].buffer
     own, levels = E.size(b.values[0])
     for u in readers(nest, name):
@@ -42,10 +43,10 @@ def outgrown(nest: Nest, b: Block, nodes: int, depth: int) -> Block | None:
 class Inline(Primitive[None]):
     """Substitute a block's value into its readers and drop it (TVM: compute_inline).
 
-    Before: ``B[i] = A[i] + 1; C[j] = B[j] * 2``. After: ``C[j] = (A[j] + 1) * 2``. Legal for a block
-    without a reduction whose output is not an argument of the kernel; what a parallel loop around it computes
-    for itself stays inside, unless its iterations write elements of their own. Cost: computed again at
-    every read.
+    Before: ``B[i] = A[i] + 1; C[j] = B[j] * 2``. After: ``C[j] = (A[j] + 1) * 2``. Legal for a block without
+    a reduction whose output is not an argument of the kernel. What a parallel loop around it computes for
+    itself must stay inside, unless its iterations write elements of their own. Cost: the value is computed
+    again at every read.
     """
 
     name: ClassVar[str] = "inline"
@@ -76,14 +77,14 @@ class Inline(Primitive[None]):
         u = outgrown(nest, b, E.MAX_NODES, E.MAX_DEPTH)
         if u is not None:
             raise ScheduleError(
-                f"inline {self.block}: that of {u.name} would have more than {E.MAX_NODES} operations and "
-                f"operands, or {E.MAX_DEPTH} levels; use compute_at instead"
+                f"inline {self.block}: the expression of {u.name} would have more than {E.MAX_NODES} "
+                f"operations and operands, or {E.MAX_DEPTH} levels; use compute_at instead"
             )
         self._check_private(nest, b)
 
     def _check_private(self, nest: Nest, b: Block) -> None:
-        """What each iteration of a parallel loop computes for itself is shared once readers outside read it:
-        then the loop's iterations must not write the same elements."""
+        """Check values that each iteration of a parallel loop computes for itself. Readers outside would
+        share them, so iterations must not write the same elements."""
         for loop in loops_of(nest, b.name):
             if loop.kind in ("serial", "unroll", "vectorize"):
                 continue

@@ -1,4 +1,4 @@
-"""online: a maximum and the sums relative to it in one pass over parts of their axis."""
+"""online: reduce a maximum and the sums relative to it in one pass over parts of their axis (ADR 16)."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Online(Primitive[str]):
           for c: o[c] *= m_scale
           for c: for j: o[c] += e[j] * v[j, c]
 
-    The stages in between and ``m_rf`` are computed in ``m_part``, as by `ComputeAt`, and so hold no more than
-    a part. What computes ``s`` may follow them there.
+    The stages between and ``m_rf`` are computed in ``m_part``, as by `ComputeAt`, and hold no more than a
+    part. The stages that compute ``s`` may be moved there too.
 
-    Legal where the terms of each sum are proved to be products of ``exp(p * (s - m))``, ``p > 0``, and what
-    does not depend on ``m``, and where nothing else reads the ``e`` in between; as in any other order of a
-    sum, its parts must not overflow. Where all elements so far are -inf, the lowest number is subtracted
-    instead (``m_shift``), since infinities would make NaN. Cost: the rescaling, once a part. In return the
-    row is walked once.
+    Legal if the terms of each sum are proved to be products of ``exp(p * (s - m))``, ``p > 0``, and of
+    factors that do not depend on ``m``, and nothing else reads the stages between. Parts of a sum must not
+    overflow, as in any other order. While all elements so far are -inf, the lowest number is subtracted
+    instead (``m_shift``), as infinities would make NaN. Cost: the rescaling, once a part. The row is walked
+    once.
     """
 
     name: ClassVar[str] = "online"
@@ -90,11 +90,11 @@ class Online(Primitive[str]):
     # -- what is legal -------------------------------------------------------------------------
 
     def _plan(self, nest: Nest) -> _Plan:
-        """What is relative to the maximum, and how. Raises ScheduleError where that is not proved."""
+        """The plan of the rewriting. Raises ScheduleError if legality is not proved."""
         m = find_block(nest, self.block)
         if not self.sums or len({self.block, *self.sums}) <= len(self.sums):
             raise ScheduleError(
-                f"online {self.block}: it needs the sums that are relative to it, each once; got "
+                f"online {self.block}: name the sums that depend on it, each once; got "
                 f"{', '.join(self.sums) or 'none'}"
             )
         for name in (self.block, *self.sums):
@@ -112,14 +112,14 @@ class Online(Primitive[str]):
         which = next(maxima, None)
         if which is None:
             raise ScheduleError(
-                f"online {self.block}: it is no maximum that {', '.join(self.sums)} depend on; name the "
+                f"online {self.block}: {', '.join(self.sums)} do not depend on a maximum of it; name the "
                 "maximum first, then the sums"
             )
         followers = tuple(self._follower(nest, m, which, find_block(nest, n), relative) for n in self.sums)
         return _Plan(m, which, followers, self._between(nest, m, relative))
 
     def _check_reduction(self, nest: Nest, b: Block) -> None:
-        """One axis, reduced by one loop that the block shares with no other."""
+        """Check that a block has one axis, reduced by one loop that it shares with no other block."""
         if b.reducer is None or not b.init:
             raise ScheduleError(
                 f"online {self.block}: {b.name} is not a whole reduction; use online before "
@@ -134,10 +134,10 @@ class Online(Primitive[str]):
                 "split and fuse"
             )
         if b.name != self.block and (len(b.writes) > 1 or not _reduces_by(b, "+")):
-            raise ScheduleError(f"online {self.block}: {b.name} is not a sum, which could be rescaled")
+            raise ScheduleError(f"online {self.block}: {b.name} is not a sum; only sums can be rescaled")
 
     def _follower(self, nest: Nest, m: Block, which: int, b: Block, relative: set[str]) -> _Follower:
-        """The sum, if its terms are proportional to a power of ``exp(-m)``."""
+        """The sum, if its terms are proportional to a power of ``exp(-m)``. Raises ScheduleError if not."""
         top = m.writes[which]
         value = _written_out(nest, b.values[0])
         found = {x for x in E.loads(value) if x.buffer == top.buffer}
@@ -153,7 +153,7 @@ class Online(Primitive[str]):
         if p is None:
             raise ScheduleError(
                 f"online {self.block}: the terms of {b.name}, {E.show(value)[:80]}, are not proved to be "
-                f"products of exp(x - {top.buffer}), where {self.block} is the maximum of x, and what does "
+                f"products of exp(x - {top.buffer}), with {self.block} the maximum of x, and factors that do "
                 f"not depend on it; leave {b.name} out, so that it reads the final maximum"
             )
         assert at is not None
@@ -172,7 +172,7 @@ class Online(Primitive[str]):
                 others = [u.name for u in readers(nest, w.buffer) if u.name not in (*group, *out)]
                 if others or w.buffer in nest.params:
                     raise ScheduleError(
-                        f"online {self.block}: {w.buffer} is relative to the maximum, which moves, and "
+                        f"online {self.block}: {w.buffer} changes with the maximum, but "
                         f"{others[0] if others else 'the caller'} reads it too; name all sums of it, or "
                         f"inline {b.name} first"
                     )
@@ -211,8 +211,8 @@ class Online(Primitive[str]):
             if part not in own:
                 held = ", ".join(x.name for x in blocks(find_loop(nest, part).body) if x.name != name)
                 raise ScheduleError(
-                    f"online {self.block}: {part}, over which {name} reduces, also holds {held}; use online "
-                    "before compute_at"
+                    f"online {self.block}: {name} reduces over loop {part}, but it also holds {held}; use "
+                    "online before compute_at"
                 )
             if own[0] != part:
                 do(Reorder((part, *own[: own.index(part)])))
@@ -228,7 +228,7 @@ class Online(Primitive[str]):
         return nest
 
     def _together(self, nest: Nest, loops: list[str], plan: _Plan, moving: _Moving) -> Nest:
-        """The loops over parts as one. What reads their results comes after it."""
+        """Fuse the loops over parts into one. Readers of their results come after it."""
         names = (self.block, *self.sums)
         around = [loop_vars(loop_path(nest, v))[:-1] for v in loops]
         apart = [n for n, a in zip(names, around, strict=True) if a != around[0]]
@@ -272,7 +272,7 @@ class _Follower:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The maximum is output ``which`` of ``block``; only the followers read the stages ``between``."""
+    """The maximum is output ``which`` of ``block``. Only the followers read the stages ``between``."""
 
     block: Block
     which: int
@@ -282,14 +282,15 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """Buffers: what is subtracted for the maximum so far, and by power what rescales the sums so far."""
+    """Buffers. ``shift``: what is subtracted for the maximum so far. ``scales``: {power: what rescales the
+    sums so far}."""
 
     shift: str
     scales: dict[float, Buffer]
 
 
 def _part_first(nest: Nest, name: str) -> Nest:
-    """The axis that rfactor puts last comes first, so that the elements of a part lie together."""
+    """Put the axis that rfactor adds last first, so that the elements of a part lie together."""
     b = find_block(nest, name)
     rank = len(b.writes[0].indices)
     order = (rank - 1, *range(rank - 1))
@@ -302,14 +303,14 @@ def _part_first(nest: Nest, name: str) -> Nest:
 
 
 def _moving(nest: Nest, plan: _Plan) -> tuple[Nest, _Moving]:
-    """The maximum with more outputs, which tell in each part how it moved."""
+    """(nest, buffers): the maximum gets more outputs, which tell in each part how it moved."""
     b = find_block(nest, plan.block.name)
     assert b.reducer is not None
     top = nest.buffer(b.writes[plan.which].buffer)
     d, n = top.dtype, len(b.writes)
     k = next(i for i in b.iters if i.kind == "reduce")
     low, one = min_value(d), Const(1.0, d)
-    # Infinities subtracted are no number: a maximum of -inf counts as the lowest number while more may come.
+    # Infinities must not be subtracted: a maximum of -inf counts as the lowest number until the last element.
     floor = Select(E.compare("==", Var(k.var), k.extent - 1), limit(d, -1), low)
     shift = E.maximum(b.reducer.combine[plan.which], operand(f"y{n}", d))
     moved = operand(f"x{n}", d) - shift
@@ -339,8 +340,9 @@ def _moving(nest: Nest, plan: _Plan) -> tuple[Nest, _Moving]:
 
 
 def _rescaled(nest: Nest, step: Stmt, f: _Follower, moving: _Moving, parts: Iter, part: Var) -> Stmt:
-    """The spatial loops of ``step``, which adds a part to the sum so far, around what rescales that before: a
-    product over the parts, so that nothing takes it for a stage that may be computed twice."""
+    """The spatial loops of ``step``, which adds a part to the sum so far, around the rescaling before it. The
+    rescaling is a product over the parts, so that no primitive takes it for a stage that may be computed
+    twice."""
     (b,) = blocks(step)
     scale, d = moving.scales[f.power], nest.buffer(b.writes[0].buffer).dtype
     value: Expr = Load(scale.name, f.row, scale.dtype)
@@ -364,7 +366,7 @@ def _rescaled(nest: Nest, step: Stmt, f: _Follower, moving: _Moving, parts: Iter
 
 
 def _depending(nest: Nest, buffers: set[str]) -> set[str]:
-    """Buffers whose contents follow from those of ``buffers``, and these."""
+    """``buffers``, and all buffers whose contents depend on them."""
     out = set(buffers)
     for b in blocks(nest.body):
         if any(x.buffer in out for x in reads(b)):
@@ -373,7 +375,7 @@ def _depending(nest: Nest, buffers: set[str]) -> set[str]:
 
 
 def _written_out(nest: Nest, e: Expr) -> Expr:
-    """``e`` with every elementwise stage written out."""
+    """``e`` with every elementwise stage inlined."""
 
     def f(x: Expr) -> Expr | None:
         if not isinstance(x, Load):
@@ -391,7 +393,7 @@ def _written_out(nest: Nest, e: Expr) -> Expr:
 
 
 def _reduces_by(b: Block, op: str, n: int = 0) -> bool:
-    """Whether output ``n`` of a reduction joins its own floating-point operands by ``op`` alone."""
+    """Whether output ``n`` of a reduction combines its own floating-point operands by ``op`` only."""
     assert b.reducer is not None
     c = b.reducer.combine[n]
     return (

@@ -28,13 +28,13 @@ from schedules.primitives.base import Factor, Primitive, as_expr, require_extent
 class Pack(Primitive[list[str]]):
     """Store a copied tensor in tiles, padded with zeros to whole tiles.
 
-    ``tiles`` has an entry a dimension: the tile size, or 0 to leave the dimension whole. The new
-    dimensions are first one per old dimension (numbers of tiles, or the extent), then
-    the tile sizes in order; ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])``
-    of B[k, n] gives ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
+    ``tiles``: for each dimension the tile size, or 0 to leave the dimension whole. The new dimensions are
+    first one for each old dimension (its number of tiles, or its extent), then the tile sizes in order.
+    ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])`` of B[k, n] gives
+    ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
 
     Legal for a buffer made by `CacheRead` whose copy still has its own plain loops, which hold nothing else.
-    Cost: the copy gathers; the consumer then reads with unit stride. Loops of the copy are called
+    Cost: the copy gathers, and the consumer then reads with unit stride. Loops of the copy are called
     ``<block>_p0, ...``.
     """
 
@@ -77,8 +77,8 @@ class Pack(Primitive[list[str]]):
         only_block(loops_of(nest, b.name)[0], b.name, "pack")
         if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
             raise ScheduleError(
-                f"pack {self.buffer}: its dimensions were reordered; pack it instead, whose order does "
-                "the same"
+                f"pack {self.buffer}: its dimensions were reordered; leave out reorder_storage and give "
+                "pack that order"
             )
         rank = len(nest.buffer(self.buffer).shape)
         if len(self.tiles) != rank:

@@ -17,9 +17,9 @@ from schedules.primitives.base import Primitive, require_serial
 class Parallel(Primitive[None]):
     """Mark a loop: threads claim its iterations in chunks, each those of its own share first, in no order.
 
-    Legal when no two iterations write the same element of a buffer that outlives the iteration:
-    not over a reduction (rfactor it first), and not inside another parallel loop. Cost: a wake-up
-    of microseconds each time the loop is entered.
+    Legal if no two iterations write the same element of a buffer that outlives the iteration. So it is not
+    legal over a reduction (rfactor it first) nor inside another parallel loop. Cost: a wake-up of
+    microseconds each time the loop is entered.
     """
 
     name: ClassVar[str] = "parallel"

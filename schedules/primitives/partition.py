@@ -21,11 +21,11 @@ class Partition(Primitive[None]):
         for i_0 in range(n // 4): for i_1 in range(4): S
         for i_1 in range(n % 4): S        # i_0 = n // 4
 
-    Where loops around have a part in a guard, as that of the tiles of a padded plane, so they have in the
-    lengths of the pieces; a serial loop only.
+    If a guard also depends on outer serial loops, as for tiles of a padded plane, so do the lengths of the
+    pieces.
 
-    Legal for any serial or parallel loop (the pieces of a parallel loop run one after another).
-    Cost: code size, once for each piece.
+    Legal for any serial or parallel loop. The pieces of a parallel loop run in sequence. Cost: code size,
+    once a piece.
     """
 
     name: ClassVar[str] = "partition"

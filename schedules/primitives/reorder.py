@@ -17,11 +17,11 @@ from schedules.primitives.base import Primitive
 class Reorder(Primitive[None]):
     """Put the named loops into the given order; loops not named keep their places.
 
-    Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``.
-    Legal when the loops are nested in one another with nothing beside them. Reductions are associative and
-    commutative, so that any order means the same, where each still starts before it adds up: two loops
-    that both mix spatial and reduction axes keep their order, and a reduction loop stays inside one that
-    computes the same elements again. Cost: locality only.
+    Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``. Legal if the
+    loops are nested in one another with nothing beside them. Reductions are associative and commutative, so
+    any order means the same if each still starts before it adds up. So two loops that both mix spatial and
+    reduction axes keep their order, and a reduction loop stays inside one that computes the same elements
+    again. Cost: locality only.
     """
 
     name: ClassVar[str] = "reorder"
@@ -64,8 +64,8 @@ class Reorder(Primitive[None]):
                 self._check_start(nest, b)
 
     def _check_start(self, nest: Nest, b: Block) -> None:
-        """An element of ``b`` starts where all its reduction iterations are 0: that must stay its first
-        instance, and come again before it is added up again."""
+        """Check the start of ``b``. An element starts where all reduction iterations are 0. That must remain
+        its first instance, and come again before it is added up again."""
         chain = self._chain(nest)
         was, now = [x.var for x in chain], self._ordered(chain)
         around = loops_of(nest, b.name)
@@ -80,14 +80,15 @@ class Reorder(Primitive[None]):
                 if {v, r.var} <= red & spa:
                     raise ScheduleError(
                         f"reorder: {v} and {r.var} both mix spatial and reduction axes of block {b.name}, "
-                        f"which would start after it adds up; keep {v} outside, or reorder before fuse"
+                        f"so it would add to elements before their first value; keep {v} outside, or reorder "
+                        "before fuse"
                     )
             twice = repeated(b, inner)
             again = [v for v in was if v in passed & set(twice)]
             if again:
                 raise ScheduleError(
-                    f"reorder: {again[0]} computes the same elements of block {b.name} again, and {r.var} "
-                    f"outside it would add them up each time; keep {r.var} inside {again[0]}"
+                    f"reorder: {again[0]} computes the same elements of block {b.name} again; {r.var} "
+                    f"outside it would add to them several times; keep {r.var} inside {again[0]}"
                 )
 
     def _ordered(self, chain: list[Loop]) -> list[Loop]:

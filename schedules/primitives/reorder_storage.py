@@ -20,8 +20,8 @@ class ReorderStorage(Primitive[None]):
     """Store ``buffer`` row-major, its dimensions in ``order``, outermost first (Halide's `reorder_storage`).
     ``reorder_storage("y_local", [1, 2, 0])`` of y[o, p, q] puts o innermost.
 
-    Legal for any buffer that is no argument, whatever the loops around its blocks: only addresses change.
-    Cost: who walks the old innermost dimension no longer does so with unit stride.
+    Legal for any buffer that is no argument, whatever the loops around its blocks, because only addresses
+    change. Cost: loops along the old innermost dimension no longer have unit stride.
     """
 
     name: ClassVar[str] = "reorder_storage"

@@ -37,10 +37,10 @@ class ReverseComputeAt(Primitive[None]):
     Before: ``for i: for j: C[i, j] = f(i, j)``, ``for x: for y: D[x, y] = C[x, y] + 1``. After
     ``reverse_compute_at(D, i)``: ``for i: (for j: C[i, j] = f(i, j)); for ax0: D[i, ax0] = C[i, ax0] + 1``.
 
-    Legal when the consumer reads the producer at its own iteration variables, the produced values are final
-    there (no reduction of the producer runs outside ``loop``), and what else it reads is there: complete
-    before, or computed by the same iteration of the loops around both. Cost: none; the intermediate
-    shrinks to a tile: a fused epilogue.
+    Legal if the consumer reads the producer at its own iteration variables; the produced values are final
+    there (no reduction of the producer runs outside ``loop``); and its other operands are complete before, or
+    computed by the same iteration of the common loops. Cost: none. The intermediate buffer shrinks to a tile:
+    a fused epilogue.
     """
 
     name: ClassVar[str] = "reverse_compute_at"
@@ -48,7 +48,7 @@ class ReverseComputeAt(Primitive[None]):
     loop: str
 
     def _producer(self, nest: Nest, b: Block) -> Block:
-        """The writer inside ``loop`` of something that ``b`` reads."""
+        """The writer inside ``loop`` of a buffer that ``b`` reads. Raises ScheduleError if there is none."""
         inside = blocks(find_loop(nest, self.loop).body)
         for x in reads(b):
             for p in writers(nest, x.buffer):
@@ -66,7 +66,7 @@ class ReverseComputeAt(Primitive[None]):
         region: dict[str, tuple[Expr, Expr]] = {}
         for w in p.writes:
             shape = nest.buffer(w.buffer).shape
-            # no more than what is produced here: other elements may not be computed yet
+            # Only what is produced here: other elements may not be computed yet.
             touched = footprint(accesses(p, w.buffer), inner, shape, clip=False)
             spans = [(at, E.minimum(n, size)) for (at, n), size in zip(touched, shape, strict=True)]
             if any(x.buffer == w.buffer for x in reads(b)) and not all(
@@ -98,8 +98,8 @@ class ReverseComputeAt(Primitive[None]):
             s = region.get(it.var, (Const(0), it.extent))
             if it.kind == "reduce" and s != (Const(0), it.extent):
                 raise ScheduleError(
-                    f"reverse_compute_at {self.block}: it reduces over {it.var}, of which {self.loop} has "
-                    "only a part; choose a loop further out"
+                    f"reverse_compute_at {self.block}: it reduces over {it.var}, and an iteration of "
+                    f"{self.loop} has only a part of it; choose a loop further out"
                 )
             out.append(s)
         return out
@@ -142,8 +142,8 @@ class ReverseComputeAt(Primitive[None]):
                 self._check_computed(nest, b, q, buffer)
 
     def _check_domain(self, nest: Nest, b: Block) -> None:
-        """The loops run over what the producer computes: no iteration of ``b`` may lie outside that, as the
-        border of a padded copy does."""
+        """Check that all iterations of ``b`` lie within what the producer computes, because the loops run
+        over that. The border of a padded copy does not."""
         p = self._producer(nest, b)
         extents = {i.var: const(i.extent) for i in b.iters}
         for x in reads(b):
@@ -153,14 +153,14 @@ class ReverseComputeAt(Primitive[None]):
                 n = extents[ix.name] if isinstance(ix, Var) else None
                 if n is not None and size is not None and n > size:
                     raise ScheduleError(
-                        f"reverse_compute_at {self.block}: of its {n} iterations {E.show(ix)}, those from "
-                        f"{size} on lie outside {x.buffer} and would not run; use compute_at {p.name} instead"
+                        f"reverse_compute_at {self.block}: its iterations {E.show(ix)} from {size} on lie "
+                        f"outside {x.buffer} and would not run; use compute_at {p.name} instead"
                     )
 
     def _check_computed(self, nest: Nest, b: Block, q: Block, buffer: str) -> None:
-        """Of what ``q`` writes, ``b`` must read no more than one iteration of the loops around both has
-        computed: those before may have computed the rest, or those after will. What depends on holes is
-        checked once they are filled."""
+        """Check that of ``q``'s writes ``b`` reads only what one iteration of the common loops computes.
+        Earlier or later iterations may compute the rest. What depends on holes is checked when they are
+        filled."""
         path = [s for s in loop_path(nest, self.loop) if isinstance(s, Loop)]
         shared = [s for s in path if any(q is x for x in blocks(s))]
         if not shared or q is b:

@@ -38,7 +38,7 @@ class Rfactor(Primitive[str]):
         for i: for k_0: for k_1: C_rf[i, k_1] += A[i, k_0 * 8 + k_1]
         for i: for rf in range(8): C[i] += C_rf[i, rf]
 
-    The partial sums can then be vectorized or run in parallel. Legal for any reducer, since reducers are
+    The partial sums can then be vectorized or run in parallel. Legal for any reducer, as reducers are
     associative, in a block whose loops hold nothing else. ``C_rf`` has the new axis last. The new block is
     ``<block>_rf`` and keeps the loops; the final one gets loops ``<block>_ax0, ..., <block>_rf_k``. Cost:
     memory for the partial results.
@@ -73,8 +73,8 @@ class Rfactor(Primitive[str]):
             if x.var in vars_bound(b, "reduce") and not any(x is y for y in walk(own)):
                 others = ", ".join(y.name for y in blocks(x.body) if y.name != self.block)
                 raise ScheduleError(
-                    f"rfactor {self.block}: it reduces over {x.var} too, which also holds {others}; "
-                    "rfactor before compute_at"
+                    f"rfactor {self.block}: it also reduces over loop {x.var}, and that holds {others} too; "
+                    "use rfactor before compute_at"
                 )
         mixed = vars_bound(b, "reduce") & vars_bound(b, "spatial")
         for y in walk(own):
@@ -93,8 +93,8 @@ class Rfactor(Primitive[str]):
         reduce = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce"]
         rf_extent = loops[self.loop].extent
 
-        # every remaining reduction loop becomes a reduction axis of the partial block, and the
-        # old axes become expressions of those; their domain moves into `where`
+        # Every remaining reduction loop becomes a reduction axis of the partial block. The old axes become
+        # expressions of those, and their domain moves into `where`.
         rest = [v for v in loops if v != self.loop and any(v in E.variables(e) for _, e in reduce)]
         rf = fresh_iter(b, "rf")  # a partial block may be factored again
         kept = {rf, *(i.var for i, _ in spatial)}
@@ -118,10 +118,10 @@ class Rfactor(Primitive[str]):
             values=tuple(E.substitute(v, old) for v in b.values),
             where=tuple(w for w in where if w != E.TRUE),
         )
-        if not rest:  # nothing left to reduce: each partial result is one value
+        if not rest:  # no reduction is left: each partial result is one value
             once = Iter(numbered("r_1", kept), E.Const(1), "reduce")
             partial = replace(partial, iters=(*iters, once), binds=(*partial.binds, E.Const(0)))
-        # the final block walks the same spatial points: what the loops of the whole subtree cover
+        # The final block runs over the same spatial points: those that the loops of the whole subtree cover.
         whole = subtree_of(nest, b.name)
         used = vars_bound(b, "spatial")
         walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]

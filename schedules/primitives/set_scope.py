@@ -1,4 +1,4 @@
-"""set_scope: say which memory an intermediate buffer lies in."""
+"""set_scope: choose the memory of an intermediate buffer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class SetScope(Primitive[None]):
     """Put an intermediate buffer into ``scope``: "global", "shared" (by the threads of a block) or "local"
     (registers of one thread).
 
-    Legal for any buffer that is no argument. Whether threads keep to their own elements of a local buffer is
-    found when the nest is lowered. Cost: registers and shared memory limit how many blocks run at a time.
+    Legal for any buffer that is no argument. Lowering finds out whether threads use only their own elements
+    of a local buffer. Cost: registers and shared memory limit how many blocks run at a time.
     """
 
     name: ClassVar[str] = "set_scope"

@@ -23,6 +23,7 @@ from schedules.primitives.base import (
     require_serial,
 )
 
+# Treatments of the last, partial tile: see `Split`.
 TAILS = ("guard", "shift")
 
 
@@ -36,21 +37,19 @@ class Split(Primitive[list[str]]):
           for i_1 in range(4):
             S(i_0 * 4 + i_1)
 
-    One factor may be None: it is what covers the rest. Where the factors do not divide the extent,
-    the last iterations fall outside the blocks' domain and do not run (the tail).
-    With ``tail="shift"`` the last tile is moved inwards instead (Halide: ShiftInwards), so that no
-    tile is partial and some elements are computed twice::
+    One factor may be None: it covers the rest. If the factors do not divide the extent, the last iterations
+    (the tail) fall outside the blocks' domain and do not run. With ``tail="shift"`` the last tile is moved
+    inwards instead (Halide: ShiftInwards). No tile is partial then, and some elements are computed twice::
 
         for i_0 in range(ceildiv(n, 4)):
           for i_1 in range(4):
             S(min(i_0 * 4, n - 4) + i_1)
 
-    Legal for any serial loop; factors that do not divide only where the loop ends with its axis (not on
-    one that an earlier split made inside), or around the copy of a region into a buffer of its own;
-    ``shift`` only around blocks that reduce nothing, with an innermost factor of at most ``n``; what the new
-    loops count stays within 64 bits.
-    Cost: ``guard`` tails that are neither partitioned nor provably absent cost a comparison;
-    ``shift`` costs the elements computed twice.
+    Legal for any serial loop, with three conditions. Factors that do not divide the extent: the loop must end
+    with its axis (an earlier split's inner loop does not), or be around the copy of a region into a buffer of
+    its own. ``shift``: no block inside reduces, and the innermost factor is at most ``n``. The new loops must
+    count within 64 bits. Cost: a comparison for ``guard`` tails that are neither partitioned nor provably
+    absent; for ``shift`` the elements computed twice.
     """
 
     name: ClassVar[str] = "split"
@@ -116,8 +115,8 @@ class Split(Primitive[list[str]]):
             )
 
     def _check_tail(self, nest: Nest, loop: Loop, product: int) -> None:
-        """A tail is cut off where an axis of the block ends. A loop over a part of an axis has more of the
-        axis behind its end, so there the factors must divide the extent."""
+        """Check that a tail can be cut off: only where an axis of the block ends. A loop over a part of an
+        axis has more of the axis behind its end, so its factors must divide the extent."""
         n = extent_of(loop)
         if n is None or (product == n if None not in self.factors else n % product == 0):
             return
@@ -133,8 +132,8 @@ class Split(Primitive[list[str]]):
             ) and not _private(nest, loop, b):
                 raise ScheduleError(
                     f"split {self.loop}: the factors {list(self.factors)} do not divide its {n} iterations, "
-                    f"and what follows those is other work of block {b.name}; choose factors that divide "
-                    f"{n}, or split the loop that this one came from in one step"
+                    f"and the last tile would do other work of block {b.name}; choose factors that divide "
+                    f"{n}, or split the original loop in one step"
                 )
 
     def extents(self, n: Expr) -> list[Expr]:
@@ -162,8 +161,8 @@ class Split(Primitive[list[str]]):
 
 
 def _private(nest: Nest, loop: Loop, b: Block) -> bool:
-    """Whether running ``b`` outside its region is harmless: it reduces nothing, and writes a buffer that each
-    iteration of the loop around it computes anew and only reads within the region."""
+    """Whether running ``b`` outside its region is harmless: it reduces nothing, and each iteration of the
+    loop around its buffer computes it anew and reads it only within the region."""
     own = subtree_of(nest, b.name)
     around = [s for s in loops_of(nest, b.name) if not any(s is x for x in walk(own))]
     if b.reducer is not None or not around or not any(loop is x for x in walk(own)):

@@ -11,6 +11,7 @@ from schedules.ir.nest import find_loop, replace_stmt
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
+# Most iterations of an unrolled loop.
 MAX_UNROLL = 1024
 
 
@@ -18,8 +19,8 @@ MAX_UNROLL = 1024
 class Unroll(Primitive[None]):
     """Mark a loop to be written out in full.
 
-    Before: ``for i in range(2): S(i)``. After: ``S(0); S(1)``. Legal for any serial loop of at most
-    1024 iterations. Cost: code size; it is what lets a small local buffer live in registers.
+    Before: ``for i in range(2): S(i)``. After: ``S(0); S(1)``. Legal for any serial loop of at most 1024
+    iterations. Cost: code size. A small local buffer can then live in registers.
     """
 
     name: ClassVar[str] = "unroll"

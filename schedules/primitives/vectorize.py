@@ -11,17 +11,18 @@ from schedules.ir.nest import apart, find_loop, replace_stmt, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
-MAX_LANES = 256  # beyond, LLVM's legalisation takes seconds
+# Most lanes: above, LLVM's legalisation takes seconds.
+MAX_LANES = 256
 
 
 @dataclass(frozen=True)
 class Vectorize(Primitive[None]):
     """Mark an innermost loop: its iterations become vector lanes.
 
-    Before: ``for i in range(8): C[i] = A[i] + B[i]``. After: ``C[0:8] = A[0:8] + B[0:8]``.
-    Any extent up to 256 is legal, also one that no register holds; lanes of a tail are masked. A loop over a
-    reduction becomes a horizontal reduction, which reassociates it. Cost: unit-stride accesses
-    are one load a register, others are gathered element by element.
+    Before: ``for i in range(8): C[i] = A[i] + B[i]``. After: ``C[0:8] = A[0:8] + B[0:8]``. Any extent up to
+    256 is legal, also one that no register holds. Lanes of a tail are masked. A loop over a reduction becomes
+    a horizontal reduction, which reassociates it. Cost: unit-stride accesses are one load a register, others
+    are gathered element by element.
     """
 
     name: ClassVar[str] = "vectorize"

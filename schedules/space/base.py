@@ -1,8 +1,8 @@
-"""The contract between a search and what it searches.
+"""The contract between a search and its space.
 
-A space is a list of sketches. A sketch fixes the structure of a schedule and leaves numeric holes;
-a row of integers, one a hole, decides them. Every operation takes a whole matrix of rows, because
-a search asks about thousands of candidates at a time and measures only a few.
+A space is a list of sketches. A sketch fixes the structure of a schedule and leaves numeric holes. A row of
+integers, one a hole, decides them. Every operation takes a matrix of rows, because a search asks about
+thousands of candidates at a time and measures few.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from schedules.model import Trace
 
-Rows = npt.NDArray[np.int64]  # [candidates, holes]
+# Decisions: int64 [candidates, holes].
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,13 +52,13 @@ class Space(Protocol):
 
     def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
         """All rows of a sketch, valid or not, in lexicographic order, with at most ``values`` values a hole,
-        spread evenly; None where these are more than ``most``."""
+        evenly distributed; None if they are more than ``most``."""
 
     def valid(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows keep the static limits of the target; the others must not be compiled."""
+        """Which rows keep the static limits of the target, [rows]. The others must not be compiled."""
 
     def features(self, sketch: int, rows: Rows) -> npt.NDArray[np.float32]:
-        """Named features of each row, [rows, len(feature_names)]."""
+        """Features of each row, float32 [rows, len(feature_names)]."""
 
     def trace(self, sketch: int, row: Rows) -> Trace:
         """The concrete schedule of one row (a vector of decisions)."""

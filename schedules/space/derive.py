@@ -1,4 +1,4 @@
-"""The space of schedules of a compute DAG on a target."""
+"""Derives the space of schedules of a compute DAG on a target."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from schedules.te.compute_dag import ComputeDAG
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kind of target has of its own: rules, what schedules where no combination of them is legal, and
-    estimates."""
+    """What differs between kinds of target: the rules, the rule of last resort if no combination of them is
+    legal, and the estimates."""
 
     rules: Callable[[SketchBuilder], None]
     last_resort: Callable[[SketchBuilder], None]
     estimate: type[Estimate]
 
 
+# The two kinds of target.
 CPU = Kind(apply_rules, schedule_plainly, CpuEstimate)
 GPU = Kind(apply_gpu_rules, schedule_each_plainly, GpuEstimate)
 
@@ -45,7 +46,8 @@ def _kind(target: Target) -> Kind:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A trace with holes, and what fills them; ``compiler`` as of `Program`."""
+    """A trace with holes, the nest that it makes, and the specification of each hole. ``compiler``: as of
+    `Program`."""
 
     name: str
     trace: Trace
@@ -57,13 +59,14 @@ class Sketch:
 
     @cached_property
     def estimate(self) -> Estimate:
+        """The estimate of the sketch's candidates."""
         names = [h.name for h in self.holes]
         return _kind(self.target).estimate(self.nest, self.target, names, self.constants, self.compiler)
 
     @cached_property
     @gc_paused()
     def valid(self) -> Program:
-        """Whether a row lies in the space and keeps the limits."""
+        """The program that says whether a row lies in the space and keeps the limits."""
 
         def both(env: H.Columns) -> list[list[Number]]:
             return [[H.allowed(self.holes, env) & self.estimate.within(env)]]
@@ -92,6 +95,7 @@ class DerivedSpace:
         return _kind(self.target).estimate.feature_names
 
     def sketch(self, sketch: int) -> Sketch:
+        """A sketch by its index."""
         return self._sketches[sketch]
 
     def holes(self, sketch: int) -> tuple[str, ...]:
@@ -126,8 +130,8 @@ class DerivedSpace:
 
 @gc_paused()
 def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
-    """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: of limits and
-    features, for those who ask about many rows (`schedules.space.estimate.recording`)."""
+    """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: compiles
+    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`)."""
     kind = _kind(target)
     drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag, target, drafts, compiler)

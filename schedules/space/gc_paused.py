@@ -1,5 +1,8 @@
-"""Expressions and formulas are made by the ten thousand, and kept. Whenever there are a quarter more of them,
-the garbage collector walks all that the process holds: a quarter of the time until a search's first pick."""
+"""Pauses the garbage collector while many expressions and formulas are made and kept.
+
+It would walk all objects of the process whenever there are a quarter more: a quarter of the time until a
+search's first pick.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Without garbage collection meanwhile; a decorator too. Collecting goes on afterwards if it was on."""
+    """Pause garbage collection; also a decorator. Collection goes on afterwards if it was on."""
     on = gc.isenabled()
     gc.disable()
     try:

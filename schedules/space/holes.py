@@ -1,7 +1,7 @@
 """Holes: the numeric unknowns of a sketch, and how a decision matrix fills them.
 
-A decision matrix has one row a candidate and one column a hole, in the order of the sketch's holes; a hole
-may depend on those before it.
+A decision matrix has a row for each candidate and a column for each hole, in the order of the sketch's holes.
+A hole may depend on earlier ones.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from schedules.expr import Expr
 
 
 class Columns(dict[str, Any]):
-    """Decisions by hole name: the columns of a decision matrix, or integers of one candidate. ``known``
-    remembers what expressions over them came to: those of a nest have much in common."""
+    """Decisions by hole name: columns of a decision matrix, or integers of one candidate. ``known``: values
+    of expressions over them, cached because expressions of a nest share parts."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -46,8 +46,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PerfectTile:
-    """A divisor of ``of``, an expression over earlier holes, at most ``cap``, and at least ``least`` where
-    it is."""
+    """A divisor of ``of``, an expression over earlier holes. At most ``cap``, and at least ``least`` if
+    ``of`` is."""
 
     name: str
     of: Expr
@@ -81,16 +81,17 @@ class PerfectTile:
 
 @dataclass(frozen=True, slots=True)
 class EvenTile:
-    """A multiple of ``unit`` that cuts ``of`` into blocks as even as such multiples can:
-    ``ceildiv(of, parts * unit) * unit`` for some number of parts, at most ``of``. Both are expressions over
-    earlier holes. Unlike divisors, these are many for every number, primes too."""
+    """A multiple of ``unit`` that cuts ``of`` into blocks as even as possible: ``ceildiv(of, parts * unit) *
+    unit`` for some ``parts``, at most ``of``. Both are expressions over earlier holes. Unlike divisors there
+    are many for every number, primes too."""
 
     name: str
     of: Expr
     unit: Expr
 
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-        """Parts are drawn log-uniform: small tiles are as likely as large ones."""
+        """Columns of tiles. The number of parts is log-uniform, so that small tiles are as likely as large
+        ones."""
         of, unit = self._of(known), self._unit(known)
         most = np.maximum(-(-of // unit), 1)
         parts = np.floor(np.exp(rng.random(n) * np.log(most + 1.0))).astype(np.int64)
@@ -106,7 +107,7 @@ class EvenTile:
     def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
         of, unit = E.evaluate(self.of, known), E.evaluate(self.unit, known)
         tile = np.maximum(column, 1)
-        # the fewest parts that such tiles make lead back to the tile, if any do
+        # The tile is even if the fewest parts that such tiles make lead back to it.
         even = even_tile(of, unit, -(-of // tile)) == column
         return (column >= 1) & even & ((column <= of) | (column == unit))
 
@@ -121,13 +122,13 @@ HoleSpec = Choice | PerfectTile | EvenTile
 
 
 def even_tile(of: np.ndarray, unit: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """The least multiple of ``unit`` of which so many parts cover ``of``."""
+    """The least multiple of ``unit`` such that ``parts`` of it cover ``of``."""
     tile: np.ndarray = -(-of // (parts * unit)) * unit
     return tile
 
 
 def even_tiles(of: int, unit: int) -> np.ndarray:
-    """All such tiles, ascending: at most ``of``, and the unit itself."""
+    """All even tiles of ``of``, ascending: at most ``of``, and the unit itself."""
     parts = np.arange(1, max(-(-of // unit), 1) + 1, dtype=np.int64)
     tiles = np.unique(even_tile(np.full_like(parts, of), np.full_like(parts, unit), parts))
     return np.unique(np.append(tiles[tiles <= of], unit))
@@ -155,7 +156,7 @@ def sample(holes: tuple[HoleSpec, ...], n: int, rng: np.random.Generator) -> np.
 
 
 def mutate(holes: tuple[HoleSpec, ...], rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each row with one hole drawn again, and the later ones that no longer fit with it."""
+    """Each row with one hole drawn again, and with it the later ones that no longer fit."""
     n = len(rows)
     if not holes:
         return rows.copy()
@@ -171,7 +172,7 @@ def mutate(holes: tuple[HoleSpec, ...], rows: np.ndarray, rng: np.random.Generat
 def crossover(
     holes: tuple[HoleSpec, ...], a: np.ndarray, b: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Uniform crossover: each hole from either parent; what doesn't fit is drawn again."""
+    """Uniform crossover: each hole from either parent. What does not fit is drawn again."""
     n = len(a)
     take = rng.random(a.shape) < 0.5
     known: dict[str, np.ndarray] = {}
@@ -182,8 +183,8 @@ def crossover(
 
 
 def every(holes: tuple[HoleSpec, ...], most: int, values: int | None = None) -> np.ndarray | None:
-    """All rows in lexicographic order, with at most ``values`` values a hole, spread evenly; None where these
-    are more than ``most``."""
+    """All rows in lexicographic order, with at most ``values`` values a hole, evenly distributed; None if
+    they are more than ``most``."""
     rows = np.zeros((1, 0), dtype=np.int64)
     for h in holes:
         which, domains = h.domains(columns(holes[: rows.shape[1]], rows), len(rows))
@@ -198,10 +199,10 @@ def every(holes: tuple[HoleSpec, ...], most: int, values: int | None = None) -> 
 
 
 def _spread(n: int, k: int) -> np.ndarray:
-    """At most ``k`` of ``n`` places, first and last among them."""
+    """At most ``k`` of ``n`` places, evenly distributed, first and last among them."""
     return np.unique(np.round(np.linspace(0, n - 1, min(n, k))).astype(np.int64))
 
 
 def allowed(holes: tuple[HoleSpec, ...], env: Columns) -> Any:
-    """Whether decisions lie in the space, or a column of that."""
+    """Whether decisions lie in the space, or a column of such truths."""
     return reduce(and_, (h.allowed(env, env[h.name]) for h in holes), np.True_)

@@ -1,8 +1,8 @@
-"""What a sketch rule works on: a schedule under construction, its holes, and structural choices.
+"""The object on which sketch rules work: a schedule under construction, its holes, and structural choices.
 
-Rules are ordinary functions that call primitives. Where the structure could go either way they ask
-`SketchBuilder.choose`; `enumerate_drafts` runs the rules once for every combination of answers, so that each
-combination becomes a sketch. Combinations that a legality check refuses are no sketches.
+Rules are ordinary functions that call primitives. Where the structure may go either way they ask
+`SketchBuilder.choose`. `enumerate_drafts` runs the rules for every combination of answers. Each combination
+that passes the legality checks becomes a sketch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from schedules.schedule import Schedule
 from schedules.space.holes import Choice, EvenTile, HoleSpec, PerfectTile
 from schedules.te.compute_dag import ComputeDAG
 
+# Most sketches of a space.
 MAX_SKETCHES = 32
 
 
 class SketchBuilder:
-    """A sketch being drawn."""
+    """A sketch under construction."""
 
     def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
         self.s = Schedule(dag, target)
@@ -36,7 +37,7 @@ class SketchBuilder:
         self._answers = tuple(answers)
 
     def choose(self, what: str, options: Sequence[str]) -> str:
-        """One of ``options``: a structural choice. An empty one leaves no trace in the sketch's name, so that
+        """One of ``options``: a structural choice. An empty option adds nothing to the sketch's name, so that
         the name is the same where the question is not asked."""
         n = len(self.asked)
         self.asked.append(len(options))
@@ -46,7 +47,7 @@ class SketchBuilder:
         return picked
 
     def choice(self, name: str, options: Sequence[int]) -> int | Hole:
-        """A hole with a few options; a single option is no hole."""
+        """A hole with a few options. A single option makes no hole."""
         options = tuple(sorted(set(options)))
         if len(options) == 1:
             return options[0]
@@ -61,7 +62,7 @@ class SketchBuilder:
         return Hole(name)
 
     def even(self, name: str, of: Expr, unit: int | Hole = 1) -> int | Hole:
-        """A hole that cuts ``of`` into even blocks, multiples of ``unit``."""
+        """A hole that cuts ``of`` into even blocks, multiples of ``unit`` (`EvenTile`)."""
         if isinstance(of, Const) and isinstance(unit, int) and int(of.value) <= unit:
             return unit
         self.holes.append(EvenTile(name, of, Const(unit) if isinstance(unit, int) else unit))
@@ -69,12 +70,14 @@ class SketchBuilder:
 
     @property
     def name(self) -> str:
+        """The sketch's name: its structural choices."""
         return " ".join(self.words) or "plain"
 
     # -- facts that rules ask for ---------------------------------------------------------------
 
     @property
     def threads(self) -> int:
+        """Threads of the target."""
         return self.target.threads
 
     def lanes_of(self, dtype: str) -> int:
@@ -83,12 +86,15 @@ class SketchBuilder:
 
     @property
     def registers(self) -> int:
+        """Vector registers of the target."""
         return self.target.limit("vector_registers", 16)
 
     def block(self, name: str) -> Block:
+        """The block of this name."""
         return find_block(self.s.nest, name)
 
     def loops(self, name: str) -> list[Loop]:
+        """The loops around a block, outermost first."""
         return loops_of(self.s.nest, name)
 
     def own_loops(self, name: str) -> list[Loop]:
@@ -97,20 +103,21 @@ class SketchBuilder:
         return [x for x in self.loops(name) if id(x) in own]
 
     def fused(self, loops: Sequence[str]) -> str:
-        """Loops within each other as one; one alone is that already."""
+        """Fuse nested loops into one; a single loop is returned as it is."""
         return self.s.fuse(*loops) if len(loops) > 1 else loops[0]
 
     def dtype(self, block: Block) -> str:
+        """The dtype of a block's output."""
         return self.s.nest.buffer(block.writes[0].buffer).dtype
 
 
 def extent(loop: Loop) -> int:
-    """The loop's extent where it is known, else 0."""
+    """The loop's extent if it is known, else 0."""
     return int(loop.extent.value) if isinstance(loop.extent, Const) else 0
 
 
 def innermost(d: SketchBuilder, loops: Sequence[Loop]) -> Loop:
-    """The last of nested ``loops`` that is longer than 1: those of extent 1 inside it are moved around it."""
+    """The last of nested ``loops`` that is longer than 1. Loops of extent 1 inside it are moved around it."""
     last = next((x for x in reversed(loops) if extent(x) != 1), loops[-1])
     if last is not loops[-1]:
         d.s.reorder(*(x.var for x in loops if x is not last), last.var)
@@ -120,7 +127,7 @@ def innermost(d: SketchBuilder, loops: Sequence[Loop]) -> Loop:
 def enumerate_drafts(
     dag: ComputeDAG, target: Target, rules: Callable[[SketchBuilder], None], limit: int = MAX_SKETCHES
 ) -> list[SketchBuilder]:
-    """Every combination of structural choices, depth first, that the primitives accept."""
+    """A builder for every combination of structural choices that the primitives accept, depth first."""
     out: list[SketchBuilder] = []
     answers: list[int] = []
     while len(out) < limit:

@@ -1,4 +1,6 @@
-"""How many terms of a sum are added one after another, at most: `schedules.passes.partial_sums` sees to that,
-and the bounds of `schedules.te.rounding` count on it."""
+"""The limit on chains of additions. `schedules.passes.partial_sums` keeps it, and `schedules.te.rounding`
+relies on it."""
 
-CHAIN = 1 << 13  # 2^13 roundings are 2^-11 of the terms' sizes at worst
+# Most terms of a sum that are added in one chain. At worst 2^13 roundings are 2^-11 of the terms' sizes in
+# float32.
+CHAIN = 1 << 13

@@ -1,7 +1,7 @@
-"""The compute DAG: what is to be computed, with no word on how.
+"""The compute DAG: what is to be computed, without any word on how.
 
-A `ComputeDAG` is a straight line of stages over named buffers. It is frozen, has one canonical
-JSON form, and that form's digest is the identity of a workload.
+A `ComputeDAG` is a sequence of stages over named buffers. It is frozen and has one canonical JSON form. The
+digest of that form identifies a workload.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Axis:
 class Reducer:
     """An associative, commutative reduction over tuples of ``len(identity)`` values.
 
-    ``combine`` is written over the variables-as-loads ``x0, x1, ...`` (accumulated) and
-    ``y0, y1, ...`` (incoming): `lhs` and `rhs` name them. ``identity`` is its neutral tuple.
+    ``combine``: over the operands ``x0, x1, ...`` (accumulated) and ``y0, y1, ...`` (incoming), which are
+    loads without indices (`operand`). ``identity``: its neutral tuple.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Reducer:
     combine: tuple[Expr, ...]
 
     def apply(self, acc: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The combined tuple, ``combine`` with its operands put in."""
+        """The combined tuple: ``combine`` with its operands replaced."""
         env = {f"x{i}": a for i, a in enumerate(acc)} | {f"y{i}": b for i, b in enumerate(new)}
         return tuple(
             E.rewrite(c, lambda e: env.get(e.buffer) if isinstance(e, Load) else None)
@@ -71,7 +71,7 @@ class Reducer:
         )
 
     def operation(self, n: int) -> str:
-        """The ``op`` (+, *, min, max) where component ``n`` is ``xn op yn``, else nothing."""
+        """The ``op`` (+, *, min, max) if component ``n`` is ``xn op yn``, else ""."""
         c = self.combine[n]
         if not isinstance(c, Binary) or c.op not in ("+", "*", "min", "max"):
             return ""
@@ -80,7 +80,7 @@ class Reducer:
 
     @property
     def apart(self) -> bool:
-        """Whether each component is reduced on its own, by one operation."""
+        """Whether each component is reduced on its own by one operation."""
         return all(self.operation(n) for n in range(len(self.combine)))
 
 
@@ -112,8 +112,8 @@ def operand(name: str, dtype: str) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """``outputs[o][axes] = values[o]`` for every point of ``axes``; with a ``reducer``, the values
-    of all points of ``reduce_axes`` combined. ``name`` is the name of the first output."""
+    """``outputs[o][axes] = values[o]`` for every point of ``axes``. With a ``reducer``: the values of all
+    points of ``reduce_axes`` combined. Its name is that of the first output."""
 
     outputs: tuple[Tensor, ...]
     axes: tuple[Axis, ...]
@@ -123,18 +123,20 @@ class Stage:
 
     @property
     def name(self) -> str:
+        """The name of its first output."""
         return self.outputs[0].name
 
     def reads(self) -> tuple[Load, ...]:
+        """All loads of its values."""
         return tuple(x for v in self.values for x in E.loads(v))
 
 
 @dataclass(frozen=True)
 class ComputeDAG:
-    """Inputs, stages in topological order, and which tensors are returned.
+    """Inputs, stages in topological order, and the names of the returned tensors.
 
-    ``constants`` names the inputs that are known ahead of the calls, such as weights: what a schedule makes
-    of them alone may be done once, before (see `schedules.constants`).
+    ``constants``: inputs that are known before the calls, such as weights. What a schedule makes of them
+    alone may be done once, before (see `schedules.constants`).
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique, every
     load reads an input or an earlier stage with the right rank and dtype and is proved to stay inside it
@@ -178,7 +180,7 @@ class ComputeDAG:
                 if (bad := _computed_storage(v)) is not None:
                     one = next(d for x in (bad, *E.children(bad)) if is_storage(d := E.dtype_of(x)))
                     raise ValueError(
-                        f"stage {s.name}: {E.show(bad)} computes in {one}, which is for storage; "
+                        f"stage {s.name}: {E.show(bad)} computes in {one}, a dtype for storage only; "
                         f'use te.cast(x, "{computed(one)}")'
                     )
             for v in s.values:
@@ -243,7 +245,7 @@ class ComputeDAG:
         def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
             return [[a.var, a.extent] for a in xs]
 
-        # said only where there are some: what has none keeps its digest
+        # Written only if there are some, so that a DAG without constants keeps its digest.
         known = {"constants": list(self.constants)} if self.constants else {}
         return known | {
             "inputs": [tensor(t) for t in self.inputs],

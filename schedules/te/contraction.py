@@ -1,8 +1,8 @@
-"""Sums of products as matrix products: the fast path of `evaluate`.
+"""Computes sums of products as matrix products: the fast path of `evaluate`.
 
-A stage fits when its value is a product of loads whose indices become ``a * axis + c`` once some
-axes are fixed. Those axes (the taps of a convolution, the groups of a grouped one) are looped over; for
-each of their points the operands are strided slices, and their contraction is one BLAS call.
+A stage qualifies if its value is a product of loads whose indices become ``a * axis + c`` once some axes are
+fixed. Those axes (the taps of a convolution, the groups of a grouped one) are looped over. For each of their
+points the operands are strided slices, and their contraction is one BLAS call.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.te.compute_dag import Stage
 
 Array = NDArray[Any]
-MAX_CALLS = 20_000  # beyond this the loop costs more than plain evaluation
-MAX_ELEMENTS = 2**21  # of an operand slice: 16 MB in float64
+# Most BLAS calls: with more, the loop costs more than plain evaluation.
+MAX_CALLS = 20_000
+# Most elements of an operand slice: 16 MB in float64.
+MAX_ELEMENTS = 2**21
 
 
-Terms = list[tuple[Array, list[str]]]  # the factors of a product, each with a label a dimension
+# The factors of a product, each with a label for each dimension.
+Terms = list[tuple[Array, list[str]]]
 
 
 def factors(stage: Stage) -> list[Load] | None:
-    """The loads whose product a stage sums, or None when it sums anything else."""
+    """The loads whose product a stage sums; None if it sums anything else."""
     return _factors(stage.values[0])
 
 
@@ -38,9 +41,9 @@ def contract(
     arrays: Mapping[str, Array] | Sequence[Array],
     product: Callable[[Terms, list[str]], Array] | None = None,
 ) -> Array | None:
-    """The output of a sum-of-products stage, or None when the stage isn't one. float32 is summed, and
-    returned, in float64; integers wrap. ``arrays``: by name, or one for each of `factors`. ``product``: what
-    takes the place of the sum of products over all labels but the free ones, in float64 (`size` is one)."""
+    """The output of a sum-of-products stage, None for other stages. float32 is summed and returned in
+    float64; integers wrap. ``arrays``: by name, or one for each of `factors`. ``product``: replaces the sum
+    of products over all labels except the free ones, in float64 (for example `size`)."""
     operands = _factors(stage.values[0])
     if operands is None:
         return None
@@ -66,7 +69,7 @@ def contract(
         for x, source in zip(operands, arrays, strict=True):
             piece = _slice(E.substitute(x, here), source, ranges)
             if piece is None:
-                return None  # reads out of bounds: the general path says where
+                return None  # out of bounds: the general path says where
             terms.append((piece[0].astype(out.dtype), piece[1]))
         free = [v for v in spatial if any(v in labels for _, labels in terms)]
         got = product(terms, free)
@@ -90,8 +93,8 @@ def _factors(e: Expr) -> list[Load] | None:
 
 
 def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Sequence[str]) -> list[str] | None:
-    """The axes to fix so that every index is affine in one axis: those under // or % first, then
-    reduction axes, then the smallest."""
+    """The axes to fix so that every index is affine in one axis: first those under // or %, then reduction
+    axes, then the smallest. None if none suffice."""
     fixed: list[str] = []
     for x in operands:
         for ix in x.indices:
@@ -122,7 +125,7 @@ def _tile(operands: Sequence[Load], extents: Mapping[str, int], fixed: Sequence[
 
 
 def _affine(e: Expr) -> tuple[str | None, int, int] | None:
-    """``e`` as ``(axis, a, c)`` with value ``a * axis + c``; None when it isn't."""
+    """``(axis, a, c)`` if ``e`` is ``a * axis + c``, else None."""
     match e:
         case Const(value=v):
             return None, 0, int(v)
@@ -144,7 +147,7 @@ def _affine(e: Expr) -> tuple[str | None, int, int] | None:
 
 
 def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tuple[Array, list[str]] | None:
-    """The elements that ``x`` reads, with one label a remaining dimension; None when out of bounds."""
+    """(the elements that ``x`` reads, a label for each remaining dimension); None if out of bounds."""
     assert isinstance(x, Load)
     index: list[Any] = []
     labels: list[str] = []
@@ -166,7 +169,7 @@ def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tup
 
 
 def _product(terms: list[tuple[Array, list[str]]], free: list[str]) -> Array:
-    """Σ over all labels but ``free`` of the product of the terms; dimensions as ``free``."""
+    """Σ over all labels except ``free`` of the product of the terms; dimensions as ``free``."""
     if len(terms) == 2 and all(len(set(labels)) == len(labels) for _, labels in terms):
         got = _matmul(terms[0], terms[1], free)
         if got is not None:
@@ -179,15 +182,15 @@ def _product(terms: list[tuple[Array, list[str]]], free: list[str]) -> Array:
 
 
 def size(terms: Terms, free: list[str]) -> Array:
-    """At least Σ of the products' absolute values over all labels but ``free``: of two terms by the
-    inequality of Cauchy and Schwarz, which needs no product of them."""
+    """An upper bound of Σ of the products' absolute values over all labels except ``free``. For two terms by
+    the inequality of Cauchy and Schwarz, which needs no product of them."""
     if len(terms) != 2:
         return _product([(np.abs(a), labels) for a, labels in terms], free)
     norms: Terms = []
     for a, labels in terms:
         axes = tuple(i for i, v in enumerate(labels) if v not in free)
         norms.append((np.sqrt(np.square(a).sum(axis=axes)), [v for v in labels if v in free]))
-    # what one term does not have of the summed labels counts for each of its points
+    # A summed label that a term lacks counts once for each of its points.
     shared = [{v for v in labels if v not in free} for _, labels in terms]
     times = 1.0
     extents = {v: n for a, labels in terms for v, n in zip(labels, a.shape, strict=True)}
@@ -197,9 +200,9 @@ def size(terms: Terms, free: list[str]) -> Array:
 
 
 def _matmul(a: tuple[Array, list[str]], b: tuple[Array, list[str]], free: list[str]) -> Array | None:
-    """Two terms as one batched matrix product; None when no label is shared and summed.
+    """Two terms as one batched matrix product; None if no label is shared and summed.
 
-    np.einsum would not reach BLAS for batched contractions.
+    np.einsum does not use BLAS for batched contractions.
     """
     both = [v for v in a[1] if v in b[1]]
     batch = [v for v in both if v in free]

@@ -1,8 +1,8 @@
-"""The meaning of a compute DAG on numpy arrays, vectorised and in blocks of bounded memory.
+"""Evaluates a compute DAG on numpy arrays, vectorised, in blocks of limited memory.
 
-This is the reference for users' own operators. Sums and products of float32 accumulate in
-float64; all else is computed in the dtype that the expression states. Sums of products whose
-indices are affine run as matrix products, one for each point of the axes that stand in their way.
+This is the reference for users' own operators. Sums and products of float32 accumulate in float64. All else
+is computed in the dtype that the expression states. Sums of products with affine indices run as matrix
+products, one for each point of the other axes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import contract
 
 Array = NDArray[Any]
-MAX_POINTS = 2**19  # points of a block: 4 MB a temporary in float64
+# Points of a block: 4 MB for a temporary in float64.
+MAX_POINTS = 2**19
 
+# {operator: numpy function}.
 BINARY: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "//": np.floor_divide,
     "%": np.remainder, "min": np.minimum, "max": np.maximum,
@@ -32,6 +34,7 @@ BINARY: dict[str, Callable[..., Any]] = {
     "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
 }  # fmt: skip
 _erf = np.frompyfunc(math.erf, 1, 1)
+# {function: numpy function}.
 CALL: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "floor": np.floor,
     "erf": lambda x: np.asarray(_erf(np.asarray(x, np.float64)), np.float64).astype(x.dtype),
@@ -42,8 +45,8 @@ CALL: dict[str, Callable[[Any], Any]] = {
 def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of ``dag`` (in its order) for ``inputs`` (in its order).
 
-    Raises `WorkloadError` for inputs of the wrong number, shape or dtype, and where the
-    expression reads out of bounds.
+    Raises `WorkloadError` for inputs of another number, shape or dtype, and if the expression reads out of
+    bounds.
     """
     if len(inputs) != len(dag.inputs):
         names = ", ".join(t.name for t in dag.inputs)
@@ -105,7 +108,7 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
 
 
 def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
-    """Any reduction over tuples: neighbours are combined pairwise, which keeps their order."""
+    """Any reduction over tuples. Neighbours are combined pairwise, which keeps their order."""
     assert stage.reducer is not None
     combine = stage.reducer.combine
     rank = len(stage.axes)
@@ -143,20 +146,20 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 
 
 def cast(x: Array, dtype: str) -> Array:
-    """As kernels do: what no integer of the dtype is near is cut off at its ends, and NaN is 0."""
+    """Cast as kernels do: values out of an integer's range saturate, and NaN becomes 0."""
     if x.dtype.kind != "f" or not is_integer(dtype):
         return x.astype(dtype)
     values = DTYPES[dtype].range
     with np.errstate(invalid="ignore"):
         out = x.astype(dtype)
-    end = -float(values[0])  # a power of two; the largest integer may be no float
+    end = -float(values[0])  # a power of two; the largest integer may have no float
     out = np.where(x >= end, values[-1], np.where(x < -end, values[0], out))
     return np.where(np.isnan(x), 0, out).astype(dtype)
 
 
 def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Blocks (a half-open range for each axis) of at most ``limit`` points that cover the domain
-    in row-major order: an axis is only cut when all axes outside it are down to one point."""
+    """Blocks (a half-open range for each axis) of at most ``limit`` points that cover the domain in row-major
+    order. An axis is only cut if all axes outside it are cut to one point."""
     sizes = [a.extent for a in axes]
     for i in range(len(sizes)):
         inner = math.prod(sizes[i + 1 :])
@@ -169,7 +172,7 @@ def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], 
 
 
 def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, Array]:
-    """Each axis' points, shaped to broadcast against the others."""
+    """The points of each axis, shaped to broadcast against the others."""
     n = len(axes)
     return {
         a.var: np.arange(lo, hi).reshape((-1,) + (1,) * (n - 1 - i))
@@ -178,7 +181,7 @@ def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, 
 
 
 class Scope:
-    """Evaluates expressions on one block. ``wide`` computes float32 values in float64."""
+    """Evaluates expressions on one block. ``wide``: float32 values are computed in float64."""
 
     def __init__(
         self, stage: str, points: Mapping[str, Array], arrays: Mapping[str, Array], wide: bool = False
@@ -189,7 +192,8 @@ class Scope:
         return x.astype(np.float64) if self.wide and x.dtype == np.float32 else x
 
     def value(self, e: Expr, mask: Any = True) -> Any:
-        """The value of ``e`` at every point; only points of ``mask`` count."""
+        """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises
+        `WorkloadError`."""
         match e:
             case Const(value=v, dtype=d):
                 return self._widen(np.asarray(v).astype(np.int64 if d == INDEX else d))
@@ -216,6 +220,7 @@ class Scope:
         raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
 
     def load(self, e: Load, mask: Any) -> Array:
+        """The loaded elements at every point. Raises `WorkloadError` out of bounds."""
         source = self.arrays[e.buffer]
         if not e.indices:
             return source
@@ -229,6 +234,6 @@ class Scope:
                         f"stage {self.stage}: index {d} of {E.show(e)} leaves 0..{n - 1}; "
                         "correct the index or guard it with te.select"
                     )
-                i = np.clip(i, 0, n - 1)  # on the side that a select does not take
+                i = np.clip(i, 0, n - 1)  # these points take the other side of a select
             index.append(i)
         return source[tuple(index)]

@@ -1,4 +1,4 @@
-"""How much arithmetic a DAG is."""
+"""Counts the arithmetic of a DAG."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from schedules.te.compute_dag import ComputeDAG
 
 
 def count_flops(dag: ComputeDAG) -> int:
-    """Arithmetic operations of a DAG on its tensors' elements, comparisons and selections left out:
-    2 per multiply-add of a contraction, as for library operators. What a stage uses several times, or
-    states several times, counts once."""
+    """Arithmetic operations of a DAG on its tensors' elements, without comparisons and selects: 2 for each
+    multiply-add of a contraction, as in library operators. An expression that a stage uses or states several
+    times counts once."""
     total = 0
     for s in dag.stages:
         points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
@@ -27,12 +27,12 @@ def count_flops(dag: ComputeDAG) -> int:
 
 
 def _operations(values: Sequence[E.Expr]) -> int:
-    numbers: dict[tuple[Any, ...], int] = {}  # of nodes that differ, by what they are made of
+    numbers: dict[tuple[Any, ...], int] = {}  # {content of a node: its number}, for different nodes
     found: set[int] = set()
-    fused: set[int] = set()  # of these, what counts twice
+    fused: set[int] = set()  # numbers of multiply-adds, which count twice
 
     def number(e: E.Expr, inside: bool) -> int:
-        # indices and conditions are not the tensors' arithmetic
+        # Indices and conditions are not arithmetic on tensors.
         inside = inside and not isinstance(e, (E.Load, E.Compare, E.Logic))
         parts = [getattr(e, f.name) for f in fields(e)]  # type: ignore[arg-type]
         own = [e] if isinstance(e, E.Const) else [x for x in parts if not isinstance(x, (E.Expr, tuple))]

@@ -1,11 +1,12 @@
-"""Proofs that conditions over axes cannot hold together.
+"""Proves that conditions over axes cannot hold together.
 
-Conditions are taken apart into cases of linear inequalities over integers: ``or``, ``!=``, ``min``, ``max``
-and ``select`` are two cases each; ``q = x // c`` is a new unknown with ``0 <= x - c q < c``, and ``x % c`` is
-``x - c q``; what is not linear is an unknown within its bounds. A case is impossible where eliminating its
-unknowns one by one (Fourier and Motzkin's method, with constants rounded to integers) ends in ``0 <= -1``.
+Conditions are split into cases of linear inequalities over integers. ``or``, ``!=``, ``min``, ``max`` and
+``select`` are two cases each. ``q = x // c`` is a new unknown with ``0 <= x - c q < c``, and ``x % c`` is ``x
+- c q``. What is not linear is an unknown within its bounds. A case is impossible if eliminating its unknowns
+one by one (Fourier and Motzkin's method, with constants rounded to integers) ends in ``0 <= -1``.
 
-Sound, and not complete: False means that no proof was found. Arithmetic that may leave 64 bits is an unknown.
+The method is sound but not complete: False means that no proof was found. Arithmetic that may leave 64 bits
+is an unknown.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from schedules import expr as E
 from schedules.expr import INDEX, Binary, Compare, Const, Expr, Logic, Select, Var
 
-Range = tuple[int, int]  # both ends included
+# (least, largest), both included.
+Range = tuple[int, int]
 Ranges = Mapping[str, Range]
-Row = tuple[dict[Expr, int], int]  # the sum of coefficient * unknown, plus a constant, is >= 0
+# ({unknown: coefficient}, constant): their sum is >= 0.
+Row = tuple[dict[Expr, int], int]
 
+# The range of an index of which nothing is known: 64 bits.
 ANY: Range = (-(2**63), 2**63 - 1)
+# Most cases, and most rows of a case, before the proof is given up.
 MAX_CASES = 128
 MAX_ROWS = 256
 
 
 def interval(e: Expr, ranges: Ranges) -> Range:
-    """Bounds of an index, each operation by itself; of what is unknown, or may leave 64 bits, all of them."""
+    """Bounds of an index, from those of each operation's operands. `ANY` if it is unknown or may leave 64
+    bits."""
     r = _interval(e, ranges)
     return r if r is not None and ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
 
@@ -68,7 +74,7 @@ def _hull(a: Range, b: Range) -> Range:
 
 
 def negation(cond: Expr) -> Expr:
-    """Where ``cond`` does not hold."""
+    """The negation of ``cond``."""
     match cond:
         case Const(value=v):
             return Const(not v, "bool")
@@ -105,7 +111,7 @@ class _Proof:
         self._exact: dict[Expr, bool] = {}
 
     def impossible(self, conds: Sequence[Expr], system: _System) -> bool:
-        """No point satisfies ``conds`` and the system, which they are added to."""
+        """Whether no point satisfies ``conds`` and the system, to which they are added."""
         self.cases += 1
         if self.cases > MAX_CASES:
             return False
@@ -143,7 +149,7 @@ class _Proof:
         return all(self.impossible([way, *rest], system.copy()) for way in first)
 
     def _state(self, a: Expr, b: Expr, const: int, system: _System) -> None:
-        """Add ``a - b + const >= 0``, and what defines its unknowns."""
+        """Add ``a - b + const >= 0``, and the definitions of its unknowns."""
         terms: dict[Expr, int] = {}
         const += self._add(a, 1, terms, system) + self._add(b, -1, terms, system)
         system.rows.append((terms, const))
@@ -183,7 +189,7 @@ class _Proof:
         return 0
 
     def _is_exact(self, e: Binary) -> bool:
-        """Whether the operation stays within 64 bits, so that it is that of the integers."""
+        """Whether the operation stays within 64 bits, and so equals that of the integers."""
         if e not in self._exact:
             r = _interval(e, self.ranges)
             self._exact[e] = r is not None and ANY[0] <= r[0] and r[1] <= ANY[1]
@@ -210,7 +216,8 @@ def _chooses(e: Expr) -> bool:
 
 
 def _ways(c: Expr, choice: Expr) -> tuple[Expr, Expr]:
-    """``c`` with one operand of a choice in its place, where it is that one; and with the other."""
+    """(``c`` with the choice replaced by one operand, under the condition that it is that one; the same with
+    the other)."""
     if isinstance(choice, Select):
         one, two, first = choice.a, choice.b, choice.cond
         second = negation(first)
@@ -227,7 +234,7 @@ def _ways(c: Expr, choice: Expr) -> tuple[Expr, Expr]:
 
 
 def _no_solution(rows: list[Row]) -> bool:
-    """Eliminate the unknowns one by one; whether that ends in a contradiction."""
+    """Whether eliminating the unknowns one by one ends in a contradiction."""
     tight: dict[frozenset[tuple[Expr, int]], int] = {}
     if not _tighten(rows, tight):
         return True
@@ -252,7 +259,7 @@ def _no_solution(rows: list[Row]) -> bool:
 
 
 def _join(p: Row, n: Row, gone: Expr) -> Row:
-    """The consequence of two rows in which an unknown cancels out."""
+    """The sum of two rows in which an unknown cancels out."""
     a, b = -n[0][gone], p[0][gone]
     terms = {e: a * k for e, k in p[0].items()}
     for e, k in n[0].items():
@@ -261,8 +268,8 @@ def _join(p: Row, n: Row, gone: Expr) -> Row:
 
 
 def _tighten(rows: list[Row], out: dict[frozenset[tuple[Expr, int]], int]) -> bool:
-    """Divide each row by what its coefficients share, round its constant down, and keep the tightest of those
-    with the same terms. False where a row is a contradiction."""
+    """Divide each row by the common divisor of its coefficients, round its constant down, and keep the
+    tightest of rows with the same terms. False if a row is a contradiction."""
     for terms, const in rows:
         g = math.gcd(*terms.values())
         if g == 0:

@@ -1,12 +1,11 @@
-"""Whether every load of a stage stays inside its tensor.
+"""Checks that every load of a stage stays inside its tensor (ADR 38).
 
-An index is proved inside, or found outside at a point, or neither. Only what is proved is accepted: what
-lies behind an array is not the program's. The conditions of the selects around a load narrow it. What data
-decides, conditions that read tensors, counts as holding everywhere, whatever is in them.
+An index is proved inside, or found outside at a point, or neither. Only proved ones are accepted, as memory
+behind an array does not belong to the program. The conditions of selects around a load narrow its index.
+Conditions on data count as holding everywhere.
 
-Stores need no proof: a stage writes ``out[axes]``, each axis within the extent that the output has. Nor
-do reads of what a schedule adds (caches, packed copies, partial sums): they follow from accesses that are
-inside.
+Stores need no proof: a stage writes ``out[axes]``, each axis within the extent of the output. Nor do reads
+that a schedule adds (caches, packed copies, partial sums): they follow from accesses that are inside.
 """
 
 from __future__ import annotations
@@ -25,15 +24,18 @@ from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Hole, Load, Logic, Select
 from schedules.te.infeasible import impossible, interval, negation
 
-MAX_POINTS = 2**22  # domains up to this size are searched exhaustively for a bad index
-_BLOCK = 2**18  # points that are looked at together
+# Largest domain (points) that is searched exhaustively for a bad index.
+MAX_POINTS = 2**22
+# Points that are evaluated together.
+_BLOCK = 2**18
+# Range of literals in index arithmetic: 64 bits.
 _LITERALS = DTYPES["int64"].range
 
 
 @dataclass(frozen=True)
 class Escape:
-    """An index that may leave its tensor. ``value`` at the point ``where``, which shows it; None where no
-    point is known, and none excluded."""
+    """An index that may leave its tensor. ``value``: at the point ``where`` that shows it; None if no point
+    is known but none is excluded."""
 
     value: int | None = None
     where: str = ""
@@ -42,16 +44,16 @@ class Escape:
 def check_loads(
     stage: str, values: Sequence[Expr], extents: Mapping[str, int], shape: Callable[[Load], tuple[int, ...]]
 ) -> None:
-    """Raise `WorkloadError` unless every load of ``values`` is proved inside the shape of its tensor, for all
-    points of ``extents`` that the conditions of the selects around it leave. No arithmetic on axes may leave
-    64 bits: backends would not agree on what it is."""
+    """Raise `WorkloadError` unless every load of ``values`` is proved inside its tensor, for all points of
+    ``extents`` that the conditions of selects around it allow. ``shape``: the shape of a load's tensor. Also
+    raised if arithmetic on axes may leave 64 bits, because backends would differ there."""
     ranges = {v: (0, n - 1) for v, n in extents.items()}
     for v in values:
         wide = affine.leaves(v, ranges, _LITERALS[-1])
         if wide is not None:
             raise WorkloadError(
-                f"stage {stage}: {E.show(wide)} may leave 64 bits, which axes are computed in; compute with "
-                'te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
+                f"stage {stage}: {E.show(wide)} may leave 64 bits, the range of axis arithmetic; compute "
+                'with te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
             )
         _check(v, (), f"stage {stage}", extents, shape)
 
@@ -108,7 +110,7 @@ def _check_index(
 
 
 def weaker(cond: Expr, holds: bool = True) -> Expr:
-    """What axes alone tell where ``cond`` holds (or does not): a condition that follows from it."""
+    """A condition on axes only that follows from ``cond``, or from its negation if not ``holds``."""
     match cond:
         case Logic(op="not", args=args):
             return weaker(args[0], not holds)
@@ -121,8 +123,8 @@ def weaker(cond: Expr, holds: bool = True) -> Expr:
 
 
 def told_by_axes(e: Expr) -> bool:
-    """Whether axes alone decide ``e``, and every backend alike: no tensors, no functions, and no floating
-    point that may be rounded once or twice, or converted to what cannot hold it."""
+    """Whether axes alone decide ``e``, and alike in every backend: no tensors, no functions, no floating
+    point that may be rounded once or twice or converted to a dtype that cannot hold it."""
     for x in E.walk(e):
         if isinstance(x, (Load, Call, Fma, Hole)):
             return False
@@ -142,8 +144,8 @@ def told_by_axes(e: Expr) -> bool:
 def decide(
     ix: Expr, size: int, extents: tuple[tuple[str, int], ...], guards: tuple[Expr, ...]
 ) -> Escape | None:
-    """None where ``0 <= ix < size`` is proved for all points of ``extents`` at which the ``guards``, which
-    axes decide, hold."""
+    """None if ``0 <= ix < size`` is proved for all points of ``extents`` at which the ``guards`` (conditions
+    on axes) hold; else how it may escape."""
     if E.dtype_of(ix) != INDEX:
         return Escape()
     ranges = {v: (0, n - 1) for v, n in extents}
@@ -163,7 +165,7 @@ def decide(
 
 
 def _may_trap(e: Expr, ranges: Mapping[str, tuple[int, int]]) -> bool:
-    """An integer division whose divisor may be 0: no value is known."""
+    """Whether an integer division may have divisor 0. No value is known then."""
     if not isinstance(e, Binary) or e.op not in ("//", "%", "ceildiv"):
         return False
     if E.dtype_of(e) != INDEX:
@@ -173,8 +175,8 @@ def _may_trap(e: Expr, ranges: Mapping[str, tuple[int, int]]) -> bool:
 
 
 def _tied(ix: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The guards that share axes with the index, directly or through others. The rest say nothing of it; they
-    are taken to hold somewhere."""
+    """The guards that share axes with the index, directly or through other guards. The rest say nothing about
+    it and are assumed to hold somewhere."""
     names, used, grown = E.variables(ix), list[Expr](), True
     while grown:
         new = [g for g in guards if g not in used and (E.variables(g) & names or not E.variables(g))]
@@ -190,7 +192,8 @@ def _domain(ix: Expr, guards: tuple[Expr, ...], extents: Mapping[str, int]) -> d
 
 
 def _search(ix: Expr, size: int, guards: tuple[Expr, ...], points: Mapping[str, np.ndarray]) -> Escape | None:
-    """A point, of all combinations of ``points``, at which the guards hold and the index is outside."""
+    """A point, of all combinations of ``points``, at which the guards hold and the index is outside; else
+    None."""
     for block in _blocks(list(points.values())):
         env = dict(zip(points, np.meshgrid(*block, indexing="ij", sparse=True), strict=True))
         with np.errstate(all="ignore"):
@@ -208,7 +211,7 @@ def _search(ix: Expr, size: int, guards: tuple[Expr, ...], points: Mapping[str, 
 
 
 def _blocks(points: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
-    """The points in blocks of bounded size, the first axis cut first."""
+    """The points in blocks of limited size. The first axis is cut first."""
     if math.prod(map(len, points)) <= _BLOCK:
         yield points
         return
@@ -220,7 +223,7 @@ def _blocks(points: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
 
 
 def _ends(extent: int, width: int) -> np.ndarray:
-    """0..extent-1, or of a longer range the first and the last ``width`` numbers."""
+    """0..extent-1, or the first and the last ``width`` numbers of a longer range."""
     if extent <= 2 * width:
         return np.arange(extent)
     return np.r_[0:width, extent - width : extent]

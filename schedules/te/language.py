@@ -61,7 +61,8 @@ __all__ = [
     "select", "sigmoid", "sqrt", "sum", "tanh",
 ]  # fmt: skip
 
-MAX_EXTENT = 2**40  # larger extents are surely a mistake, and overflow byte counts
+# Largest extent of an axis: a larger one is surely a mistake, and overflows byte counts.
+MAX_EXTENT = 2**40
 
 
 # --- placeholders and stages ------------------------------------------------------------------
@@ -76,7 +77,7 @@ def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | 
 
 
 def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
-    """An axis to reduce over: an extent, or ``(0, extent)``."""
+    """An axis to reduce over: an extent, or ``(0, extent)``. Raises WorkloadError."""
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
             raise WorkloadError(f"reduce_axis {name or ''}: {extent!r} is not (0, extent); axes start at 0")
@@ -89,10 +90,12 @@ def compute(
     fn: Callable[..., Any],
     name: str | Sequence[str] | None = None,
 ) -> Any:
-    """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn``
-    name the axes. Returns a tensor, or a tuple of them when ``fn`` returns a tuple or a reduction
-    over tuples; ``name`` may then be a sequence. Every load must be proved inside its tensor; the condition
-    of a `select` around it helps, where axes and not tensors decide it."""
+    """A stage: ``out[axes] = fn(*axes)`` for every point of ``shape``. The parameters of ``fn`` name the
+    axes. Returns a tensor, or a tuple of them if ``fn`` returns a tuple or a reduction over tuples; ``name``
+    may then be a sequence.
+
+    Every load must be proved inside its tensor. The condition of a `select` around it counts if axes decide
+    it, not tensors. Raises WorkloadError."""
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     dims = _shape(shape, f"stage {label}")
     taken: set[str] = set()
@@ -143,7 +146,7 @@ def _value(x: Any, label: str) -> Expr:
     if isinstance(x, Expr):
         return x
     if isinstance(x, float):
-        return Const(float(x), "float32")  # numpy's float64 is one, and is written otherwise
+        return Const(float(x), "float32")  # numpy's float64 is a float too, but prints differently
     if isinstance(x, Tensor):
         raise WorkloadError(f"stage {label}: the value is the whole {x!r}; index it with the axes")
     raise WorkloadError(
@@ -153,7 +156,7 @@ def _value(x: Any, label: str) -> Expr:
 
 
 def _check_size(values: Sequence[Expr], what: str) -> None:
-    """Refuse what compiling would take minutes over, or Python's recursion does not reach the end of."""
+    """Raise WorkloadError for values that take minutes to compile, or exceed Python's recursion limit."""
     sizes = [E.size(v) for v in values]
     if builtins.max(d for _, d in sizes) > E.MAX_DEPTH:
         raise _too_deep(what)
@@ -161,8 +164,8 @@ def _check_size(values: Sequence[Expr], what: str) -> None:
     if nodes > E.MAX_NODES:
         count = f"{nodes}" if nodes < 10**6 else "millions of"
         raise WorkloadError(
-            f"{what}: its expression, written out, has {count} operations and operands, more than "
-            f"{E.MAX_NODES}; what is used several times counts each time: make that a stage (te.compute)"
+            f"{what}: its expression has {count} operations and operands, more than {E.MAX_NODES}; a part "
+            "that is used several times counts each time: make it a stage of its own (te.compute)"
         )
 
 
@@ -174,7 +177,7 @@ def _too_deep(what: str) -> WorkloadError:
 
 
 def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
-    """``e`` over the stage's own variables."""
+    """``e`` over the stage's own variables. Raises WorkloadError for axes of other stages."""
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, IterVar):
@@ -208,11 +211,11 @@ def reducer(
 ) -> Callable[..., Reduction]:
     """An associative, commutative reduction over tuples, for use like `sum`: ``r(values, axis=k)``.
 
-    ``identity`` is the neutral tuple, or a function of the values' dtypes that returns it. It must lose to
+    ``identity``: the neutral tuple, or a function of the values' dtypes that returns it. It must lose to
     every value, infinities too: `max_value` and `min_value` of floats are finite, ``te.inf`` is not.
-    ``combine(x, y)`` returns the tuple that joins two. Schedules join parts in any order: what breaks a tie
-    by order, and not by the values, gives another result in each. NaN is what isn't equal to itself. Example,
-    the largest value and its first place, NaN before all numbers, as numpy has it:
+    ``combine(x, y)``: returns the tuple that joins two. Schedules join parts in any order, so ties must be
+    broken by values, not by order. NaN is what is not equal to itself. Example: the largest value and its
+    first place, NaN before all numbers, as numpy has it:
 
         def join(x, y):
             (i, u), (j, v) = x, y

@@ -1,11 +1,11 @@
-"""Extremes of what is not known for certain, and where an element stands that equals one.
+"""Bounds of extremes over uncertain elements, and of the place of an element that equals an extreme.
 
-Each element lies between two ends, so the least of them lies between the least lower end and the least upper
-end; the greatest likewise.
+Each element lies between two ends. So the least element lies between the least lower end and the least upper
+end, and the greatest likewise.
 
-``min over r of select(t[i, r] == m[i], r, none)`` with ``m[i] = max over k of t[i, k]``: one element at
-least equals ``m``, whatever ``t`` was rounded to, since ``m`` is one of them. So the place is that of an
-element that is near the extreme, and never ``none``.
+In ``min over r of select(t[i, r] == m[i], r, none)`` with ``m[i] = max over k of t[i, k]`` at least one
+element equals ``m`` however ``t`` is rounded, because ``m`` is one of them. So the place is that of an
+element near the extreme, and never ``none``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from schedules.expr import Compare, Expr, Load, Logic, Select, Var
 from schedules.te.compute_dag import ComputeDAG, Stage
 
 Array = NDArray[Any]
-Choice = tuple[Expr, Expr]  # a condition that one element of each row meets, and its value where it is met
+# (condition that one element of each row meets, value where it is met).
+Choice = tuple[Expr, Expr]
 
 
 def place(dag: ComputeDAG, stage: Stage) -> Choice | None:
-    """What a stage looks for, where that is an element that equals an extreme, and one must do so."""
+    """The choice of a stage that looks for an element that equals an extreme, if there must be one; else
+    None."""
     if stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) not in ("min", "max"):
         return None
     value = stage.values[0]
@@ -53,7 +55,7 @@ def _is_met(dag: ComputeDAG, stage: Stage, cond: Expr, truth: bool) -> bool:
 
 
 def _is_extreme(dag: ComputeDAG, stage: Stage, element: Expr, extreme: Expr) -> bool:
-    """Whether one is the extreme of all those that the other is in the turns of the stage."""
+    """Whether ``extreme`` is the extreme of all values of ``element`` over the reduction of the stage."""
     if not (isinstance(element, Load) and isinstance(extreme, Load)):
         return False
     maker = next((s for s in dag.stages if [t.name for t in s.outputs] == [extreme.buffer]), None)
@@ -67,41 +69,41 @@ def _is_extreme(dag: ComputeDAG, stage: Stage, element: Expr, extreme: Expr) -> 
 
 
 class Extremes:
-    """Between what ends each extreme lies, gathered block by block."""
+    """The ends between which each extreme lies, collected block by block."""
 
     def __init__(self, shape: tuple[int, ...], op: str) -> None:
         self._least = op == "min"
         self._ufunc: Any = np.minimum if self._least else np.maximum
         self._low, self._high = (np.full(shape, np.inf if self._least else -np.inf) for _ in range(2))
-        self._open = np.zeros(shape, bool)  # there is an element that may be anything, NaN too
-        self._met = np.full(shape, -np.inf if self._least else np.inf)  # the last of those that one must be
+        self._open = np.zeros(shape, bool)  # some element may be anything, also NaN
+        self._met = np.full(shape, -np.inf if self._least else np.inf)  # farthest end of the elements met
 
     def add(self, at: tuple[slice, ...], over: tuple[int, ...], low: Any, high: Any) -> None:
-        """Elements by their ends."""
+        """Add elements by their ends."""
         self._low[at] = self._ufunc(self._low[at], self._ufunc.reduce(low, axis=over))
         self._high[at] = self._ufunc(self._high[at], self._ufunc.reduce(high, axis=over))
         self._open[at] |= (np.isneginf(low) & np.isposinf(high)).any(axis=over)
 
     def add_certain(self, at: tuple[slice, ...], extreme: Any) -> None:
-        """Elements of which this is the extreme."""
+        """Add elements whose extreme is known."""
         self._low[at] = self._ufunc(self._low[at], extreme)
         self._high[at] = self._ufunc(self._high[at], extreme)
 
     def add_met(self, at: tuple[slice, ...], over: tuple[int, ...], ends: tuple[Any, Any], may: Any) -> None:
-        """Ends of elements one of which there must be, and where there may be one."""
+        """Add the ends of elements one of which must be chosen. ``may``: where each may be chosen."""
         end, other = (ends[1], np.maximum) if self._least else (ends[0], np.minimum)
         none = -np.inf if self._least else np.inf
         self._met[at] = other(self._met[at], other.reduce(end, axis=over, initial=none, where=may))
 
     def bound(self, out: Array) -> Array:
-        """How far the extremes may be from those of the reference. Where an element is NaN for certain, they
-        are NaN; where one may be NaN, anything is right."""
+        """Largest distance of the extremes from those of the reference. If an element is NaN for certain,
+        they are NaN; if one may be NaN, anything is right (inf)."""
         low, high, out = self._low, self._high, out.astype(np.float64)
         if self._least:
             high = np.where(np.isinf(self._met), high, np.minimum(high, self._met))
         else:
             low = np.where(np.isinf(self._met), low, np.maximum(low, self._met))
-        apart = np.fmax(np.fmax(out - low, high - out), 0.0)  # of an infinity that is certain: 0
+        apart = np.fmax(np.fmax(out - low, high - out), 0.0)  # 0 for an infinity that is certain
         rounded = (apart > 0) & np.isfinite(apart)
         apart = np.where(rounded, apart + 2 * np.spacing(np.abs(out) + apart), apart)
         certain = np.isnan(low) | np.isnan(high)

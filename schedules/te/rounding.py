@@ -1,11 +1,11 @@
-"""What a compute DAG gives on numpy arrays, and how far a right kernel may be from it.
+"""Evaluates a compute DAG on numpy arrays, with a bound on the error of a right kernel (ADR 35).
 
 Every value is computed in float64, with a bound on what rounding in the stated dtype can change: a running
-error analysis (N. Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3). ``u`` is the unit
-roundoff of the dtype.
+error analysis (N. Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3). ``u``: unit roundoff
+of the dtype.
 
-- An operation hands on what its operands may be off by, and adds ``u`` times the size of its result. Where
-  the result needs no rounding, as of small whole numbers, nothing is added.
+- An operation propagates the errors of its operands, and adds ``u`` times the size of its result. Nothing is
+  added if the result needs no rounding, as for small whole numbers.
 - A function adds as many ``u`` as `rounding_expr.FUNCTION_ERROR` says.
 - A sum of K terms adds ``growth(K) * u * Σ|terms|``, in any order: what counts is the size of its operands,
   not that of its result. Of whole numbers whose sizes add up to less than 1/u it adds nothing.
@@ -16,8 +16,8 @@ roundoff of the dtype.
 - A step (floor, a comparison, a cast to an integer or to what is stored) is taken at both ends of what its
   operand may be. Where these differ, both results are inside the bound.
 
-A kernel whose result is outside the bound leaves something out, counts it twice, or sums in an order that is
-far less accurate than sums of parts.
+A kernel outside the bound misses something, counts something twice, or sums in an order that is far less
+accurate than sums of parts.
 """
 
 from __future__ import annotations
@@ -51,27 +51,29 @@ from schedules.te.rounding_expr import (
 )
 
 Array = NDArray[Any]
-POINTS = 2**15  # of a block: its temporaries stay in the second cache
-SIGNED = 8.0  # growth of a sum of terms of random signs
+# Points of a block: its temporaries stay in the second cache.
+POINTS = 2**15
+# Growth of a sum of terms of random signs. Source: `evaluate_with_bounds`.
+SIGNED = 8.0
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Outputs in the dtype of each tensor, and for each element how far a right result may be from it
-    (float64 for outputs in float64, else float32; inf where anything is right)."""
+    """``values``: outputs in the dtype of each tensor. ``bounds``: for each element the largest error of a
+    right result (float64 for outputs in float64, else float32; inf if anything is right)."""
 
     values: tuple[Array, ...]
     bounds: tuple[Array, ...]
 
 
 def growth(terms: int, steady: bool = False) -> float:
-    """How many ``u * Σ|terms|`` a sum of so many terms may be off by, whatever its order, as long as no more
-    than `CHAIN` terms are added one after another.
+    """Largest error of a sum of ``terms`` terms in any order, in ``u * Σ|terms|``, if at most `CHAIN` terms
+    are added in one chain.
 
-    Errors of random values have both signs: a chain of n is off by ``λ sqrt(n)`` of them but for a
-    negligible probability (N. Higham and T. Mary, *A new approach to probabilistic rounding error analysis*,
-    2019). ``steady``: the terms have few values. What each is rounded by is the same time after time, so that
-    a chain of n may be off by n."""
+    Errors of random values have both signs: except with negligible probability, a chain of n has an error of
+    ``λ sqrt(n)`` (N. Higham and T. Mary, *A new approach to probabilistic rounding error analysis*, 2019).
+    ``steady``: the terms have few different values. Their roundings then repeat, so that a chain of n may
+    have an error of n."""
     chain, levels = min(terms, CHAIN), math.ceil(math.log(max(2, terms), CHAIN))
     return 4 + levels * (chain if steady else 3 * math.sqrt(chain))
 
@@ -79,14 +81,13 @@ def growth(terms: int, steady: bool = False) -> float:
 def evaluate_with_bounds(
     dag: ComputeDAG, inputs: Sequence[Array], *, signs: bool = False, steady: bool = False
 ) -> Bounded:
-    """The outputs of ``dag`` for ``inputs`` (in its order), and how far a right kernel may be from them.
+    """The outputs of ``dag`` for ``inputs`` (in its order), and the largest error of a right kernel.
 
-    ``signs``: the inputs are drawn independently, with random signs. Then the parts of a sum of their
-    products are of the size of its root, and whatever its length it is off by no more than `SIGNED`
-    ``u * Σ|terms|`` (N. Higham and T. Mary, *Sharper probabilistic backward error analysis for basic linear
-    algebra kernels with random data*, 2020). ``steady``: the inputs have few different
-    elements (see `growth`).
-    Raises `WorkloadError` where the expression reads out of bounds.
+    ``signs``: the inputs are drawn independently with random signs. Parts of a sum of their products then
+    have the size of the sum's root, and a sum of any length has an error of at most `SIGNED` ``u * Σ|terms|``
+    (N. Higham and T. Mary, *Sharper probabilistic backward error analysis for basic linear algebra kernels
+    with random data*, 2020). ``steady``: the inputs have few different elements (see `growth`). Raises
+    `WorkloadError` if the expression reads out of bounds.
     """
     known = Known(
         {t.name: wide(np.asarray(x)) for t, x in zip(dag.inputs, inputs, strict=True)},
@@ -110,7 +111,7 @@ def evaluate_with_bounds(
 
 
 def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
-    """A tensor in its dtype, and the bound of each element, what storing may change included."""
+    """(a tensor in its dtype, bound of each element, with the rounding of the store)."""
     value = v.astype(dtype)
     if not E.is_float(dtype):
         return value, np.zeros(v.shape, np.float32) if e is None else kept(e * (1 + 1e-6), dtype)
@@ -125,7 +126,7 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
             out += errors[at : at + POINTS]
         out *= 1 + 1e-6
         largest = np.abs(part).max()
-        if not largest + out.max() <= most:  # it may overflow, or is no number: then it is what it is
+        if not largest + out.max() <= most:  # it may overflow or is NaN: then only its own value is right
             out[~np.isfinite(part)] = 0
             if errors is not None:
                 out[np.isinf(errors[at : at + POINTS])] = np.inf
@@ -146,7 +147,7 @@ def _stage(stage: Stage, known: Known) -> list[Value]:
 
 
 class _Out:
-    """Results of a stage, filled block by block; errors are kept only where there are some."""
+    """Results of a stage, collected block by block. Errors are kept only if there are some."""
 
     def __init__(self, stage: Stage) -> None:
         self.values = [
@@ -179,7 +180,8 @@ def _elementwise(stage: Stage, known: Known) -> list[Value]:
 
 
 def _contracted(stage: Stage, known: Known) -> Value | None:
-    """A sum of products whose indices are affine, and its bound from the sizes of its operands."""
+    """A sum of products with affine indices, with a bound from the sizes of its operands; None for other
+    stages."""
     loads = factors(stage)
     dtype = stage.outputs[0].dtype
     if loads is None:
@@ -213,13 +215,13 @@ def _contracted(stage: Stage, known: Known) -> Value | None:
 
 
 def _handed_on(stage: Stage, arrays: Sequence[Array], errors: Sequence[Array | None]) -> Array | None:
-    """How far a sum of products is moved by the errors of its operands; None where these have none."""
+    """Error of a sum of products that comes from errors of its operands; None if these have none."""
     if all(e is None for e in errors):
         return None
     sizes = [np.abs(a.astype(np.float64)) for a in arrays]
     out: Any = 0.0
     for i, own in enumerate(errors):
-        if own is not None:  # the operands before it with what they may be off by, those behind it without
+        if own is not None:  # earlier operands count with their errors, later ones without
             more = contract(stage, [*sizes[:i], own.astype(np.float64), *sizes[i + 1 :]], size)
             assert more is not None
             out = out + more
@@ -242,7 +244,7 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     dtype = np.dtype(np.float64 if floats else t.dtype)
     identity = stage.reducer.identity[number].value
     out = np.full(t.shape, identity, dtype)
-    # Σ|terms| of a sum, of a product Π(|terms| + errors); Σ of errors; all terms whole
+    # Σ|terms| of a sum, Π(|terms| + errors) of a product; Σ of errors; whether all terms are whole.
     total = np.full(t.shape, 1.0 if op == "*" else 0.0)
     error = np.zeros(t.shape)
     above, below = np.ones(t.shape), np.ones(t.shape)  # the largest product of some factors, and the least
@@ -290,7 +292,7 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     if not floats:
         if exact:
             return out, None
-        # what a product may be at most, less what it is, which may have wrapped
+        # The largest size of a product less its value, which may have wrapped.
         return out, wrapped(out, total + np.abs(out, dtype=np.float64) if op == "*" else error)
     unit = unit_roundoff(t.dtype)
     scale = growth(terms, known.steady)
@@ -309,14 +311,15 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
 
 
 def _overflows(out: Array, total: Array, dtype: str) -> Any:
-    """Where a part of a sum may be infinite, though the whole is not for certain: terms have both signs."""
+    """Where a part of a sum may overflow although the whole does not for certain, as terms have both
+    signs."""
     most = DTYPES[computed(dtype)].largest
     return np.isfinite(total) & (total > most) & (total * (1 - 1e-9) > np.abs(out))
 
 
 def _fold(stage: Stage, known: Known) -> list[Value]:
-    """Any reduction over tuples: neighbours are combined pairwise, which keeps their order. Each level counts
-    for as many roundings as a kernel's chain may have in its place."""
+    """Any reduction over tuples. Neighbours are combined pairwise, which keeps their order. Each level counts
+    as many roundings as a chain of a kernel may have instead."""
     assert stage.reducer is not None
     reducer, rank, n = stage.reducer, len(stage.axes), len(stage.outputs)
     terms = math.prod(a.extent for a in stage.reduce_axes)

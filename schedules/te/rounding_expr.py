@@ -1,4 +1,5 @@
-"""Expressions on numpy arrays, each value with how far a right kernel's may be from it: see `rounding`."""
+"""Evaluates expressions on numpy arrays, each value with the largest error of a right kernel: see
+`rounding`."""
 
 from __future__ import annotations
 
@@ -20,26 +21,29 @@ from schedules.te.evaluator import BINARY, CALL, Scope, cast
 from schedules.te.places import Choice
 
 Array = NDArray[Any]
-# Of each function, in units of u: ours on CPUs, and what OpenCL allows where devices compute them.
+# {function: largest error in units of u}: of our own on CPUs, and what OpenCL allows devices.
 FUNCTION_ERROR = {"exp": 6.0, "log": 6.0, "sqrt": 6.0, "tanh": 10.0, "erf": 32.0, "sigmoid": 12.0}
+# Slope of erf at 0.
 _SQRT_PI = 2 / math.sqrt(math.pi)
 
 
 @dataclass(frozen=True)
 class Known:
-    """Tensors so far; one without errors is exact. ``signs``: inputs of random signs."""
+    """Tensors computed so far. A tensor without errors is exact. ``signs``: inputs of random signs."""
 
     values: dict[str, Array]
     errors: dict[str, Array]
     signs: frozenset[str] = frozenset()
     steady: bool = False
-    places: Mapping[str, Choice] = field(default_factory=dict)  # of stages that find where an extreme stands
+    places: Mapping[str, Choice] = field(default_factory=dict)  # of stages that find the place of an extreme
 
 
-Value = tuple[Any, Any]  # the value, and how far it may be off or None; of a condition: where it may flip
+# (value, its largest error or None); of a condition: (truth, where it may flip).
+Value = tuple[Any, Any]
 
 
 def wide(x: Array) -> Array:
+    """Floating point as float64, anything else as it is."""
     return x.astype(np.float64) if x.dtype.kind == "f" else x
 
 
@@ -49,9 +53,9 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def rounded(v: Any, e: Any, dtype: str, times: float = 1.0, anything: Any = False) -> Value:
-    """``v`` as a result in ``dtype``: what rounding may change is added to its error. ``times``, where it is
-    not 1: so many roundings in an order that is open. What is not whole may be exact in one order only.
-    ``anything``: where a right kernel may have any number and NaN, though ``v`` is an infinity or NaN."""
+    """``v`` as a result in ``dtype``, with the error of rounding added. ``times``: number of roundings; if it
+    is not 1 their order is open, so that only whole numbers are exact. ``anything``: where a right kernel may
+    have any number or NaN, although ``v`` is an infinity or NaN."""
     if not E.is_float(dtype):
         return v, wrapped(v, e)
     v = np.asarray(v)
@@ -78,7 +82,7 @@ def rounded(v: Any, e: Any, dtype: str, times: float = 1.0, anything: Any = Fals
 
 
 def wrapped(v: Any, e: Any) -> Any:
-    """The error of integers: where they may wrap, anything is right."""
+    """The error of integers. If they may wrap, anything is right."""
     if e is None:
         return None
     v = np.asarray(v)
@@ -89,8 +93,8 @@ def wrapped(v: Any, e: Any) -> Any:
 
 
 def kept(e: Any, dtype: str) -> Array:
-    """Errors of values of ``dtype`` as they are kept: those of float64 as wide, others in float32, where none
-    becomes smaller by as much as a denormal is rounded by."""
+    """Errors of values of ``dtype`` as they are stored: float64 for float64, else float32, rounded up by more
+    than a denormal's rounding."""
     if dtype == "float64":
         return np.asarray(e, np.float64)
     e = np.asarray(e)
@@ -100,12 +104,12 @@ def kept(e: Any, dtype: str) -> Array:
 
 
 def unbounded(e: Any) -> Any:
-    """An error that came out as NaN, as of an infinite one times 0, says nothing: anything is right."""
+    """``e`` with inf for NaN, such as of an infinite error times 0: anything is right."""
     return np.where(np.isnan(e), np.inf, e) if np.isnan(e).any() else e
 
 
 def ends(v: Any, e: Any) -> tuple[Any, Any]:
-    """The least and the largest that a value may be."""
+    """(least, largest) that a value may be."""
     v = np.asarray(v, np.float64)
     if e is None:
         return v, v
@@ -114,7 +118,7 @@ def ends(v: Any, e: Any) -> tuple[Any, Any]:
 
 
 def _infinite(*errors: Any) -> Any:
-    """Where one of the errors is."""
+    """Where one of the errors is infinite."""
     found: Any = False
     for e in errors:
         found = found | (False if e is None else np.isinf(e))
@@ -135,7 +139,8 @@ def _some(e: Any) -> Any:
 
 
 class ErrorScope:
-    """Evaluates expressions on one block, each value with its error; ``times`` the roundings of each."""
+    """Evaluates expressions on one block, each value with its error. ``times``: roundings of each
+    operation."""
 
     def __init__(self, stage: str, points: Mapping[str, Array], known: Known, times: float = 1.0) -> None:
         self.stage, self.known, self.times = stage, known, times
@@ -143,7 +148,8 @@ class ErrorScope:
         self.errors = Scope(stage, points, known.errors)
 
     def value(self, e: Expr, mask: Any = True) -> Value:
-        """The value of ``e`` at every point; only points of ``mask`` count."""
+        """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises
+        `WorkloadError`."""
         if E.dtype_of(e) == INDEX:
             return self.scope.value(e, mask), None
         match e:
@@ -153,7 +159,7 @@ class ErrorScope:
             case Binary(op=op, a=a, b=b):
                 return self._binary(op, E.dtype_of(a), self.value(a, mask), self.value(b, mask))
             case Compare(op=op, a=a, b=b):
-                if a == b:  # one value, whatever it is off by: only NaN differs from itself
+                if a == b:  # the same value, whatever its error: only NaN differs from itself
                     x, _ = self.value(a, mask)
                     return BINARY[op](x, x), None
                 return self._compare(op, self.value(a, mask), self.value(b, mask))
@@ -161,7 +167,7 @@ class ErrorScope:
                 return self._logic(op, [self.value(x, mask) for x in args])
             case Call(fn=fn, arg=a):
                 return self._call(fn, E.dtype_of(a), self.value(a, mask))
-            case Fma(a=a, b=b, c=c):  # the product may be rounded, or not
+            case Fma(a=a, b=b, c=c):  # the product may be rounded or not
                 d = E.dtype_of(a)
                 product = self._binary("*", d, self.value(a, mask), self.value(b, mask))
                 return self._binary("+", d, product, self.value(c, mask))
@@ -198,7 +204,7 @@ class ErrorScope:
             return v, np.where(ea > 0, ea // np.maximum(np.abs(b), 1) + 1, 0)
         elif op == "%" and eb is None:
             return v, np.where(ea > 0, np.abs(b), 0)
-        else:  # by a divisor that is not known for certain
+        else:  # the divisor is uncertain
             return v, np.where((_some(ea) > 0) | (_some(eb) > 0), np.inf, 0)
         return rounded(v, e, dtype, self.times, _infinite(ea, eb))
 
@@ -214,7 +220,7 @@ class ErrorScope:
     def _logic(self, op: str, parts: list[Value]) -> Value:
         if op == "not":
             return np.logical_not(parts[0][0]), parts[0][1]
-        # decided where a part decides it for certain
+        # Certain if one part decides it.
         decides = op == "or"
         v = parts[0][0]
         near: Any = False
@@ -244,7 +250,7 @@ class ErrorScope:
         return v, np.where(near, np.maximum(_some(e), other), _some(e))
 
     def ends(self, e: Expr, mask: Any = True) -> tuple[Any, Any]:
-        """The least and the largest that ``e`` may be; of an open choice, of both of its values."""
+        """(least, largest) that ``e`` may be; of an uncertain select, of both of its values."""
         if not isinstance(e, Select):
             return ends(*self.value(e, mask))
         cond, near = self.value(e.cond, mask)
@@ -254,7 +260,7 @@ class ErrorScope:
         return np.where(near, np.minimum(a[0], b[0]), low), np.where(near, np.maximum(a[1], b[1]), high)
 
     def may(self, cond: Expr) -> Any:
-        """Where a condition holds, or may."""
+        """Where a condition holds or may hold."""
         holds, near = self.value(cond)
         return holds if near is None else holds | near
 
@@ -271,9 +277,9 @@ class ErrorScope:
         if e is None:
             return rounded(v, own, dtype)
         anything: Any = np.isinf(e)
-        if fn not in ("exp", "log", "sqrt"):  # but those have few values
+        if fn not in ("exp", "log", "sqrt"):  # these are exact at some points
             anything = anything & np.isnan(a)
-        if fn in ("log", "sqrt"):  # whether there is a number may be open, too
+        if fn in ("log", "sqrt"):  # the result may be a number or NaN
             anything = anything | ((np.abs(a) <= e) & (e > 0))
         e = np.where(anything, np.inf, _through(fn, a, v, e))
         return rounded(v, e + own, dtype, anything=anything)
@@ -295,12 +301,12 @@ class ErrorScope:
 
 
 def _rounded_to(dtype: str, x: Array) -> Array:
-    """As values of a dtype of storage."""
+    """``x`` rounded to a storage dtype."""
     return np.asarray(x, DTYPES[dtype].numpy).astype(np.float64)
 
 
 def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
-    """A function that jumps, at both ends of where its argument may be."""
+    """A step function at both ends of its argument."""
     if e is None:
         return v, None
     off: Any = 0.0
@@ -312,7 +318,7 @@ def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
 
 
 def _through(fn: str, a: Any, v: Any, e: Any) -> Any:
-    """How far ``fn(a)``, which is ``v``, is moved at most by ``e`` in its argument."""
+    """Largest change of ``fn(a)``, which is ``v``, by an error of ``e`` in its argument."""
     if fn == "exp":
         return unbounded(np.where(e > 0, v * np.expm1(e), 0))
     if fn == "sqrt":
@@ -320,7 +326,7 @@ def _through(fn: str, a: Any, v: Any, e: Any) -> Any:
         return np.where(e > 0, np.maximum(v - low, np.sqrt(a + e) - v), 0)
     if fn == "log":
         return np.where(e > 0, np.where(a > e, e / (a - e), np.inf), 0)
-    few = np.minimum(e, 1)  # for which slopes say it well; beyond it, both ends do
+    few = np.minimum(e, 1)  # slopes are good up to it; beyond, both ends are
     if fn == "sigmoid":  # its slope s (1 - s) changes by at most exp(e)
         near = v * CALL["sigmoid"](-np.asarray(a)) * np.exp(few) * few
     elif fn == "tanh":

@@ -1,4 +1,4 @@
-"""Scalar functions of tensor expressions: literals, casts, conditions and math. `te` offers them all."""
+"""Scalar functions of tensor expressions: literals, casts, conditions and math. `te` exports all of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike
 
-inf = math.inf  # a Python float, for use wherever a number is; -inf too
+# A Python float, for use where a number is; also -inf.
+inf = math.inf
 
 
 def check_dtype(dtype: Any, what: str) -> str:
-    """``dtype`` as a name (numpy dtypes are accepted). Raises `WorkloadError` on any other."""
+    """``dtype`` as a name; numpy dtypes are accepted. Raises `WorkloadError` for others."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     try:
@@ -29,14 +30,14 @@ def check_dtype(dtype: Any, what: str) -> str:
 
 
 def const(value: int | float, dtype: str) -> Const:
-    """A literal of ``dtype``, of floats also ``te.inf`` and NaN. Raises `WorkloadError` when an integer dtype
+    """A literal of ``dtype``, for floats also ``te.inf`` and NaN. Raises `WorkloadError` if an integer dtype
     cannot hold it."""
     check_dtype(dtype, "te.const")
     try:
         if E.is_float(dtype):
             return Const(float(value), dtype)
         fits = int(value) == value and int(value) in DTYPES[dtype].range
-    except (OverflowError, ValueError):  # an integer beyond all floats; an infinity or NaN
+    except (OverflowError, ValueError):  # an integer beyond all floats, an infinity or NaN
         fits = False
     if not fits:
         remedy = "choose another dtype"
@@ -47,13 +48,13 @@ def const(value: int | float, dtype: str) -> Const:
 
 
 def max_value(dtype: str) -> Const:
-    """The largest finite value of ``dtype``. Of floats ``te.inf`` is larger: a least value of what may hold
+    """The largest finite value of ``dtype``. For floats ``te.inf`` is larger: a minimum that may meet
     infinities starts there."""
     return const(_finite(dtype, "max"), dtype)
 
 
 def min_value(dtype: str) -> Const:
-    """The lowest finite value of ``dtype``. Of floats ``-te.inf`` is lower: a largest value of what may hold
+    """The lowest finite value of ``dtype``. For floats ``-te.inf`` is lower: a maximum that may meet
     infinities starts there."""
     return const(_finite(dtype, "min"), dtype)
 
@@ -66,7 +67,7 @@ def _finite(dtype: str, end: str) -> int | float:
 
 
 def limit(dtype: str, sign: int) -> Const:
-    """The neutral value of max (sign -1) and of min (sign 1)."""
+    """The identity of max (sign -1) and of min (sign 1)."""
     if E.is_float(dtype):
         return Const(sign * inf, dtype)
     return max_value(dtype) if sign > 0 else min_value(dtype)
@@ -93,7 +94,7 @@ def cast(value: ExprLike, dtype: str) -> Expr:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """``a`` where ``cond`` holds, else ``b``; only the chosen side is evaluated."""
+    """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated."""
     c = _cond(cond, "te.select")
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         like = "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
@@ -141,11 +142,11 @@ def logical_not(cond: Expr) -> Expr:
 
 
 def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
-    """``a * b + c`` of floating point in one instruction, where the processor has it: the product is not
-    rounded. Elsewhere it is. All else is rounded as written.
+    """``a * b + c`` in floating point, in one instruction if the processor has it: the product is then not
+    rounded, else it is. All else is rounded as written.
 
-    Raises WorkloadError where the operands are of different dtypes, or integers. Example:
-    ``te.fma(x[i], scale[i], shift[i])``."""
+    Raises WorkloadError for operands of different dtypes or integers. Example: ``te.fma(x[i], scale[i],
+    shift[i])``."""
     try:
         return E.fma(a, b, c)
     except TypeError as err:
@@ -168,30 +169,37 @@ def _call(fn: str, x: Any) -> Expr:
 
 
 def exp(x: ExprLike) -> Expr:
+    """e to the power of x. Raises `WorkloadError` unless x is floating point."""
     return _call("exp", x)
 
 
 def log(x: ExprLike) -> Expr:
+    """The natural logarithm of x. Raises `WorkloadError` unless x is floating point."""
     return _call("log", x)
 
 
 def sqrt(x: ExprLike) -> Expr:
+    """The square root of x. Raises `WorkloadError` unless x is floating point."""
     return _call("sqrt", x)
 
 
 def tanh(x: ExprLike) -> Expr:
+    """The hyperbolic tangent of x. Raises `WorkloadError` unless x is floating point."""
     return _call("tanh", x)
 
 
 def erf(x: ExprLike) -> Expr:
+    """The error function of x. Raises `WorkloadError` unless x is floating point."""
     return _call("erf", x)
 
 
 def sigmoid(x: ExprLike) -> Expr:
+    """1 / (1 + exp(-x)). Raises `WorkloadError` unless x is floating point."""
     return _call("sigmoid", x)
 
 
 def floor(x: ExprLike) -> Expr:
+    """The largest whole number that is not above x. Raises `WorkloadError` unless x is floating point."""
     return _call("floor", x)
 
 

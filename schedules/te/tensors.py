@@ -1,5 +1,4 @@
-"""What tensor expressions are made of: tensors linked to their stages, and the walk from them to a
-`ComputeDAG`."""
+"""Tensors and axes of tensor expressions, and the walk from tensors to a `ComputeDAG`."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from schedules.te.compute_dag import Tensor as DagTensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IterVar(Var):
-    """An axis while an expression is written; two of one name stay two axes. ``extent`` is its
-    number of points, ``reduce`` tells reduction axes from those of a compute's shape."""
+    """An axis while an expression is written. Two axes of one name stay two. ``extent``: number of points.
+    ``reduce``: whether it is a reduction axis, not one of a compute's shape."""
 
     extent: int
     reduce: bool
@@ -31,8 +30,8 @@ class IterVar(Var):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A multi-dimensional value: an input (``op`` is None) or output ``index`` of stage ``op``.
-    ``A[i, j]`` is one element. ``name`` is None until `dag` gives one, unless the user did."""
+    """A multi-dimensional value: an input (``op`` is None), or output ``index`` of stage ``op``. ``A[i, j]``
+    is one element. ``name``: None until `dag` gives one, unless the user gave one."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -41,7 +40,7 @@ class Tensor:
     index: int = 0
 
     def __copy__(self) -> Tensor:
-        """Itself: a tensor does not change, and is told by identity."""
+        """Itself, because a tensor does not change and is compared by identity."""
         return self
 
     def __deepcopy__(self, memo: object) -> Tensor:
@@ -49,6 +48,7 @@ class Tensor:
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     def __getitem__(self, index: Any) -> Expr:
@@ -81,14 +81,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Access(Load):
-    """A load that knows its tensor, not only the name."""
+    """A load that knows its tensor, not only the tensor's name."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """A stage while it is written. ``values`` use plain variables and `Access` loads."""
+    """A stage under construction. ``values`` use plain variables and `Access` loads."""
 
     axes: tuple[Axis, ...]
     reduce_axes: tuple[Axis, ...]
@@ -104,7 +104,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduction:
-    """A reduction of ``values`` over ``axes``: only ever the whole body of a compute."""
+    """A reduction of ``values`` over ``axes``. It can only be the whole body of a compute."""
 
     reducer: Reducer
     values: tuple[Expr, ...]
@@ -127,10 +127,10 @@ class Reduction:
 def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
     """The compute DAG of an operator, given all its inputs and outputs.
 
-    Inputs are the listed placeholders, outputs the listed computed tensors, each in their order; also those
-    that others read: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` D alone. Stages
-    stand in topological order. Names are the user's, else ``I0``, ``T0``, ... by position; a name
-    used twice gets a number.
+    Inputs are the listed placeholders, outputs the listed computed tensors, each in their order. Outputs may
+    be read by others: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` only D. Stages are in
+    topological order. Names are the user's, else ``I0``, ``T0``, ... by position; a name used twice gets a
+    number. Raises WorkloadError.
     """
     listed: list[Tensor] = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]  # type: ignore[list-item]
     for i, t in enumerate(listed):
@@ -198,7 +198,7 @@ def _discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
 def _assign(
     inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]
 ) -> dict[tuple[Tensor | Op, int], str]:
-    """A unique name for every tensor; the names that users gave win over numbered ones."""
+    """A unique name for every tensor. Names given by users come before numbered ones."""
     taken: set[str] = set()
 
     def pick(name: str | None, default: str) -> str:

@@ -78,7 +78,7 @@ def test_an_export_never_replaces_what_sqlite_keeps_beside_a_database(tmp_path: 
         assert len(beside) == 2
         for path in tmp_path / "a.db", tmp_path / "b.db":
             for suffix in ("-wal", "-shm", "-journal"):
-                with pytest.raises(LogError, match=f"{suffix} is a file of the database {path}, which would"):
+                with pytest.raises(LogError, match=f"{suffix} is a file of the database {path} and would"):
                     log.export(f"{path}{suffix}")
         with pytest.raises(LogError, match="b.db-wal is a file of the database"):
             log.export(tmp_path / "link")

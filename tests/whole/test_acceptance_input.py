@@ -170,9 +170,9 @@ TOO_MUCH: dict[str, tuple[list[Step], str]] = {
     "unknown argument": ([step("unroll", loop="c_i", foo=1)], "takes loop"),
     "rounded up beyond 64 bits": (
         [step("split", loop="c_i", factors=(2**62, 4), tail="guard"), step("parallel", loop="c_i_0")],
-        "step 0: split c_i: .* further than 64 bits",
+        "step 0: split c_i: .* exceed 64 bits",
     ),
-    "digits without end": ([split("c_i", 10**4000, 1, 2)], "further than 64 bits"),
+    "digits without end": ([split("c_i", 10**4000, 1, 2)], "exceed 64 bits"),
     "tiles that are all tail": ([split("c_i", 2**40, 4)], "the loops run"),
     "tails upon tails": ([split(f"c_{x}", 2**24, 4) for x in "ijk"], "the loops run"),
     "negative factor": ([split("c_i", -4)], "below 1"),

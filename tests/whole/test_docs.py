@@ -46,3 +46,19 @@ def test_links_within_the_repository_lead_to_files(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if "://" not in link:
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_decisions_and_measurements_that_code_names_exist() -> None:
+    """Comments name their sources by path (docs/measurements/x.md) or by number (ADR 22)."""
+    numbers = {int(p.name[:4]) for p in (ROOT / "docs/adr").glob("*.md")}
+    measured = 0
+    for package in ("autotune", "cost_model", "kernels_db", "schedules"):
+        for file in (ROOT / package).rglob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            for page in re.findall(r"docs/measurements/[\w-]+\.md", text):
+                measured += 1
+                assert (ROOT / page).exists(), f"{file.relative_to(ROOT)} names {page}"
+            for found in re.findall(r"\bADR (\d+(?:, \d+)*)", text):
+                missing = {*map(int, found.split(", "))} - numbers
+                assert not missing, f"{file.relative_to(ROOT)} names ADR {missing}"
+    assert measured

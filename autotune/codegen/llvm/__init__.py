@@ -1,1 +1,1 @@
-"""Code for CPUs: LLVM IR text from lowered functions, and object code from that."""
+"""Code for CPUs: LLVM IR text from lowered functions, and object code from the text."""

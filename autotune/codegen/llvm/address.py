@@ -1,4 +1,4 @@
-"""Index arithmetic as LLVM IR: where a buffer's elements are."""
+"""Emits index arithmetic as LLVM IR: the addresses of a buffer's elements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 
-# pointer, the depth where it is known, (variable, coefficient) of what numbers add, a constant
+# (pointer, depth of the scope that knows it, (variable, coefficient) of terms with known numbers, constant).
 _Base = tuple[str, int, list[tuple[str, int]], int]
-MOST_POINTERS = 8  # stepped in one loop: more would not fit the registers
+# Most stepped pointers in a loop, so that they fit the registers.
+MOST_POINTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A flat index: ``sum(coefficient * atom) + const``. ``within``: variables inside of atoms."""
+    """A flat index, ``sum(coefficient * atom) + const``. ``within``: variables inside atoms."""
 
     terms: tuple[tuple[Expr, int], ...]
     const: int
@@ -40,8 +41,8 @@ class Flat:
 
 
 class Addresses(ABC):
-    """Emits addresses into `Scopes`. ``env`` maps loop variables to integers (unrolled) or to SSA names with
-    the depth of their scope; ``lanes`` describes the open vectorized loop."""
+    """Emits addresses into `Scopes`. ``env``: {loop variable: integer (unrolled), or (SSA name, depth of its
+    scope)}. ``lanes``: the open vectorized loop."""
 
     def __init__(self, scopes: Scopes) -> None:
         self.s = scopes
@@ -51,10 +52,10 @@ class Addresses(ABC):
         self.lane_base = 0  # the lane variable's value in the first lane
         self.lanes = 1
         self.mask: Value | None = None
-        self.chosen: Value | None = None  # the mask of the side of a select that lanes take
-        self.unrolled: dict[str, tuple[int, Scope]] = {}  # iterations, and the scope that all run in
+        self.chosen: Value | None = None  # the mask of lanes that take this side of a select
+        self.unrolled: dict[str, tuple[int, Scope]] = {}  # (iterations, scope that holds all of them)
         self._flat: dict[tuple[str, tuple[Expr, ...], affine.Range | None], Flat] = {}
-        # the same by identity, which is asked of every access of an unrolled tile; the indices are kept, too
+        # Cached by identity, because every access of an unrolled tile asks. The indices are kept alive too.
         self._flat_of: dict[tuple[str, int], tuple[tuple[Expr, ...], Flat]] = {}
 
     @abstractmethod
@@ -71,12 +72,12 @@ class Addresses(ABC):
         return found[1]
 
     def forget(self, buffer: str) -> None:
-        """Another buffer has this name from now on."""
+        """Forget a buffer, because another one gets its name."""
         self._flat = {k: v for k, v in self._flat.items() if k[0] != buffer}
         self._flat_of = {k: v for k, v in self._flat_of.items() if k[0] != buffer}
 
     def _flattened(self, buffer: str, indices: tuple[Expr, ...], lanes: affine.Range | None = None) -> Flat:
-        """``lanes``: the first and the last one of a register, which may all have the same quotient."""
+        """The flat index. ``lanes``: first and last lane of a register, if all of them have one quotient."""
         key = (buffer, indices, lanes)
         if key not in self._flat:
             e: Expr = Const(0)
@@ -93,10 +94,11 @@ class Addresses(ABC):
         return self._flat[key]
 
     def lane_dependent(self, e: Expr) -> bool:
+        """Whether an expression differs between lanes."""
         return self.lane_var is not None and self.lane_var in E.variables(e)
 
     def atom(self, e: Expr) -> int | tuple[str, int]:
-        """An index atom as an integer, or an i64 name and the depth where it is known."""
+        """The value of an index atom: an integer, or (i64 name, depth of the scope that knows it)."""
         if isinstance(e, Var):
             return self.counter(e.name)
         known = {v: self.env[v] for v in E.variables(e)}
@@ -113,7 +115,7 @@ class Addresses(ABC):
         return ref, depth
 
     def at_depth(self, depth: int, f: Callable[[], str]) -> str:
-        """Run ``f`` with its code going to an outer scope."""
+        """Run ``f`` with its code emitted into an outer scope."""
         held = self.s.stack[depth + 1 :]
         del self.s.stack[depth + 1 :]
         saved = self.lane_var, self.lanes, self.mask
@@ -125,7 +127,7 @@ class Addresses(ABC):
             self.lane_var, self.lanes, self.mask = saved
 
     def address(self, buffer: str, flat: Flat, extra: int = 0) -> tuple[str, int]:
-        """A pointer to an element (of lane 0), and the depth where it is known."""
+        """(pointer to an element, of lane 0; depth of the scope that knows it)."""
         elem = LLVM_TYPE[self.places[buffer].dtype]
         ptr, depth, numbers, const = self._base(buffer, flat, elem)
         const += flat.const + extra
@@ -144,8 +146,8 @@ class Addresses(ABC):
         return ptr, depth
 
     def _base(self, buffer: str, flat: Flat, elem: str) -> _Base:
-        """`address`, but for what unrolled and vectorized loops and constants add. It is the same all over a
-        scope, and remembered there, unless such a loop's variable stands inside of an atom."""
+        """The address without the parts of unrolled and vectorized loops and of constants. It is the same all
+        over a scope and cached there, unless a variable of such a loop is inside an atom."""
         place, memo = self.places[buffer], self.s.top.memo
         known = memo.get(("base", place.pointer, id(flat)))
         if known is not None:
@@ -190,8 +192,8 @@ class Addresses(ABC):
         return ptr, depth, numbers, const
 
     def _step(self, loop: Scope, start: str, elem: str, by: int) -> str | None:
-        """A pointer that begins at ``start`` and moves with every iteration of an innermost loop; None where
-        there is no such loop, or no register for it."""
+        """A pointer that begins at ``start`` and moves with every iteration of an innermost loop. None if
+        there is no such loop, or no register is left."""
         if not loop.innermost or len(loop.pointers) >= MOST_POINTERS:
             return None
         pointer = self.s.fresh("p")
@@ -207,14 +209,14 @@ class Addresses(ABC):
         return str(out)
 
     def counter(self, name: str) -> int | tuple[str, int]:
-        """The value of a loop variable, and the depth of its scope where it is not a number."""
+        """The value of a loop variable: an integer, or (SSA name, depth of its scope)."""
         v = self.env[name]
         if not isinstance(v, int):
             self.s.stack[v[1]].counted = True
         return v
 
     def multiple(self, flat: Flat) -> int:
-        """A number that divides the index of lane 0, whatever the values of the loops; 0 divides itself."""
+        """A number that divides the index of lane 0 for all values of the loops; 0 if the index is 0."""
         out = flat.const
         for a, c in flat.terms:
             known = self.lane_base if a == Var(self.lane_var or "") else self.env.get(getattr(a, "name", ""))
@@ -222,7 +224,7 @@ class Addresses(ABC):
         return out
 
     def stride(self, flat: Flat) -> int | None:
-        """Elements from lane to lane, None when that isn't constant."""
+        """Elements from lane to lane, None if that is not constant."""
         if self.lane_var is None:
             return 0
         step = 0
@@ -234,7 +236,7 @@ class Addresses(ABC):
         return step
 
     def unrolled_by(self, flat: Flat) -> int:
-        """The part of a flat index that unrolled iterations give: where they have numbers."""
+        """The part of a flat index that comes from unrolled loops with known numbers."""
         known = ((self.env.get(a.name), c) for a, c in flat.terms if isinstance(a, Var))
         return sum(n * c for n, c in known if isinstance(n, int))
 

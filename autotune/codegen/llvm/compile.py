@@ -1,6 +1,6 @@
-"""LLVM IR text to object bytes, and object bytes to callable code in this process.
+"""Compiles LLVM IR text to object bytes, and loads object bytes as callable code into this process.
 
-llvmlite is imported on first use: what only reads logs never pays for it.
+llvmlite is imported on first use, so that reading logs does not import it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from schedules.model import Target
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-# Every x86-64 CPU has these; LLVM cannot generate code without some of them.
+# Extensions of every x86-64 CPU. LLVM cannot generate code without some of them.
 _X86_64_BASELINE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"))
+# CPython's flag of a builtin function with the fast calling convention.
 _METH_FASTCALL = 0x80
+# Held while LLVM's options, which belong to the process, are changed.
 _SWITCH = threading.Lock()
+# Parts of code generation that are left out: always; in modules with masked tails. Source: `_lean`.
 _LEFT_OUT = ("disable-lsr", "disable-post-ra")
 _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
-_TAILS = "@llvm.vector.reduce.and."  # what a guard on lanes asks before it stores a whole vector
+# A call that marks a masked tail: it asks whether all lanes are active, to store a whole vector.
+_TAILS = "@llvm.vector.reduce.and."
 Made = TypeVar("Made")
 
 
 def _once(make: Callable[[], Made]) -> Callable[[], Made]:
-    """As `functools.cache`, which lets two threads that ask at once make two."""
+    """`functools.cache` for a function without arguments, which runs once even if two threads call it
+    together."""
     made: list[Made] = []
     lock = threading.RLock()
 
@@ -75,7 +80,8 @@ def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) 
         found = llvm.Target.from_triple(triple or llvm.get_process_triple())
     except RuntimeError as err:
         raise CompileError(f"no code generator for triple {triple!r}: {err}") from None
-    # A hypervisor may hide extensions that the CPU's name implies: with a list given, all others go.
+    # A hypervisor may hide extensions that the CPU's name implies. If a list is given, all others are
+    # switched off.
     known = set(llvm.get_host_cpu_features()) if features else set()
     off = sorted(known - set(features) - _X86_64_BASELINE)
     flags = ",".join([*(f"-{f}" for f in off), *(f"+{f}" for f in features)])
@@ -85,14 +91,14 @@ def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) 
 
 
 def compile_module(text: str, target: Target, *, optimize: bool = True, level: int = 2) -> bytes:
-    """ELF object of a module's text. ``optimize=False`` skips the IR passes, not the code generator's
-    optimisation, whose ``level`` is 0 to 3. Raises `CompileError`."""
+    """The ELF object of a module's text. ``optimize``: whether to run the IR passes. ``level``: of the code
+    generator's optimisation, 0 to 3. Raises `CompileError`."""
     with _module(text, target, optimize, level) as (machine, module), _lean(text):
         return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
-    """The same as `compile_module`, as assembly text."""
+    """Like `compile_module`, as assembly text."""
     with _module(text, target, optimize) as (machine, module), _lean(text):
         return machine.emit_assembly(module)
 
@@ -111,8 +117,8 @@ def _module(
         raise CompileError(f"the LLVM back end compiles for CPUs, not for kind {target.kind!r}")
     llvm = _llvm()
     machine = _machine(target.arch, target.features, target.triple, level)
-    # A context of its own: the global one would keep the types of every module ever compiled. Both are
-    # closed here, the module first: the garbage collector might take the context before it.
+    # A context of its own, because the global one keeps the types of every module. Both are closed here, the
+    # module first, because the garbage collector might free the context before it.
     with ExitStack() as stack:
         context = stack.enter_context(llvm.create_context())
         try:
@@ -129,16 +135,16 @@ def _module(
 
 @contextmanager
 def _lean(text: str) -> Iterator[None]:
-    """Code generation without loop strength reduction, a quarter to a half of its time for what the text does
-    itself (`Expressions.address`), and without scheduling once registers are allocated: a twentieth, for what
-    the processor does itself (kernels of 8 tasks are as fast, to 0.3 %). Scheduling before that stays:
-    some kernels lose a fifth without. Nor does code move to where it is used if tails are masked: each vector
-    that is stored under a guard would have its whole chain of multiply-adds there, one accumulator after the
-    other, every step waiting for the one before (a product of 64 unrolled steps took three times as long).
-    The switches are the whole process's, where others may compile too (numba), so they are put back."""
+    """Switch off parts of code generation that take time and gain nothing for this code.
+
+    Left out: loop strength reduction, as `Addresses.address` does its work, and scheduling after register
+    allocation, as the processor does that. Scheduling before it stays. In modules with masked tails code does
+    not sink to its uses: a vector's chain of multiply-adds would move under the guard of its store, each step
+    waiting for the one before. Figures: docs/measurements/code-generation.md. LLVM's options belong to the
+    process, where others may compile too (numba), so they are restored."""
     llvm = _llvm()
     left_out = _LEFT_OUT + _LEFT_OUT_OF_TAILS * (_TAILS in text)
-    with _SWITCH:  # no other thread of ours puts them back meanwhile
+    with _SWITCH:  # no other thread restores them meanwhile
         try:
             for name in left_out:
                 llvm.set_option("autotune", f"-{name}=true")
@@ -149,11 +155,11 @@ def _lean(text: str) -> Iterator[None]:
 
 
 def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bool) -> None:
-    """Scalar clean-up only. The schedule decides vectorisation and unrolling: what LLVM would decide
-    changes with the tile sizes in ways that a search cannot learn. No value numbering: the text
-    has its common subexpressions out already, and NewGVN aborts the process on some inputs (an assertion,
-    LLVM 22). Combining instructions takes as long as a tenth of code generation and gains nothing but where
-    floats are compared (the clamps of vector math)."""
+    """Run scalar clean-up passes only. The schedule decides vectorisation and unrolling, as LLVM's own
+    decisions would change with tile sizes in ways that a search cannot learn. Value numbering is left out:
+    the text has no common subexpressions left, and NewGVN aborts the process on some inputs (an assertion,
+    LLVM 22). ``combine``: combine instructions, which takes a tenth of code generation's time and helps only
+    where floats are compared."""
     llvm = _llvm()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()
@@ -172,7 +178,7 @@ def _shorten(message: str, limit: int = 600) -> str:
 
 
 class LoadedObject:
-    """Compiled code in this process. It stays mapped for as long as this object lives."""
+    """Compiled code in this process. It stays mapped as long as this object lives."""
 
     __slots__ = (
         "__weakref__",
@@ -186,7 +192,7 @@ class LoadedObject:
     )
 
     def __init__(self, header: int, keep: Any) -> None:
-        """``header``: address of ``at_header``; ``keep``: what holds the code mapped."""
+        """``header``: address of ``at_header``. ``keep``: the object that keeps the code mapped."""
         head = _Header.from_address(header)
         if head.abi != abi.ABI:
             raise CompileError(f"object of ABI {head.abi}, but {abi.ABI} is current: compile it again")
@@ -198,20 +204,21 @@ class LoadedObject:
         self._support = support = _support()
         words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, {})
         self._desc = desc = (ctypes.c_int64 * len(words))(*words)
-        # Not at exit: the memory goes with the process, and daemon threads may still be running.
+        # Not at exit: the process frees the memory, and daemon threads may still run.
         weakref.finalize(self, support.release, desc).atexit = False
 
     def run(self, pointers: Sequence[int]) -> None:
-        """Run the kernel once on data pointers, in parameter order, without any check; the GIL is
-        released. Raises MemoryError when there is no scratch memory."""
+        """Run the kernel once without any check. ``pointers``: of data, in parameter order. The GIL is
+        released. Raises MemoryError if there is no scratch memory."""
         if self._support.run(self._desc, (ctypes.c_void_p * len(pointers))(*pointers)):
             raise self.no_memory()
 
     def bench(
         self, pointers: Sequence[int], n: int, *, threads: int | None = None, cpu_clock: bool = False
     ) -> int:
-        """Nanoseconds that ``n`` runs take together, on the monotonic clock or in CPU time of the
-        calling thread. ``threads`` is at most what the kernel was compiled for. Raises MemoryError."""
+        """Nanoseconds of ``n`` runs together, on the monotonic clock, or in CPU time of the calling thread if
+        ``cpu_clock``. ``threads``: at most those that the kernel was compiled for. Raises MemoryError,
+        ValueError."""
         threads = self.threads if threads is None else threads
         if not 1 <= threads <= self.threads:
             raise ValueError(f"threads={threads}, but this kernel was compiled for at most {self.threads}")
@@ -223,6 +230,7 @@ class LoadedObject:
         return total
 
     def no_memory(self) -> MemoryError:
+        """The error for scratch memory that cannot be had."""
         return MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
 
     def python_function(self) -> Callable[..., int] | None:
@@ -238,7 +246,7 @@ class LoadedObject:
         for k, word in enumerate(words):
             if k not in (abi.BLOCK, abi.LOCK):
                 self._desc[k] = word
-        # The builtin holds the tuple, and so this object: whoever has the function has the code.
+        # The builtin holds the tuple, and so this object. While the function lives, so does the code.
         return self._support.bind((ctypes.addressof(self._desc), self))
 
 
@@ -288,8 +296,8 @@ def _support() -> _Support:
 
 
 def prepare() -> None:
-    """Compile and load what all kernels share, but no threads: a process that forks workers does this
-    first, so that they need not."""
+    """Compile and load the code that all kernels share, without starting threads. A process that forks
+    workers calls it first."""
     _support()
 
 
@@ -301,7 +309,7 @@ def _heads_are_readable() -> bool:
 
     if (
         sys.implementation.name != "cpython"
-        or "t" in getattr(sys, "abiflags", "")  # free-threaded; sysconfig says it too, and takes 10 ms
+        or "t" in getattr(sys, "abiflags", "")  # free-threaded; sysconfig also knows, but takes 10 ms
         or object.__basicsize__ != abi.DATA_AT
         or np.ndarray.__basicsize__ < abi.ARRAY_HEAD_BYTES
     ):
@@ -331,20 +339,21 @@ def _heads_are_readable() -> bool:
 
 @_once
 def _jit() -> tuple[llvm.LLJIT, itertools.count[int], threading.Lock]:
-    """The process's linker, a source of library names, and a lock for both."""
-    # JITLink places all sections of an object together, which the small code model needs.
+    """(the process's linker, a source of library names, a lock for both)."""
+    # JITLink places all sections of an object together, as the small code model needs.
     jit = _llvm().create_lljit_compiler(use_jit_link=True)
     _immortal(jit)
     return jit, itertools.count(), threading.Lock()
 
 
 def _immortal(x: object) -> None:
-    """Keeps ``x`` through the end of the interpreter: the pool's workers still stand in code that
-    would otherwise be unmapped under them."""
+    """Keep ``x`` until after the end of the interpreter, because the pool's workers still run code that would
+    be unmapped."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
 
 
 def link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[dict[str, int], Any]:
+    """({export: address}, object that keeps the code mapped) of an object. Raises CompileError."""
     jit, names, lock = _jit()
     builder = _llvm().JITLibraryBuilder().add_object_img(obj).add_current_process()
     for name, address in imports.items():
@@ -361,8 +370,8 @@ def link(obj: bytes, exports: Sequence[str], imports: dict[str, int]) -> tuple[d
 
 @_once
 def pool() -> dict[str, int]:
-    """Addresses of the symbols of the worker pool (`threads.py`): one pool in a process, loaded with
-    the first kernel that needs it, and started afresh in a child after a fork."""
+    """Addresses of the symbols of the thread pool (`threads.py`). A process has one pool. It is loaded with
+    the first kernel that needs it, and started again in a child after a fork."""
     from autotune.codegen.runtime import threads
 
     arch, features, triple = host_arch()
@@ -374,9 +383,8 @@ def pool() -> dict[str, int]:
 
 
 def load_object(obj: bytes) -> LoadedObject:
-    """Map an object of `compile_module`, whose module had `entry.entry` appended, into this process.
-    Only bytes from this process or from its own `ObjectCache` belong here, since they run.
-    Raises `CompileError`."""
+    """Map an object into this process: one of `compile_module` whose module ended with `entry.entry`. Only
+    load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`."""
     imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
     addresses, tracker = link(obj, ("at_header",), imports)
     return LoadedObject(addresses["at_header"], tracker)

@@ -1,4 +1,5 @@
-"""The function that a thread of a parallel loop runs: it claims chunks of its share, then of the others'."""
+"""Emits the function that each thread of a parallel loop runs: it claims chunks of its own share, then of
+others."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ from collections.abc import Sequence
 
 from schedules.ir import Buffer
 
-ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"  # filled in when the module is done
+# Placeholders for numbers of bytes, replaced when the module is complete.
+ROOT_TOKEN, THREAD_TOKEN = "@@root_bytes@@", "@@thread_bytes@@"
 
 
-SHARE = 16  # words between two counters: two cache lines, as neighbours are fetched together
+# Words between two counters: two cache lines, because neighbouring lines are fetched together.
+SHARE = 16
 
 
 def driver(
@@ -22,14 +25,14 @@ def driver(
     var: str,
     end: str,
 ) -> str:
-    """``void @name(ptr ctx, i32 tid)`` calls ``@name_body`` for every iteration of ``var`` that it claims, at
-    most ``chunk`` at a time; ``end`` is run before it returns.
+    """``void @name(ptr ctx, i32 tid)``: calls ``@name_body`` for every iteration of ``var`` that it claims,
+    at most ``chunk`` at a time. ``end``: code that runs before it returns.
 
-    The ``n`` iterations are ``shares`` contiguous shares, as even as can be and the first the largest, and
-    ``ctx`` counts what is claimed of each. A thread begins with the share of its number: from call to call
-    it finds there what its core's caches hold. Then it goes on with the next one's, whose thread may be late,
-    or not come at all (affinity scheduling: Markatos & LeBlanc, 1994). ``ctx``: `SHARE` words a counter, 0 at
-    first; arguments, scratch, variables of loops around."""
+    The ``n`` iterations form ``shares`` contiguous shares of nearly equal size, the first the largest.
+    ``ctx`` counts the claimed iterations of each. A thread begins with the share of its number, whose data
+    its core's caches hold from the last call (ADR 34). Then it goes on with the next share, whose thread may
+    be late or absent (affinity scheduling: Markatos & LeBlanc, 1994). ``ctx`` holds `SHARE` words a counter,
+    0 at first, then arguments, scratch, and variables of outer loops."""
     lines = ["entry:"]
     for k, what in enumerate(["%args", "%scratch", *(f"%in_{v}" for v in outer)]):
         t = "ptr" if k < 2 else "i64"
@@ -64,12 +67,12 @@ def driver(
         "  %size = sub i64 %bound, %begin",
         "  br label %look",
         "look:",
-        # a plain look first: the line stays with its owner where nothing is left
+        # A plain load first, so that an exhausted counter's line stays with its owner.
         "  %seen = load atomic i64, ptr %counter monotonic, align 8",
         "  %some = icmp slt i64 %seen, %size",
         "  br i1 %some, label %claim, label %none",
         "claim:",
-        # claims need no order among themselves: results are published by the end of the job
+        # Claims need no order: the end of the job publishes results.
         f"  %claimed = atomicrmw add ptr %counter, i64 {chunk} monotonic",
         "  %left = icmp slt i64 %claimed, %size",
         "  br i1 %left, label %run, label %none",

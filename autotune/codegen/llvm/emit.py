@@ -1,5 +1,8 @@
-"""LLVM IR text from lowered functions: explicit vectors, constant shapes, no reliance on IR passes
-beyond scalar clean-up (facts behind the choices: Halide's CodeGen_LLVM and our own measurements)."""
+"""Emits LLVM IR text from lowered functions: explicit vectors and constant shapes.
+
+It relies on no IR pass beyond scalar clean-up. The reasons are Halide's CodeGen_LLVM and
+docs/measurements/code-generation.md.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +43,18 @@ from schedules.ir.exprs import substitute
 from schedules.ir.strides import elements, known_strides
 from schedules.model import LINE, Target
 
-STACK_BYTES = 16384  # intermediate buffers up to this size live on the stack, and small ones in registers,
-MOST_STACK_BYTES = 1 << 18  # as long as a function has no more of them, copies of unrolled loops included
+# Largest intermediate buffer on the stack (bytes); small ones end up in registers.
+STACK_BYTES = 16384
+# Most bytes of such buffers in a function, copies of unrolled loops included.
+MOST_STACK_BYTES = 1 << 18
+# Alignment of buffers (bytes).
 ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``, and the bytes of
-    scratch memory that the kernel needs with the target's threads."""
+    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``scratch_bytes``: scratch
+    memory that the kernel needs with the target's threads."""
 
     text: str
     scratch_bytes: int
@@ -56,7 +62,7 @@ class Module:
 
 @dataclass(slots=True)
 class _Shared:
-    """What the functions of one module share."""
+    """The state that the functions of one module share."""
 
     func: LoweredFunc
     threads: int
@@ -68,15 +74,15 @@ class _Shared:
     root_bytes: int = 0
     thread_bytes: int = 0
     n: int = 0
-    streaming: bool | None = None  # whether results are streamed where code is emitted; None: not decided yet
+    streaming: bool | None = None  # whether code emitted now streams results; None: not decided yet
 
     def streams(self, buffer: str) -> bool:
         return bool(self.streaming) and buffer in self.func.streamed
 
 
 def emit(func: LoweredFunc, target: Target) -> Module:
-    """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread
-    pool, or serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
+    """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread pool, or
+    serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
     _check_half(func, target)
     shared = _Shared(
         func,
@@ -108,7 +114,8 @@ def emit(func: LoweredFunc, target: Target) -> Module:
 
 
 def _check_half(func: LoweredFunc, target: Target) -> None:
-    """Without F16C, LLVM would call functions of a library that kernels are not linked with."""
+    """Raise CompileError without F16C, as LLVM would call library functions that kernels are not linked
+    with."""
     x86 = (target.triple or platform.machine()).startswith("x86_64")
     if not x86 or not target.features or "f16c" in target.features:
         return
@@ -116,13 +123,13 @@ def _check_half(func: LoweredFunc, target: Target) -> None:
     for b in (*func.params, *made):
         if b.dtype == "float16":
             raise CompileError(
-                f"{b.name} is float16, which an x86 CPU converts with its F16C instructions, and "
-                f"{target.arch or 'the target'} has none; use float32"
+                f"{b.name} is float16, but {target.arch or 'the target'} lacks the F16C instructions of x86 "
+                "for it; use float32"
             )
 
 
 def _stores(s: Stmt) -> frozenset[str]:
-    """Buffers written in ``s``, or allocated there (their contents do not outlast an iteration)."""
+    """Buffers that are written in ``s``, or allocated there: their contents end with an iteration."""
     out = {x.buffer for x in walk(s) if isinstance(x, Store)}
     return frozenset(out | {x.buffer.name for x in walk(s) if isinstance(x, Alloc)})
 
@@ -147,7 +154,7 @@ class _Function:
         self.stack_bytes = 0  # of buffers among these
         self.offset = 0
         self.captured = captured
-        self.aligned: Value | None = None  # whether what is streamed begins where streaming stores can
+        self.aligned: Value | None = None  # whether streamed arrays have `STREAM_ALIGN`
 
     def build(self, s: Stmt, inherited: dict[str, tuple[Buffer, int]] | None = None) -> str:
         """The function's instructions, without the final ``ret``."""
@@ -170,7 +177,7 @@ class _Function:
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
 
     def skew(self, b: Buffer) -> str:
-        """`ir.skew` of an argument, from where it lies."""
+        """`ir.skew` of an argument, computed from its address."""
         at = self.s.emit(f"ptrtoint ptr %arg.{b.name} to i64")
         over = self.s.emit(f"and i64 {self.s.emit(f'sub i64 0, {at}')}, {LINE - 1}")
         return self.s.emit(f"udiv i64 {over}, {DTYPES[b.dtype].itemsize}")
@@ -229,7 +236,8 @@ class _Function:
         intrinsic.emit(s.instruction, slots, self.s, lambda d: self.shared.declares.setdefault(d))
 
     def fork(self, s: Stmt) -> None:
-        """``s`` with streaming stores where the arrays are aligned for them, which only the call shows."""
+        """``s`` twice: with streaming stores if the arrays are aligned for them, which only the call shows,
+        and without."""
         if self.aligned is None:
             low = "0"
             for name in self.shared.func.streamed:
@@ -252,7 +260,7 @@ class _Function:
         return n
 
     def loop(self, s: Loop) -> None:
-        """A counted loop, tested at its end; entered under a test where it may be empty."""
+        """A counted loop, tested at its end. If it may be empty, it is entered under a test."""
         extent = self.x.scalar(s.extent)
         known = const(s.extent)
         head, done = self.s.label("loop"), self.s.label("done")
@@ -272,7 +280,7 @@ class _Function:
             self.s.do(f"br label %{head}")
         after = self.s.fresh("n")
         out = self.s.top.lines
-        # What nobody counts with counts down: the processor compares with 0 for nothing.
+        # A counter that nothing reads counts down, because comparing with 0 is free.
         first, step, last = ("0", 1, extent.ref) if body.counted else (extent.ref, -1, "0")
         out.append(f"{head}:")
         out.append(f"  {var} = phi i64 [ {first}, %{before} ], [ {after}, %{body.label} ]")
@@ -294,20 +302,21 @@ class _Function:
             cond = self.x.scalar(E.all_of(*plain))
             self.under(cond, E.TRUE if not lanes else E.all_of(*lanes), s.body)
             return
-        if not lanes:  # what is left of it once the loops around a parallel one are unrolled
+        if not lanes:  # the rest of a condition after loops around a parallel one were unrolled
             self.stmt(s.body)
             return
         mask = self.x.and_mask(self.x.value(E.all_of(*lanes)))
         stores = _stores(s.body)
 
         def masked() -> None:
-            # a load that all lanes share may be out of bounds when none of them is active
+            # A load that all lanes share may be out of bounds if none of them is active.
             self.x.mask = mask
             self.branch(self.fold("or", mask), stores, lambda: self.stmt(s.body))
             self.x.mask = outer
 
         if outer is None:
-            # whole vectors go unmasked: a masked store costs tens of cycles on some CPUs
+            # Whole vectors are stored without a mask, because a masked store costs tens of cycles on some
+            # CPUs.
             self.branch(self.fold("and", mask), stores, lambda: self.stmt(s.body), masked)
         else:
             masked()
@@ -383,7 +392,7 @@ class _Function:
     # -- vectors -------------------------------------------------------------------------------
 
     def vectorized(self, s: Loop) -> None:
-        """The body once, for all lanes; a store that lanes can't share is written out lane by lane."""
+        """The body once for all lanes. A store that lanes cannot share is written out lane by lane."""
         n = self.constant(s)
         if n == 1 or not all(self.x.fits_lanes(x, s.var) for x in walk(s.body) if isinstance(x, Store)):
             for lane in range(n):
@@ -405,8 +414,8 @@ class _Function:
             self.x.lane_var, self.x.lane_base, self.x.lanes = None, 0, 1
 
     def registers(self, s: Loop, n: int) -> list[tuple[int, int]]:
-        """The lanes in pieces that fill one register, the rest in powers of two: LLVM splits wide vectors of
-        other lengths badly. A horizontal reduction stays whole: it folds vertically first."""
+        """The lanes in pieces of one register, the rest in powers of two, as LLVM splits vectors of other
+        lengths badly. A horizontal reduction stays whole, because it folds vertically first."""
         stores = [x for x in walk(s.body) if isinstance(x, Store)]
         if n & (n - 1) == 0 and any(s.var not in _variables(x.indices) for x in stores):
             return [(0, n)]
@@ -423,8 +432,8 @@ class _Function:
     # -- threads -------------------------------------------------------------------------------
 
     def parallel(self, s: Loop) -> None:
-        """The body becomes a function of the iteration; a driver claims chunks from counters in its
-        context and the thread pool runs that driver on every thread."""
+        """Make the body a function of the iteration. A driver claims chunks from counters in its context, and
+        the thread pool runs the driver on every thread."""
         n = self.constant(s)
         sh = self.shared
         sh.n += 1

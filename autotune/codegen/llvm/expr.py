@@ -1,4 +1,4 @@
-"""Expressions as LLVM IR: scalars, or vectors while a vectorized loop is open."""
+"""Emits expressions as LLVM IR: scalars, or vectors while a vectorized loop is open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from schedules.expr import (
 )
 from schedules.model import LINE
 
-FAR = 1 << 62  # beyond any index
+# A number beyond any index.
+FAR = 1 << 62
 
 
 def _all(number: int, lanes: int) -> str:
@@ -42,7 +43,7 @@ def _itemsize(dtype: str) -> int:
 
 
 class CodegenError(Exception):
-    """The generator met code that lowering should not produce."""
+    """The generator met code that lowering should not produce. It is a fault of this package."""
 
 
 class Expressions(Addresses):
@@ -57,12 +58,13 @@ class Expressions(Addresses):
         return self.of_all_lanes(self.value(e), e)
 
     def of_all_lanes(self, v: Value, e: Expr) -> Value:
-        """The value of an expression, which lanes must share."""
+        """The value of an expression that is the same in all lanes. Raises CodegenError for others."""
         if v.lanes != 1:
             raise CodegenError(f"{E.show(e)} differs between lanes where one value is needed")
         return v
 
     def splat(self, v: Value, lanes: int) -> Value:
+        """A value in all of ``lanes`` lanes."""
         if v.lanes == lanes:
             return v
         if not v.ref.startswith("%"):
@@ -77,6 +79,7 @@ class Expressions(Addresses):
         return Value(ref, v.dtype, lanes)
 
     def same_lanes(self, *vs: Value) -> list[Value]:
+        """Values with the lanes of the widest."""
         n = max(v.lanes for v in vs)
         return [self.splat(v, n) if n > 1 else v for v in vs]
 
@@ -121,7 +124,7 @@ class Expressions(Addresses):
         return Value(self.s.emit(f"{'udiv' if op == '//' else 'urem'} {x}, {y.ref}"), x.dtype, x.lanes)
 
     def _never_negative(self, e: Expr) -> bool:
-        """Whether an index is at least 0 in every iteration: loops count from 0."""
+        """Whether an index is 0 or more in every iteration, as loops count from 0."""
         if E.dtype_of(e) != INDEX or E.loads(e):
             return False
         known = {v: self.env[v] for v in E.variables(e) - {self.lane_var}}
@@ -139,13 +142,14 @@ class Expressions(Addresses):
         return Value(str(v) if isinstance(v, int) else v[0], INDEX)
 
     def multiply_add(self, a: Expr, b: Expr, c: Expr) -> Value:
-        """``a * b + c`` rounded once where the processor can."""
+        """``a * b + c``, rounded once if the processor can."""
         x, y, z = self.same_lanes(self.value(a), self.value(b), self.value(c))
         t = mangle(LLVM_TYPE[x.dtype], x.lanes)
         self.declare(f"declare {x.type} @llvm.fmuladd.{t}({x.type}, {x.type}, {x.type})")
         return Value(self.s.emit(f"call {x.type} @llvm.fmuladd.{t}({x}, {y}, {z})"), x.dtype, x.lanes)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
+        """``x op y``, rounded as one operation."""
         def out(code: str) -> Value:
             return Value(self.s.emit(code), x.dtype, x.lanes)
 
@@ -163,15 +167,15 @@ class Expressions(Addresses):
         return self._divide(op, x, y)
 
     def _extreme(self, op: str, x: Value, y: Value) -> Value:
-        """Minimum or maximum that hands NaN on from either side, as numpy's do. LLVM looks for NaN in the
-        first operand: that is not what a reduction has so far, so that no turn waits for it."""
+        """Minimum or maximum that propagates NaN from either side, as numpy's do. LLVM tests the first
+        operand for NaN. That is not the partial result of a reduction, so that no step waits for the test."""
         name = f"@llvm.{op}imum.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
         self.declare(f"declare {x.type} {name}({x.type}, {x.type})")
         return Value(self.s.emit(f"call nsz {x.type} {name}({y}, {x})"), x.dtype, x.lanes)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
-        """Division that rounds towards minus infinity, its remainder, or ceildiv. By zero both are 0, as in
-        numpy, and the smallest integer by -1 is itself: the processor would trap."""
+        """Division that rounds towards minus infinity, its remainder, or ceildiv. Division by zero gives 0,
+        as in numpy, and the least integer divided by -1 is itself. The processor would trap in both cases."""
 
         def out(code: str) -> Value:
             return Value(self.s.emit(code), x.dtype, x.lanes)
@@ -188,7 +192,7 @@ class Expressions(Addresses):
             return out(f"and {x}, {c - 1}")
         i1 = vector("i1", x.lanes)
         special, divisor = "", y
-        if c in (0, -1):  # by 0 or -1 it is the product
+        if c in (0, -1):  # the quotient is x * c
             one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
             two = self.splat(Value("2", x.dtype), x.lanes) if x.lanes > 1 else Value("2", x.dtype)
             special = self.s.emit(f"icmp ult {out(f'add {y}, {one.ref}')}, {two.ref}")
@@ -340,8 +344,9 @@ class Expressions(Addresses):
         return Value(out, dtype, n)
 
     def _column(self, buffer: str, flat: Flat, step: int | None, dtype: str) -> str | None:
-        """Lanes far apart whose elements lie side by side along an unrolled loop: a square is read by rows,
-        and transposed in registers for all its columns. None where there is no such square."""
+        """The column of a square for lanes that are far apart but whose elements are contiguous along an
+        unrolled loop. The square is loaded by rows and transposed in registers for all its columns. None if
+        there is no square."""
         n, top = self.lanes, self.s.top
         if step is None or not transpose.fits(n, DTYPES[dtype].itemsize) or buffer in top.stores:
             return None
@@ -354,7 +359,7 @@ class Expressions(Addresses):
             first = number // n * n
             others = [e for e, _ in flat.terms if e is not a]
             if scope is not top or first + n > count or any(a.name in E.variables(e) for e in others):
-                continue  # not every column is read here
+                continue  # some column is not read here
             self.env[a.name] = first
             rows = self._lane_addresses(buffer, flat, step)
             self.env[a.name] = number
@@ -375,8 +380,8 @@ class Expressions(Addresses):
         return transpose.transpose(loads, DTYPES[dtype].itemsize, shuffle)
 
     def _own(self, buffer: str, flat: Flat) -> bool:
-        """Every lane reads memory of the kernel's own, whatever the mask: then a plain load keeps
-        the buffer in registers."""
+        """Whether every lane reads the kernel's own memory for any mask. A plain load then keeps the buffer
+        in registers."""
         first = flat.const
         for a, c in flat.terms:
             if isinstance(a, Var) and a.name == self.lane_var:
@@ -389,7 +394,7 @@ class Expressions(Addresses):
         return 0 <= first and first + self.lanes <= self.places[buffer].size
 
     def _remembered_load(self, buffer: str, flat: Flat, t: str, mask: Value | None, lanes: int) -> str:
-        """A scalar or contiguous load, placed as far out as its address and the stores allow."""
+        """A scalar or contiguous load, emitted as far out as its address and the stores allow."""
         ptr, depth = self.address(buffer, flat)
         key = ("load", ptr, lanes)
         old = self.s.recall_load(key, buffer)
@@ -404,7 +409,7 @@ class Expressions(Addresses):
         return ref
 
     def pointers(self, buffer: str, flat: Flat) -> str:
-        """A vector of element addresses, one a lane."""
+        """A vector of element addresses, one for each lane."""
         e: Expr = Const(flat.const)
         for a, c in flat.terms:
             e = e + a * c
@@ -431,8 +436,8 @@ class Expressions(Addresses):
         return Value(self.s.emit(code), dtype, n)
 
     def _shared_load(self, buffer: str, flat: Flat, dtype: str, lanes: Value) -> Value:
-        """What all of ``lanes`` load alike: it may be out of bounds where none of them is active, and a zero
-        is loaded in its place."""
+        """A load that is the same for all of ``lanes``. It may be out of bounds if none of them is active; a
+        zero is loaded then."""
         t = LLVM_TYPE[dtype]
         name, fold = f"@zero.{t}", f"@llvm.vector.reduce.or.v{lanes.lanes}i1"
         self.declare(f"declare i1 {fold}(<{lanes.lanes} x i1>)")
@@ -452,7 +457,8 @@ class Expressions(Addresses):
         return Value(self.s.emit(f"and {self.mask}, {cond.ref}"), "bool", self.lanes)
 
     def _select(self, e: Select) -> Value:
-        """Only the chosen side is evaluated where evaluating could fault: sides that load."""
+        """A select. Only the chosen side is evaluated if the sides load, as evaluating the other could
+        fault."""
         cond = self.value(e.cond)
         risky = any(E.loads(x) for x in (e.a, e.b))
         if not risky:
@@ -478,9 +484,9 @@ class Expressions(Addresses):
         return x
 
     def _load_or_constant(self, e: Select, cond: Value) -> Value | None:
-        """A vector of memory or a constant, for all lanes alike: a load from an address that is chosen. An
-        unrolled window has hundreds of these, and as many branches take long to compile and to run. (A load
-        with a mask suppresses faults, but takes hundreds of cycles where there is one.)"""
+        """A vector from memory or a constant, chosen for all lanes together: a load from a selected address.
+        An unrolled window has hundreds of these, and branches would take long to compile and run. A masked
+        load would suppress faults, but takes hundreds of cycles for one."""
         if self.lane_var is None or self.mask is not None or not isinstance(e.b, Const):
             return None
         if not isinstance(e.a, Load) or e.a.dtype in IN_MEMORY:

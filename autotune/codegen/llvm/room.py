@@ -1,4 +1,4 @@
-"""How many vectors a loop may have loaded before it begins, without what it computes losing registers."""
+"""Counts the vectors that may be loaded before a loop without taking registers from what it computes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from schedules.dtypes import DTYPES
 from schedules.ir import Loop, Stmt, Store, const, kids, walk
 from schedules.ir.exprs import loads
 
-OTHERS = 2  # registers for what streams through
+# Registers for operands that stream through.
+OTHERS = 2
+# Least result.
 LEAST = 2
 
 
 def room(loop: Loop, registers: int, vector_bytes: int) -> int:
-    """Registers that are left beside what an iteration of ``loop`` accumulates, which stays in them. What
-    more is loaded before the loop waits on the stack: as whole vectors, even where an element for all lanes
-    would have come with the instruction that uses it."""
+    """Registers left beside the accumulators of an iteration of ``loop``. More loads before the loop would be
+    spilled to the stack, as whole vectors, even where a broadcast would have been part of the instruction
+    that uses it."""
     read = {x.buffer for s in walk(loop.body) for x in loads(s)}
     kept: dict[str, int] = {}
     for buffer, vectors in _stored(loop.body, (), vector_bytes):
@@ -26,8 +28,7 @@ def room(loop: Loop, registers: int, vector_bytes: int) -> int:
 
 
 def _stored(s: Stmt, inside: tuple[Loop, ...], vector_bytes: int) -> Iterator[tuple[str, int]]:
-    """The buffer of each store, and how many vectors of it are stored; ``inside``: the loops around it that
-    are written out."""
+    """(buffer, vectors stored) of each store. ``inside``: the unrolled and vectorized loops around it."""
     if isinstance(s, Store):
         variables = frozenset().union(*(E.variables(i) for i in s.indices))
         count = 1

@@ -1,8 +1,7 @@
 """Scopes of a function under construction: where code goes, and what is known there.
 
-Code is emitted innermost first into the lines of its scope; a loop's text joins its parent only when
-the body is complete. So code that an inner scope puts into an outer one lands before the loop: hoisting is
-writing to another list.
+A scope's code is a list of lines. A loop's text joins its parent only when its body is complete. So code that
+an inner scope puts into an outer one comes before the loop: hoisting is writing to another list.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from typing import Any
 class Scope:
     """A region that runs as a whole: a function body, a loop body, one side of a branch.
 
-    ``always``: entering the parent means running this at least once, so that loads may move out.
-    ``stores``: buffers written somewhere in the region; a load of any other stays valid.
-    ``room``: how many loads more may move out of it.
-    ``innermost``: a loop around no other, whose addresses move by pointers that are stepped, listed in
-    ``pointers`` (name, value before the loop, element type, elements a step); ``counted``: something in
-    it wants the loop's counter itself.
+    ``always``: whether it runs at least once when its parent is entered, so that loads may move out.
+    ``stores``: buffers written in the region; loads of others stay valid. ``room``: number of further loads
+    that may move out of it. ``innermost``: a loop around no other, whose addresses are stepped pointers.
+    ``pointers``: (name, value before the loop, element type, elements a step). ``counted``: whether something
+    in it reads the loop's counter.
     """
 
     label: str
@@ -35,7 +33,7 @@ class Scope:
     pointers: list[tuple[str, str, str, int]] = field(default_factory=list)
 
     def lets_out(self, buffer: str) -> bool:
-        """Whether a load may move out of it."""
+        """Whether a load may move out of the region."""
         return self.always and self.room > 0 and buffer not in self.stores
 
 
@@ -48,17 +46,21 @@ class Scopes:
 
     @property
     def depth(self) -> int:
+        """Depth of the current scope."""
         return len(self.stack) - 1
 
     @property
     def top(self) -> Scope:
+        """The current scope."""
         return self.stack[-1]
 
     def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
         self._n += 1
         return f"%{hint}{self._n}"
 
     def label(self, hint: str) -> str:
+        """A new label."""
         self._n += 1
         return f"{hint}{self._n}"
 
@@ -69,6 +71,7 @@ class Scopes:
         return name
 
     def do(self, code: str) -> None:
+        """Append an instruction without a result."""
         self.top.lines.append(f"  {code}")
 
     def start(self, label: str) -> None:
@@ -77,13 +80,14 @@ class Scopes:
         self.top.label = label
 
     def recall(self, key: Hashable) -> Any:
+        """A remembered value that is known here; None without one."""
         for s in reversed(self.stack):
             if key in s.memo:
                 return s.memo[key]
         return None
 
     def recall_load(self, key: Hashable, buffer: str) -> Any:
-        """A remembered load that no store since can have changed."""
+        """A remembered load that no later store can have changed."""
         for s in reversed(self.stack):
             if buffer in s.stores:
                 return None if key not in s.memo else s.memo[key]
@@ -92,7 +96,7 @@ class Scopes:
         return None
 
     def load_level(self, buffer: str, depth: int) -> int:
-        """The outermost scope where a load whose address is known at ``depth`` may stand."""
+        """The outermost scope that may hold a load whose address is known at ``depth``."""
         level = self.depth
         while level > depth and self.stack[level].lets_out(buffer):
             level -= 1

@@ -1,4 +1,4 @@
-"""Stores as LLVM IR, what lanes reduce into one element, and requests for memory."""
+"""Emits stores as LLVM IR, reductions of lanes into one element, and prefetches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from schedules.model import LINE
 
 
 class Stores(Expressions):
-    """Emits what goes to memory into `Scopes`. ``streams``: whether a buffer is streamed where code is
-    emitted now."""
+    """Emits stores and prefetches into `Scopes`. ``streams``: whether code emitted now streams a buffer."""
 
     def __init__(
         self,
@@ -33,9 +32,9 @@ class Stores(Expressions):
         self.streams = streams
 
     def fits_lanes(self, s: Store, var: str) -> bool:
-        """Lanes write different elements, or reduce into one."""
+        """Whether lanes write different elements, or reduce into one."""
         if any(var in E.variables(i) for i in s.indices):
-            # lanes read what lanes write only at their own element, and no two at the same
+            # Lanes read written elements only at their own place, and no two write the same one.
             own = [x for x in E.loads(s.value) if x.buffer == s.buffer]
             if own and not self.steps(s, var):
                 return False
@@ -50,7 +49,7 @@ class Stores(Expressions):
         return sum(c for a, c in terms if a == E.Var(var)) != 0
 
     def _reduction(self, s: Store) -> tuple[str, Expr] | None:
-        """Operator and operand of ``C[i] = C[i] op x``."""
+        """(operator, operand) of ``C[i] = C[i] op x``; None for other stores."""
         v = s.value
         if isinstance(v, Binary) and v.op in ("+", "*", "min", "max"):
             here = Load(s.buffer, s.indices, E.dtype_of(v))
@@ -60,6 +59,7 @@ class Stores(Expressions):
         return None
 
     def store(self, s: Store) -> None:
+        """Emit a store, for all lanes."""
         flat = self.flat(s.buffer, s.indices)
         dtype = self.places[s.buffer].dtype
         align = DTYPES[dtype].itemsize
@@ -101,11 +101,13 @@ class Stores(Expressions):
         return self.cast(v, IN_MEMORY[v.dtype]) if v.dtype in IN_MEMORY else v
 
     def prefetch(self, s: Prefetch) -> None:
-        """A request for each line of dense lanes, for each lane where these are lines apart, or for the one
-        element that lanes share. Vectors that begin within a line, whose first was asked for with its first
-        vector, ask for none, nor do the later ones of unrolled iterations that walk along the lines of lanes.
-        Lines apart, as rows of a transposition are, would share few sets of the first cache: they go to the
-        second, which has room for them, whatever was asked for."""
+        """Prefetch each line of contiguous lanes, each lane if lanes are lines apart, or the one element that
+        lanes share.
+
+        A vector that begins within a line is not prefetched, as the first vector of that line was. Nor are
+        later unrolled iterations along the lines of lanes. Lanes that are lines apart, such as rows of a
+        transposition, would share few sets of the first cache, so they go to the second whatever was
+        asked."""
         flat = self.flat(s.buffer, s.indices)
         line = LINE // DTYPES[self.places[s.buffer].dtype].itemsize
         step = self.stride(flat)
@@ -116,16 +118,16 @@ class Stores(Expressions):
             return
         name = "@llvm.prefetch.p0"
         self.declare(f"declare void {name}(ptr, i32, i32, i32)")
-        locality = 2 if apart or s.cache == 2 else 3  # 3 is the first cache
+        locality = 2 if apart or s.cache == 2 else 3  # 3: first cache, 2: second cache
         for at in range(0, self.lanes if step else 1, line if step == 1 else 1):
             ptr, _ = self.address(s.buffer, flat, at * step)
-            if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile that read the same
+            if self.s.recall(("prefetch", ptr)) is None:  # rows of a register tile may read the same line
                 self.s.top.memo["prefetch", ptr] = True
                 self.s.do(f"call void {name}(ptr {ptr}, i32 0, i32 {locality}, i32 1)")
 
     def streamed(self, buffer: str, at: Flat, item: int) -> int:
-        """The alignment, in bytes, of a vector stored there that is streamed: its array's, or its own size
-        where tiles begin with lines. 0: it is not streamed, or less aligned than that needs."""
+        """Alignment (bytes) of a streamed vector: that of its array, or its own size if tiles begin with
+        lines. 0: it is not streamed, or is not aligned enough."""
         if not self.streams(buffer):
             return 0
         size = self.lanes * item
@@ -133,7 +135,7 @@ class Stores(Expressions):
         beside = replace(at, terms=tuple(t for t in at.terms if t != (first, 1)))  # from the first line on
         if beside != at and math.gcd(LINE, self.multiple(beside) * item) % size == 0:
             return size
-        # where the array is that aligned, so is its first line
+        # If the array is aligned so, its first line is too.
         line = {first.name: Const(STREAM_ALIGN // item) * first}
         at = replace(at, terms=tuple((E.substitute(a, line), c) for a, c in at.terms))
         whole = math.gcd(size, self.multiple(at) * item) % STREAM_ALIGN == 0
@@ -165,8 +167,9 @@ class Stores(Expressions):
         return self.binary(op, old, Value(ref, v.dtype))
 
     def _extreme_of_lanes(self, op: str, v: Value, t: str) -> str:
-        """The least or largest lane, NaN where a lane is. One look at all lanes: looking at each step of the
-        reduction, as `llvm.vector.reduce.fmaximum` does, makes the next wait three times as long."""
+        """The least or largest lane; NaN if a lane is NaN. All lanes are tested for NaN at once. Testing in
+        each step of the reduction, as `llvm.vector.reduce.fmaximum` does, makes the next step wait three
+        times as long."""
         scalar = LLVM_TYPE[v.dtype]
         bits = f"<{v.lanes} x i1>"
         look = f"@llvm.vector.reduce.or.v{v.lanes}i1"
@@ -174,7 +177,7 @@ class Stores(Expressions):
         self.declare(f"declare i1 {look}({bits})")
         self.declare(f"declare {scalar} {reduce}({v.type})")
         found = self.s.emit(f"call i1 {look}({bits} {self.s.emit(f'fcmp uno {v}, {v.ref}')})")
-        # without NaN and a signed zero, comparisons of the processor's own do
+        # Without NaN and signed zero, plain comparisons of the processor suffice.
         most = self.s.emit(f"call nnan nsz {scalar} {reduce}({v})")
         return self.s.emit(f"select i1 {found}, {scalar} {literal(math.nan, v.dtype)}, {scalar} {most}")
 

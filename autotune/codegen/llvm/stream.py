@@ -1,27 +1,29 @@
-"""Streaming stores: results written around the caches, where their arrays are aligned for it.
+"""Streaming stores: results written around the caches, if their arrays are aligned for it (ADR 24).
 
-Only the call shows how an array lies, so what writes a streamed result is there twice, under a test: with
-streaming stores and without. Nothing else is: writing is a small part of most kernels, and a compiler takes
-twice as long for all of it twice.
+Only the call shows the alignment, so statements that write a streamed result are emitted twice, under a test:
+with and without streaming stores. Other code is emitted once, because compiling everything twice takes twice
+as long.
 """
 
 from __future__ import annotations
 
 from schedules.ir import Loop, Stmt, Store, kids
 
-STREAM_ALIGN = 16  # bytes: numpy's arrays are that, and vectors of more are written in pieces of it
-FENCE = "  fence seq_cst"  # after streaming stores, before anyone is told that they were made
+# Alignment of streaming stores (bytes). numpy's arrays have it, and wider vectors are written in such pieces.
+STREAM_ALIGN = 16
+# Emitted after streaming stores, before another thread is told that they are done.
+FENCE = "  fence seq_cst"
 
 
 def forks(s: Stmt, streamed: tuple[str, ...]) -> frozenset[int]:
-    """Identities of the statements of ``s`` that are to be there twice: the largest that write streamed
-    buffers and nothing else, and innermost loops that write one among others, so that none tests anything."""
+    """Identities of the statements of ``s`` that are emitted twice: the largest that write only streamed
+    buffers, and innermost loops that also write others, so that no iteration tests the alignment."""
     found: set[int] = set()
     if not streamed:
         return frozenset()
 
     def go(x: Stmt) -> tuple[bool, bool, bool]:
-        """Whether it writes streamed buffers, whether others, and whether a loop runs in it."""
+        """(writes streamed buffers, writes others, has a loop)."""
         if isinstance(x, Store):
             return x.buffer in streamed, x.buffer not in streamed, False
         inside = [go(k) for k in kids(x)]

@@ -1,37 +1,39 @@
-"""A square of elements transposed in registers: from vectors that are rows to vectors that are columns.
+"""Transposes a square of elements in registers: from vectors of rows to vectors of columns.
 
-First within 128-bit lanes, by interleaving pairs as x86's unpack instructions do, then whole lanes change
-places (Eklundh's butterflies): n log2(n) shuffles of two operands, each a single instruction with AVX2.
+First pairs are interleaved within 128-bit lanes, as x86's unpack instructions do. Then whole lanes change
+places (Eklundh's butterflies). That makes n log2(n) shuffles of two operands, each one instruction with AVX2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+# Bytes of a lane of x86's shuffles.
 LANE_BYTES = 16
+# (a, b, mask) -> name of the vector of elements ``mask`` of ``a`` and ``b`` end to end.
 Shuffle = Callable[[str, str, Sequence[int]], str]
 
 
 def transpose(rows: Sequence[str], itemsize: int, shuffle: Shuffle) -> list[str]:
-    """The columns of a square, a power of two on a side and at least a lane wide. ``shuffle(a, b, mask)``
-    emits the vector of the elements ``mask`` of ``a`` and ``b`` end to end, and names it."""
+    """The columns of a square. Its side is a power of two and at least a lane wide. ``shuffle``: emits an
+    instruction and names its result."""
     n, lane = len(rows), max(1, LANE_BYTES // itemsize)
     groups = [_within_lanes(list(rows[g : g + lane]), n, lane, shuffle) for g in range(0, n, lane)]
     return [column for group in _across_lanes(groups, n, lane, shuffle) for column in group]
 
 
 def fits(n: int, itemsize: int) -> bool:
-    """Whether `transpose` takes a square of this side."""
+    """Whether `transpose` takes a square with this side."""
     return n > 1 and n & (n - 1) == 0 and n * itemsize >= LANE_BYTES
 
 
 def _within_lanes(rows: list[str], n: int, lane: int, shuffle: Shuffle) -> list[str]:
-    """``lane`` rows: vector k holds, in each lane, its element k of all of them."""
+    """Transpose ``lane`` rows within lanes: lane l of vector k then holds element k of lane l of all rows."""
     width = 1
     while width < lane:
         low, high = (_interleaved(n, lane, width, half) for half in (0, lane // 2))
         out: list[str] = [""] * lane
-        # vectors at a distance of ``width`` hold neighbouring rows (or groups of them) of the same columns
+        # Vectors ``width`` apart hold neighbouring rows (or groups of rows) of the same columns.
         for i in range(0, lane, 2 * width):
             for k in range(width):
                 a, b = rows[i + k], rows[i + k + width]
@@ -41,7 +43,7 @@ def _within_lanes(rows: list[str], n: int, lane: int, shuffle: Shuffle) -> list[
 
 
 def _interleaved(n: int, lane: int, width: int, half: int) -> list[int]:
-    """Runs of ``width`` elements of a and b by turns, from one half of each lane."""
+    """Alternating runs of ``width`` elements of a and b, from one half of each lane."""
     return [
         start + half + run * width + k + side * n
         for start in range(0, n, lane)
@@ -52,7 +54,7 @@ def _interleaved(n: int, lane: int, width: int, half: int) -> list[int]:
 
 
 def _across_lanes(groups: list[list[str]], n: int, lane: int, shuffle: Shuffle) -> list[list[str]]:
-    """The lanes of the groups' vectors as a square of their own, transposed."""
+    """Transpose the square that the lanes of the groups' vectors form."""
     m = len(groups)
     step = m // 2
     while step:

@@ -34,7 +34,7 @@ def in_memory(dtype: str) -> str:
 
 
 class Value(NamedTuple):
-    """An SSA value or literal: ``lanes`` is 1 for a scalar."""
+    """An SSA value or literal. ``lanes``: 1 for a scalar."""
 
     ref: str
     dtype: str
@@ -42,6 +42,7 @@ class Value(NamedTuple):
 
     @property
     def type(self) -> str:
+        """LLVM's type of the value."""
         return vector(LLVM_TYPE[self.dtype], self.lanes)
 
     def __str__(self) -> str:
@@ -50,6 +51,7 @@ class Value(NamedTuple):
 
 @cache
 def vector(scalar: str, lanes: int) -> str:
+    """LLVM's type of a vector, or the scalar type for one lane."""
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
@@ -61,7 +63,7 @@ def mangle(scalar: str, lanes: int) -> str:
 
 
 def literal(value: int | float | bool, dtype: str) -> str:
-    """A scalar constant; floating point as the hexadecimal of its double, which is exact."""
+    """A scalar constant. Floating point is written as the hexadecimal of its double, which is exact."""
     if dtype == "bool":
         return "true" if value else "false"
     if is_storage(dtype) and is_float(dtype):

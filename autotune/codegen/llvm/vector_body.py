@@ -1,6 +1,4 @@
-"""What elementary functions are written with: formats of floating point, and instructions of LLVM IR for
-values of them.
-"""
+"""The parts of elementary functions: floating-point formats, and LLVM IR instructions on values of them."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from autotune.codegen.llvm.types import literal
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary floating-point format and the constants and fits that depend on it.
+    """A binary floating-point format, with its constants and polynomial fits.
 
-    `exp_low` / `exp_high`: beyond these exp is 0 / infinity in every rounding, and the clamped argument
-    still yields just that. `exp_normal`: exp(±x) is normal up to there. `ln2_high` has so many trailing
-    zeros that its product with any exponent is exact.
-    `expm1`: Q in exp(r) - 1 = r + r² Q(r) for |r| ≤ ln(2)/2. `tanh_one`: beyond it tanh rounds to 1.
+    `exp_low`, `exp_high`: beyond these exp rounds to 0 or infinity, and the clamped argument gives just that.
+    `exp_normal`: exp(±x) is normal up to it. `ln2_high`: has so many trailing zeros that its product with any
+    exponent is exact. `expm1`: Q in exp(r) - 1 = r + r² Q(r) for |r| ≤ ln(2)/2. `tanh_one`: beyond it tanh
+    rounds to 1.
     """
 
     name: str
@@ -37,14 +35,17 @@ class Format:
 
     @property
     def bias(self) -> int:
+        """Bias of the exponent."""
         return (1 << (self.bits - self.mantissa - 2)) - 1
 
     @property
     def one_bits(self) -> int:
+        """The bits of 1.0."""
         return self.bias << self.mantissa
 
     @property
     def smallest_normal(self) -> float:
+        """The smallest normal number."""
         return math.ldexp(1.0, 1 - self.bias)
 
     def bits_of(self, value: float) -> int:
@@ -106,11 +107,12 @@ _FLOAT64 = Format(
         2.502823904772549e-08,
     ),
 )
+# {dtype: its format}.
 FORMATS = {"float32": _FLOAT32, "float64": _FLOAT64}
 
 
 class Body:
-    """Appends instructions for values of `lanes` elements of one format; every method returns an operand."""
+    """Appends instructions on values with `lanes` elements of one format. Every method returns an operand."""
 
     def __init__(self, fmt: Format, lanes: int, prefix: str, features: Collection[str] = ()) -> None:
         self.fmt = fmt
@@ -125,7 +127,7 @@ class Body:
         self._mangled = fmt.suffix if lanes == 1 else f"v{lanes}{fmt.suffix}"
 
     def narrowed(self, lanes: int) -> Body:
-        """One of other values, which appends to the same instructions."""
+        """A body for values of other `lanes` that appends to the same instructions."""
         other = Body(self.fmt, lanes, self.prefix, self.features)
         other.lines, other.declares = self.lines, self.declares
         return other
@@ -188,7 +190,8 @@ class Body:
     def rarely(
         self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]
     ) -> str:
-        """`then()` for all lanes if `a predicate b` in any, else `otherwise()`, which is the common case."""
+        """`then()` for all lanes if `a predicate b` holds in any lane, else `otherwise()`, the common
+        case."""
         mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
         if self.lanes > 1:
             name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
@@ -207,7 +210,7 @@ class Body:
         return self.emit(f"phi {self.type} {', '.join(values)}")
 
     def reduced(self, x: str, magic: float) -> tuple[str, str, str]:
-        """x = n ln 2 + r: r, n, and n + magic. Adding ``magic`` rounds n to what it leaves of a fraction."""
+        """(r, n, n + magic) with x = n ln 2 + r. Adding ``magic`` rounds n to the fraction that it leaves."""
         added = self.const(magic)
         shifted = self.fma(x, self.const(1.0 / math.log(2.0)), added)
         n = self.sub(shifted, added)
@@ -215,7 +218,7 @@ class Body:
         return self.fma(n, self.const(-self.fmt.ln2_low), r), n, shifted
 
     def at_most(self, a: str, bound: float) -> str:
-        """min(a, bound) that keeps NaN, in the operand order that x86 has one instruction for."""
+        """min(a, bound) that keeps NaN, in the operand order for which x86 has one instruction."""
         limit = self.const(bound)
         return self.where(limit, "olt", a, limit, a)
 
@@ -224,7 +227,8 @@ class Body:
         return self.where(limit, "ogt", a, limit, a)
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Horner's rule, lowest power first: other elements fill the pipeline, so fewest operations win."""
+        """Horner's rule, lowest power first. Other elements fill the pipeline, so fewest operations are
+        best."""
         value = self.const(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             value = self.fma(value, x, self.const(coefficient))

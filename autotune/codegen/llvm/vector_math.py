@@ -1,22 +1,23 @@
 """Elementary functions as LLVM vector IR text: exp, log, sqrt, tanh, erf, sigmoid, abs, floor.
 
-`llvm.exp.v8f32` and its like scalarise to libm calls, which costs a factor of ten. Here each
+`llvm.exp.v8f32` and similar intrinsics become scalar calls of libm, which are ten times as slow. Here each
 function is a short sequence of vector instructions for float32 or float64 and any number of lanes; the
-backend splits or widens odd ones. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
-overflow to infinity, gradual underflow. No errno, no exception flags. None branches but exp, around what
-only vectors with a result that is not normal need (a quarter of its instructions); AVX-512 has its own.
+backend splits or widens odd numbers. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
+overflow to infinity, gradual underflow. There is no errno and no exception flag. Only exp branches, around
+instructions for results that are not normal (a quarter of its instructions). AVX-512 has an exp of its own
+(`vector_math_x86`).
 
-Multiply-add is `llvm.fmuladd`: one FMA where the target has it, else mul and add and never a call of
-`fma`. The argument reductions stay exact either way, because the high part of ln 2 has trailing zeros.
-Nothing here carries fast-math flags, and the magic-number roundings forbid to add `reassoc`.
+Multiply-add is `llvm.fmuladd`: one FMA if the target has it, else mul and add, never a call of `fma`.
+Argument reductions are exact either way, because the high part of ln 2 has trailing zeros. No instruction has
+fast-math flags; the magic-number roundings forbid `reassoc`.
 
-Polynomials are weighted minimax fits of our own (Remez exchange at 200 bits), the float32 erf is a rational
-fit of our own (reweighted least squares). The scheme of log is that of fdlibm, and the float64 erf has the
-rational functions of Cephes (ndtr.c, S. Moshier); both are said again where they stand.
+Sources: polynomials are weighted minimax fits of our own (Remez exchange at 200 bits); the float32 erf is a
+rational fit of our own (reweighted least squares); log follows fdlibm; the float64 erf has the rational
+functions of Cephes (ndtr.c, S. Moshier).
 
-Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16,
-log 8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs and
-floor are exact.
+Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16, log
+8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs and floor
+are exact.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class MathFunction:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The same computation as instruction lines to paste into a body; the value stands in `result`, and what
-    follows is in the block `label`, or where there is none in the block that it was pasted into."""
+    """The same computation as instruction lines to paste into a body. `result`: the value. `label`: the block
+    in which code continues, None for the block that the lines were pasted into."""
 
     lines: tuple[str, ...]
     result: str
@@ -133,27 +134,28 @@ _ERF32_D = (
 
 
 def _reduce_exp(b: Body, x: str) -> tuple[str, str]:
-    """x = n ln 2 + r: returns exp(r) - 1, and n + bias + magic, whose low bits are those of the exponent of
-    2^n where that is normal."""
+    """(exp(r) - 1, n + bias + magic) with x = n ln 2 + r. The low bits of the second are the exponent of 2^n
+    if that is normal."""
     r, _, shifted = b.reduced(x, b.fmt.magic + b.fmt.bias)
     return b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), shifted
 
 
 def _power_of_two(b: Body, shifted: str) -> str:
-    """2^n from n + bias + magic, if 2^n is normal; the shift drops the bits of the magic number."""
+    """2^n from n + bias + magic, if 2^n is normal. The shift drops the bits of the magic number."""
     return b.from_bits(b.integer("shl", b.to_bits(shifted), b.fmt.mantissa))
 
 
 def _exp_of_normal(b: Body, x: str) -> str:
-    """exp(x) where it is a normal number."""
+    """exp(x), if it is a normal number."""
     expm1, shifted = _reduce_exp(b, x)
     power = _power_of_two(b, shifted)
     return b.fma(expm1, power, power)
 
 
 def _exp_of_clamped(b: Body, x: str) -> str:
-    """exp(x) for exp_low ≤ x ≤ exp_high: 2^n as two factors, so that underflow rounds once, at the end. The
-    same bits as `_exp_of_normal` where the result is normal: neighbours in a vector change nothing."""
+    """exp(x) for exp_low ≤ x ≤ exp_high. 2^n is two factors, so that underflow rounds once, at the end.
+    Normal results have the same bits as those of `_exp_of_normal`, so a lane does not depend on its
+    neighbours."""
     biased = b.const(b.fmt.magic + b.fmt.bias)
     expm1, shifted = _reduce_exp(b, x)
     n = b.sub(shifted, biased)
@@ -175,7 +177,8 @@ def _exp(b: Body, x: str) -> str:
 
 
 def _log(b: Body, x: str) -> str:
-    """x = 2^k (1+f), 1+f in [sqrt(1/2), sqrt(2)); then log(1+f) + k ln 2 with the small parts added first."""
+    """log(x) with x = 2^k (1+f), 1+f in [sqrt(1/2), sqrt(2)): log(1+f) + k ln 2, with the small parts added
+    first."""
     fmt = b.fmt
     sqrt_half = fmt.bits_of(math.sqrt(0.5))
     scaled = b.mul(x, b.const(math.ldexp(1.0, fmt.mantissa)))
@@ -210,7 +213,7 @@ def _log(b: Body, x: str) -> str:
 
 
 def _tanh(b: Body, x: str) -> str:
-    """tanh|x| = E / (E + 2), E = exp(2|x|) - 1 = 2^n (exp(r) - 1) + (2^n - 1): accurate down to denormals."""
+    """tanh|x| = E / (E + 2), E = exp(2|x|) - 1 = 2^n (exp(r) - 1) + (2^n - 1). Accurate down to denormals."""
     magnitude = b.at_most(b.intrinsic("fabs", x), b.fmt.tanh_one)
     expm1, shifted = _reduce_exp(b, b.add(magnitude, magnitude))
     power = _power_of_two(b, shifted)
@@ -219,7 +222,8 @@ def _tanh(b: Body, x: str) -> str:
 
 
 def _sigmoid(b: Body, x: str) -> str:
-    """With z = exp(-|x|): 1 / (1 + z) for x ≥ 0, else z / (1 + z); so small results keep their digits."""
+    """With z = exp(-|x|): 1 / (1 + z) for x ≥ 0, else z / (1 + z), so that small results keep their
+    digits."""
     magnitude = b.intrinsic("fabs", x)
     negative = b.emit(f"fneg {b.type} {magnitude}")
     z = _exp(b, negative)
@@ -241,7 +245,7 @@ def _erf_float32(b: Body, x: str) -> str:
 
 
 def _erf_float64(b: Body, x: str) -> str:
-    """Both ranges are computed and share one division."""
+    """Both ranges are computed, and share one division."""
     y = b.at_most(b.intrinsic("fabs", x), 6.0)
     square = b.mul(y, y)
     one = b.const(1.0)
@@ -255,6 +259,7 @@ def _erf_float64(b: Body, x: str) -> str:
     return b.intrinsic("copysign", b.where(y, "olt", one, quotient, b.sub(one, quotient)), x)
 
 
+# {function: (body, operand) -> its value}.
 _EMITTERS: dict[str, Callable[[Body, str], str]] = {
     "exp": _exp,
     "log": _log,
@@ -265,17 +270,18 @@ _EMITTERS: dict[str, Callable[[Body, str], str]] = {
     "abs": lambda b, x: b.intrinsic("fabs", x),
     "floor": lambda b, x: b.intrinsic("floor", x),
 }
+# Names of the functions.
 FUNCTIONS: tuple[str, ...] = tuple(_EMITTERS)
 
 
 def expand(
     fn: str, dtype: str, lanes: int, operand: str, prefix: str, features: Collection[str] = ()
 ) -> Expansion:
-    """Instructions for `fn(operand)`, for emitters that run no inliner. `features`: of the target, by LLVM's
-    names; what is not there is not used.
+    """Instructions for `fn(operand)`, for emitters without an inliner. `features`: of the target, by LLVM's
+    names; others are not used.
 
-    `operand` is an operand of type `<lanes x dtype>` (the scalar type for one lane); every value is named
-    `%{prefix}0`, `%{prefix}1`, … . Raises WorkloadError for an unknown function, dtype or lane count.
+    `operand`: of type `<lanes x dtype>`, or the scalar type for one lane. Values are named `%{prefix}0`,
+    `%{prefix}1`, … . Raises WorkloadError for an unknown function, dtype or lane count.
     """
     if fn not in _EMITTERS:
         raise WorkloadError(f"no vector function {fn!r}; use one of {', '.join(FUNCTIONS)}")
@@ -289,9 +295,9 @@ def expand(
 
 
 def define(fn: str, dtype: str, lanes: int, features: Collection[str] = ()) -> MathFunction:
-    """The function `@at_{fn}_{f32|f64}x{lanes}`, private and always inlined; errors as `expand`.
+    """The function `@at_{fn}_{f32|f64}x{lanes}`, private and always inlined. Raises like `expand`.
 
-    The inlining takes an `always-inline` pass; without one it is a correct call of 10-60 instructions.
+    Inlining needs an `always-inline` pass. Without one it is a call of 10 to 60 instructions, and correct.
     """
     expansion = expand(fn, dtype, lanes, "%x", "v", features)
     fmt = FORMATS[dtype]

@@ -1,33 +1,39 @@
-"""exp of float32 with AVX-512: a table of 32 powers of two that lies in two registers.
+"""exp of float32 with AVX-512, by a table of 32 powers of two in two registers.
 
-x = (n + j/32) ln 2 + r: exp(x) = 2^n 2^(j/32) exp(r), |r| ≤ ln(2)/64, so that a parabola is enough for exp(r)
-(table and polynomial after Tang, ACM TOMS 15, 1989). `vpermi2ps` looks 2^(j/32) up in all lanes at once, and
-`vscalefps` multiplies by 2^n with one rounding, also where the result is not normal, so nothing branches.
-Five multiply-adds and a product, where the polynomial alone takes nine. Largest relative error measured over
-a dense grid: 1.7e-7, and of sigmoid with it 2.6e-7.
+x = (n + j/32) ln 2 + r, exp(x) = 2^n 2^(j/32) exp(r), |r| ≤ ln(2)/64, so that a parabola is enough for exp(r)
+(table and polynomial after Tang, ACM TOMS 15, 1989). `vpermi2ps` looks 2^(j/32) up in all lanes at once.
+`vscalefps` multiplies by 2^n with one rounding, also for results that are not normal, so nothing branches.
+This takes five multiply-adds and a product; the polynomial alone takes nine. Largest relative error measured
+over a dense grid: 1.7e-7; of sigmoid with it 2.6e-7.
 
-Arguments far outside need no bounds. There n alone says the result, 0, infinity or NaN (`vscalefps` takes
-2^±inf times a NaN for infinity or 0), as long as the mantissa is finite; r, which the rounding of n makes as
-large as 1e31 there, is cut by clearing a bit of its exponent, which is 0 wherever |r| < 2. That is one
-instruction of any port in the place of two that compete with the multiply-adds.
+Arguments far outside need no bounds. There n alone gives the result, 0, infinity or NaN (`vscalefps` takes
+2^±inf times a NaN for infinity or 0), as long as the mantissa is finite. The rounding of n makes r as large
+as 1e31 there. So the highest bit of r's exponent is cleared, which is 0 wherever |r| < 2. That is one
+instruction of any port; two bounds would compete with the multiply-adds.
 """
 
 from __future__ import annotations
 
 from autotune.codegen.llvm.vector_body import Body
 
-PIECE = 16  # lanes of a register
-STEPS = 32  # table entries: what two registers hold
+# Lanes of a register.
+PIECE = 16
+# Table entries: as many as two registers hold.
+STEPS = 32
 # exp(r) - 1 = r (C1 + C2 r) for |r| ≤ ln(2)/64, minimax: absolute error 5.3e-8.
 C1, C2 = 1.0000146627426147, 0.5
+# LLVM's intrinsics for `vpermi2ps` and `vscalefps`, and the types of a register.
 _PERMUTE = "@llvm.x86.avx512.vpermi2var.ps.512"
 _SCALE = "@llvm.x86.avx512.mask.scalef.ps.512"
 _F, _I = f"<{PIECE} x float>", f"<{PIECE} x i32>"
-_BELOW_2 = ~(1 << 30)  # all bits but the highest of the exponent
-_AS_SET = 4  # rounds as the control register says
+# Clears the highest bit of the exponent: the result is below 2.
+_BELOW_2 = ~(1 << 30)
+# Rounding mode of the control register.
+_AS_SET = 4
 
 
 def has_exp(b: Body) -> bool:
+    """Whether a body is float32 in whole registers and the target has AVX-512."""
     return "avx512f" in b.features and b.fmt.bits == 32 and b.lanes % PIECE == 0
 
 
@@ -44,7 +50,7 @@ def exp(b: Body, x: str) -> str:
 
 
 def _exp(b: Body, x: str) -> str:
-    r, n, shifted = b.reduced(x, b.fmt.magic / STEPS)  # n in so many parts of 1
+    r, n, shifted = b.reduced(x, b.fmt.magic / STEPS)  # n in multiples of 1 / STEPS
     r = b.emit(f"bitcast {_I} {b.emit(f'and {_I} {b.to_bits(r)}, splat (i32 {_BELOW_2})')} to {_F}")
     b.declares[f"declare {_F} {_PERMUTE}({_F}, {_I}, {_F})"] = None
     low, high = (_table(b, first) for first in (0, PIECE))
@@ -62,7 +68,7 @@ def _table(b: Body, first: int) -> str:
 
 
 def _joined(b: Body, parts: list[str]) -> str:
-    """The lanes of all parts, one after the other."""
+    """The lanes of all parts in sequence."""
     lanes = PIECE
     whole = parts[0]
     for part in parts[1:]:

@@ -1,1 +1,2 @@
-"""What compiled kernels need at run time, as LLVM IR text: their entry, the thread pool, the launcher."""
+"""The code that compiled kernels need at run time, as LLVM IR text: their entry, the thread pool, the
+launcher."""

@@ -1,11 +1,13 @@
-"""Which CPUs a thread may use, as LLVM IR text for Linux: what workers of the thread pool call on themselves.
+"""Sets the CPUs that a thread may use, as LLVM IR text for Linux. Workers of the thread pool call it on
+themselves.
 
-A set of CPUs has 128 bytes, one bit a CPU; where the system has more than 1024 nothing is changed.
-``@at_avoid`` has the thread use a CPU no longer, ``@at_free`` ends that, ``@at_move`` only leaves it.
+A set of CPUs has 128 bytes, one bit a CPU. With more than 1024 CPUs nothing is changed. ``@at_avoid`` stops
+the use of a CPU, ``@at_free`` ends that, ``@at_move`` only leaves the CPU once.
 """
 
 __all__ = ["AFFINITY"]
 
+# IR text of the functions.
 AFFINITY = """\
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)

@@ -1,27 +1,26 @@
-"""What surrounds ``@kernel``: the header by which an object file describes itself, and the support
-module, one in a process, that runs, times and calls kernels.
+"""The code around ``@kernel``: the header that describes an object file, and the support module, one for each
+process, that runs, times and calls kernels.
 
 The header is one constant, so that loading looks up one symbol:
 ``@at_header = {i32 ABI, i32 threads, i64 scratch_bytes, ptr kernel, ptr signature}``.
 
-The functions live in the support module and work from a *descriptor* of a kernel, because in every
-object they cost more compile time than the kernel: 14 ms against 8 for a 6x16 matmul on Zen 3.
+The functions are in the support module and work from a *descriptor* of a kernel. In every object they would
+take longer to compile than the kernel (docs/measurements/code-generation.md).
 
-A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then
-all extents. The functions of the support module (``desc`` is its address, ``args`` an array of
-data pointers in the order of the parameters):
+A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then all extents.
+The functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order
+of the parameters):
 
-- ``i32 at_run(desc, args)``: the kernel once; 0, or 2 when memory ran out;
-- ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock``
-  (`MONOTONIC`, or `THREAD_CPU` time of the calling thread); -1 when memory ran out;
+- ``i32 at_run(desc, args)``: the kernel once; 0, or 2 if memory ran out;
+- ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (`MONOTONIC`,
+  or `THREAD_CPU` time of the calling thread); -1 if memory ran out;
 - ``void at_release(desc)``: frees the scratch block that the descriptor keeps;
-- ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple whose first item is
-  ``desc`` as an int. It returns the int 0 (done), 1 (these arguments need the slow path) or 2 (out
-  of memory).
+- ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple whose first item is ``desc`` as an
+  int. It returns the int 0 (done), 1 (these arguments need the slow path) or 2 (out of memory).
 
-Scratch: a descriptor keeps one block, whose pages stay warm between calls. Its lock is only ever
-tried; who finds it taken allocates a block of their own. So a fork while another thread holds the
-lock costs the child an allocation a call and nothing else.
+Scratch: a descriptor keeps one block, whose pages stay warm between calls. Its lock is only tried. A caller
+that finds it taken allocates its own block. So a fork while another thread holds the lock only costs the
+child an allocation a call.
 """
 
 from __future__ import annotations
@@ -32,9 +31,12 @@ from math import prod
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 
+# Version of the header and of what kernels expect.
 ABI = 1
-MONOTONIC, THREAD_CPU = 1, 3  # clock ids of Linux
+# Clock numbers of Linux.
+MONOTONIC, THREAD_CPU = 1, 3
 
+# Functions of the support module, and those of Python that it calls.
 SUPPORT = ("at_run", "at_bench", "at_release", "at_call")
 PYTHON_API = (
     "PyEval_SaveThread",
@@ -44,13 +46,15 @@ PYTHON_API = (
     "PyTuple_GetItem",
 )
 
-# Words of a descriptor's head.
+# Words of a descriptor's head, by index; HEAD is their number.
 KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY, HEAD = range(9)
-# Words of a parameter's record; DIMS is the index of its first extent among all the words.
+# Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
+# words.
 DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BYTES, OUTPUT, DIMS, RECORD = range(8)
 
-# Offsets in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
+# Offsets (bytes) in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
 OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 56, 64
+# Length of that head (bytes), and flags in it.
 ARRAY_HEAD_BYTES = 72
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
 
@@ -64,8 +68,8 @@ def shape_of(b: Buffer) -> tuple[int, ...]:
 
 
 def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
-    """What a compiled kernel takes, as text: ``float32[7,5] float32[7,5] -> float32[7,5]``.
-    Raises ValueError unless ``params`` are inputs, then outputs."""
+    """The parameters of a compiled kernel as text: ``float32[7,5] float32[7,5] -> float32[7,5]``. Raises
+    ValueError unless ``params`` are inputs, then outputs."""
     if any(b.name in outputs for b in params[: len(params) - len(outputs)]):
         raise ValueError(f"outputs {outputs} must be the last of the parameters {[b.name for b in params]}")
 
@@ -77,8 +81,8 @@ def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
 
 
 def entry(params: tuple[Buffer, ...], outputs: tuple[str, ...], scratch_bytes: int, threads: int) -> str:
-    """LLVM IR to append to the module that defines ``@kernel``. ``params``: inputs, then outputs,
-    with integer shapes; ``scratch_bytes``: what the kernel needs with ``threads`` threads. Raises
+    """LLVM IR to append to the module that defines ``@kernel``. ``params``: inputs, then outputs, with
+    integer shapes. ``scratch_bytes``: scratch memory that the kernel needs with ``threads`` threads. Raises
     ValueError."""
     if threads < 1 or scratch_bytes < 0:
         raise ValueError(f"threads must be >= 1 and scratch_bytes >= 0, not {threads} and {scratch_bytes}")
@@ -101,15 +105,16 @@ def parse_signature(text: str) -> tuple[tuple[tuple[str, tuple[int, ...]], ...],
     return params, len(sides[0])
 
 
+# A parameter in a signature: dtype and extents.
 _PARAM = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: dict[str, int]) -> list[int]:
-    """The words of a descriptor of the kernel at address ``kernel`` with signature ``text``.
-    ``table``: addresses of numpy's array type ("ndarray") and of the dtype singletons by name; when
-    empty, `at_call` refuses every call."""
+    """The words of a descriptor of the kernel at address ``kernel`` with signature ``text``. ``table``:
+    addresses of numpy's array type ("ndarray") and of the dtype singletons by name; if empty, `at_call`
+    refuses every call."""
     params, inputs = parse_signature(text)
-    # Large blocks start on a page of 2 MiB, so that the kernel may back them by such pages.
+    # Large blocks begin at a page of 2 MiB, so that the system may use such pages for them.
     align = 2 << 20 if scratch_bytes >= 2 << 20 else 64
     head = [kernel, threads, scratch_bytes, align, 0, 0, len(params), table.get("ndarray", 0)]
     records: list[int] = []
@@ -143,6 +148,7 @@ def support() -> str:
     return _SCRATCH + _RUN + _CALL
 
 
+# IR text of the support module: scratch memory.
 _SCRATCH = f"""
 declare i32 @clock_gettime(i32, ptr) nounwind
 declare i32 @posix_memalign(ptr, i64, i64) nounwind
@@ -211,6 +217,7 @@ define void @at_release(ptr %desc) nounwind {{
 }}
 """
 
+# IR text of the support module: running and timing.
 _RUN = f"""
 define internal i64 @now(i32 %clock) nounwind {{
   %t = alloca [2 x i64]
@@ -278,8 +285,8 @@ fail:
 }}
 """
 
-# A field is read only where the checks before it make that safe: the type first, then the head of
-# the array, then its extents, whose number is then known.
+# A field is read only after the checks that make reading it safe: first the type, then the head of the array,
+# then its extents, whose number is then known.
 _CALL = f"""
 define ptr @at_call(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:

@@ -1,14 +1,15 @@
-"""Launching the kernels of a program in machine code: what a call costs beside the driver's own work.
+"""Launches the kernels of a program in machine code, so that a call costs little beside the driver's own
+work.
 
 One function for all programs, compiled once a process: ``at_launch(self, objects, nargs)`` (METH_FASTCALL)
 takes the addresses of the arrays as ints, then the stream. ``self`` is a tuple whose first item is the
 address of a *descriptor*, an array of i64 words: `HEAD` words, then `RECORD` words for each launch, then for
-each launch the numbers of the arrays that it takes. It returns the driver's status, 0 for success; after
-another one nothing more is launched. Parameters lie on the stack, so that calls from several threads at once
-are independent, and nothing is allocated; the GIL is released, since a driver whose queue is full waits.
+each launch the numbers of the arrays that it takes. It returns the driver's status, 0 for success, and stops
+at the first other one.
 
-The function of the driver is given by its address: that of ``cuLaunchKernel``, or of anything with its
-signature, such as emulation's.
+Parameters are on the stack and nothing is allocated, so that threads may call at the same time. The GIL is
+released, because a driver with a full queue waits. The driver's function is given by its address:
+``cuLaunchKernel``, or any function with its signature, such as emulation's.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from autotune.codegen.llvm.compile import compile_module, host_arch, link
 from schedules.ir.grid import Extents
 from schedules.model import Target
 
+# Words of a descriptor's head, and of a launch's record, by index; HEAD and RECORD are their numbers.
 LAUNCH, COUNT, NARGS, HEAD = range(4)
 FUNCTION, GRID, BLOCK, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 9
 _API = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyTuple_GetItem")
+# CPython's flag of a builtin function with the fast calling convention.
 _METH_FASTCALL = 0x80
 
-Prepared = tuple[int, Extents, Extents, Sequence[int]]  # handle, grid, block, numbers of its arrays
+# (handle of a kernel, grid, block, numbers of its arrays).
+Prepared = tuple[int, Extents, Extents, Sequence[int]]
 
 
 def bind(launch: int, launches: Sequence[Prepared], arrays: int) -> Callable[..., int]:
-    """A builtin function of ``arrays`` addresses and a stream that launches in order; ``launch``: address of
+    """A builtin function of ``arrays`` addresses and a stream that launches in order. ``launch``: address of
     the driver's function. It returns the driver's status, or -1 for another number of arguments."""
     head = [launch, len(launches), arrays + 1]
     records: list[int] = []
@@ -73,11 +77,13 @@ def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
     return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
 
 
+# (name in the text, word of a launch's record) of the extents of grid and block.
 _EXTENTS = [
     *((f"g{a}", GRID + i) for i, a in enumerate("xyz")),
     *((f"b{a}", BLOCK + i) for i, a in enumerate("xyz")),
 ]
 
+# IR text of the launcher.
 TEXT = f"""
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)

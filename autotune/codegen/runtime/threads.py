@@ -1,4 +1,4 @@
-"""The thread pool that compiled kernels share, as LLVM IR text for Linux on x86-64 and aarch64.
+"""The thread pool that compiled kernels share, as LLVM IR text for Linux on x86-64 and aarch64 (ADR 5).
 
 `text(triple)` is one module, to be loaded once a process. It exports
 
@@ -7,25 +7,25 @@
 - `void @at_pool_reset()`: for the child after a fork, where the workers are gone;
 - `i32 @at_pool_workers()`: workers that were started.
 
-Work is claimed by chunks from atomic counters in ctx, so a worker that comes late need not run at all: when
-the caller's fn returns, every chunk is claimed, the job is closed, and the caller waits only for workers
-that have entered. From then on nobody touches ctx, which may therefore live on the caller's stack.
-A second caller, from another thread or nested in a kernel, runs fn(ctx, 0) alone; so does everyone if no
-thread can be started. More than MAX_THREADS threads are never used.
+Work is claimed by chunks from atomic counters in ctx, so a late worker need not run at all. When the caller's
+fn returns, every chunk is claimed and the job is closed. The caller then waits only for workers that have
+entered. From then on nobody touches ctx, so it may be on the caller's stack. A second caller, from another
+thread or nested in a kernel, runs fn(ctx, 0) alone; so does every caller if no thread can be started. At most
+MAX_THREADS threads are used.
 
-All coordination is one 64-bit word, so that every decision is one compare-and-swap:
+All coordination is in one 64-bit word, so that every decision is one compare-and-swap:
 
     bits 63..32 generation of the job | bit 31 open | bits 30..16 nthreads | bits 15..0 workers inside
 
-The generation is also the futex word. Workers spin for about SPIN_NS after the last job that they were asked
-to join, then sleep; the caller makes the waking system call only if one that it needs is asleep. Linux often
-wakes a worker on the CPU of the caller, which computes meanwhile, and leaves it waiting there for
-milliseconds (two CPUs: 2 to 5 after most rests, without the second thread); so who sleeps may not use the
-CPU of its last caller, and one that finds itself with a caller moves to another before it joins. The module
-calls only libc: pthread_create and its attributes, signal sets, clock_gettime, sched_yield, sched_getcpu,
-sched_get/setaffinity, memcmp, syscall(futex).
+The generation is also the futex word. Workers spin for about SPIN_NS after the last job that they could join,
+then sleep. The caller makes the waking system call only if a worker that it needs is asleep. Linux often
+wakes a worker on the CPU of the caller and leaves it there for milliseconds (docs/measurements/threads.md).
+So a worker that sleeps may not use the CPU of its last caller, and one that finds itself beside a caller
+moves before it joins.
 
-The code must stay mapped until the process ends, as workers are never joined.
+The module calls only libc: pthread_create and its attributes, signal sets, clock_gettime, sched_yield,
+sched_getcpu, sched_get/setaffinity, memcmp, syscall(futex). Its code must stay mapped until the process ends,
+because workers are never joined.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ from schedules.errors import WorkloadError
 
 __all__ = ["MAX_THREADS", "SPIN_NS", "SYMBOLS", "text"]
 
+# Most threads of a job.
 MAX_THREADS = 1024
+# Time that a worker spins after a job (nanoseconds).
 SPIN_NS = 75_000
+# Functions that the module exports.
 SYMBOLS = ("at_parallel", "at_pool_reset", "at_pool_workers")
 
-# Triple prefix → number of the futex system call; the instruction that makes a spinning core wait a little,
-# and its declaration. An intrinsic, as inline assembly would need LLVM's assembly parser; on most Arm cores
-# `yield` does nothing, while `isb` (15: full system) stalls for some tens of cycles.
+# {prefix of a triple: (number of the futex system call, instruction of a spinning core, its declaration)}.
+# The instruction is an intrinsic, because inline assembly needs LLVM's assembly parser. On most Arm cores
+# `yield` does nothing; `isb` (15: full system) waits some tens of cycles.
 _ARCHITECTURES = {
     "x86_64": (202, "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
     "aarch64": (98, "call void @llvm.aarch64.isb(i32 15)", "declare void @llvm.aarch64.isb(i32 immarg)"),
@@ -51,7 +54,7 @@ _ARCHITECTURES = {
 
 
 def text(triple: str) -> str:
-    """IR text of the runtime for a target triple such as `x86_64-unknown-linux-gnu`.
+    """IR text of the pool for a target triple such as `x86_64-unknown-linux-gnu`.
 
     Raises WorkloadError for another architecture or system.
     """

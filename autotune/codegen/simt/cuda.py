@@ -1,4 +1,4 @@
-"""CUDA C: the dialect, and whole sources for a program."""
+"""CUDA C: its dialect, and whole sources for a program."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ AT_INLINE at_half at_round_float16(float f) {
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
 
+# Functions that CUDA's library has.
 _FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
 
 
@@ -71,6 +72,7 @@ def _function(name: str, dtype: str) -> str:
     return base + ("f" if dtype == "float32" else "")
 
 
+# The dialect CUDA C.
 CUDA = Dialect(
     name="CUDA C",
     prelude=PRELUDE,
@@ -100,7 +102,7 @@ CUDA = Dialect(
 
 
 def generate(program: GridProgram) -> Generated:
-    """CUDA C of all kernels of a program, with what it asks of its arrays."""
+    """CUDA C of all kernels of a program, with the alignment that it needs of its arrays."""
     return emit.generate(program, CUDA)
 
 

@@ -1,4 +1,4 @@
-"""The C++ compiler for what is emulated: the system's, or the one of a wheel (extra ``emulator``)."""
+"""Finds and runs the C++ compiler for emulation: the system's, or that of a wheel (extra ``emulator``)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 
 from autotune.errors import CompileError
 
+# Message without a compiler, and names of compilers that are looked for.
 MISSING = "a C++ compiler is needed: install g++, or pip install 'autotune[emulator]'"
 _NAMES = ("g++", "c++", "clang++")
-# Zig's clang, told to be like the others: code for any CPU of this kind, no checks put in, and nothing for
-# debuggers, which made an object 22 times as long.
+# The clang of the wheel ziglang, with the defaults of other compilers: code for any CPU of this kind, no
+# checks, and no debug information, which makes an object 22 times as large.
 _WHEEL = (sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline", "-g0", "-fno-sanitize=undefined")
 
 
 def command() -> tuple[str, ...] | None:
-    """How to call it; None where there is none."""
+    """The command, None if there is no compiler."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is not None:
         return (found,)
@@ -28,13 +29,12 @@ def command() -> tuple[str, ...] | None:
 
 
 def name(compiler: Sequence[str]) -> str:
-    """What messages call it."""
+    """The name of a compiler in messages."""
     return "zig" if compiler == _WHEEL else Path(compiler[0]).name
 
 
 def build(source: str, *flags: str) -> bytes:
-    """The object or the library of a source text, as ``flags`` say. Raises CompileError, also where there is
-    no compiler."""
+    """The object or library of a source text, by ``flags``. Raises CompileError, also without a compiler."""
     compiler = command()
     if compiler is None:
         raise CompileError(MISSING)

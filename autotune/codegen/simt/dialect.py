@@ -1,4 +1,4 @@
-"""How a language for GPUs spells what `simt` generates."""
+"""The spelling of generated code in a language for GPUs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from schedules.ir.grid import GridKernel
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a language spells what the generator needs. ``types``: C names of dtypes; ``functions``: of math,
-    by name and dtype; ``shuffles``: whether threads of a warp exchange registers."""
+    """How a language spells what the generator needs. ``types``: {dtype: C name}. ``functions``: of math, by
+    name and dtype. ``shuffles``: whether threads of a warp exchange registers."""
 
     name: str
     prelude: str

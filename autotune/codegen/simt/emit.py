@@ -1,7 +1,7 @@
-"""C for GPUs from `GridProgram`: one generator, whose dialects are CUDA C and OpenCL C.
+"""Emits C for GPUs from a `GridProgram`, in CUDA C or OpenCL C.
 
-What the dialects share is written here: loops, indices, vectors of 16 bytes, reductions across threads. What
-differs stands in a `Dialect`: how kernels, memory spaces, ids and barriers are spelt.
+The common parts are here: loops, indices, vectors of 16 bytes, reductions across threads. A `Dialect` has the
+differences: the spelling of kernels, memory spaces, ids and barriers.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from schedules.ir.strides import elements
 from schedules.passes.cross_thread import identity
 from schedules.passes.simplify import loop_range
 
-VECTOR_BYTES = 16  # the widest access of a thread
+# Widest access of a thread (bytes).
+VECTOR_BYTES = 16
+# Threads of a warp.
 WARP = 32
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Text in a dialect. ``align``: bytes that global arrays begin at multiples of, by name, where that is
-    more than their elements need."""
+    """Text in a dialect. ``align``: {global array: alignment (bytes)} where elements alone need less."""
 
     text: str
     align: Mapping[str, int]
 
 
 def emit(kernel: GridKernel, dialect: Dialect) -> Generated:
-    """One kernel, without the prelude. Raises CompileError for a dtype that GPUs lack here."""
+    """One kernel without the prelude. Raises CompileError for a dtype that the dialect lacks."""
     emitter = _Emitter(kernel, dialect)
     return Generated(emitter.text(), emitter.align)
 
@@ -71,9 +72,9 @@ class _Emitter(Expressions):
         self.shared: list[str] = []
         self.depth = 1
         self.align: dict[str, int] = {}
-        self.axes = ""  # of the loops over threads around
-        self.present: list[str] = []  # which threads take part, where others are here for a reduction
-        self.serial = 0  # loops around, outside those
+        self.axes = ""  # axes of the loops over threads around
+        self.present: list[str] = []  # conditions of threads that take part, if others wait for a reduction
+        self.serial = 0  # number of loops around, outside those
         self.fresh = 0
 
     def text(self) -> str:
@@ -154,7 +155,7 @@ class _Emitter(Expressions):
             self.do(f"const {self.index} {v} = {at};")
             self.axes += axis
             around = self.present
-            if guard and together:  # all threads come to the reduction, these do the rest
+            if guard and together:  # all threads reach the reduction, but only these do the rest
                 self.present = [*around, guard]
             self.stmt(s.body)
             self.present = around
@@ -193,8 +194,8 @@ class _Emitter(Expressions):
         self.do(f"if ({guard}) {text}" if guard else text)
 
     def guard(self, buffer: str) -> str:
-        """What lets one of the threads through that would all write the same to memory that they share: the
-        axes of threads that no loop around stands for."""
+        """A condition for one thread, where all would write the same to shared memory: it tests the thread
+        axes that have no loop around."""
         if self.buffers[buffer].scope == "local":
             return ""
         axes = [a for a, n in zip("xyz", self.k.block, strict=True) if n > 1 and a not in self.axes]
@@ -203,7 +204,7 @@ class _Emitter(Expressions):
     # -- vectors -------------------------------------------------------------------------------
 
     def vectorized(self, s: Loop) -> bool:
-        """Write a loop over lanes as accesses of whole vectors; False where it is not that."""
+        """Write a loop over lanes as accesses to whole vectors. Returns False if it cannot be."""
         store, conds = s.body, list[Expr]()
         while isinstance(store, Guard):
             conds += E.conjuncts(store.cond)
@@ -233,8 +234,8 @@ class _Emitter(Expressions):
         return True
 
     def widest(self, s: Store, var: str) -> int:
-        """Bytes of the largest element that vectors of the loop would have: those of lanes side by side in
-        memory that threads share."""
+        """Bytes of the largest element in vectors of the loop: lanes that are contiguous in memory that
+        threads share."""
         places = [(s.buffer, s.indices), *((x.buffer, x.indices) for x in E.loads(s.value))]
         wide = [
             DTYPES[self.buffers[name].dtype].itemsize
@@ -266,7 +267,7 @@ class _Emitter(Expressions):
             text = self.d.load.format(type=kind, n=width, buffer=self.name(x.buffer), at=at)
             if cond == E.TRUE:
                 self.do(f"const {kind}{width} {t} = {text};")
-            else:  # elsewhere no lane is asked for
+            else:  # outside it no lane is read
                 self.do(f"{kind}{width} {t};")
                 self.do(f"if ({self.expr(E.substitute(cond, {var: Const(first)}))}) {t} = {text};")
             self.needs(x.buffer, width)
@@ -284,9 +285,9 @@ class _Emitter(Expressions):
         self.lanes = None
 
     def read_whole(self, s: Store, var: str, width: int) -> list[tuple[Load, Expr]]:
-        """The loads that are done for all lanes at once, and under which condition: where it does not hold,
-        there may be no such memory. One that some lanes need and others do not is left to each of them,
-        unless it stays in its array."""
+        """(load, condition) of the loads that are done for all lanes at once; without the condition the
+        memory may not exist. A load that only some lanes need is left to each lane, unless it stays in its
+        array."""
         conds: dict[Load, list[Expr]] = {}
         for x, cond in _conditional(s.value, E.TRUE):
             if self.whole(x, var, width):
@@ -324,7 +325,7 @@ class _Emitter(Expressions):
         self.needs(s.buffer, width)
 
     def needs(self, buffer: str, width: int) -> None:
-        """Note that vectors of so many elements are accessed."""
+        """Note that vectors of ``width`` elements are accessed."""
         b = self.buffers[buffer]
         if self.d.aligned and b.scope == "global":
             self.align[buffer] = max(self.align.get(buffer, 1), width * DTYPES[b.dtype].itemsize)
@@ -332,11 +333,11 @@ class _Emitter(Expressions):
     def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
         assert self.lanes is not None
         if isinstance(e, Load) and e in self.lanes.loaded:
-            return e  # `expr` takes its lane of the vector
+            return e  # `expr` takes this lane of the vector
         return Const(k) if e == Var(var) else None
 
     def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:
-        """Elements between neighbouring lanes; None where that is no constant."""
+        """Elements between neighbouring lanes, None if that is not constant."""
         terms, _ = affine.linear(self.offset(buffer, indices))
         if any(var in E.variables(a) and a != Var(var) for a in terms):
             return None
@@ -382,13 +383,13 @@ class _Emitter(Expressions):
                 other = f"__shfl_xor_sync(0xffffffffu, {acc}, {distance})"
                 self.do(f"{acc} = {self.combine(s.op, dtype, acc, other)};")
                 distance //= 2
-        each = within if shuffles else 1  # threads that have the same partial result
+        each = within if shuffles else 1  # threads with the same partial result
         if width > each:
             part, row = self.temporary(), self.row()
             count = width // each
             self.shared.append("  " + self.d.shared.format(type=kind, name=part, count=count * rows))
             if self.serial:
-                self.do(self.d.barrier)  # someone may still read what the iteration before left
+                self.do(self.d.barrier)  # threads may still read results of the last iteration
             guard = f"if ({x} % {each} == 0) " if each > 1 else ""
             self.do(f"{guard}{part}[{row} * {count} + {x} / {each}] = {acc};")
             self.do(self.d.barrier)
@@ -415,7 +416,7 @@ def _at(indices: tuple[Expr, ...], var: str, k: int) -> tuple[Expr, ...]:
 
 
 def _conditional(e: Expr, cond: Expr) -> Iterator[tuple[Load, Expr]]:
-    """The loads of an expression that is asked for under a condition, each with the one it is done under."""
+    """(load, condition under which it is done) of an expression that is needed under a condition."""
     match e:
         case Select(cond=c, a=a, b=b):
             yield from _conditional(c, cond)

@@ -1,8 +1,7 @@
-"""CUDA C as an object of this CPU: what a GPU would run, run by fibers (``emulator.h``).
+"""Compiles CUDA C to an object for this CPU: fibers run what a GPU would run (``emulator.h``).
 
-The object has the entry that kernels of the CPU have (`autotune.codegen.runtime.entry`), so that it is
-measured, checked, kept and loaded as these are. Emulation is for tests and for finding mistakes; its times
-say nothing about a GPU.
+The object has the entry of CPU kernels (`autotune.codegen.runtime.entry`), so it is measured, checked, kept
+and loaded as these are. Emulation is for tests and for finding mistakes. Its times say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -21,22 +20,24 @@ from autotune.codegen.simt.emit import emit
 from schedules.ir import nbytes
 from schedules.ir.grid import GridKernel, GridProgram
 
+# Flags of the C++ compiler.
 FLAGS = (
     "-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w",
     "-ffp-contract=off",
 )  # fmt: skip
+# Alignment of arrays between kernels (bytes).
 ALIGN = 256
 
 
 def build(*programs: GridProgram) -> bytes:
-    """The object file of a program, or of several that `run` tells apart. Raises CompileError, also where
-    there is no C++ compiler."""
+    """The object file of one or more programs, which `run` selects by number. Raises CompileError, also
+    without a C++ compiler."""
     return cxx.build(text(*programs), *FLAGS, "-c")
 
 
 def driver(code: GridCode, *, shared: bool = False) -> bytes:
-    """An object, or a shared library, with the functions that a driver launches (`launched`) and what
-    launches them, ``at_cuLaunchKernel``. Raises CompileError."""
+    """An object, or a shared library, with the functions that a driver launches (`launched`), and the
+    launcher ``at_cuLaunchKernel``. Raises CompileError."""
     parts = ["#define AT_STRICT", _shim(), code.source]
     types = {a.name: cuda.CUDA.types[a.dtype] for a in (*code.params, *code.scratch)}
     for x in code.launches:
@@ -46,7 +47,7 @@ def driver(code: GridCode, *, shared: bool = False) -> bytes:
 
 
 def launched(kernel: str) -> str:
-    """The name of the function that a driver launches for a kernel."""
+    """Name of the function that a driver launches for a kernel."""
     return f"at_{kernel}"
 
 
@@ -55,7 +56,7 @@ def _shim() -> str:
 
 
 def text(*programs: GridProgram) -> str:
-    """What is compiled: the shim, the CUDA C, launches, and the entry, which is the first program's."""
+    """The source that is compiled: shim, CUDA C, launches, and the entry, which runs the first program."""
     parts = [_shim(), cuda.PRELUDE, *(_program(p, n) for n, p in enumerate(programs))]
     first = programs[0]
     calls = ", ".join(f"at_program{n}" for n in range(len(programs)))
@@ -71,7 +72,7 @@ def text(*programs: GridProgram) -> str:
 
 
 def _program(program: GridProgram, number: int) -> str:
-    """Kernels under names of their own, and the function that launches them one after the other."""
+    """Kernels under their own names, and a function that launches them in sequence."""
     kernels = [replace(k, name=f"p{number}_{k.name}") for k in program.kernels]
     _, offsets = _scratch(program)
     places = {b.name: f"args[{n}]" for n, b in enumerate(program.params)}
@@ -83,7 +84,7 @@ def _program(program: GridProgram, number: int) -> str:
 
 
 def _scratch(program: GridProgram) -> tuple[int, dict[str, int]]:
-    """Bytes that the arrays between kernels need, and where each begins."""
+    """(bytes of the arrays between kernels, {array: its offset})."""
     offsets, size = {}, 0
     for b in program.scratch:
         offsets[b.name] = size
@@ -106,8 +107,8 @@ def _launch(k: GridKernel, places: dict[str, str]) -> str:
 
 
 def run(obj: bytes, program: GridProgram, arrays: Sequence[np.ndarray], which: int = 0) -> str | None:
-    """Run program ``which`` of an object of `build` on arrays, inputs then outputs. Returns what a GPU would
-    have let pass, or None where there is nothing to say."""
+    """Run program ``which`` of an object of `build` on arrays, inputs then outputs. Returns a mistake that a
+    GPU would have let pass, None if there was none."""
     from autotune.codegen.llvm.compile import link
 
     at, keep = link(obj, ("at_emulate",), {})

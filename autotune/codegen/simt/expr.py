@@ -1,4 +1,4 @@
-"""Expressions as C for GPUs."""
+"""Emits expressions as C for GPUs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
 from schedules.ir.strides import elements, known_strides
 
+# Largest 32-bit integer.
 MOST_INT = (1 << 31) - 1
 
-# By the dtype that they are of: OpenCL C has no overloading, and macros would repeat what nests in them.
-# C leaves undefined what these define, as numpy does: casts to integers end at the largest and least, sums
-# and products of integers wrap, division by zero gives 0, and the least integer divided by -1 is itself.
+# Functions by dtype, because OpenCL C has no overloading and macros would repeat their arguments. They define
+# what C leaves undefined, as numpy does: casts to integers saturate, sums and products of integers wrap,
+# division by zero gives 0, and the least integer divided by -1 is itself.
 FUNCTIONS = """\
 #define AT_FLOAT(T, dtype) \\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b || a != a ? a : b; } \\
@@ -64,14 +65,14 @@ AT_FLOAT(float, float32)
 AT_INTEGER(int, unsigned, int32)
 AT_INTEGER(at_long, at_ulong, int64)
 """
-# Of the operators that a function stands for.
+# {operator: its function}.
 NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
 
 
 @dataclass
 class Lanes:
-    """The vector that is being written: its variable, how many lanes, and loads of whole vectors by their
-    text."""
+    """The vector that is being written. ``var``: its loop variable; ``n``: lanes; ``loaded``: {load: text of
+    the whole vector}."""
 
     var: str
     n: int
@@ -80,7 +81,7 @@ class Lanes:
 
 
 class Expressions:
-    """Expressions of one kernel as text. ``ranges``: those of variables around; ``buffers``: those in sight;
+    """Expressions of one kernel as text. ``ranges``: of variables around. ``buffers``: those in scope.
     ``lanes``: the vector that is being written."""
 
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
@@ -93,7 +94,7 @@ class Expressions:
         self.index = dialect.types["int64"] if large or _counts_far(kernel, self.ranges) else "int"
 
     def name(self, name: str) -> str:
-        """The name as an identifier that no language has taken."""
+        """``name`` as an identifier that no language reserves."""
         if name not in self.names:
             plain = "v_" + re.sub(r"\W", "_", name)
             while plain in self.names.values():
@@ -102,27 +103,30 @@ class Expressions:
         return self.names[name]
 
     def combine(self, op: str, dtype: str, a: str, b: str) -> str:
-        """``a op b``. Indices are known to be far from the ends of their range."""
+        """``a op b``. Indices are known to be far from the limits of their type."""
         if op in ("+", "-", "*", "/") and (dtype == E.INDEX or E.is_float(dtype)):
             return f"({a} {op} {b})"
         return f"{self.helper(NAMES.get(op, op), dtype)}({a}, {b})"
 
     def helper(self, name: str, dtype: str) -> str:
-        """One of `FUNCTIONS`."""
+        """The name of one of `FUNCTIONS`."""
         if dtype == E.INDEX:
             dtype = "int32" if self.index == "int" else "int64"
         return f"at_{name}_{dtype}"
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        """The flat index of an access as text."""
         return self.expr(affine.simplify(self.offset(buffer, indices), self.ranges))
 
     def offset(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
+        """The flat index of an access."""
         out: Expr = Const(0)
         for i, n in zip(reversed(indices), reversed(fixed(self.buffers[buffer])), strict=True):
             out = out + i * n
         return out
 
     def expr(self, e: Expr) -> str:
+        """An expression as text. Raises CompileError."""
         match e:
             case Const(value=v, dtype=d):
                 return self.literal(v, d)
@@ -164,6 +168,7 @@ class Expressions:
         raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
 
     def binary(self, op: str, a: Expr, b: Expr) -> str:
+        """``a op b`` as text."""
         d = E.dtype_of(a)
         x, y = self.expr(a), self.expr(b)
         if op in ("//", "%", "ceildiv") and d == E.INDEX and isinstance(b, Const) and b.value > 0:
@@ -175,19 +180,20 @@ class Expressions:
         return self.combine(op, d, x, y)
 
     def stored(self, s: Store) -> str:
-        """The value of a store."""
+        """The value that a store writes."""
         found = multiply_add(s)
         if found is None:
             return self.expr(s.value)
         return f"{self.helper('fma', E.dtype_of(s.value))}({', '.join(map(self.expr, found))})"
 
     def literal(self, v: int | float | bool, dtype: str) -> str:
+        """A literal as text."""
         if dtype == "bool":
             return "1" if v else "0"
         if not E.is_float(dtype):
             wide = dtype == "int64" or (dtype == E.INDEX and self.index != "int")
             least = v in (DTYPES["int32"].range[0], DTYPES["int64"].range[0])
-            text = f"{v + 1} - 1" if least else str(v)  # C has no literals below 0, and none of that size
+            text = f"{v + 1} - 1" if least else str(v)  # C has no negative literals, and none of that size
             if wide:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text
@@ -218,7 +224,7 @@ def _is_stored_float(dtype: str) -> bool:
 
 
 def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:
-    """Whether some index leaves 32 bits: of no array, then, but as a number that is computed with."""
+    """Whether some index leaves 32 bits. It is then computed with as a number, as arrays are smaller."""
     every = list(walk(kernel.body))
     inside = {**ranges, **{x.var: (0, (const(x.extent) or 1) - 1) for x in every if isinstance(x, Loop)}}
     return any(affine.leaves(x, inside, MOST_INT) is not None for s in every for x in expressions(s))

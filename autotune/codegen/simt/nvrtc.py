@@ -1,7 +1,8 @@
-"""CUDA C to cubin with NVRTC: needs its wheels (extra ``cuda``), but neither a GPU nor a driver.
+"""Compiles CUDA C to cubin with NVRTC. It needs NVRTC's wheel (extra ``cuda``), but neither a GPU nor a
+driver.
 
-Of two versions: 13, and 12 for what that has given up (extra ``cuda12``), such as V100. Called through
-ctypes, since the bindings know the version that they were made for.
+Version 13 is used, and version 12 (extra ``cuda12``) for architectures that 13 has dropped, such as V100.
+NVRTC is called through ctypes, because its bindings only know the version that they were made for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 
 from autotune.errors import CompileError
 
+# Flags of NVRTC.
 FLAGS = (b"--std=c++17", b"--fmad=false", b"--disable-warnings", b"--ptxas-options=-v")
+# Lines of ptxas' report: the beginning of a kernel, and its facts.
 _NAME = re.compile(r"Function properties for (\w+)|Compiling entry function '(\w+)'")
 _FACTS = {
     "registers": re.compile(r"Used (\d+) registers"),
@@ -27,15 +30,17 @@ _FACTS = {
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code for one architecture. ``facts``: of each kernel, by name: registers a thread, and bytes of
-    shared memory, of stack and of registers spilled."""
+    """Machine code for one architecture. ``facts``: {kernel: {fact: value}}: registers a thread, and bytes of
+    shared memory, stack and spilled registers."""
 
     data: bytes
     facts: dict[str, dict[str, int]]
 
 
-FIRST_OF_13 = 75  # the oldest architecture that version 13 compiles for
-_FILES = {13: "cu13/lib/libnvrtc.so.13", 12: "cuda_nvrtc/lib/libnvrtc.so.12"}  # in the package ``nvidia``
+# Oldest architecture (sm_..) that version 13 compiles for.
+FIRST_OF_13 = 75
+# {version: file in the package ``nvidia``}.
+_FILES = {13: "cu13/lib/libnvrtc.so.13", 12: "cuda_nvrtc/lib/libnvrtc.so.12"}
 
 
 def available(version: int = 13) -> bool:
@@ -44,7 +49,7 @@ def available(version: int = 13) -> bool:
 
 
 def compile_cubin(source: str, arch: str) -> Cubin:
-    """Compile for an architecture such as "sm_90". Raises CompileError with the compiler's words."""
+    """Compile for an architecture such as "sm_90". Raises CompileError with the compiler's message."""
     number = re.match(r"sm_(\d+)", arch)
     version = 12 if number and int(number.group(1)) < FIRST_OF_13 else 13
     library = _library(version)
@@ -68,7 +73,7 @@ def compile_cubin(source: str, arch: str) -> Cubin:
         failed = library.nvrtcCompileProgram(program, len(options), words)
         log = said("nvrtcGetProgramLogSize", "nvrtcGetProgramLog").decode(errors="replace").rstrip("\0 ")
         if failed:
-            # without what is told of other kernels
+            # Without the lines about other kernels.
             told = [line for line in log.splitlines() if not line.startswith("ptxas info")]
             why = "\n".join(told).strip() or library.nvrtcGetErrorString(failed).decode()
             raise CompileError(f"NVRTC {version} refused the generated code for {arch}: {why[:600]}")
@@ -85,12 +90,12 @@ def _path(version: int) -> Path | None:
 
 @cache
 def _library(version: int) -> ctypes.CDLL:
-    """Raises CompileError where it is not installed."""
+    """The library of a version. Raises CompileError if it is not installed."""
     path = _path(version)
     if path is None:
         extra, what = ("cuda", "CUDA") if version == 13 else ("cuda12", "GPUs before Turing")
         raise CompileError(f"compiling for {what} needs NVRTC {version}; pip install 'autotune[{extra}]'")
-    for other in path.parent.glob(f"libnvrtc-builtins.so.{version}.*"):  # which it looks for by name alone
+    for other in path.parent.glob(f"libnvrtc-builtins.so.{version}.*"):  # NVRTC looks for it by name only
         ctypes.CDLL(str(other))
     library = ctypes.CDLL(str(path))
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -98,7 +103,7 @@ def _library(version: int) -> ctypes.CDLL:
 
 
 def facts(log: str) -> dict[str, dict[str, int]]:
-    """What ptxas tells of each kernel."""
+    """Parse ptxas' report on each kernel."""
     found: dict[str, dict[str, int]] = {}
     kernel = ""
     for line in log.splitlines():

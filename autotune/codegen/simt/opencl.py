@@ -1,4 +1,4 @@
-"""OpenCL C: the dialect, and whole sources for a program."""
+"""OpenCL C: its dialect, and whole sources for a program."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def _function(name: str, dtype: str) -> str:
     return "fabs" if name == "abs" else name
 
 
+# The dialect OpenCL C.
 OPENCL = Dialect(
     name="OpenCL C",
     prelude=PRELUDE,
@@ -102,7 +103,7 @@ OPENCL = Dialect(
 
 
 def generate(program: GridProgram) -> Generated:
-    """OpenCL C of all kernels of a program, with what it asks of its arrays."""
+    """OpenCL C of all kernels of a program, with the alignment that it needs of its arrays."""
     return emit.generate(program, OPENCL)
 
 

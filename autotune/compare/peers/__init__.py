@@ -1,10 +1,9 @@
-"""Other implementations of library operators, to compare with: one file a library.
+"""Other implementations of library operators, to compare with: one file for each library.
 
-A peer offers ``prepare(workload, inputs, outputs, threads)``, a context manager that gives a
-`Prepared` call writing its result into ``outputs`` (or keeping its own), with the library set to
-``threads`` threads. One that needs a process of its own (`autotune.compare.peers.apart`) has
-``prepare_here``, too: the same, in that process. This is the one place outside `schedules.ops` that knows
-operators by name: other libraries do.
+A peer has ``prepare(workload, inputs, outputs, threads)``, a context manager. It yields a `Prepared` call
+that writes its result into ``outputs`` (or keeps it), with the library limited to ``threads`` threads. A peer
+that needs a process of its own (`autotune.compare.peers.apart`) also has ``prepare_here``, for use in that
+process. Only this package and `schedules.ops` know operators by name.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Arrays = Sequence[np.ndarray]
 
 
 class PeerError(AutotuneError):
-    """A library to compare with is unknown, not installed, or has no such operator."""
+    """A peer is unknown or not installed, or it has no such operator."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """``call()`` computes once; ``result()`` gives what the last call computed, to be checked.
-    ``sample(n)``: seconds a call of ``n`` calls, where they must be timed elsewhere."""
+    """``call()``: computes once. ``result()``: the outputs of the last call, to be checked. ``sample(n)``:
+    seconds a call over ``n`` calls, for a peer that must be timed in another process."""
 
     call: Callable[[], object]
     result: Callable[[], Sequence[np.ndarray]]
@@ -39,14 +38,14 @@ class Prepared:
 
 
 class Peer(Protocol):
-    """What every module of this package offers."""
+    """The functions of every module of this package."""
 
     def prepare(
         self, workload: Workload, inputs: Arrays, outputs: Arrays, threads: int
     ) -> AbstractContextManager[Prepared]: ...
 
 
-# name on the command line -> (module here, module that must be installed)
+# {name on the command line: (module here, module that must be installed)}.
 PEERS = {
     "numpy": ("autotune.compare.peers.with_numpy", "numpy"),
     "numpy.best": ("autotune.compare.peers.with_numpy_best", "numpy"),
@@ -59,7 +58,7 @@ PEERS = {
 
 
 def peer(name: str) -> Peer:
-    """The peer called ``name``. Raises `PeerError` when it is unknown or not installed."""
+    """The peer called ``name``. Raises `PeerError` if it is unknown or not installed."""
     if name not in PEERS:
         raise PeerError(f"unknown peer {name!r}; known peers: {', '.join(PEERS)}")
     module, needs = PEERS[name]

@@ -1,7 +1,6 @@
-"""A peer in a process of its own: for settings that a library reads once, when it is loaded.
+"""Runs a peer in a process of its own, for settings that a library reads only when it is loaded.
 
-The process keeps the arrays and times its own calls when told to, so that what passes between the two
-processes is never inside a sample.
+The process keeps the arrays and times its own calls, so that no sample contains communication.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from autotune.compare.bench import Contender, collector_off, sample
 from autotune.compare.peers import Arrays, PeerError, Prepared, peer
 from schedules.model import Workload
 
-_STOP, _RESULT = -1, 0  # what may be asked beside a number of calls
-# The GNU allocator begins with 128 KB, and goes up to this in a process that has run for a while: until then
-# it returns what a call frees to the system, and the next call waits for new pages.
+# Requests to the process beside numbers of calls.
+_STOP, _RESULT = -1, 0
+# The GNU allocator starts with a threshold of 128 KB and raises it up to this in a process that has run for a
+# while.
+# Below it, freed memory goes back to the system, and the next call waits for new pages.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
@@ -32,8 +33,8 @@ def prepare_apart(
     outputs: Arrays,
     threads: int,
 ) -> Iterator[Prepared]:
-    """The peer ``name`` as `autotune.compare.peers` says, in a new process with ``environment`` beside ours.
-    Raises `PeerError` for what the peer raises there, or if that process dies."""
+    """The peer ``name`` (see `autotune.compare.peers`) in a new process with ``environment`` added to ours.
+    Raises `PeerError` for errors there, and if the process dies."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(
@@ -69,9 +70,9 @@ def prepare_apart(
 def _serve(
     pipe: Connection, name: str, workload: Workload, inputs: Arrays, outputs: Arrays, threads: int
 ) -> None:
-    """The other process: answers until it is told to stop, or until whoever asks is gone."""
+    """Serve in the other process until it is told to stop or the parent has gone."""
     try:
-        # copied: numpy asks for huge pages where it allocates, not where it takes what a pipe brought
+        # Copied, because numpy asks for huge pages only for memory that it allocates itself.
         inputs, outputs = [a.copy() for a in inputs], [a.copy() for a in outputs]
         module = peer(name)
         prepare = getattr(module, "prepare_here", module.prepare)

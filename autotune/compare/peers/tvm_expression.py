@@ -1,4 +1,5 @@
-"""A `ComputeDAG` as TVM's tensor expressions: the same stages, so that TVM tunes what we tune."""
+"""Translates a `ComputeDAG` into TVM's tensor expressions, with the same stages, so that TVM tunes the same
+task."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from schedules import expr as E
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage
 
-Scope = Mapping[str, Any]  # a tensor by its name, an axis by its variable
-
+# {name of a tensor or variable: TVM's object}.
+Scope = Mapping[str, Any]
+# {operator of an expression: TVM's}, here and below.
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -78,7 +80,8 @@ def _reducer(r: Reducer) -> Callable[..., Any]:
 
 
 def convert(e: Expr, scope: Scope) -> Any:
-    """TVM's expression of the same meaning. A load without indices is an operand of a reducer."""
+    """TVM's expression of the same meaning. A load without indices is an operand of a reducer. Raises
+    TypeError."""
     match e:
         case Const(value=v, dtype=d):
             return tirx.const(v, "int32" if d == E.INDEX else d)

@@ -1,4 +1,4 @@
-"""numpy: the expression that someone who knows numpy well would write, into arrays made beforehand.
+"""Peer numpy: expressions that write into given arrays, as an experienced user of numpy would write them.
 
 Operators without such an expression are compared with their reference.
 """
@@ -21,7 +21,7 @@ Params = Mapping[str, Any]
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """See `autotune.compare.peers`. BLAS is limited to ``threads`` threads meanwhile."""
+    """See `autotune.compare.peers`. BLAS is limited to ``threads`` threads within the block."""
     with threadpoolctl.threadpool_limits(threads, user_api="blas"):
         expression = EXPRESSIONS.get(workload.op)
         if expression is None:
@@ -98,6 +98,7 @@ def _permute(p: Params, x: Arrays, out: np.ndarray) -> None:
     np.copyto(out, x[0].transpose(p["axes"]))
 
 
+# {operator: function that computes it (parameters, inputs, output)}.
 EXPRESSIONS: dict[str, Callable[[Params, Arrays, np.ndarray], None]] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,

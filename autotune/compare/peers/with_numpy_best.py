@@ -1,5 +1,8 @@
-"""numpy whose OpenBLAS was told the core type that is fastest here: by itself it takes some CPUs for their
-older relatives. Tried are the types whose instructions this CPU has, each in a process of its own."""
+"""Peer numpy.best: numpy with OpenBLAS set to the core type that is fastest here.
+
+By itself OpenBLAS takes some CPUs for older ones. All types whose instructions this CPU has are tried, each
+in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from autotune.compare.peers import Arrays, Prepared
 from autotune.compare.peers.apart import prepare_apart
 from schedules.model import Workload
 
-# OpenBLAS's names of core types of x86 -> what they need
+# {OpenBLAS's name of a core type of x86: instruction sets that it needs}.
 CORE_TYPES = {
     "Haswell": {"avx2", "fma"},
     "Zen": {"avx2", "fma"},
@@ -19,7 +22,8 @@ CORE_TYPES = {
     "Cooperlake": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16"},
     "SapphireRapids": {"avx512f", "avx512bf16", "amx-tile", "amx-bf16"},
 }
-TRY_S = 0.1  # calls of each type that are timed
+# Time for which calls of each type are timed (seconds).
+TRY_S = 0.1
 
 
 @contextmanager
@@ -34,7 +38,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
                 calls = max(1, round(TRY_S / p.sample(1)))
                 took = min(p.sample(calls) for _ in range(3))
                 if best is None or took < least:
-                    fastest.close()  # the one that was the fastest so far
+                    fastest.close()  # the fastest so far
                     fastest.push(stack.pop_all())
                     best, least = p, took
         assert best is not None
@@ -42,5 +46,6 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 
 def environments(features: frozenset[str]) -> list[dict[str, str]]:
-    """What to set, one for each core type that such a CPU can be; as installed first."""
+    """Environments to try: one for each core type that the CPU supports, and first the one without a
+    setting."""
     return [{}, *({"OPENBLAS_CORETYPE": name} for name, needs in CORE_TYPES.items() if needs <= features)]

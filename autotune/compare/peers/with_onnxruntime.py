@@ -1,6 +1,8 @@
-"""ONNX Runtime, all graph optimisations on. Constant inputs of the workload are initialisers, which it packs
-ahead; the rest are bound, and outputs too, so that no call copies. It knows channels-first arrays only: NHWC
-operators get theirs in that order beforehand, outside the clock."""
+"""Peer onnxruntime: ONNX Runtime with all graph optimisations.
+
+Constant inputs are initialisers, which it packs ahead. Other inputs and outputs are bound, so that no call
+copies. It takes channels-first arrays only: arrays of NHWC operators are transposed before the clock runs.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,15 @@ from autotune.compare.peers import Arrays, PeerError, Prepared
 from schedules.model import Workload
 
 Params = Mapping[str, Any]
+# Versions of ONNX's operators and of its file format.
 OPSET, IR_VERSION = 20, 9
 
 
 @dataclass
 class Graph:
-    """What computes an operator: ``arrays`` in the order and layout of the graph's inputs, named as the
-    workload's, its nodes, whose last output is ``y``, of dtype ``result``, and how ``y`` becomes the
-    workload's output."""
+    """The graph of an operator. ``arrays``: in the order and layout of its inputs, named as the workload's.
+    ``nodes``: the output of the last is ``y``, of dtype ``result``. ``back``: makes the workload's output of
+    ``y``."""
 
     arrays: dict[str, np.ndarray]
     nodes: list[Any] = field(default_factory=list)
@@ -34,13 +37,14 @@ class Graph:
     def add(
         self, op: str, inputs: Sequence[str], output: str = "y", domain: str = "", **attributes: Any
     ) -> str:
+        """Add a node. Returns the name of its output."""
         self.nodes.append(helper.make_node(op, list(inputs), [output], domain=domain, **attributes))
         return output
 
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """See `autotune.compare.peers`. Raises `PeerError` for an operator that it does not have in this form."""
+    """See `autotune.compare.peers`. Raises `PeerError` for an operator that it lacks in this form."""
     make = GRAPHS.get(workload.op)
     dag = workload.dag
     if make is None or any(t.dtype != "float32" for t in dag.inputs):
@@ -185,7 +189,7 @@ def _one(op: str, **attributes: Any) -> Callable[[Params, dict[str, np.ndarray]]
 
 
 def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> Graph:
-    """Over the last axis; ``rows``: of the array as a matrix of rows."""
+    """A reduction over the last axis. ``rows``: of the array as a matrix of rows."""
     g = Graph({"x": x["x"].reshape(len(x["x"]), -1)} if rows else x)
     axis = numpy_helper.from_array(np.array([-1], np.int64), "axis")
     g.nodes.append(helper.make_node("Constant", [], ["axis"], value=axis))
@@ -194,7 +198,7 @@ def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> Graph:
 
 
 def _place(op: str, x: dict[str, np.ndarray]) -> Graph:
-    """Places in the last axis, which ONNX counts in int64."""
+    """Indices in the last axis, which ONNX gives as int64."""
     g = Graph(x, back=lambda y: y.astype(np.int32), result="int64")
     g.add(op, ["x"], axis=-1, keepdims=0)
     return g
@@ -215,7 +219,7 @@ def _fused_multiply_add(p: Params, x: dict[str, np.ndarray]) -> Graph:
 
 
 def _attention(p: Params, x: dict[str, np.ndarray]) -> Graph:
-    """Heads side by side in a row, the only order that its fused operator takes."""
+    """Attention with heads side by side in a row, the only order that its fused operator takes."""
     b, heads, seq, dim = x["q"].shape
 
     def rows(a: np.ndarray) -> np.ndarray:
@@ -238,6 +242,7 @@ def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> Grap
     return g
 
 
+# {operator: function that makes its graph (parameters, inputs)}.
 GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], Graph]] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,

@@ -1,5 +1,8 @@
-"""torch in inference mode. Weights are brought into torch's own order beforehand, outside the clock;
-activations are not copied: NHWC arrays are seen as channels-last tensors."""
+"""Peer torch: torch in inference mode.
+
+Weights are brought into torch's order before the clock runs. Activations are not copied: NHWC arrays are
+viewed as channels-last tensors.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,15 @@ from autotune.compare.peers import Arrays, PeerError, Prepared
 from schedules.model import Workload
 
 Params = Mapping[str, Any]
-Call = Callable[[], Any]  # gives the result, a tensor
-Make = Callable[[Params, list[Any], Any], Call]  # with the tensor to write, or None for a new one
+# () -> the result, a tensor.
+Call = Callable[[], Any]
+# (parameters, tensors, tensor to write or None for a new one) -> the call.
+Make = Callable[[Params, list[Any], Any], Call]
 
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """See `autotune.compare.peers`. Raises `PeerError` for an operator that torch does not have in this
-    form."""
+    """See `autotune.compare.peers`. Raises `PeerError` for an operator that torch lacks in this form."""
     make = operator(workload.op)
     tensors = [torch.from_numpy(a) for a in inputs]
     with limited(threads), torch.inference_mode():
@@ -29,7 +33,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 
 def operator(name: str) -> Make:
-    """What makes the call of an operator. Raises `PeerError`."""
+    """The function that makes the call of an operator. Raises `PeerError`."""
     if name not in OPERATORS:
         raise PeerError(
             f"torch has no peer for {name!r}; it has one for {', '.join(sorted(OPERATORS))}; "
@@ -40,7 +44,7 @@ def operator(name: str) -> Make:
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """So many threads meanwhile."""
+    """Limit torch to ``threads`` threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -50,11 +54,11 @@ def limited(threads: int) -> Iterator[None]:
 
 
 def prepared(call: Call) -> Prepared:
-    """The call, which keeps its last result."""
+    """A prepared call that keeps its last result."""
     last: list[Any] = [None]
 
     def run() -> None:
-        last[0] = None  # its memory is the next result's, as in a program that goes on
+        last[0] = None  # frees its memory for the next result, as in a running program
         last[0] = call()
 
     return Prepared(run, lambda: [np.ascontiguousarray(last[0].numpy())])
@@ -219,6 +223,7 @@ def _avg_pool2d(p: Params, x: list[Any], out: Any) -> Call:
     return _pool2d(p, x, torch.nn.functional.avg_pool2d)
 
 
+# {operator: function that makes its call}.
 OPERATORS: dict[str, Make] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,

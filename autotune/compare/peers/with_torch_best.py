@@ -1,6 +1,6 @@
-"""torch, eager, whose MKL was told that this CPU is Intel's: on others it keeps to AVX2 or less.
+"""Peer torch.best: eager torch whose MKL takes this CPU for Intel's. On other CPUs MKL keeps to AVX2 or less.
 
-MKL asks itself by a function, ``mkl_serv_intel_cpu_true``; a library loaded before it may answer instead.
+MKL asks its function ``mkl_serv_intel_cpu_true``. A library that is loaded before it can answer instead.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from autotune.compare.peers.apart import prepare_apart
 from autotune.errors import CompileError
 from schedules.model import Workload
 
+# Source of the library with the answer.
 ANSWER = 'extern "C" int mkl_serv_intel_cpu_true() { return 1; }\n'
 
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """See `autotune.compare.peers`. Raises `PeerError` as torch's does, and where there is no C++
-    compiler."""
+    """See `autotune.compare.peers`. Raises `PeerError` as torch's does, and without a C++ compiler."""
     with TemporaryDirectory() as folder:
         settings = {"LD_PRELOAD": str(library(Path(folder)))}
         with prepare_apart("torch", settings, workload, inputs, outputs, threads) as prepared:
@@ -30,7 +30,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 
 def library(folder: Path) -> Path:
-    """The library with the answer, made in ``folder``."""
+    """Compile the library with the answer into ``folder``. Raises `PeerError`."""
     made = folder / "answer.so"
     try:
         made.write_bytes(cxx.build(ANSWER, "-shared", "-fPIC"))

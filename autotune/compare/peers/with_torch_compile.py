@@ -1,5 +1,5 @@
-"""torch.compile, mode max-autotune. Constant inputs of the workload are buffers of a frozen module, which
-inductor folds and packs ahead."""
+"""Peer torch.compile: mode max-autotune. Constant inputs are buffers of a frozen module, which inductor folds
+and packs ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedules.model import Workload
 
 
 class _Module(torch.nn.Module):
-    """An operator whose inputs at ``constant`` are its own."""
+    """An operator that holds its inputs at ``constant`` itself."""
 
     def __init__(self, make: Make, params: Params, tensors: Sequence[Any], constant: Sequence[int]) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class _Module(torch.nn.Module):
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """See `autotune.compare.peers`. Raises `PeerError` for an operator that torch does not have in this form,
-    or that it cannot compile here (it needs a C++ compiler)."""
+    """See `autotune.compare.peers`. Raises `PeerError` for an operator that torch lacks in this form, or that
+    it cannot compile here (it needs a C++ compiler)."""
     make, params = operator(workload.op), dict(workload.params)
     tensors = [torch.from_numpy(a) for a in inputs]
     constant = [i for i, t in enumerate(workload.dag.inputs) if t.name in workload.dag.constants]
-    torch._dynamo.reset()  # what was compiled for another operator does not count towards its limits
+    torch._dynamo.reset()  # else code compiled for other operators counts towards its limits
     with limited(threads), torch.no_grad(), inductor.patch(freezing=bool(constant)):
         try:
             if constant:

@@ -1,7 +1,7 @@
-"""TVM MetaSchedule: the best of as many trials as it measures before it says anything, 64.
+"""Peer tvm: TVM MetaSchedule, the best of the 64 trials that it measures at least.
 
-That takes it one to fifteen minutes, so the schedule is kept in the cache directory, by workload, machine and
-threads. TVM has a process of its own: how many threads it has, and where they run, is read once.
+They take one to fifteen minutes, so the schedule is kept in the cache directory, by workload, machine and
+threads. TVM has a process of its own, because it reads the number and the CPUs of its threads only once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from autotune.compare.peers.apart import prepare_apart
 from autotune.settings import Settings
 from schedules.model import Workload, canonical, digest
 
+# Trials of MetaSchedule: it reports nothing before so many.
 TRIALS = 64
-BUILD_S = 300.0  # TVM's own limit is 30, and in a worker on two cores importing itself may take a minute
+# Longest build (seconds). TVM's own limit is 30, but importing it in a worker on two cores may take a minute.
+BUILD_S = 300.0
 
 
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """See `autotune.compare.peers`. Raises `PeerError` where MetaSchedule finds no kernel that runs."""
-    # bound, it binds its caller too, and whom that one starts
+    """See `autotune.compare.peers`. Raises `PeerError` if MetaSchedule finds no kernel that runs."""
+    # Not bound, because binding would also bind this process and all that it starts.
     settings = {"TVM_NUM_THREADS": str(threads), "TVM_BIND_THREADS": "0"}
     with prepare_apart("tvm", settings, workload, inputs, outputs, threads) as prepared:
         yield prepared
@@ -34,7 +36,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 @contextmanager
 def prepare_here(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
-    """The same in the process that TVM has to itself. What it prints goes nowhere."""
+    """Like `prepare`, in the process of its own. TVM's output is discarded."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.close(quiet)
@@ -61,7 +63,7 @@ def target(threads: int) -> Any:
 
 
 def tune(workload: Workload, threads: int, trials: int) -> str:
-    """The best module of ``trials``, in TVM's JSON. Raises `PeerError` where none runs."""
+    """The best module of ``trials``, in TVM's JSON. Raises `PeerError` if none runs."""
     import tvm
     from tvm import te
     from tvm.s_tir import meta_schedule as ms

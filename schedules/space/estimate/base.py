@@ -16,7 +16,8 @@ from schedules.space.holes import Columns
 
 
 class Estimate(Protocol):
-    """Of a nest with holes on a target. Facts are read off the nest once, as expressions over its holes."""
+    """The estimate of a nest with holes on a target. Facts are read off the nest once, as expressions over
+    holes."""
 
     feature_names: ClassVar[tuple[str, ...]]
 
@@ -28,14 +29,14 @@ class Estimate(Protocol):
         constants: Sequence[str] = (),
         compiler: Compiler | None = None,
     ) -> None:
-        """``holes``: names, in the order of columns. ``constants``: inputs known ahead. ``compiler`` as of
+        """``holes``: names, in the order of columns. ``constants``: inputs known ahead. ``compiler``: as of
         `Program`."""
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Of every row of a decision matrix, [rows, len(feature_names)]. A row's features depend on no other
-        row."""
+        """Features of every row of a decision matrix, [rows, len(feature_names)]. Rows do not depend on each
+        other."""
         ...
 
     def within(self, env: Columns) -> Number:
-        """Whether a candidate keeps the limits of the target and of compilers, or a column of that."""
+        """Whether a candidate keeps the limits of the target and of compilers, or a column of such truths."""
         ...

@@ -1,4 +1,4 @@
-"""Counting: operations of a block, and expressions as numbers or as columns of them."""
+"""Counts the operations of a block, and evaluates expressions as numbers or as columns of numbers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ Number = Any  # a float, or a column of them
 
 
 def number(e: Expr, env: Columns) -> Number:
-    """An expression's value as floating point."""
+    """The value of an expression, in floating point."""
     value = E.evaluate(e, env, env.known)
     return value.astype(np.float64) if hasattr(value, "astype") else np.float64(value)
 
 
 def product(xs: list[Expr]) -> Expr:
-    """All of them multiplied."""
+    """The product of expressions."""
     return reduce(mul, xs) if xs else Const(1)
 
 
 def arithmetic(b: Block) -> tuple[int, int]:
-    """Operations of one instance: floating-point ones, a reduction's own included, and special functions."""
+    """(floating-point operations, special functions) of one instance, a reduction's own operation
+    included."""
     ops = [x for v in b.values for x in E.walk(v)]
     flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
     special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)

@@ -1,4 +1,4 @@
-"""Features of candidates that have several blocks or kernels: of the hottest ones, side by side."""
+"""Features of candidates with several blocks or kernels: those of the hottest ones, side by side."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Measured = Sequence[Mapping[str, Number]]
 
 
 class Hottest:
-    """``measure`` gives the quantities of each block or kernel, by name. ``names``: those that are wanted of
-    the ones with most of ``by`` in each row; ``also``: those that are summed, as ``by`` is. ``compiler`` as
-    of `Program`."""
+    """``measure``: returns the quantities of each block or kernel, by name. ``names``: the quantities that
+    are kept of the ones with most of ``by`` in each row. ``also``: quantities that are summed, as ``by`` is.
+    ``compiler``: as of `Program`."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Hottest:
     def __call__(
         self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]
     ) -> dict[str, npt.NDArray[np.float64]]:
-        """Into ``out``, [rows, as many as wanted times len(names)]: those of the hottest, hottest first, and
-        zeros where there are fewer. Returns the sums over all."""
+        """Write the quantities of the hottest into ``out``, [rows, number kept × len(names)], hottest first,
+        0 where there are fewer. Returns the sums over all, [rows] each."""
         sums = {name: np.empty(len(rows)) for name in self._summed}
         out[:] = 0.0
         for part, summed, group in self._program.run(rows):
@@ -49,7 +49,7 @@ class Hottest:
             for k, column in enumerate(sums.values()):
                 column[part] = sum(summed[k * blocks : (k + 1) * blocks])
             order = np.argsort(-summed[:blocks], axis=0, kind="stable")[: out.shape[1] // self._width]
-            used = np.flatnonzero(np.bincount(order.ravel(), minlength=blocks))  # of many blocks, few
+            used = np.flatnonzero(np.bincount(order.ravel(), minlength=blocks))  # few of many blocks
             table = np.empty((n, len(used), self._width), dtype=np.float32)
             for k, block in enumerate(used):
                 table[:, k] = group(1 + int(block)).T

@@ -1,12 +1,11 @@
-"""Formulas over the holes of a sketch, recorded once and then run over any number of rows.
+"""Records formulas over the holes of a sketch once, and runs them over any number of rows.
 
-A formula is ordinary arithmetic on numpy columns. Called once with a `Recorded` in place of each column it
-leaves a list of numpy operations: each different one once, what depends on no hole worked out beforehand, and
-none of the Python around them. That is what rows are then run through, a few thousand at a time: fewer cost
-more calls a row, more would leave the cache.
+A formula is ordinary arithmetic on numpy columns. Called once with a `Recorded` for each column, it leaves a
+list of numpy operations: equal ones once, constants worked out, and no other Python. Rows run through that
+list a few thousand at a time, because fewer cost more calls a row and more leave the cache. Reasons: ADR 27.
 
-Holes are float64 here: sums and products of integers are exact below 2**53, quotients rounded down too, and
-float division is several times as fast as that of integers.
+Holes are float64 here. Sums and products of integers are exact below 2**53, and so are quotients that are
+rounded down. Float division is several times as fast as integer division.
 """
 
 from __future__ import annotations
@@ -22,30 +21,35 @@ import numpy.typing as npt
 from schedules.space.holes import Columns
 
 Operation = Callable[..., Any]
+# Dtype of all columns.
 REAL = np.dtype(np.float64)
-CHUNK = 4096  # rows at a time
-# Of one step: what numpy takes for a call and for each row, and what it takes to compile it. Counted and not
-# timed, so that runs repeat.
+# Rows that are run at a time.
+CHUNK = 4096
+# Cost of one step (microseconds): of a numpy call, of each row in it, of compiling it. Compiling begins when
+# the counted cost of calls reaches its own. Costs are counted and not timed, so that runs repeat.
 CALL_US, ROW_US, COMPILE_US = 0.7, 0.0015, 30.0
+# Operations whose two arguments may be swapped.
 SWAPPABLE = (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or)
 
 
 @cache
 def _result(f: Operation, dtypes: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
-    """The dtype of what an operation makes of columns of these."""
+    """The dtype of an operation's result on columns of these dtypes."""
     return f(*(np.ones(1, t) for t in dtypes)).dtype
 
 
 def to_integer(x: np.ndarray) -> np.ndarray:
+    """A column as int64."""
     return x.astype(np.int64)
 
 
 def to_real(x: np.ndarray) -> np.ndarray:
+    """A column as float64."""
     return x.astype(np.float64)
 
 
 class Recorded(np.lib.mixins.NDArrayOperatorsMixin):
-    """A column that is not known yet: what is done with it goes to the recording."""
+    """A column that is not known yet. Operations on it are added to the recording."""
 
     __slots__ = ("dtype", "number", "recording")
     shape = ("rows",)  # tells `evaluate` that this is a column
@@ -62,7 +66,7 @@ class Recorded(np.lib.mixins.NDArrayOperatorsMixin):
         if function in (np.zeros_like, np.ones_like):
             return np.dtype(options.get("dtype", self.dtype)).type(function is np.ones_like)
         if function is np.where:
-            if not isinstance(args[0], Recorded):  # decided already
+            if not isinstance(args[0], Recorded):  # a constant condition
                 return args[1] if args[0] else args[2]
             return self.recording.add(np.where, args)
         if function is np.clip:
@@ -78,17 +82,18 @@ class Recorded(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 class Recording:
-    """The operations so far, as (operation, arguments): numbers of columns, or constants."""
+    """The operations so far, as (operation, arguments). Arguments are numbers of columns, or constants."""
 
     def __init__(self, holes: Sequence[str]) -> None:
         self.columns = Columns((h, Recorded(self, n, REAL)) for n, h in enumerate(holes))
         self.steps: list[tuple[Operation, tuple[Any, ...]] | None] = [None] * len(holes)
         self.dtypes = [REAL] * len(holes)
-        self.used: list[frozenset[int]] = [frozenset()] * len(holes)  # the columns that each is made of
+        self.used: list[frozenset[int]] = [frozenset()] * len(holes)  # the columns behind each column
         self._known: dict[Hashable, Recorded] = {}
 
     def ufunc(self, f: np.ufunc, args: tuple[Any, ...]) -> Any:
-        """Records in simpler words, or not at all where nothing is to be done. Values are finite."""
+        """Record an operation, in simpler form if possible, or not at all if it does nothing. Values are
+        finite."""
         if f is np.floor_divide:
             return np.floor(args[0] / args[1])
         if f is np.remainder:
@@ -109,14 +114,14 @@ class Recording:
         return self.add(f, args)
 
     def add(self, f: Operation, args: tuple[Any, ...]) -> Recorded:
-        """The column that ``f`` makes of these."""
+        """The column that ``f`` makes of ``args``."""
         real = f is np.where or any(isinstance(x, Recorded) and x.dtype == REAL for x in args)
         inputs: list[Any] = []
         keys: list[Any] = []
         for x in args:
             if isinstance(x, Recorded):
                 keys.append(x.number)
-            else:  # an array without dimensions: a number would be made into one every time
+            else:  # an array without dimensions, as numpy would convert a number at every call
                 x = np.asarray(x, REAL if real else None)
                 keys.append((x.dtype.char, x.item()))
             inputs.append(x)
@@ -133,12 +138,12 @@ class Recording:
         return known
 
     def _made_by(self, f: Operation, x: Any) -> tuple[Any, ...] | None:
-        """The arguments of the operation ``f`` that ``x`` is the result of."""
+        """The arguments of ``f`` if ``x`` is its result, else None."""
         step = self.steps[x.number] if isinstance(x, Recorded) else None
         return step[1] if step is not None and step[0] is f else None
 
     def behind(self, results: Sequence[Any]) -> set[int]:
-        """The numbers of the columns that these are made of, and their own."""
+        """The numbers of these columns and of all columns behind them."""
         found: set[int] = set()
         left = [x.number for x in results if isinstance(x, Recorded)]
         while left:
@@ -149,25 +154,29 @@ class Recording:
         return found
 
     def forget(self) -> None:
-        """Drop all columns. Each knows its recording, so that only the garbage collector would."""
+        """Drop all columns. Each refers to its recording, so that only the garbage collector would free
+        them."""
         self.columns.clear()
         self.columns.known.clear()
         self.steps.clear()
         self._known.clear()
 
 
+# (operation, result, arguments, arguments to free), by numbers of columns.
 Step = tuple[Operation, int, tuple[int, ...], tuple[int, ...]]
-Values = npt.NDArray[np.float64]  # [quantities, rows]
+# float64 [quantities, rows].
+Values = npt.NDArray[np.float64]
+# (number of a group) -> its values.
 Group = Callable[[int], Values]
+# (rows) -> for each chunk: its slice, values of the first group, and the values of others on demand.
 Run = Callable[[npt.NDArray[np.int64]], Iterator[tuple[slice, Values, Group]]]
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a program does with its columns, which have numbers: the first ``holes`` are given, ``constants``
-    are what is known beforehand, by number, None for columns; ``kinds``: of the dtypes of both. Of each group
-    the ``steps``: an operation, its result, its arguments, and of these the ones to free; and the
-    ``results``."""
+    """The steps of a program on numbered columns. ``holes``: number of given columns, which come first.
+    ``constants``: the value of each column known beforehand, None for others. ``kinds``: kind of dtype of
+    each. ``steps``: of each group, see `Step`. ``results``: of each group, the numbers of its columns."""
 
     holes: int
     constants: list[Any]
@@ -180,7 +189,7 @@ Compiler = Callable[[Listing], Run | None]
 
 
 def _listed(recording: Recording, groups: Sequence[Sequence[Any]]) -> Listing:
-    """The listing of groups of recorded quantities, each in the order of the recording."""
+    """The listing of groups of recorded quantities, with steps in the order of the recording."""
     constants: list[Any] = [None] * len(recording.steps)
     kinds: list[str] = [t.kind for t in recording.dtypes]
 
@@ -192,7 +201,7 @@ def _listed(recording: Recording, groups: Sequence[Sequence[Any]]) -> Listing:
         return len(constants) - 1
 
     def plan(wanted: set[int], kept: set[int]) -> list[Step]:
-        """Freed is what is neither ``kept`` nor used again."""
+        """The steps that make ``wanted``. Columns that are neither ``kept`` nor used again are freed."""
         steps, kept = [], set(kept)
         for n in sorted(wanted, reverse=True):
             step = recording.steps[n]
@@ -206,16 +215,16 @@ def _listed(recording: Recording, groups: Sequence[Sequence[Any]]) -> Listing:
     asked = set().union(*results)
     first, *others = (recording.behind(group) for group in groups)
     later = set().union(*others) - first
-    given = first.union(range(len(recording.columns)))  # to all others
+    given = first.union(range(len(recording.columns)))  # what the first group leaves to others
     steps = [plan(first, asked.union(*(recording.used[n] for n in later)))]
     steps += [plan(group - first, asked | given) for group in others]
     return Listing(len(recording.columns), constants, kinds, steps, results)
 
 
 class Program:
-    """``formulas``: from the columns of the holes to groups of quantities. Those of rows are then `run`: of
-    the first group always, of another one where it is asked for. ``compiler``: makes something faster of a
-    listing, or nothing; it is asked once the rows have taken as long as it would."""
+    """Evaluates ``formulas``, from the columns of holes to groups of quantities, on rows. The first group is
+    always evaluated, others on demand. ``compiler``: makes a faster function of a listing, or returns None;
+    it is asked once rows have taken as long as compiling would (`COMPILE_US`)."""
 
     def __init__(
         self,
@@ -230,8 +239,8 @@ class Program:
         recording.forget()
 
     def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[slice, Values, Group]]:
-        """Some rows after the other: which, the first group of their quantities, and what gives another one:
-        real numbers, truths 0 or 1, until the next rows."""
+        """For each chunk of rows: (its slice, quantities of the first group, function for another group).
+        Values are floats, truths 0 or 1, and valid until the next chunk."""
         if self._compiler is not None:
             self._spent_us += CALL_US + ROW_US * len(rows)
             if self._spent_us > COMPILE_US:
@@ -247,10 +256,10 @@ class Program:
             yield part, run(0), run
 
     def _group(self, values: list[Any], count: int, group: int) -> Values:
-        with np.errstate(divide="ignore", invalid="ignore"):  # of rows outside of the space
+        with np.errstate(divide="ignore", invalid="ignore"):  # rows outside the space
             for f, out, inputs, freed in self.listing.steps[group]:
                 values[out] = f(*[values[i] for i in inputs])
-                for i in freed:  # its memory is in the cache: the next result may have it
+                for i in freed:  # the next result may reuse memory that is in the cache
                     values[i] = None
         results = self.listing.results[group]
         found = np.empty((len(results), count))

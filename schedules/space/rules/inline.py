@@ -22,9 +22,9 @@ Padding = Callable[[SketchBuilder, Block, list[Block]], bool | None]
 def inline_stages(d: SketchBuilder, padding: Padding, costly_in_tiles: bool) -> None:
     """Inline every elementwise stage that is cheap or read once.
 
-    ``padding(d, stage, readers)`` says of a guarded copy that reductions read whether it is inlined; None: as
-    any other stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it.
-    Stages whose values are then computed several times may stay, all of them or none: a choice."""
+    ``padding(d, stage, readers)``: whether to inline a guarded copy that reductions read; None: as any other
+    stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it. Stages
+    whose values would then be computed several times may stay, all of them or none: a structural choice."""
     again: str | None = None
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)

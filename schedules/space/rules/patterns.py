@@ -1,4 +1,4 @@
-"""What rules recognise in a block, from its accesses alone."""
+"""Patterns that rules recognise in a block, from its accesses alone."""
 
 from __future__ import annotations
 
@@ -12,42 +12,45 @@ from schedules.ir.nest import find_loop, readers, reads
 from schedules.ir.strides import as_row_major
 from schedules.primitives.inline import outgrown
 
-MAX_INLINED = 1 << 12, 256  # nodes and levels of an expression: to compute so much again outweighs memory
+# Largest expression after inlining: nodes, levels. Computing a larger one again costs more than memory does.
+MAX_INLINED = 1 << 12, 256
 
 
 def outgrows(nest: Nest, b: Block) -> bool:
-    """Whether a reader's expression would grow beyond `MAX_INLINED`, were the stage inlined: each use of it
-    computes it again, so that stages that use each other twice double."""
+    """Whether inlining the stage would make a reader's expression larger than `MAX_INLINED`. Each use
+    computes the stage again, so that the size doubles with every stage that is used twice."""
     return outgrown(nest, b, *MAX_INLINED) is not None
 
 
 def is_map(b: Block) -> bool:
-    """One element from others, no reduction."""
+    """Whether a block makes one element from others without a reduction."""
     return b.reducer is None
 
 
 def spatial(b: Block) -> list[str]:
+    """Names of a block's spatial axes."""
     return [i.var for i in b.iters if i.kind == "spatial"]
 
 
 def extents(b: Block) -> dict[str, int]:
+    """{axis of a block: its extent}."""
     return {i.var: int(i.extent.value) if isinstance(i.extent, Const) else 0 for i in b.iters}
 
 
 def operands(b: Block) -> list[Load]:
-    """What a block reads, but for its own results so far."""
+    """Loads of a block, without those of its own partial result."""
     own = {w.buffer for w in b.writes}
     return [x for x in reads(b) if x.buffer not in own]
 
 
 def reduction_length(b: Block) -> int:
-    """Steps of the reduction of one point."""
+    """Steps of the reduction of one point; 0 if not known."""
     n = extents(b)
     return math.prod(n[i.var] for i in b.iters if i.kind == "reduce")
 
 
 def is_guarded_copy(b: Block) -> bool:
-    """A padding stage: a load where a condition holds, else a constant."""
+    """Whether a block is a padding stage: a load where a condition holds, else a constant."""
     return (
         is_map(b)
         and len(b.values) == 1
@@ -58,13 +61,13 @@ def is_guarded_copy(b: Block) -> bool:
 
 
 def is_chosen_along(b: Block, axis: str) -> bool:
-    """Whether a choice between values, such as of padding that was inlined, depends on ``axis``."""
+    """Whether a select, such as that of inlined padding, depends on ``axis``."""
     every = (x for v in b.values for x in E.walk(v))
     return any(isinstance(x, Select) and axis in E.variables(x.cond) for x in every)
 
 
 def is_costly(b: Block) -> bool:
-    """Worth keeping rather than computing again at every read: special functions, divisions."""
+    """Whether a value is worth keeping: special functions or divisions."""
     return any(
         (isinstance(x, E.Call) and x.fn not in ("abs", "floor")) or (isinstance(x, E.Binary) and x.op == "/")
         for v in b.values
@@ -73,8 +76,8 @@ def is_costly(b: Block) -> bool:
 
 
 def computed_again(nest: Nest, b: Block) -> bool:
-    """Whether a reader, had it the stage inlined, would compute a value of it again for a neighbour: it reads
-    arithmetic at several places, such as a stencil of a stencil does."""
+    """Whether a reader with the stage inlined would compute a value of it again for a neighbour, because it
+    reads arithmetic at several places, as a stencil of a stencil does."""
     if not any(isinstance(x, E.Binary) and E.dtype_of(x) != E.INDEX for v in b.values for x in E.walk(v)):
         return False
     made = b.writes[0].buffer
@@ -106,12 +109,13 @@ def _vars(x: Load) -> frozenset[str]:
 
 
 def depends(x: Load, var: str) -> bool:
+    """Whether an index of a load depends on ``var``."""
     return var in _vars(x)
 
 
 def is_row_reduction(nest: Nest, b: Block) -> bool:
-    """A reduction along memory: lanes belong on the reduction, since along the output nothing
-    is contiguous (row sums, norms)."""
+    """Whether a reduction goes along memory, as row sums and norms do: lanes then belong to the reduction, as
+    nothing is contiguous along the output."""
     if b.reducer is None:
         return False
     v = vector_axis(b)
@@ -120,7 +124,7 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     if v is None or not own:
         return True
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    # what is the same for the whole row, such as its mean, is read once: it lies along nothing
+    # What is the same for the whole row, such as its mean, is read once and does not count.
     along = [x for x in own if v in unit_stride_vars(nest, x) and reduce & _vars(x)]
     reused = len(own) > 1 and any(not depends(x, v) for x in own) and any(depends(x, v) for x in own)
     if n[v] == 1:
@@ -129,14 +133,15 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
 
 
 def reads_identity(consumer: Block, buffer: str) -> bool:
-    """The consumer reads the buffer only at its own iteration variables, in order."""
+    """Whether the consumer reads the buffer only at its own iteration variables, in order."""
     places = [x.indices for x in reads(consumer) if x.buffer == buffer]
     at = tuple(Var(v) for v in spatial(consumer))
     return bool(places) and all(p == at for p in places)
 
 
 def sole_reader(nest: Nest, b: Block) -> Block | None:
-    """The only block that reads what ``b`` writes, if ``b`` has one output and that isn't returned."""
+    """The only block that reads what ``b`` writes. None if there are several, or ``b`` has several outputs or
+    returns its output."""
     if len(b.writes) != 1 or b.writes[0].buffer in nest.params:
         return None
     users = [u for u in readers(nest, b.writes[0].buffer) if u is not b]

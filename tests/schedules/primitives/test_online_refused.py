@@ -65,18 +65,18 @@ def do(*steps: Callable[[Schedule], object]) -> Callable[[Schedule], None]:
 
 
 REFUSED: list[tuple[Callable[[], ComputeDAG], Callable[[Schedule], object], str]] = [
-    (attended, lambda s: s.online("top", [], 4), r"needs the sums that are relative .* once; got none"),
+    (attended, lambda s: s.online("top", [], 4), r"name the sums that depend on it, each once; got none"),
     (attended, lambda s: s.online("top", ["mix", "mix"], 4), r"each once; got mix, mix"),
     (attended, lambda s: s.online("top", ["total", "mix"], 0), r"parts of 0 elements; choose 1 or more"),
     (attended, lambda s: s.online("top", ["all"], 4), r"there is no block 'all'; the blocks are"),
     (attended, lambda s: s.online("far", ["total"], 4), r"far is not a whole reduction; use online before"),
-    (attended, lambda s: s.online("top", ["total"], 4), r"e is relative .* mix reads it too; name all sums"),
-    (attended, lambda s: s.online("total", ["mix"], 4), r"online total: it is no maximum that mix depend on"),
+    (attended, lambda s: s.online("top", ["total"], 4), r"e changes with .* but mix reads it too; name all"),
+    (attended, lambda s: s.online("total", ["mix"], 4), r"online total: mix do not depend on a maximum"),
     (argmax, lambda s: s.online("V", ["V"], 4), r"online V: .* each once; got V"),
     (matmul, lambda s: s.online("C", ["C"], 4), r"online C: .* each once"),
     (chain, lambda s: s.online("a", ["b"], 4), r"online a: a is not a whole reduction"),
-    (products, lambda s: s.online("m", ["t"], 2), r"online m: t is not a sum, which could be rescaled"),
-    (kept, lambda s: s.online("m", ["t"], 2), r"e is relative .* the caller reads it too; .* inline e first"),
+    (products, lambda s: s.online("m", ["t"], 2), r"online m: t is not a sum; only sums can be rescaled"),
+    (kept, lambda s: s.online("m", ["t"], 2), r"e changes with .* but the caller reads it too; .* inline e"),
     (other_rows, lambda s: s.online("m", ["t"], 2), r"the terms of t, .* are not proved to be products"),
     (chained, lambda s: s.online("m", ["t", "o"], 2), r"the terms of o, .* are not proved to be products"),
     (blocks_of_it, lambda s: s.online("m", ["t"], 2), r"m does not reduce one axis by one loop; use online"),

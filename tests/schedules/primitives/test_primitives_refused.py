@@ -59,10 +59,10 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         lambda s: s.split("C_i", [None, 0]),
         r"split C_i: factor 0 is below 1; every factor must be >= 1",
     ),
-    (chain, lambda s: s.split("a_i", [2**62, 4]), r"split a_i: .* further than 64 bits, .*; choose numbers"),
-    (chain, lambda s: s.split("a_i", [2**62, 4], "shift"), r"split a_i: .* further than 64 bits"),
-    (matmul, lambda s: s.split("C_i", [None, 2**63 - 2]), r"split C_i: .* further than 64 bits"),
-    (matmul, lambda s: s.tile(["C_i", "C_j"], [2, 2**63]), r"split C_j: .* further than 64 bits"),
+    (chain, lambda s: s.split("a_i", [2**62, 4]), r"split a_i: .* exceed 64 bits, .*; choose factors"),
+    (chain, lambda s: s.split("a_i", [2**62, 4], "shift"), r"split a_i: .* exceed 64 bits"),
+    (matmul, lambda s: s.split("C_i", [None, 2**63 - 2]), r"split C_i: .* exceed 64 bits"),
+    (matmul, lambda s: s.tile(["C_i", "C_j"], [2, 2**63]), r"split C_j: .* exceed 64 bits"),
     (
         matmul,
         after(
@@ -71,12 +71,12 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
             lambda s: s.reorder("C_i_0", "C_j_0", "C_i_1", "C_j_1"),
             lambda s: s.fuse("C_i_0", "C_j_0"),
         ),
-        r"fuse C_i_0_C_j_0: .* further than 64 bits",
+        r"fuse C_i_0_C_j_0: .* exceed 64 bits",
     ),
     (
         matmul,
         after(lambda s: s.cache_read("C", "A"), lambda s: s.pack("A_global", [2**63, 0], [0, 1, 2])),
-        r"pack A_global: .* further than 64 bits",
+        r"pack A_global: .* exceed 64 bits",
     ),
     (matmul, lambda s: s.split("C_i", [2, 2]), r"cover 4 of 5 iterations; make one of them None"),
     (matmul, lambda s: s.split("C_i", [None, 2], "pad"), r"tail 'pad' is not one of guard, shift"),
@@ -152,8 +152,8 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (matmul, lambda s: s.annotate("D", "chunk", 1), r"no loop 'D'"),
     (matmul, lambda s: s.annotate("C_i", "chunk", -1), r"annotate C_i: chunk is 1 to \d+, not -1"),
     (matmul, lambda s: s.annotate("C_i", "min_blocks", 0), "min_blocks is 1 to 32, not 0"),
-    (matmul, lambda s: s.annotate("C_i", "min_blocks", 2), "is of a loop that is bound to blockIdx"),
-    (matmul, lambda s: s.annotate("C", "min_blocks", 2), "is of a loop that is bound to blockIdx"),
+    (matmul, lambda s: s.annotate("C_i", "min_blocks", 2), "needs a loop that is bound to blockIdx"),
+    (matmul, lambda s: s.annotate("C", "min_blocks", 2), "needs a loop that is bound to blockIdx"),
     (matmul, lambda s: s.annotate("C_i", "prefetch", 1 << 40), r"prefetch is 0 to 65535, not \d+"),
     (matmul, lambda s: s.annotate("C_i", "software_pipeline", 2), r"software_pipeline is 0 to 1, not 2"),
     (matmul, lambda s: s.annotate("C", "pad", -8), r"pad is 0 to 1023, not -8"),
@@ -164,7 +164,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (
         lambda: doubling(18),
         after(*(lambda s, k=k: s.inline(f"s{k}") for k in range(17))),  # type: ignore[misc]
-        r"inline s1\d: that of s1\d would have more than 65536 operations .* use compute_at instead",
+        r"inline s1\d: the expression of s1\d would have more than 65536 operations .* use compute_at",
     ),
     (chain, lambda s: s.inline("d"), r"d is an output of the kernel; inline its producers"),
     (
@@ -182,7 +182,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (
         matmul_relu,
         after(lambda s: s.compute_at("C", "D_i"), lambda s: s.cache_read("D", "C")),
-        r"cache_read C: C computes it inside a loop that block D shares.*use cache_read before compute_at",
+        r"cache_read C: C computes it inside a loop around block D.*use cache_read before compute_at",
     ),
     (matmul, lambda s: s.cache_write("C", "l1"), r"scope 'l1' is not one of"),
     (argmax, lambda s: s.cache_write("V"), r"cache_write V: it has 2 outputs; only one can be cached"),
@@ -199,7 +199,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (
         matmul_relu,
         after(lambda s: s.reverse_compute_at("D", "C_i"), lambda s: s.cache_write("C")),
-        r"cache_write C: D reads C inside a loop that both share.*use cache_write before compute_at",
+        r"cache_write C: D reads C inside a loop around both.*use cache_write before compute_at",
     ),
     (
         matmul,
@@ -258,7 +258,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
             lambda s: s.reorder_storage("B_global", [1, 0]),
             lambda s: s.pack("B_global", [0, 2], [0, 1, 2]),
         ),
-        r"its dimensions were reordered; pack it instead",
+        r"its dimensions were reordered; leave out reorder_storage",
     ),
     (matmul, lambda s: s.reorder_storage("B", [1, 0]), r"B: an argument; use cache_read or cache_write"),
     (
@@ -320,7 +320,7 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
     (
         conv2d,
         after(lambda s: s.compute_at("P", "Y_v"), lambda s: s.rfactor("Y", "Y_c")),
-        r"rfactor Y: it reduces over Y_u too, which also holds P; rfactor before compute_at",
+        r"rfactor Y: it also reduces over loop Y_u, and that holds P too; use rfactor before compute_at",
     ),
     (chain, lambda s: s.rfactor("a", "a_i"), r"rfactor a: it is not a whole reduction"),
     (

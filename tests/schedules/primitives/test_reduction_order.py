@@ -64,17 +64,17 @@ REFUSED: list[tuple[Callable[[], Schedule], Do, str]] = [
     (
         repeated,
         lambda s: s.reorder("B_r0", "D_j"),
-        r"reorder: D_j computes the same elements of block B again, and B_r0 .*; keep B_r0 inside D_j",
+        r"reorder: D_j computes the same elements of block B again; B_r0 .*; keep B_r0 inside D_j",
     ),
     (
         repeated,
         lambda s: s.tile(["D_j", "B_r0"], [2, 2]),
-        r"reorder: D_j_1 computes the same elements of block B again, and B_r0_0 outside",
+        r"reorder: D_j_1 computes the same elements of block B again; B_r0_0 outside",
     ),
     (
         windows,
         lambda s: s.reorder("B_r0", "C_i"),
-        r"reorder: C_i computes the same elements of block B again, and B_r0 outside",
+        r"reorder: C_i computes the same elements of block B again; B_r0 outside",
     ),
     (
         repeated,

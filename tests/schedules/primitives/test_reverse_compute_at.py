@@ -109,7 +109,7 @@ def test_an_iteration_outside_the_producer_is_not_lost() -> None:
     c = te.compute((4,), lambda i: a[i] * TWO, "C")
     padded = te.compute((6,), lambda i: te.select(i < 4, c[i], te.const(0, "float32")), "D")
     s = Schedule(te.dag([a, padded]))
-    with pytest.raises(ScheduleError, match="of its 6 iterations i, those from 4 on lie outside C "):
+    with pytest.raises(ScheduleError, match="its iterations i from 4 on lie outside C "):
         s.reverse_compute_at("D", "C_i")
     s.compute_at("C", "D_i")
     data = inputs(s.dag)

@@ -217,11 +217,11 @@ BODIES = {
     "fraction of numpy": (lambda i, j: N[i, j] * np.float32(1.5), "not a whole number"),
     "infinity and an int": (
         lambda i, j: te.minimum(N[i, j], np.float32(np.inf)),
-        "int32, which has no infinity",
+        "and int32 has no infinity",
     ),
     "literal too large": (
         lambda i, j: N[i, j] + (2**32 + 5),
-        r"stage X: the literal 4294967301 is out of the range of int32 and meets a value of it; "
+        r"stage X: the literal 4294967301 is out of the range of int32, the dtype that it meets; "
         r'cast that first: te.cast\(x, "int64"\)',
     ),
     "bound too large": (lambda i, j: te.select(N[i, j] < 2**32, 1.0, 0.0), "4294967296 is out of the range"),

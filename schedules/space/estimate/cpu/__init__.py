@@ -23,7 +23,7 @@ from schedules.space.holes import Columns
 
 
 class CpuEstimate:
-    """An `Estimate` of what a call does: constants are packed before."""
+    """An `Estimate` of one call. Packing of constants is not part of it."""
 
     feature_names: ClassVar[tuple[str, ...]] = FEATURE_NAMES
 
@@ -40,7 +40,7 @@ class CpuEstimate:
 
     @cached_property
     def facts(self) -> tuple[BlockFacts, ...]:
-        """Of every block."""
+        """The facts of every block."""
         return analyse(split_constants(self._nest, self._constants)[0])
 
     @cached_property

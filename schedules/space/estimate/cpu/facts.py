@@ -1,5 +1,8 @@
-"""Facts of a scheduled nest, as expressions over its holes: `analyse` reads a nest once, and
-`schedules.space.estimate.cpu.quantities` evaluates what it found for any number of candidates."""
+"""Facts of a scheduled nest for CPUs, as expressions over its holes.
+
+`analyse` reads a nest once. `schedules.space.estimate.cpu.quantities` evaluates the facts for any number of
+candidates.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ WALKED = 4  # loops that are asked whether they go on along a run
 
 
 class Span(NamedTuple):
-    """A loop without its body, for what asks no more: sketches have many blocks in common."""
+    """A loop without its body. Sketches have many blocks in common, so this is enough to cache by."""
 
     var: str
     extent: Expr
@@ -35,69 +38,71 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AccessFacts:
-    """One read or write: elements touched by the register tile, by the loops up to a full reduction, and by
-    the whole nest; the steps, in elements, from lane to lane and along the reduction. ``moved``: elements
-    that come anew after others were touched; ``distance``: bytes touched since the buffer was used last;
-    ``run``: elements that lie side by side among those of the tile; ``longer``: the same up to the next loop
-    outside of a full reduction that goes on to others, ``visits``: how often elements are touched meanwhile;
-    ``walk``: the extents of the `WALKED` innermost loops that go on to others, innermost first, and the
-    elements that lie side by side up to each."""
+    """One read or write. Amounts are in elements unless another unit is given.
+
+    ``stride``: from lane to lane. ``tile``: touched by the register tile. ``inner``: by the loops up to a
+    full reduction. ``whole``: by the whole nest. ``moved``: that come anew after others were touched.
+    ``distance``: bytes touched since the last use of the buffer. ``run``: side by side within the tile.
+    ``longer``: side by side up to the next loop outside a full reduction that moves on; ``visits``: touches
+    meanwhile. ``walk``: (extent, elements side by side up to there) of the `WALKED` innermost loops that move
+    on, innermost first."""
 
     buffer: str
     item: int
     write: bool
     stride: Expr | None  # None: not linear in the lane
-    digits: tuple[Expr, ...]  # what lanes are divided by for that: linear where they have the same quotient
-    pitch: Expr | None  # the step along the innermost reduction loop, likewise
-    rows: tuple[tuple[Expr, Expr], ...]  # extent and step of each other loop of the tile
+    digits: tuple[Expr, ...]  # divisors of the lane in the index: linear where all lanes have one quotient
+    pitch: Expr | None  # step along the innermost reduction loop; None: not linear
+    rows: tuple[tuple[Expr, Expr], ...]  # (extent, step) of each other loop of the tile
     tile: Expr
-    step: Expr  # of the tile, what one step of the reduction touches
+    step: Expr  # of the tile, touched by one step of the reduction
     inner: Expr
     whole: Expr
-    scratch: Expr  # allocated for what is written; 0 for an argument
+    scratch: Expr  # allocated for a written buffer; 0 for an argument
     moved: Expr
     distance: Expr
     run: Expr
     longer: Expr
     visits: Expr
-    reach: Expr  # elements that lie side by side among ``inner``
+    reach: Expr  # side by side within ``inner``
     walk: tuple[tuple[Expr, Expr], ...]
-    again: Expr  # how often the loops outside of a full reduction come back to the same elements
-    row: Expr  # bytes from a row of the buffer to the next; 0 where it has one row
+    again: Expr  # times that the loops outside a full reduction return to the same elements
+    row: Expr  # bytes from a row of the buffer to the next; 0 if it has one row
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFacts:
-    """One block: how often it runs and in what shape."""
+    """One block: how often it runs, and in what shape."""
 
     name: str
     instances: Expr
     lanes: Expr
     unrolled: Expr
-    taps: Expr  # steps of the reduction among those
+    taps: Expr  # steps of the reduction among the unrolled iterations
     reduction: Expr  # length of the reduction loops around the register tile
-    parts: Expr  # that the whole reduction is done in
+    parts: Expr  # parts in which the whole reduction is done
     outer: Expr  # iterations of the loops outside those
     parallel: Expr
     flops: int
     special: int  # special functions a point
-    selects: int  # choices and comparisons a point
-    copies: Expr  # of its code: what is peeled has a prologue and an epilogue
+    selects: int  # selects and comparisons a point
+    copies: Expr  # copies of its code: peeled loops have a prologue and an epilogue
     item: int
     reduces: bool
-    streams: Expr  # 1: results go around the caches; 2: by tiles that begin with a line
-    ahead: Expr  # more than 0: what it reads was asked for before,
-    meanwhile: bool  # and while other blocks were computed
-    pipelined: Expr  # more than 0: around it, an iteration's last blocks run beside the next one's first
+    streams: Expr  # 1: streaming stores; 2: streaming stores by tiles that begin with a line
+    ahead: Expr  # iterations ahead that its reads are prefetched, 0 if not
+    meanwhile: bool  # whether other blocks are computed between prefetch and use
+    pipelined: Expr  # more than 0: an iteration's last blocks run beside the next one's first
     accesses: tuple[AccessFacts, ...]
-    nested: tuple[Nested, ...]  # outermost first; none without loops around the register tile
+    nested: tuple[Nested, ...]  # outermost first; empty without loops around the register tile
     levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What all accesses of a block together touch while some inner loops run: lines of a cache, as if rows
-    shared none, and runs of elements that lie side by side in a row, or in rows that are touched whole."""
+    """What all accesses of a block touch while some inner loops run. ``lines``: cache lines, as if rows
+    shared none. ``runs``: runs of elements that lie side by side, in one row or in rows that are touched
+    whole."""
 
     lines: Expr
     runs: Expr
@@ -105,8 +110,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """The inner part of a block's loops: how often all of it runs, how often of them with something touched
-    before, and the elements that it touches of each of the block's accesses."""
+    """An inner part of a block's loops. ``times``: how often it runs. ``back``: how often with elements
+    touched before. ``points``: elements that it touches of each of the block's accesses."""
 
     times: Expr
     back: Expr
@@ -115,7 +120,7 @@ class Nested:
 
 def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
     """Facts of every block, as expressions over the holes that the nest still has."""
-    everything: Expr = Const(0)  # bytes of the arguments: what lies between one call and the next
+    everything: Expr = Const(0)  # bytes of the arguments: touched between one call and the next
     for buf in (nest.buffer(name) for name in nest.params):
         everything = everything + product(list(buf.shape)) * DTYPES[buf.dtype].itemsize
     within = _within(nest)
@@ -124,8 +129,8 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
 
 
 def _within(nest: Nest) -> dict[str, list[Loop]]:
-    """Of each buffer that is no argument, the loops around all blocks that use it: what it held in their last
-    iteration is where this one's goes."""
+    """{buffer that is no argument: loops around all blocks that use it}. An iteration of them reuses the
+    memory of the last one."""
     common: dict[str, list[Loop]] = {}
     for b in blocks(nest.body):
         loops = _around(nest, b)
@@ -141,7 +146,7 @@ def _around(nest: Nest, b: Block) -> list[Loop]:
 
 
 def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
-    """The loops around a reduction over tiles whose ends are peeled off."""
+    """The loops around a reduction over tiles whose ends are peeled."""
     if b.reducer is None:
         return []
     red = vars_bound(b, "reduce")
@@ -149,8 +154,8 @@ def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
 
 
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
-    """Choices and comparisons of one instance; none of padding inside a loop over tiles whose ends are peeled
-    off, since nearly all iterations are spared it."""
+    """Selects and comparisons of one instance. Those of padding do not count inside a loop over tiles whose
+    ends are peeled, because nearly all iterations avoid them."""
     peeled = _peeled(b, loops)
 
     def count(x: Expr) -> int:
@@ -164,15 +169,15 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
 def _block(
     nest: Nest, b: Block, within: dict[str, list[Loop]], used: dict[str, list[Loop]], everything: Expr
 ) -> BlockFacts:
-    """Facts of one block; ``within`` as of `_within`. ``used``, the loops around the block that used each
-    buffer last, is brought up to date."""
+    """Facts of one block. ``within``: as of `_within`. ``used``: the loops around the last block that used
+    each buffer; this call updates it."""
     loops = _around(nest, b)
     tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
     rest = [x for x in loops if x.kind not in ("vectorize", "unroll")]
     red = frozenset().union(
         *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
     )
-    # The innermost run of reduction loops: where the reduction is in parts, others lie further out.
+    # The innermost run of reduction loops. If the reduction is done in parts, others lie further out.
     ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
     last = ends[-1] if ends else len(rest)
     first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
@@ -257,14 +262,14 @@ def _block(
 
 
 def _ahead(loops: list[Loop]) -> tuple[Expr, bool]:
-    """How many iterations ahead of a loop a block's arguments are asked for, and whether other blocks run in
-    that loop too."""
+    """(iterations ahead that a block's arguments are prefetched, whether other blocks run in that loop
+    too)."""
     ahead, loop = _hint(loops, "prefetch")
     return ahead, loop is not None and len(list(blocks(loop.body))) > 1
 
 
 def _hint(loops: list[Loop], key: str) -> tuple[Expr, Loop | None]:
-    """The value of a hint, and the outermost loop that has it; 0 where none has."""
+    """(value of a hint, outermost loop that has it); (0, None) if none has."""
     return next(((as_expr(n), x) for x in loops for k, n in x.annotations if k == key), (Const(0), None))
 
 
@@ -276,8 +281,8 @@ def _spans(loops: list[Loop]) -> tuple[Span, ...]:
 def _nested(
     places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
 ) -> tuple[Nested, ...]:
-    """All of the loops, and those inner parts of them that come back to what an earlier iteration touched.
-    The register tile alone is not one: it is smaller than any cache."""
+    """All of the loops, and those inner parts that return to what an earlier iteration touched. The register
+    tile alone does not count, because it is smaller than any cache."""
     for x in loops:
         places, loops = _apart(places, loops, x)
     out = []
@@ -310,13 +315,13 @@ def _levels(
 
 
 def _lines(box: list[Expr], item: int) -> Expr:
-    """Lines of a cache that a box has a part of, as if rows shared none."""
+    """Cache lines that a box has a part of, as if rows shared none."""
     return product(box[:-1]) * E.ceildiv(box[-1] * item, Const(LINE)) if box else Const(1)
 
 
 def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
-    """Into how many runs a box falls: one a row, or one for all rows of its last two dimensions where they
-    are touched whole. Its points over `_run`, without a division in every row of a matrix."""
+    """Runs in a box: one a row, or one for all rows of its last two dimensions where they are touched whole.
+    Equal to its points over `_run`, without a division for every row of a matrix."""
     if len(box) < 2:
         return Const(1)
     whole = E.maximum(box[-1] - shape[-1] + 1, Const(0))  # 1, or 0
@@ -324,14 +329,14 @@ def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
 
 
 def _moves(x: Loop | Span, at: tuple[Expr, ...]) -> bool:
-    """Whether a loop goes on to other elements, and runs more than once."""
+    """Whether a loop moves on to other elements and runs more than once."""
     return x.extent != Const(1) and any(x.var in E.variables(i) for i in at)
 
 
 def _apart(
     places: tuple[Place, ...], loops: tuple[Span, ...], x: Span
 ) -> tuple[tuple[Place, ...], tuple[Span, ...]]:
-    """A fused loop as the two that it was made of, where every index takes it as digits of one base."""
+    """A fused loop as the two that it was made of, if every index takes it as digits of one base."""
     used = [e for _, at, _ in places for i in at for e in E.walk(i)]
     digits = [e for e in used if isinstance(e, E.Binary) and e.op in ("//", "%") and e.a == Var(x.var)]
     bases = {e.b for e in digits}
@@ -350,7 +355,7 @@ def _apart(
 
 
 def _without(extent: Expr, factor: Expr) -> Expr:
-    """A fused extent divided by what one of its loops had."""
+    """A fused extent divided by that of one of its loops."""
     match extent:
         case _ if extent == factor:
             return Const(1)
@@ -362,7 +367,7 @@ def _without(extent: Expr, factor: Expr) -> Expr:
 
 
 def _shared(a: list[Loop], b: list[Loop]) -> int:
-    """How many loops, from outside, two blocks have in common."""
+    """Number of outer loops that two blocks have in common."""
     same = 0
     while same < min(len(a), len(b)) and a[same] is b[same]:
         same += 1
@@ -370,23 +375,23 @@ def _shared(a: list[Loop], b: list[Loop]) -> int:
 
 
 def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Span]) -> list[Expr]:
-    """Sizes of the box that an access spans while the loops ``over`` run. Tails and guards may reach beyond
-    the buffer, but touch nothing there."""
+    """Sizes of the box that an access spans while the loops ``over`` run. What tails and guards span beyond
+    the buffer does not count, because they touch nothing there."""
     return [
         _size(i, n, tuple((x.var, x.extent) for x in over if x.var in E.variables(i)))
         for i, n in zip(at, shape, strict=True)
     ]
 
 
-@lru_cache(1 << 14)  # most indices of a nest know few of its loops
+@lru_cache(1 << 14)  # most indices of a nest use few of its loops
 def _size(index: Expr, most: Expr, over: tuple[tuple[str, Expr], ...]) -> Expr:
     ((_, size),) = footprint([(index,)], dict(over), (most,), clip=False)
     return E.minimum(size, most)
 
 
 def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:
-    """Elements of a box that lie side by side: in the last dimension, and in so many of them where the box
-    has all of what is within."""
+    """Elements of a box that lie side by side: in the last dimension, and in up to ``dims`` dimensions where
+    the box has all of the inner ones."""
     run: Expr = Const(1)
     whole: Expr = Const(1)  # or 0
     for n, size in list(zip(box, shape, strict=True))[: -dims - 1 : -1]:
@@ -396,21 +401,21 @@ def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:
 
 
 def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Span]) -> Expr:
-    """Elements that an access touches while the loops ``over`` run: of the box that it spans, without the
-    gaps that steps leave in it."""
+    """Elements that an access touches while the loops ``over`` run: those of its box, without the gaps of
+    steps."""
     names = frozenset(x.var for x in over)
     box = _box(at, shape, over)
     return product([E.ceildiv(n, Const(_step(i, names))) for i, n in zip(at, box, strict=True)])
 
 
 def _step(index: Expr, names: frozenset[str]) -> int:
-    """What an index goes on by at least, whatever is decided: other steps are multiples of it."""
+    """The least step of an index for any decision. Its other steps are multiples of it."""
     steps = [c for x, c in affine.linear(index)[0].items() if names & E.variables(x)]
     return math.gcd(*(int(c.value) for c in steps if isinstance(c, Const))) or 1
 
 
 def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
-    """Elements of the box of a register tile, without the gaps that steps leave in it."""
+    """Elements of a register tile's box, without the gaps of steps."""
     most = [product([x.extent for x in tile if x.var in E.variables(i)]) for i in at]
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
 

@@ -1,4 +1,5 @@
-"""Features of candidates: the quantities of their hottest blocks one by one, and sums over all."""
+"""Features of candidates for CPUs: the quantities of the hottest blocks one by one, and sums over all
+blocks."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from schedules.space.estimate.hottest import Hottest
 from schedules.space.estimate.recording import Compiler
 from schedules.space.holes import Columns
 
-GIGAHERTZ = 3.0  # cycles to seconds in estimates, which only rank
-HOT_BLOCKS = 3  # blocks whose features stand one by one, hottest first; the rest are summed
+# Clock that turns cycles into seconds in estimates (GHz). Estimates only rank.
+GIGAHERTZ = 3.0
+# Blocks with features of their own, hottest first. The rest are summed.
+HOT_BLOCKS = 3
 
+# Columns of the features: those of the hottest blocks, then sums over all.
 FEATURE_NAMES = (
     *(f"block{n}.{f}" for n in range(HOT_BLOCKS) for f in FEATURES_PER_BLOCK),
     "blocks",
@@ -28,7 +32,7 @@ FEATURE_NAMES = (
 
 
 class Features:
-    """The features of what has these facts, with these holes; ``compiler`` as of `Program`."""
+    """The features of a nest with these facts and holes. ``compiler``: as of `Program`."""
 
     def __init__(
         self,
@@ -45,8 +49,8 @@ class Features:
         self._hottest = Hottest(holes, blocks, FEATURES_PER_BLOCK, "cycles", ("memory_bytes",), compiler)
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]. A row's features depend on no other
-        row."""
+        """Features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]. Rows do not depend on each
+        other."""
         out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
         hot, rest = np.split(out, [HOT_BLOCKS * len(FEATURES_PER_BLOCK)], axis=1)
         sums = self._hottest(rows, hot)

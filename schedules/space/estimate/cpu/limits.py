@@ -1,4 +1,5 @@
-"""Static limits: what can't be any good, or would take the compiler seconds, is never built."""
+"""Static limits for CPUs: candidates beyond them cannot be good or take seconds to compile, and are not
+built."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from schedules.space.holes import Columns
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds of one candidate."""
+    """Largest values of one candidate."""
 
     spilled_registers: int = 6
-    unrolled_vectors: int = 640  # vector operations in one unrolled body,
-    peeled_vectors: int = 2560  # and in all its copies
+    unrolled_vectors: int = 640  # vector operations in one unrolled body
+    peeled_vectors: int = 2560  # vector operations in all copies of that body
     scratch_bytes: int = 1 << 30
 
 
 def within(
     facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Limits | None = None
 ) -> Number:
-    """Whether a candidate keeps the limits, or a column of that."""
+    """Whether a candidate keeps the limits, or a column of such truths."""
     limits = limits or Limits()
     ok: Number = np.True_
     for b in facts:
@@ -35,7 +36,7 @@ def within(
         ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
         ok = ok & (tile.vectors <= limits.unrolled_vectors)
         ok = ok & (tile.vectors * number(b.copies, env) <= limits.peeled_vectors)
-        if b.reduces:  # of a single register there is no smaller tile
+        if b.reduces:  # a tile of a single register cannot be made smaller
             single = tile.lanes * tile.unrolled * b.item <= m.vector
             ok = ok & (single | (tile.spills <= limits.spilled_registers))
         scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)

@@ -1,6 +1,8 @@
-"""Quantities of a scheduled nest, for one candidate or for every row of a decision matrix: `measure`
-evaluates the facts of its blocks, on integers or on columns. One definition feeds the static limits, the
-features and the analytic model.
+"""Quantities of a scheduled nest on a CPU, for one candidate or for every row of a decision matrix.
+
+`measure` evaluates the facts of a block on integers or on columns. The static limits, the features and the
+analytic model all use it. Constants were fitted to measured candidates: ADR 17,
+docs/measurements/estimates.md.
 """
 
 from __future__ import annotations
@@ -16,32 +18,52 @@ from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.cpu.facts import AccessFacts, BlockFacts
 from schedules.space.holes import Columns
 
-ADD_CYCLES = 4.5  # until a sum can be added to
-WINDOW = 270.0  # operations that are under way at a time
-TILES = 8.0  # of which so many at most
-UNITS = 2.0  # that multiply and add, each a vector in every cycle
-LOADS = 1.6  # a cycle, beside other work: two ports, less what gets in their way
-SETS = (4 << 10, 64 << 10)  # bytes after which the sets of the first and second cache repeat
-MISSING = (1.0, 3.0)  # cycles for a line that such a set could not keep
-MISSES = 6.0  # of these at a time, at most
-STREAMS = 8  # lines that may be streamed to at a time
-PAIR = 128.0  # bytes side by side that memory is written as fast as more
+# Latency of an addition to an accumulator (cycles).
+ADD_CYCLES = 4.5
+# Operations in flight at a time (the reorder buffer), and the most register tiles that they may belong to.
+WINDOW = 270.0
+TILES = 8.0
+# Fused multiply-adds a cycle, in vectors.
+UNITS = 2.0
+# Loads a cycle beside other work: two ports, less what disturbs them.
+LOADS = 1.6
+# Bytes after which the sets of the first and the second cache repeat.
+SETS = (4 << 10, 64 << 10)
+# Cost of a line that a full set could not keep, in the first and the second cache (cycles).
+MISSING = (1.0, 3.0)
+# Largest number of such losses at a time.
+MISSES = 6.0
+# Lines to which streaming stores may go at a time.
+STREAMS = 8
+# Shortest run that streaming stores write at full speed (bytes).
+PAIR = 128.0
+# Cost of a select or comparison (cycles a vector).
 SELECT_CYCLES = 1.5
-KEPT = 0.4  # cycles of a step for each register of what is used again and waits on the stack
-SQUARE = 16  # bytes of a row, at least, of what is transposed in registers
-RUN_CYCLES = 30.0  # until memory answers at full speed, wherever a run of addresses begins
-PAGE = 4 << 10  # bytes, after which prefetching begins anew
-ALIGNED = 16 << 10  # bytes; what is further apart by a power of two meets where these do
-FOLLOWED = 12  # runs read in turns that prefetching can follow at a time, if nothing is read twice,
-FOLLOWED_APART = 32  # or each by instructions of its own
-HOLDS = 0.9  # of a cache, before what is used again must be fetched again
-EXPOSED = 0.2  # of the shorter of computing and fetching: what the longer does not hide
-HIDDEN = 0.7  # of the time until memory answers, where it was asked ahead, or of all that it takes meanwhile
+# Cost of a register that is used again and waits on the stack (cycles a step).
+KEPT = 0.4
+# Shortest row of a square that is transposed in registers (bytes).
+SQUARE = 16
+# Time until memory answers at full speed, at the beginning of each run of addresses (cycles).
+RUN_CYCLES = 30.0
+# Bytes after which hardware prefetching begins anew.
+PAGE = 4 << 10
+# Largest power of two by which the distance of rows is classified (bytes).
+ALIGNED = 16 << 10
+# Runs read in turns that hardware prefetching follows at a time: without reuse; by instructions of their own.
+FOLLOWED = 12
+FOLLOWED_APART = 32
+# Share of a cache that keeps what is used again.
+HOLDS = 0.9
+# Share of the shorter of computing and fetching that the longer does not hide.
+EXPOSED = 0.2
+# Share of memory's waiting time that software prefetching hides; of all of memory's time if blocks run
+# meanwhile.
+HIDDEN = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class CpuRates:
-    """Sizes and rates of a target that the estimates need, in bytes and cycles of one core."""
+    """Sizes (bytes) and rates (per cycle of one core) of a target, as the estimates need them."""
 
     vector: float
     registers: float
@@ -49,11 +71,12 @@ class CpuRates:
     l2: float
     l3: float
     threads: float
-    passes: float = 1.0  # of a vector through a unit or a port
+    passes: float = 1.0  # cycles that a vector occupies a unit or a port
     rates: tuple[float, ...] = microarchitecture.RATES
 
     @staticmethod
     def of(target: Target) -> CpuRates:
+        """The sizes and rates of a target."""
         vector = float(target.limit("vector_bytes", 16))
         return CpuRates(
             vector,
@@ -67,6 +90,7 @@ class CpuRates:
         )
 
 
+# Quantities of a block, by the names that `measure` gives them.
 FEATURES_PER_BLOCK = (
     "instances",
     "vectors",
@@ -116,7 +140,8 @@ FEATURES_PER_BLOCK = (
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The register tile of a block: what of it must be in registers at once, and what its body loads."""
+    """The register tile of a block: what must be in registers at once, and what its body loads, in
+    registers."""
 
     lanes: Number
     unrolled: Number
@@ -124,15 +149,16 @@ class Tile:
     accumulators: Number
     registers: Number
     spills: Number
-    held: Number  # registers that are lacking for what later steps of an unrolled reduction read again
+    held: Number  # missing registers for what later steps of an unrolled reduction read again
     loads: Number
-    wide: Number  # of these, whole vectors
+    wide: Number  # loads of whole vectors
     gathers: Number
     shuffles: Number
 
 
 def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> Tile:
-    """Accumulators stay, the other operands stream through (Goto & van de Geijn, 2008)."""
+    """The register tile of a block. Accumulators stay, other operands stream through (Goto & van de Geijn,
+    2008)."""
     lanes, unrolled, taps = number(b.lanes, env), number(b.unrolled, env), number(b.taps, env)
     per = m.vector / b.item
     wide_registers = _registers(lanes, per)
@@ -166,11 +192,11 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> Tile:
 
 
 def _steps(a: AccessFacts, step: int, lanes: Number, per: float, env: Columns) -> Number:
-    """Whether the lanes of every register are so many elements apart."""
+    """Whether neighbouring lanes of every register are ``step`` elements apart."""
     if a.stride is None:
         return np.zeros_like(lanes, dtype=bool)
     so = number(a.stride, env) == step
-    for digit in a.digits:  # tiles begin with a multiple of their lanes, and so do registers in them
+    for digit in a.digits:  # a tile, and each register in it, begins at a multiple of its lanes
         base = number(digit, env)
         so = so & ((base % lanes == 0) | (np.minimum(lanes, per) <= np.minimum(_unit(lanes), _unit(base))))
     return so
@@ -183,8 +209,8 @@ def _unit(n: Number) -> Number:
 
 
 def _in_squares(a: AccessFacts, side: Number, env: Columns) -> Number:
-    """Share of what an access reads, its lanes far apart, that unrolled loops read side by side in squares:
-    these are loaded by rows and transposed in registers (`autotune.codegen.llvm.transpose`)."""
+    """Share of an access with lanes far apart that unrolled loops read in squares: rows side by side are
+    loaded and transposed in registers (`autotune.codegen.llvm.transpose`)."""
     beside: Number = np.ones(())
     for extent, step in a.rows:
         beside = np.maximum(beside, np.where(number(step, env) == 1, number(extent, env), 1.0))
@@ -193,7 +219,8 @@ def _in_squares(a: AccessFacts, side: Number, env: Columns) -> Number:
 
 
 def _registers(lanes: Number, per: float) -> Number:
-    """Registers of so many lanes: full ones, and the rest in powers of two, as code generation cuts them."""
+    """Registers for ``lanes`` lanes: full ones, and the rest in powers of two, as code generation cuts
+    them."""
     rest = lanes % per
     return lanes // per + sum(rest // (1 << bit) % 2 for bit in range(int(per).bit_length() - 1))
 
@@ -208,13 +235,13 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     steps = instances / (lanes * unrolled)  # executions of the register tile
     inner_bytes = memory = fetched = np.zeros_like(lanes)
     beyond, times = _again(b, env, m)
-    asked = runs = np.zeros(())  # bytes that are read from memory, and in how many runs
-    far = strips = np.zeros(())  # bytes that are read from beyond the second cache; how many strips at a time
+    asked = runs = np.zeros(())  # bytes read from memory, and the runs that they form
+    far = strips = np.zeros(())  # bytes from beyond the second cache, and those bytes times strips
     for a in b.accesses:
         inner_bytes = inner_bytes + number(a.inner, env) * a.item
         memory = memory + number(a.whole, env) * a.item
         streams = number(b.streams, env) if a.write else np.zeros(())
-        if a.write:  # what is written through the caches is fetched first
+        if a.write:  # an ordinary store fetches its line first
             fetched = fetched + number(a.whole, env) * a.item * (streams == 0)
         here = _beyond(a, streams, lanes, unrolled, env, m)
         beyond = [x + y for x, y in zip(beyond, here, strict=True)]
@@ -230,7 +257,7 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     flops = max(b.flops, 1)
     math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
-    # A step waits for the addition of the step before, while other tiles, if they are near, go on.
+    # A step waits for the addition of the step before. Other tiles go on meanwhile if they are in the window.
     near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
     chains = ADD_CYCLES * unrolled_steps * b.reduces / near
     fetch = (loads + (m.passes - 1.0) * t.wide + 2 * gathers) / LOADS

@@ -22,7 +22,7 @@ from schedules.space.holes import Columns
 
 
 class GpuEstimate:
-    """An `Estimate` of kernels. Inputs known ahead are read as others are."""
+    """An `Estimate` of the kernels of one call. Inputs known ahead are read as others are."""
 
     feature_names: ClassVar[tuple[str, ...]] = FEATURE_NAMES
 
@@ -39,7 +39,7 @@ class GpuEstimate:
 
     @cached_property
     def facts(self) -> tuple[KernelFacts, ...]:
-        """Of every kernel."""
+        """The facts of every kernel."""
         return analyse(self._nest)
 
     @cached_property

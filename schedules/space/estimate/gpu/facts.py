@@ -1,4 +1,4 @@
-"""Facts of kernels: `analyse` reads a nest once and keeps expressions over its holes."""
+"""Facts of kernels for GPUs: `analyse` reads a nest once and keeps expressions over its holes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from schedules.space.estimate.counting import arithmetic, product
 
 @dataclass(frozen=True, slots=True)
 class AccessFacts:
-    """One read or write of a block: bytes an element, the memory it goes to, whether neighbouring threads use
-    neighbouring elements, how often a thread uses what it has once in a register, and how many elements that
-    it uses lie side by side."""
+    """One read or write of a block. ``item``: bytes of an element. ``scope``: its memory. ``side_by_side``:
+    whether neighbouring threads use neighbouring elements. ``reuse``: uses of an element once it is in a
+    register. ``adjacent``: elements of a thread that lie side by side."""
 
     item: int
     scope: str
@@ -33,8 +33,8 @@ class AccessFacts:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one block of the nest does in a kernel. ``waits``: how often a thread waits for what it reads of
-    global memory; ``ahead``: 1 where that was asked for a turn before."""
+    """The work of one block of the nest in a kernel. ``waits``: times that a thread waits for global memory.
+    ``ahead``: 1 if that was loaded an iteration before."""
 
     instances: Expr
     waits: Expr
@@ -49,8 +49,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """One kernel: the bytes of the arrays that it uses, and of what one block uses of them; the shape of its
-    grid, how many blocks are to share a processor, what a block keeps on the chip, and its work."""
+    """One kernel. ``array_bytes``: bytes of the arrays that it uses; ``block_bytes``: those that one block
+    uses. Then the shape of the grid, the blocks that should share a processor, memory on the chip, and its
+    work."""
 
     array_bytes: Expr
     block_bytes: Expr
@@ -101,12 +102,12 @@ def _min_blocks(s: Stmt) -> Expr:
 
 
 def _hint(where: Iterable[Loop | Block], key: str) -> Expr | None:
-    """What the first of these says that has such a hint; None where none has."""
+    """The first hint of this name; None if there is none."""
     return next((as_expr(v) for x in where for k, v in x.annotations if k == key), None)
 
 
 def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
-    """Elements of a global buffer that a kernel uses, or one block of it."""
+    """Elements of a global buffer that a kernel uses, or one block of it (not ``by_all``)."""
     loops = [x for x in walk(s) if isinstance(x, Loop)]
     inner = {x.var: x.extent for x in loops if by_all or not bound_to(x, "blockIdx")}
     places = [at for b in blocks(s) for at in accesses(b, name)]
@@ -114,7 +115,7 @@ def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
 
 
 def _region(nest: Nest, s: Stmt, name: str) -> Expr:
-    """Elements of a shared buffer between whose first and last use nothing else is needed of it."""
+    """Elements of a shared buffer that are needed between its first and its last use."""
     users = [*writers(nest, name), *readers(nest, name)]
     paths = [path_to(s, lambda x, u=u: x is u) or () for u in users]  # type: ignore[misc]
     common = 0
@@ -125,7 +126,7 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
     shape = nest.buffer(name).shape
     spans = [n for _, n in footprint(places, inner, shape, clip=False)]
     for d, size in enumerate(shape):
-        if spans[d] == size:  # nothing could be told, but lowering may: what loops overrun counts then
+        if spans[d] == size:  # not known here, but lowering may bound it: what loops overrun counts
             told = [s for s in (span(at[d], inner) for at in places) if s is not None]
             spans[d] = functools.reduce(E.maximum, [n for _, n in told], size)
     pad = _hint(writers(nest, name), "pad")
@@ -135,14 +136,14 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
 
 
 def _ahead(s: Stmt, b: Block) -> Expr:
-    """1 where a loop around the block asks for what it writes to be loaded ahead, into registers."""
+    """1 if a loop around the block loads what it writes an iteration ahead, into registers."""
     path = path_to(s, lambda x: x is b) or ()
     hint = _hint((x for x in path if isinstance(x, Loop)), "prefetch")
     return Const(0) if hint is None else hint
 
 
 def _fetched(s: Stmt, b: Block) -> Expr:
-    """Elements that one thread writes of what a block does, in a turn of the loop that is to be ahead."""
+    """Elements that one thread writes in an iteration of the loop that loads ahead."""
     path = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
     ahead = [n for n, x in enumerate(path, 1) if any(k == "prefetch" for k, _ in x.annotations)]
     inner = path[max(ahead, default=0) :]
@@ -207,7 +208,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
 
 
 def _beside(b: Block, indices: tuple[Expr, ...], thread: str) -> bool:
-    """Whether the last index moves with the thread, and no other one alone does."""
+    """Whether the last index moves with the thread, and no other index does by itself."""
     if not indices or not thread:
         return True
     last = bound(b, indices[-1])

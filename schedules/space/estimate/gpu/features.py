@@ -1,7 +1,9 @@
-"""Features of candidates for GPUs: quantities of their slowest kernels one by one, and sums over all.
+"""Features of candidates for GPUs: the quantities of the slowest kernels one by one, and sums over all
+kernels.
 
-The estimate is the longer of what memory takes, and of cycles in which blocks compute and wait
-(docs/adr/0033)."""
+The estimated time is the longer of memory's time, and of the cycles in which blocks compute and wait.
+Constants were fitted on one H100: ADR 33, docs/measurements/estimates.md.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,28 @@ from schedules.space.estimate.hottest import Hottest
 from schedules.space.estimate.recording import Compiler
 from schedules.space.holes import Columns
 
+# Time of a launch (seconds).
 LAUNCH_S = 3e-6
-BEGIN = 200.0  # cycles in which a processor begins one block
-LATENCY = 1500.0  # cycles until what is asked for of global memory has come, and a barrier
-TURN = 60.0  # of them that no other block makes up for
-AHEAD = 0.1  # of that is left where it was asked for a turn before
-FLOWING = 0.05  # where no barrier has threads wait: what next turns need comes meanwhile
-FIRST_CACHE = 128 << 10  # bytes
-CACHED = 1.5  # times the bandwidth of memory is the second cache's
+# Time in which a processor begins one block (cycles).
+BEGIN = 200.0
+# Time until data from global memory has come, with a barrier (cycles).
+LATENCY = 1500.0
+# Part of that wait which no other block hides (cycles).
+TURN = 60.0
+# Share of `LATENCY` that is left: if data was loaded an iteration ahead; if no barrier holds threads up.
+AHEAD = 0.1
+FLOWING = 0.05
+# Size of the first cache (bytes).
+FIRST_CACHE = 128 << 10
+# Bandwidth of the second cache over that of memory.
+CACHED = 1.5
 
+# Quantities of a kernel, by the names that `measure` gives them.
 FEATURES_PER_KERNEL = (
     "blocks", "threads", "waves", "occupancy", "shared_bytes", "registers", "flops", "special", "far_bytes",
     "scattered_bytes", "near_loads", "unrolled", "waits", "cycles", "lanes", "intensity", "warp_use", "est_s",
 )  # fmt: skip
+# Kernels with features of their own, slowest first.
 HOT_KERNELS = 2
 FEATURE_NAMES = (
     *(f"kernel{n}.{f}" for n in range(HOT_KERNELS) for f in FEATURES_PER_KERNEL),
@@ -40,6 +51,7 @@ FEATURE_NAMES = (
 
 
 def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
+    """The quantities of one kernel, by the names in `FEATURES_PER_KERNEL`."""
     x = shape(k, env, m)
     flops = special = far = scattered = near = loads = unrolled = waits = np.zeros(())
     lanes = np.ones(())
@@ -65,14 +77,14 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     share = filled(x.threads, x.resident, m)
     busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
     warp_use = x.threads / (np.ceil(x.threads / WARP) * WARP)
-    hidden = np.clip(share * 8.0, 1e-3, 1.0)  # an eighth of the threads hides most of what arithmetic takes
-    # of a block that has a processor for itself; those beside it compute while it waits
+    hidden = np.clip(share * 8.0, 1e-3, 1.0)  # an eighth of the threads hides most of arithmetic's latency
+    # Cycles of a block alone on a processor. Others beside it compute while it waits.
     issue = np.maximum((flops / 2 + loads) / m.fma, np.maximum(near / 32.0, special / 16.0))
     cycles = issue / x.blocks / warp_use
     together = np.minimum(np.maximum(x.resident, 1.0), np.ceil(x.blocks / m.sms))
     wave = np.maximum(together * cycles / hidden, cycles + LATENCY * waits) + TURN * waits
     wave = np.maximum(wave, together * BEGIN)
-    part = number(k.block_bytes, env)  # where the first cache holds that, a block reads it there again
+    part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
     memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
     seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
@@ -86,8 +98,8 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
 
 
 class Features:
-    """The features of what has these facts, with these holes: of the slowest kernels by the estimate one by
-    one, and of all together; ``compiler`` as of `Program`."""
+    """The features of kernels with these facts and holes: of the slowest one by one, and of all together.
+    ``compiler``: as of `Program`."""
 
     def __init__(
         self,
@@ -104,7 +116,7 @@ class Features:
         self._hottest = Hottest(holes, kernels, FEATURES_PER_KERNEL, "est_s", compiler=compiler)
 
     def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""
+        """Features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""
         out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
         sums = self._hottest(rows, out[:, :-2])
         out[:, -2], out[:, -1] = self._kernels, sums["est_s"]

@@ -1,5 +1,8 @@
-"""Limits of a GPU, so that no infeasible candidate reaches a compiler: threads of a block, shared memory,
-registers, the size of unrolled code. How many blocks a processor holds at a time."""
+"""Static limits of a GPU, so that no infeasible candidate reaches a compiler, and the occupancy of
+processors.
+
+Limited are the threads of a block, shared memory, registers and the size of unrolled code.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,34 @@ from schedules.space.estimate.gpu.facts import KernelFacts
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
 from schedules.space.holes import Columns
 
-SPARE_REGISTERS = 28  # indices, pointers, operands on their way: as few as must be
-USED, TAKEN_REGISTERS = 1.2, 36  # what compilers take, for each that arrays need, and beside those
-MOST_UNROLLED = 4096  # statements of one body
+# Registers of a thread for indices, pointers and operands in flight, at least.
+SPARE_REGISTERS = 28
+# Registers that compilers take: so many for each that arrays need, and so many more. Source: ADR 33.
+USED, TAKEN_REGISTERS = 1.2, 36
+# Most statements of one unrolled body.
+MOST_UNROLLED = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """The resources of a kernel's blocks. ``shared``: bytes of a block; ``registers``: of a thread."""
     threads: Number
     shared: Number
     registers: Number
     blocks: Number
     resident: Number  # blocks of an SM at a time
-    fits: Number  # whether as many are as shall be
+    fits: Number  # whether the wanted number of blocks is resident
 
 
 def shape(k: KernelFacts, env: Columns, m: GpuRates) -> Shape:
+    """The resources of a kernel's blocks on a GPU, numbers or columns."""
     threads = np.ones(())
     for x in k.threads:
         threads = threads * number(x, env)
     shared = number(k.shared_bytes, env)
     held = number(k.local_bytes, env) / 4
     together = number(k.min_blocks, env)
-    # as many as leave room for so many blocks: the compiler keeps to that
+    # Registers that leave room for the wanted number of blocks: the compiler keeps to that.
     most = np.floor(m.registers / (np.ceil(threads / WARP) * WARP * together))
     resident = _resident(threads, shared, np.minimum(most, held * USED + TAKEN_REGISTERS), m)
     registers = np.ceil(held) + SPARE_REGISTERS
@@ -51,17 +59,18 @@ def _resident(threads: Number, shared: Number, registers: Number, m: GpuRates) -
 
 
 def occupancy(threads: Number, shared: Number, registers: Number, m: GpuRates) -> Number:
-    """The share of the threads that a processor can hold which blocks of so many threads, shared bytes and
-    registers a thread fill, or a column of that."""
+    """Share of a processor's threads that resident blocks fill, or a column of it. ``threads`` and ``shared``
+    (bytes) are of a block, ``registers`` of a thread."""
     return filled(threads, _resident(threads, shared, registers, m), m)
 
 
 def filled(threads: Number, resident: Number, m: GpuRates) -> Number:
+    """Share of a processor's threads that ``resident`` blocks fill."""
     return np.minimum(1.0, resident * np.ceil(threads / WARP) * WARP / m.sm_threads)
 
 
 def within(facts: tuple[KernelFacts, ...], env: Columns, m: GpuRates) -> Number:
-    """Whether a candidate keeps the limits of the target, or a column of that."""
+    """Whether a candidate keeps the limits of the target, or a column of such truths."""
     ok: Number = np.True_
     for k in facts:
         x = shape(k, env, m)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from schedules.model import Target
 
+# Threads of a warp.
 WARP = 32
 
 
@@ -27,6 +28,7 @@ class GpuRates:
 
     @staticmethod
     def of(target: Target) -> GpuRates:
+        """The limits and rates of a target, with defaults where it states none."""
         def limit(name: str, default: int) -> float:
             return float(target.limit(name, default))
 

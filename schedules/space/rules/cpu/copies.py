@@ -1,4 +1,4 @@
-"""Copies: padding, and operands in the panels that a register tile reads."""
+"""Rules for copies: padding, and operands packed in the panels that a register tile reads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from schedules.ir.strides import as_row_major
 from schedules.space.rules.patterns import unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
-PANELS = 4  # panels copied together
+# Panels that are copied together.
+PANELS = 4
 
 
 def schedule_copy(d: SketchBuilder, name: str, *, parallel: bool) -> None:
-    """A copy: the loop along which its result is contiguous in vectors, its outer loops shared."""
+    """Schedule a copy: vectors along the loop in which its result is contiguous, outer loops parallel."""
     own = d.own_loops(name)
     if not own:
         raise ScheduleError(f"{name} has no loops of its own")
@@ -32,8 +33,8 @@ def schedule_copy(d: SketchBuilder, name: str, *, parallel: bool) -> None:
 
 
 def schedule_packing(d: SketchBuilder, name: str, panel: int, *, parallel: bool) -> None:
-    """A copy in panels; ``panel`` is the position of the loop over them. ``parallel``: made beforehand, and
-    whole."""
+    """Schedule a copy in panels. ``panel``: position of the loop over panels. ``parallel``: whether it is
+    made whole and before the loops that read it."""
     across = _contiguous_across(d, name) or _contiguous_together(d, name)
     if across is not None:
         _copy_by_squares(d, name, across, parallel)
@@ -46,8 +47,8 @@ def schedule_packing(d: SketchBuilder, name: str, panel: int, *, parallel: bool)
 
 
 def _contiguous_across(d: SketchBuilder, name: str) -> str | None:
-    """The loop along which the source lies in memory, where that is not the innermost one and is long
-    enough for whole vectors."""
+    """The loop along which the source is contiguous, if it is not the innermost one and is long enough for
+    whole vectors."""
     b = d.block(name)
     own = d.own_loops(name)
     bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
@@ -57,8 +58,8 @@ def _contiguous_across(d: SketchBuilder, name: str) -> str | None:
 
 
 def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
-    """The same for loops that are too short one by one, but neighbours in the source as in the copy: they
-    become one loop."""
+    """Like `_contiguous_across` for loops that are too short one by one but neighbours in source and copy.
+    They are fused."""
     b = d.block(name)
     own = {x.var: extent(x) for x in d.own_loops(name)[:-1]}
     bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
@@ -70,7 +71,7 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
             break
         together.insert(0, loop)
         if Const(own[loop]) != n:
-            break  # a part of this dimension: what lies further out is further away
+            break  # a part of this dimension only: outer ones are not contiguous with it
     w = d.lanes_of(d.dtype(b))
     if len(together) < 2 or math.prod(own[x] for x in together) < w:
         return None
@@ -78,7 +79,7 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
 
 
 def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -> None:
-    """Squares as wide as a register: code generation turns those over in registers."""
+    """Copy by squares as wide as a register, which code generation transposes in registers."""
     w = d.lanes_of(d.dtype(d.block(name)))
     last = d.own_loops(name)[-1]
     outer, steps = d.s.split(across, (None, w), "shift")
@@ -100,8 +101,8 @@ def _share(d: SketchBuilder, outer: list[str]) -> None:
 
 
 def _read_along_rows(d: SketchBuilder, name: str, panel: int) -> None:
-    """A copy of a few panels reads its source in runs as long as all of them: where rows are a power of two
-    apart, caches and prefetchers need that."""
+    """Let a copy of a few panels read its source in runs as long as all of them together. Caches and
+    prefetchers need that where rows are a power of two apart."""
     loops = [x.var for x in d.own_loops(name)]
     rows = loops[panel + 1 : -1]
     if rows:
@@ -109,8 +110,8 @@ def _read_along_rows(d: SketchBuilder, name: str, panel: int) -> None:
 
 
 def _group_panels(d: SketchBuilder, name: str, panel: int) -> None:
-    """Copy a few panels at once: then the source is read in longer runs than one panel is wide. ``panel``
-    is the position of the loop over panels."""
+    """Copy a few panels together, so that the source is read in longer runs. ``panel``: position of the loop
+    over panels."""
     loops = [x.var for x in d.loops(name)]
     outer, inner = d.s.split(loops[panel], (None, PANELS))
     d.s.reorder(outer, *loops[panel + 1 : -1], inner, loops[-1])

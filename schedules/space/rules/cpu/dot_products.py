@@ -1,8 +1,9 @@
-"""Products of few rows, or of one, with a matrix that lies along the reduction, as A times the transpose of
-B, or a vector: dot products, in vectors along the reduction, of a few rows of both operands at a time.
+"""Rule for products of one or few rows with a matrix that is contiguous along the reduction (A times B
+transposed).
 
-Nothing is packed, which for few rows takes longer than multiplying them; the larger operand is read once, as
-it lies.
+Results are dot products, in vectors along the reduction, of a few rows of both operands at a time. Nothing is
+packed, because packing takes longer than multiplying few rows. The larger operand is read once. Reasons: ADR
+32.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-FEW = 8  # uses of an element of the larger operand
-LONG = 256  # steps of a reduction, beside which adding up the lanes at its end costs little
-ROWS = (1, 2, 3, 4, 6, 8)  # in a tile
-VECTORS = (1, 2, 4)  # of sums for each result, where the larger operand is read for one use only
+# Most uses of an element of the larger operand.
+FEW = 8
+# Fewest steps of a reduction: adding up the lanes at its end then costs little.
+LONG = 256
+# Rows of a tile that are offered.
+ROWS = (1, 2, 3, 4, 6, 8)
+# Vectors of sums for each result that are offered, where the larger operand is used once.
+VECTORS = (1, 2, 4)
 
 
 def dot_product_axes(d: SketchBuilder, b: Block) -> list[str]:
-    """The spatial axes of such a product, first those along which the larger operand moves; else none. What
-    is known ahead is better packed."""
+    """The spatial axes of such a product, first those along which the larger operand moves; empty for other
+    blocks, and for an operand known ahead, which is better packed."""
     n, own, axes = extents(b), operands(b), spatial(b)
     reduce = [i.var for i in b.iters if i.kind == "reduce"]
     if len(own) < 2 or len(b.writes) > 1 or not all(reduce[-1] in unit_stride_vars(d.s.nest, x) for x in own):
@@ -49,8 +54,8 @@ def _larger(b: Block) -> Load:
 
 
 def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
-    """Partial results in the lanes of vectors (rfactor) for each point of a tile, added up at its end.
-    ``axes`` as `dot_product_axes` gives them."""
+    """Keep partial results in the lanes of vectors (rfactor) for each point of a tile, and add them up at its
+    end. ``axes``: as of `dot_product_axes`."""
     b, last = d.block(name), d.loops(name)[-1]
     n, w = extents(b), d.lanes_of(d.dtype(b))
     once = all(n[a] == 1 or depends(_larger(b), a) for a in axes)
@@ -77,7 +82,7 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
 
 
 def _schedule_partial(d: SketchBuilder, partial: str) -> None:
-    """The reduction outside a tile of vectors, which is written out."""
+    """Put the reduction outside a tile of unrolled vectors."""
     own = [x.var for x in d.own_loops(partial)]
     reduce = [x for x in own if x in vars_bound(d.block(partial), "reduce")]
     *points, lanes = (x for x in own if x not in reduce)

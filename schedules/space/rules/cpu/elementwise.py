@@ -1,4 +1,4 @@
-"""Elementwise stages: fused, vectorized, shared among threads."""
+"""Rule for elementwise stages: loops fused, vectorized and parallel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vect
 from schedules.space.rules.patterns import extents, spatial, unit_stride_vars, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-BLOCKS = (1, 4, 16, 64)  # tiles in a block of a transposition, along each axis
+# Tiles in a block of a transposition, along each axis.
+BLOCKS = (1, 4, 16, 64)
 
 
 def schedule_elementwise(d: SketchBuilder, name: str) -> None:
-    """A stage that nothing else is fused with. Where every access walks memory in order, its loops become
-    one; else each output row keeps its loop, and the axis that the input is contiguous in gets a tile."""
+    """Schedule a stage on its own. If every access walks memory in order, its loops are fused into one. Else
+    each output row keeps its loop, and the axis in which the input is contiguous gets a tile."""
     b = d.block(name)
     loops = [x.var for x in d.loops(name)]
     if not loops:
@@ -48,9 +49,9 @@ def _tile_flat(d: SketchBuilder, name: str, flat: str) -> None:
 
 
 def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
-    """A tile of the axis that an input is contiguous in by a vector of the output's. Where these are two
-    axes, a transposition, tiles go by blocks of both: what is read for one is still in the caches for the
-    other."""
+    """Tile the axis in which an input is contiguous and the vector axis of the output. If these differ (a
+    transposition), tiles go by blocks of both, so that what is read for one is still in the caches for the
+    next."""
     b = d.block(name)
     n = extents(b)
     axes = spatial(b)
@@ -62,7 +63,7 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     outer: list[str] = []
     middle: list[str] = []
     inner: list[str] = []
-    most = {}  # iterations of an outer loop, with the smallest tiles
+    most = {}  # iterations of each outer loop with the smallest tiles
     for axis, loop in zip(axes, loops, strict=True):
         if axis == last:
             lanes = [w * m for m in (1, 2, 4) if w * m <= n[axis]] or [n[axis]]
@@ -90,7 +91,8 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     d.s.vectorize(inner[-1])
     take = 0
     if d.threads > 1:
-        # the outermost loops until there may be enough to share: blocks of a column stay one thread's
+        # The outermost loops are shared until there may be enough iterations. A column's blocks stay in one
+        # thread.
         count = list(accumulate((most[v] for v in outer), mul))
         take = 1 + sum(c < 16 * d.threads for c in count[:-1])
         d.s.parallel(d.s.fuse(*outer[:take]) if take > 1 else outer[0])

@@ -1,4 +1,4 @@
-"""Which stages are scheduled together, and by which rule: from the outputs back to the inputs."""
+"""Decides which stages are scheduled together and by which rule, from the outputs back to the inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder
 
-SHORT_REDUCTION = 64  # steps
+# Longest reduction (steps) for which a padding guard at every step is offered.
+SHORT_REDUCTION = 64
 
 
 def apply_rules(d: SketchBuilder) -> None:
@@ -36,8 +37,8 @@ def apply_rules(d: SketchBuilder) -> None:
 
 
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool:
-    """Kept means that the tiling rule places the copy. A guard costs at every step: it is worth a try where
-    all reductions are short."""
+    """Whether to inline padding. If not, the tiling rule places the copy. A guard costs at every step, so it
+    is offered where all reductions are short."""
     short = all(reduction_length(u) <= SHORT_REDUCTION for u in reducing)
     return d.choose(padding.name, ("copy", "inline") if short else ("copy",)) == "inline"
 
@@ -75,7 +76,7 @@ def _apply_one(d: SketchBuilder, name: str) -> None:
 
 
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
-    """Schedule a product as dot products, where that may pay, and is chosen."""
+    """Schedule a product as dot products if that may pay and is chosen. Returns whether it was."""
     axes = dot_product_axes(d, b)
     if not axes or not d.choose(f"{b.name}.by", ("", "dots")):
         return False
@@ -86,8 +87,8 @@ def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
 def reductions_behind(
     d: SketchBuilder, b: Block, bare: set[str] | None = None
 ) -> tuple[Block | None, Block | None]:
-    """Unscheduled reductions that ``b`` reads: one to tile with ``b`` as its epilogue, and one over rows.
-    ``bare`` collects stages with none over rows behind: each is looked at once, however often it is read."""
+    """Unscheduled reductions that ``b`` reads: (one to tile with ``b`` as its epilogue, one over rows).
+    ``bare`` collects stages without a row reduction behind them, so that each is looked at once."""
     bare = set() if bare is None else bare
     tiled = rows = None
     for x in reads(b):

@@ -1,4 +1,4 @@
-"""The last resort: every stage on loops of its own, so that whatever can be stated has a space."""
+"""The last resort: every stage on loops of its own, so that every expression has a space."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from schedules.space.sketch_builder import SketchBuilder, extent
 
 
 def schedule_plainly(d: SketchBuilder) -> None:
-    """Where no combination of the other rules is legal: the outermost loop of each stage shared among
-    threads, and its last spatial loop in vectors, each only if that is legal. Raises nothing."""
+    """Schedule each stage if no combination of the other rules is legal: its outermost loop parallel, its
+    last spatial loop in vectors, each only if that is legal. Raises nothing."""
     d.words.append("separate")
     for name in d.s.blocks():
         _vectorize(d, name)

@@ -1,10 +1,8 @@
-"""Prefetching: a row that several stages pass over is asked for while the row before is computed with,
-vectors of a long walk through memory a little before they are read, and tiles of an operand that a product
-reads where it lies while the tiles before are multiplied.
+"""Rules that offer software prefetching (ADR 14).
 
-The first stage waits for memory and the others leave it idle, unless they ask for what comes next. So does a
-product of few rows: the steps of a tile's reduction lie in as many pages, more than the processor's own
-prefetchers follow.
+Offered are: the next row where several stages pass over a row; vectors of a long walk through memory; the
+next tiles of an operand that a product of few rows reads where it lies. In each case the first pass waits for
+memory that was idle before, or reads more streams and pages than the processor's own prefetchers follow.
 """
 
 from __future__ import annotations
@@ -18,17 +16,23 @@ from schedules.space.rules.cpu.streaming import beyond_caches, bytes_of_argument
 from schedules.space.rules.patterns import depends, extents, operands, spatial
 from schedules.space.sketch_builder import SketchBuilder
 
-STAGES = 2  # of one argument, that make asking worth while
-ROWS = 2  # ahead: memory is slower to answer than a row of a few KB is computed with
+# Fewest stages that read the same argument, for prefetching of rows.
+STAGES = 2
+# Distance of prefetching: rows, since memory answers later than a row of a few KB is computed.
+ROWS = 2
+# Distance of prefetching: tiles.
 TILES = 2
-FEW_USES = 128  # of an element: computing with it takes little longer than fetching it from memory
-FAR = 8  # blocks; by hand, of 256 bytes of 32 rows, a Zen 5 had 0.74 of a copy's speed, 0.70 with the next
-VECTORS = 4  # ahead: the processor's prefetchers stop at the end of a page, and follow few streams well
+# Most uses of an element: computing then takes little longer than fetching.
+FEW_USES = 128
+# Distance of prefetching: blocks of a transposition. Source: docs/measurements/memory-access.md.
+FAR = 8
+# Distance of prefetching: vectors. The processor's prefetchers stop at the end of a page.
+VECTORS = 4
 
 
 def prefetch_rows(d: SketchBuilder, row: str, rows: int, name: str) -> None:
-    """A choice for the loop over so many rows, where its arguments come from memory. Of long ones, which
-    would not all stay in the first cache until they are used, only the next is asked for."""
+    """Offer prefetching for the loop over ``rows`` rows, if its arguments come from memory. Of long rows,
+    which the first cache would not hold until they are used, only the next is prefetched."""
     nest = d.s.nest
     stages = [
         {x.buffer for x in reads(b) if any(row in variables(bound(b, i)) for i in x.indices)}
@@ -40,21 +44,21 @@ def prefetch_rows(d: SketchBuilder, row: str, rows: int, name: str) -> None:
 
 
 def prefetch_vectors(d: SketchBuilder, loop: str, name: str) -> None:
-    """A choice for the loop over vectors of a stage that walks through memory in order. What is asked for
-    goes to the second cache: the first waits for few lines at a time, for those that are read now."""
+    """Offer prefetching for the loop over vectors of a stage that walks memory in order. Data goes to the
+    second cache, because the first waits for few lines at a time."""
     if _offer(d, loop, name, VECTORS):
         d.s.annotate(loop, "prefetch_cache", 2)
 
 
 def prefetch_blocks(d: SketchBuilder, loop: str, name: str) -> None:
-    """A choice for the loop over blocks of a transposition along its input's rows: the next, or where blocks
-    are small one that lies a few KB on in each row."""
+    """Offer prefetching for the loop over blocks of a transposition along its input's rows: the next block,
+    or with small blocks one that lies a few KB further in each row."""
     _offer(d, loop, name, 1, FAR)
 
 
 def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
-    """A choice for the loop over tiles of ``axis``, where block ``name`` reads an argument along it that it
-    uses a few times. What is used once is waited for in any case."""
+    """Offer prefetching for the loop over tiles of ``axis``, if block ``name`` reads an argument along it and
+    uses it a few times. Data that is used once is waited for in any case."""
     b = d.block(name)
     n = extents(b)
     for x in operands(b):
@@ -65,7 +69,7 @@ def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
 
 
 def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
-    """Whether the arguments come from memory, so that there is the choice."""
+    """Offer the choice if the arguments come from memory. Returns whether it was offered."""
     if not beyond_caches(d):
         return False
     d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances)))

@@ -1,8 +1,7 @@
-"""Blocks of rows: products and row-wise stages that feed each other, such as attention.
+"""Rule for blocks of rows: products and row-wise stages that feed each other, such as attention (ADR 7).
 
-A block of rows goes through all stages while its intermediate results are in the cache: a product fills the
-block's scores in register tiles, softmax takes their rows, another product mixes. The rows of a block share
-the other operand of the products, which single rows (`rows.py`) would fetch again each.
+A block of rows goes through all stages while its intermediate results are in the cache. The rows of a block
+share the other operand of the products, which single rows (`rows.py`) would fetch again each.
 """
 
 from __future__ import annotations
@@ -38,12 +37,14 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
+# Rows of a block that are offered.
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+# Most rows of a register tile.
 TILE_ROWS = 8
 
 
 def is_product(nest: Nest, b: Block) -> bool:
-    """A reduction of one value that reads something again for every row: a block of rows shares it."""
+    """Whether a block is a reduction to one value that reads an operand again for every row."""
     if b.reducer is None or len(b.writes) != 1 or is_row_reduction(nest, b):
         return False
     row = _row_axis(b)
@@ -51,9 +52,9 @@ def is_product(nest: Nest, b: Block) -> bool:
 
 
 def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) -> None:
-    """Schedule ``root``, an elementwise stage, with all it reads that can be computed by blocks of its rows,
-    or of the rows and ``in_parts`` of what they reduce. Raises ScheduleError where the stages have no rows in
-    common, or none that can be reduced in parts."""
+    """Schedule ``root``, an elementwise stage, with all that it reads and that can be computed by blocks of
+    its rows. ``in_parts``: also by parts of what rows reduce. Raises ScheduleError if the stages have no
+    common rows, or none that can be reduced in parts."""
     b = d.block(root)
     rank = row_rank(d, b)
     loops = d.loops(root)
@@ -92,7 +93,8 @@ def _row_axis(b: Block) -> str | None:
 
 
 def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
-    """Pack the operand of a product that walks memory across the vector axis; the width of its panels."""
+    """Pack the operand that a product reads across the vector axis. Returns the width of its panels, None if
+    there is none."""
     b = d.block(name)
     if name in d.done or not is_product(d.s.nest, b):
         return None
@@ -110,13 +112,13 @@ def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
 
 
 def _width(d: SketchBuilder, b: Block, v: str, n: int) -> int | Hole:
-    """Lanes of the register tile; those that divide ``n`` elements where some do, since others need masks."""
+    """Lanes of the register tile: divisors of ``n`` if there are some, as others need masks."""
     widths = lane_widths(extents(b)[v], d.lanes_of(d.dtype(b)))
     return d.choice(f"{b.name}.vec", [k for k in widths if n % k == 0] or widths)
 
 
 def _tile_product(d: SketchBuilder, name: str, width: int | Hole | None, rows: int | Hole) -> None:
-    """Register tiles over the block, the reduction innermost but for them."""
+    """Cut register tiles over the block, with the reduction innermost around them."""
     b = d.block(name)
     v, row = vector_axis(b), _row_axis(b)
     assert v is not None and row is not None

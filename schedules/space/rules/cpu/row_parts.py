@@ -1,7 +1,8 @@
-"""Parts of rows: a maximum and the sums relative to it, in one pass over the columns of a block of rows.
+"""Rule for parts of rows: a maximum and the sums relative to it in one pass over the columns of a block of
+rows.
 
-Only a part of the columns of a block is held at a time, so that what a block holds does not grow with the
-length of its rows (FlashAttention: Dao et al., 2022). Which sums may be rescaled is the primitive's affair.
+Only a part of the columns is held at a time, so that memory does not grow with the length of rows
+(FlashAttention: Dao et al., 2022). The primitive decides which sums may be rescaled. Reasons: ADR 16.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from schedules.primitives.online import Online
 from schedules.space.rules.patterns import is_map, is_row_reduction, read_only_inside, reduction_length
 from schedules.space.sketch_builder import SketchBuilder
 
-PARTS = (8, 16, 32, 64)  # columns held at a time, in vectors; the first divides the others
-LANES = (1, 2, 4, 8)  # vectors of a sum
-TILE = 8 * 2  # rows that are held at least: those of a register tile, before and after a map
+# Columns held at a time that are offered (vectors); the first divides the others.
+PARTS = (8, 16, 32, 64)
+# Vectors of a sum that are offered.
+LANES = (1, 2, 4, 8)
+# Fewest rows that are held: those of a register tile, before and after a map.
+TILE = 8 * 2
 
 
 def rows_outgrow_cache(d: SketchBuilder) -> bool:
-    """Whether the rows of one register tile are more than the second cache holds: shorter ones are read again
-    from there, which costs less than rescaling."""
+    """Whether the rows of one register tile exceed the second cache. Shorter rows are read again from there,
+    which costs less than rescaling."""
     longest = max((reduction_length(b) * DTYPES[d.dtype(b)].itemsize for b in _row_reductions(d)), default=0)
     return TILE * longest >= d.target.limit("l2_bytes", 512 << 10)
 
 
 def row_lengths(d: SketchBuilder) -> set[int]:
-    """Elements that row-wise stages reduce to one, where that is not scheduled yet."""
+    """Lengths of rows that unscheduled row-wise stages reduce to one element."""
     return {reduction_length(b) for b in _row_reductions(d)}
 
 
@@ -37,9 +41,9 @@ def _row_reductions(d: SketchBuilder) -> list[Block]:
 
 
 def reduce_in_parts(d: SketchBuilder, block: str) -> dict[str, int]:
-    """Reduce the stages in loop ``block`` in parts, and compute there what only they read. Returns the hole
-    for the size of a part, if there is one, and what it is a multiple of. Raises ScheduleError where no
-    maximum has sums that are relative to it."""
+    """Reduce the stages in loop ``block`` in parts, and compute there what only they read. Returns {hole for
+    the size of a part: its unit}, empty if there is no hole. Raises ScheduleError if no maximum has sums
+    relative to it."""
     for name in [b.name for b in blocks(find_loop(d.s.nest, block).body) if is_row_reduction(d.s.nest, b)]:
         sums = _relative(d, block, name)
         if not sums:
@@ -58,18 +62,18 @@ def reduce_in_parts(d: SketchBuilder, block: str) -> dict[str, int]:
                 if read_only_inside(d.s.nest, x, part):
                     d.s.compute_at(x.name, part)
             except ScheduleError:
-                continue  # it is there
+                continue  # it is computed there already
         return {size.name: part_unit(d)} if isinstance(size, Hole) else {}
     raise ScheduleError(f"nothing in {block} can be reduced in parts")
 
 
 def part_unit(d: SketchBuilder) -> int:
-    """What all sizes of parts are multiples of, whatever is computed in float64 among them."""
+    """The unit of all sizes of parts, even where some stage computes in float64."""
     return PARTS[0] * d.lanes_of("float32")
 
 
 def add_lanes(d: SketchBuilder, name: str) -> None:
-    """A sum that parts are added to: the lanes of several vectors are added up together."""
+    """Keep a sum that parts are added to in the lanes of several vectors."""
     b = d.block(name)
     widths = [d.lanes_of(d.dtype(b)) * k for k in LANES]
     sizes = [k for k in widths if k <= part_unit(d)]
@@ -78,7 +82,7 @@ def add_lanes(d: SketchBuilder, name: str) -> None:
 
 
 def _sizes(d: SketchBuilder, b: Block) -> list[int]:
-    """Columns of a part; sizes without a tail where some are."""
+    """Columns of a part that are offered: sizes without a tail if there are some."""
     n = reduction_length(b)
     sizes = [k * d.lanes_of("float32") for k in PARTS]
     sizes = [k for k in sizes if k < n]
@@ -88,7 +92,7 @@ def _sizes(d: SketchBuilder, b: Block) -> list[int]:
 
 
 def _relative(d: SketchBuilder, block: str, name: str) -> list[str]:
-    """The reductions that read the results of ``name``, or elementwise stages of them."""
+    """Reductions that read the result of ``name``, directly or through elementwise stages."""
     seen = {w.buffer for w in d.block(name).writes}
     out = []
     for b in blocks(find_loop(d.s.nest, block).body):

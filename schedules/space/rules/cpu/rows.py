@@ -1,6 +1,6 @@
-"""Row reductions: stages that reduce along memory, fused row by row.
+"""Rule for row reductions: stages that reduce along memory, fused row by row.
 
-Softmax, norms and row sums: all stages of a row run while it is in the cache; each reduction keeps several
+All stages of a row run while it is in the cache (softmax, norms, row sums). Each reduction keeps several
 vectors of partial results (rfactor over lanes), which a horizontal reduction combines.
 """
 
@@ -22,12 +22,13 @@ from schedules.space.rules.cpu.streaming import beyond_caches
 from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
 from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
+# Fewest steps of a reduction that is split among threads.
 LONG_REDUCTION = 1 << 15
 
 
 def split_long_reduction(d: SketchBuilder, name: str) -> bool:
-    """A reduction with too few rows for the threads: partial results in parallel (rfactor), as a stage of
-    their own. What is split is its first axis with steps enough, or the longest. Returns whether it was."""
+    """Split a reduction with too few rows for the threads: parallel partial results (rfactor) as a stage of
+    their own. Split is its first axis with enough steps, else the longest. Returns whether it was split."""
     b = d.block(name)
     if d.threads == 1 or b.reducer is None:
         return False
@@ -52,7 +53,7 @@ def split_long_reduction(d: SketchBuilder, name: str) -> bool:
 
 
 def schedule_rows(d: SketchBuilder, root: str) -> None:
-    """Schedule ``root`` and all it reads that can be computed row by row."""
+    """Schedule ``root`` and all that it reads and that can be computed row by row."""
     b = d.block(root)
     rank = row_rank(d, b)
     partial = lanes_of_reduction(d, root) if b.reducer is not None else ""
@@ -80,7 +81,8 @@ def schedule_rows(d: SketchBuilder, root: str) -> None:
 
 
 def walk_rows(d: SketchBuilder, row: str, root: str) -> None:
-    """Threads, and what a row does for the next one: asks for it, or is written while that is computed."""
+    """Make the loop over rows parallel, and offer prefetching of the next row or storing of a row
+    meanwhile."""
     late = d.block(root).reducer is None and calls_functions(d, row, root) and beyond_caches(d)
     rows = extent(d.loops(root)[0])
     if d.threads > 1:
@@ -96,15 +98,15 @@ def walk_rows(d: SketchBuilder, row: str, root: str) -> None:
 
 
 def calls_functions(d: SketchBuilder, row: str, root: str) -> bool:
-    """Whether a stage of the row calls functions for as many elements as ``root`` has: that takes long enough
-    to write a row meanwhile."""
+    """Whether a stage of the row calls special functions for as many elements as ``root`` has. That takes
+    long enough to store another row meanwhile."""
     rank = len(d.block(root).iters)
     inside = [x for x in blocks(d.s.nest.body) if row in {y.var for y in d.loops(x.name)}]
     return any(len(x.iters) == rank and arithmetic(x)[1] for x in inside if x.name != root)
 
 
 def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
-    """Compute in ``loop``, around ``root``, whatever only ``root`` and stages computed there read."""
+    """Compute in ``loop``, around ``root``, all that only ``root`` and stages computed there read."""
     for name in reversed(d.s.blocks()):
         if name == root or name in d.done or name in d.roots or loop in {x.var for x in d.loops(name)}:
             continue
@@ -118,7 +120,7 @@ def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
 
 
 def row_rank(d: SketchBuilder, b: Block) -> int:
-    """How many leading axes of the root are rows: those of the reductions behind it."""
+    """Number of leading axes of the root that are rows: those of the reductions behind it."""
     n_spatial = len([i for i in b.iters if i.kind == "spatial"])
     if b.reducer is not None:
         return n_spatial
@@ -131,12 +133,12 @@ def row_rank(d: SketchBuilder, b: Block) -> int:
 
 
 def lanes_of_reduction(d: SketchBuilder, name: str, unit: int = 0) -> str:
-    """rfactor over lanes of the last reduction axes: vectors of partial results. Returns the new block's
-    name, or "" where these are shorter than a vector. ``unit``: what an open extent is a multiple of, where
-    that is known."""
+    """rfactor over lanes of the last reduction axes, for vectors of partial results. Returns the new block's
+    name, "" if these axes are shorter than a vector. ``unit``: number that divides an open extent, 0 if not
+    known."""
     last = _last_axis(d, name)
     b = d.block(name)
-    # the rest of a long reduction is long, whatever number of parts is chosen; the parts are few
+    # The rest of a long reduction is long for any number of parts. The parts are few.
     n = extent(last) or unit or (LONG_REDUCTION if isinstance(last.extent, E.Binary) else 0)
     w = d.lanes_of(d.dtype(b))
     options = [w * k for k in (1, 2, 4, 8) if w * k <= n]
@@ -153,8 +155,8 @@ def lanes_of_reduction(d: SketchBuilder, name: str, unit: int = 0) -> str:
 
 
 def _last_axis(d: SketchBuilder, name: str) -> Loop:
-    """The innermost loop of a reduction: where that is shorter than a vector, fused with those around it that
-    go on in memory where it ends, if they are long enough together."""
+    """The innermost loop of a reduction. If it is shorter than a vector, it is fused with loops around it
+    that continue in memory, if they are long enough together."""
     b = d.block(name)
     w = d.lanes_of(d.dtype(b))
     *outer, last = d.loops(name)
@@ -168,8 +170,8 @@ def _last_axis(d: SketchBuilder, name: str) -> Loop:
 
 
 def _goes_on(d: SketchBuilder, b: Block, outer: Loop, inner: Loop) -> bool:
-    """Whether a step of ``outer`` in memory is as long as all of ``inner``, two loops of a reduction, in
-    whatever the block reads."""
+    """Whether a step of ``outer`` in memory is as long as all of ``inner`` (two loops of a reduction) in
+    every read of the block."""
     if outer.var not in vars_bound(b, "reduce"):
         return False
     for x in operands(b):
@@ -183,7 +185,7 @@ def _goes_on(d: SketchBuilder, b: Block, outer: Loop, inner: Loop) -> bool:
 
 
 def vectorize_partial(d: SketchBuilder, name: str) -> None:
-    """The partial results of a reduction: initialised in vectors, whole vectors until the tail."""
+    """Vectorize partial results: the first values in vectors, then whole vectors until the tail."""
     if not name:
         return
     b = d.block(name)
@@ -204,21 +206,21 @@ def vectorize_partial(d: SketchBuilder, name: str) -> None:
 
 
 def reduce_row(d: SketchBuilder, name: str, maps: Sequence[str], unit: int = 0) -> list[str]:
-    """Partial results of reduction ``name``, and in their loop what it is the first to read of ``maps``,
-    stages of the same rows. Returns those that remain."""
+    """Make partial results of reduction ``name``, and compute in their loop those of ``maps`` (stages of the
+    same rows) that it reads first. Returns the other maps."""
     partial = lanes_of_reduction(d, name, unit)
     vectorize_partial(d, partial)
     return [x for x in maps if not reduce_as_computed(d, x, partial)]
 
 
 def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
-    """Compute ``name``, an elementwise stage, in the loop of the partial results that are the first to read
-    it: a pass over the row less, and what is added up is in registers. Returns whether it was."""
+    """Compute ``name``, an elementwise stage, in the loop of the partial results that read it first. This
+    saves a pass over the row and keeps values in registers. Returns whether it was done."""
     at = {w.buffer for w in d.block(name).writes}
     own = d.own_loops(partial) if partial else []
     b = d.block(partial) if partial else d.block(name)
     places = [i for x in reads(b) if x.buffer in at for i in x.indices]
-    # what the whole row has in common, such as its mean, is made before the loop
+    # Values of the whole row, such as its mean, are computed before the loop.
     if len(own) < 2 or not any(own[-2].var in E.variables(bound(b, i)) for i in places):
         return False
     try:
@@ -232,8 +234,8 @@ def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
 def vectorize_last(
     d: SketchBuilder, name: str, skip: int = 0, units: Mapping[str, int] | None = None
 ) -> None:
-    """The last loop of a stage that does not reduce over it, in vectors. ``units``: what an extent with a
-    hole is a multiple of."""
+    """Vectorize the last loop of a stage that does not reduce over it. ``units``: {loop: number that divides
+    its extent}, for extents with a hole."""
     b = d.block(name)
     own = d.loops(name)[skip:] if skip else d.own_loops(name)
     last = innermost(d, own) if own else None
@@ -247,7 +249,7 @@ def vectorize_last(
         fit, tail = [k for k in wide if k <= unit], "guard"
     elif is_map(b):
         fit, tail = [k for k in wide if k <= n] or [n], "shift"
-    else:  # of what is added to, nothing may be done twice
+    else:  # a stage that adds to its output must not do a point twice
         fit, tail = [k for k in wide if n and n % k == 0][-1:], "guard"
     if not fit or fit in ([0], [1]):
         return

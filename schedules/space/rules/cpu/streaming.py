@@ -1,8 +1,7 @@
-"""Streaming stores: large results that nothing reads again are written around the caches.
+"""Rule for streaming stores: large outputs that nothing reads again are written around the caches.
 
-An ordinary store fetches the line that it writes: a copy moves three bytes for two. What the third cache
-holds is written there sooner, and read sooner by what comes next: on a Granite Rapids softmax and layer
-normalisation of 16 MB took 1.3 times as long streamed, or no longer, by the pages that the result lay in.
+An ordinary store first fetches its line, so that a copy moves three bytes for two. An output that fits the
+third cache is written there sooner, and read sooner by the next operator: docs/measurements/memory-access.md.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from schedules.space.sketch_builder import SketchBuilder
 
 
 def stream_outputs(d: SketchBuilder) -> None:
-    """A choice for every output that does not fit beside the inputs in the third cache, where it is
-    written once and not read. A transposition writes pieces of rows, which leave the write buffers as whole
-    lines only where they begin with one: it has to be one that `align_streamed_tiles` can move."""
+    """Offer streaming stores for every output that does not fit the third cache beside the inputs, is written
+    once and not read. A transposition writes pieces of rows, which leave the write buffers as whole lines
+    only if they begin with one: `align_streamed_tiles` must be able to move it."""
     nest = d.s.nest
     held = bytes_of_arguments(nest)
     if held <= third_cache_bytes(d.target) * d.threads:
@@ -36,15 +35,16 @@ def stream_outputs(d: SketchBuilder) -> None:
 
 
 def bytes_of_arguments(nest: Nest) -> int:
+    """Bytes of all inputs and outputs."""
     return sum(nbytes(nest.buffer(name)) for name in nest.params)
 
 
 def beyond_caches(d: SketchBuilder) -> bool:
-    """Whether a call finds little of its arguments in the caches of the cores."""
+    """Whether a call finds little of its arguments in the cores' own caches."""
     return bytes_of_arguments(d.s.nest) > d.target.limit("l2_bytes", 512 << 10) * d.threads
 
 
 def _in_order(nest: Nest, b: Block) -> bool:
-    """Written in the order of what it reads."""
+    """Whether a block writes in the order in which it reads."""
     v = vector_axis(b)
     return v is None or all(not depends(x, v) or v in unit_stride_vars(nest, x) for x in reads(b))

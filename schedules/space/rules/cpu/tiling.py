@@ -1,7 +1,7 @@
-"""Multi-level tiling of a reduction inside its consumer, accumulators in registers.
+"""Rule for multi-level tiling of a reduction inside its consumer, with accumulators in registers.
 
-``for outer tiles (parallel): for inner tiles: { acc = 0; for reduction: acc += ...; out = epilogue(acc) }``:
-Ansor's multi-level tiling with fused consumer; the register tile follows Goto & van de Geijn (2008).
+``for outer tiles (parallel): for inner tiles: { acc = 0; for reduction: acc += ...; out = epilogue(acc) }``
+It is Ansor's multi-level tiling with fused consumer. The register tile follows Goto & van de Geijn (2008).
 """
 
 from __future__ import annotations
@@ -30,26 +30,38 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
+# Most rows of a register tile; most if its borders are peeled, as code is copied for each border.
 MAX_ROWS = 16
 MAX_PEELED = 4
-TOO_SMALL_TO_PACK = 2048  # bytes: a fraction of the first cache
-UNROLL_REDUCTION = 64  # kernels of convolutions and pools; longer reductions stay loops
-BLOCK_REDUCTION = 256  # shorter ones fit the first cache whole,
-BLOCK_PACKED = 1024  # and with a packed operand longer ones stream well
+# Smallest operand that is packed (bytes): a fraction of the first cache.
+TOO_SMALL_TO_PACK = 2048
+# Longest reduction axis that is unrolled (steps), as of windows; longer ones stay loops.
+UNROLL_REDUCTION = 64
+# Fewest steps of a reduction that is cut into parts: shorter ones fit the first cache.
+BLOCK_REDUCTION = 256
+# The same if an operand is packed before, as longer ones then stream well.
+BLOCK_PACKED = 1024
+# Steps of a part that are offered.
 REDUCTION_BLOCKS = (8, 16, 32, 64, 128, 192, 256, 384, 512)
-SHORT_VECTORS = 4  # vectors along a contiguous axis, below which other axes may fill registers better,
-MANY_STEPS = 32  # if the reduction is so long that lanes written one by one cost little
-REUSED = 256  # elements along the vector axis, for which a copy of the other operand's rows costs little
-FEWEST = 4  # lanes, for what takes the place of an operand that would have to be turned over
-SQUARES = 48  # results in a row are turned over in squares of up to 16; tiles of each of these divide it:
+# Vectors along the contiguous axis below which another axis may fill registers,
+SHORT_VECTORS = 4
+# if the reduction has so many steps that storing lane by lane costs little.
+MANY_STEPS = 32
+# Fewest elements along the vector axis for which copying the other operand's rows costs little.
+REUSED = 256
+# Fewest lanes of an axis that is used so that a larger operand need not be transposed.
+FEWEST = 4
+# Unit of tiles whose results are transposed in squares of up to 16; each of the row counts divides it.
+SQUARES = 48
 ROWS_OF_SQUARES = (4, 6, 8, 12, 16)
-STEPS = (1, 2, 4, 8)  # of the innermost reduction loop, written out: fewer instructions that only count
+# Unrolled steps of the innermost reduction loop that are offered: they save instructions that only count.
+STEPS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """What is tiled: ``tile`` holds the register tile by axis of the consumer, the vector axis ``v`` among
-    them; ``axis_of`` gives the producer's axes."""
+    """What is tiled. ``tile``: size of the register tile by axis of the consumer, with the vector axis ``v``.
+    ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis."""
 
     producer: str
     consumer: str
@@ -57,17 +69,17 @@ class Tiling:
     axis_of: dict[str, str]
     n: dict[str, int]
     tile: dict[str, int | Hole]
-    tail: str  # of the vector axis
-    along: str = ""  # the axis along which results lie in memory, where they are turned over in squares
+    tail: str  # treatment of the vector axis' tail
+    along: str = ""  # axis in which results are contiguous, if they are transposed in squares
 
 
 def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
-    register tile. ``consumer`` reads ``producer`` at its own iterations."""
+    register tile. ``consumer`` must read ``producer`` at its own iterations."""
     p, c = d.block(producer), d.block(consumer)
     axes, n = spatial(c), extents(c)
     d.done.add(producer)
-    names = dict(zip(axes, spatial(p), strict=True))  # consumer axis -> producer axis
+    names = dict(zip(axes, spatial(p), strict=True))  # {axis of the consumer: axis of the producer}
     v = _lane_axis(d, p, c, names)
     steady = {x.buffer for x in operands(p) if _moves_evenly(x, names[v])}
     w = d.lanes_of(d.dtype(p))
@@ -87,7 +99,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail, along)
-    place = ""  # of a copy that is not made beforehand
+    place = ""  # where a copy is made that is not made before
     if along or (_blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
         outer, place = _block_for_caches(d, plan)
     else:
@@ -103,9 +115,9 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
 
 
 def _lane_axis(d: SketchBuilder, p: Block, c: Block, names: dict[str, str]) -> str:
-    """The axis of ``c`` that fills vectors: the one along which its result is contiguous; or one along which
-    less has to be packed; or, where the first is short, another one along which an operand can be packed, or
-    a padded copy be stored: results then go to memory lane by lane."""
+    """The axis of ``c`` that fills vectors: the one in which its result is contiguous; one along which less
+    must be packed; or, if the first is short, one along which an operand can be packed or a padded copy
+    stored. Results of the other axes go to memory lane by lane."""
     v = vector_axis(c)
     assert v is not None
     n, w = extents(c), d.lanes_of(d.dtype(p))
@@ -126,9 +138,9 @@ def _lane_axis(d: SketchBuilder, p: Block, c: Block, names: dict[str, str]) -> s
 
 
 def _fewer_to_pack(d: SketchBuilder, p: Block, c: Block, names: dict[str, str], v: str) -> str:
-    """Where the operand along ``v`` has to be turned over to be packed, in every call, as that of A times the
-    transpose of B: the axis of the other one, if that is smaller. Then what is larger is read as it lies, and
-    results are turned over instead. Else an empty name."""
+    """The axis of the other operand, if that is smaller and the operand along ``v`` would have to be
+    transposed for packing in every call, as in A times B transposed. The larger operand is then read where it
+    lies, and results are transposed. Else ""."""
     n, read = extents(c), packed_read(d, p, names[v])
     if read is None or names[v] in unit_stride_vars(d.s.nest, read) or read.buffer in d.s.dag.constants:
         return ""
@@ -141,8 +153,8 @@ def _fewer_to_pack(d: SketchBuilder, p: Block, c: Block, names: dict[str, str], 
 
 
 def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int] | None:
-    """What ``p`` reads of a padded copy that could be stored with axis ``a`` innermost, and its dimension
-    there: moved by one with ``a``, and read for all of ``v`` alike."""
+    """(load, dimension) of a padded copy that ``p`` reads and that could be stored with axis ``a`` innermost:
+    it moves by one with ``a`` and does not depend on ``v``. None if there is none."""
     for x in operands(p):
         if x.buffer in d.s.nest.params or depends(x, v):
             continue
@@ -155,7 +167,7 @@ def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int]
 
 
 def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
-    """Accumulators with the lanes of a vector side by side."""
+    """Store accumulators with the lanes of a vector side by side."""
     write = d.block(t.producer).writes[0]
     lane = write.indices.index(Var(t.axis_of[t.v]))
     rank = len(write.indices)
@@ -164,7 +176,7 @@ def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
 
 
 def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
-    """The reduction runs whole in every register tile; returns the outer loops."""
+    """Tile for registers only, with the whole reduction in every register tile. Returns the outer loops."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
     outer, middle, inner = [], [], []
     for axis, loop in loops:
@@ -176,7 +188,7 @@ def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
         guard = axis == t.v and t.tail == "guard"
         name = f"{t.producer}.{axis}.mid"
         chosen = is_chosen_along(d.block(t.producer), t.axis_of[axis])
-        # a loop over a single tile has no ends to peel; of vectors, which are few, all are at the ends
+        # A loop over a single tile has no ends to peel. Tiles along vectors are few, and all are at the ends.
         least = 2 if chosen and axis != t.v else 1
         mid = d.divisor(name, count, least=least) if chosen or guard else d.even(name, count)
         o, m, i = d.s.split(loop, (None, mid, tile), "guard" if guard else "shift")
@@ -192,24 +204,25 @@ def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
 
 
 def _peel_borders(d: SketchBuilder, t: Tiling, middle: dict[str, str]) -> None:
-    """Padding that is not copied is a choice at every step, but in tiles off the borders."""
+    """Peel tiles at the borders, so that other tiles need no select for padding that is not copied."""
     for axis, loop in middle.items():
         if is_chosen_along(d.block(t.producer), t.axis_of[axis]):
             d.s.partition(loop)
 
 
 def _row_counts(p: Block, axis: str, n: int) -> list[int]:
-    """Sizes of the register tile along an axis of so many points. Tiles with borders are copied for each, so
-    they are small, and none may overlap another: where one begins, loops alone say."""
+    """Sizes of the register tile along an axis of ``n`` points. Tiles with peeled borders are copied for each
+    border, so they are small. They must divide the axis, because peeling needs tiles that begin where loops
+    say."""
     if is_chosen_along(p, axis):
         return [k for k in range(1, MAX_PEELED + 1) if n % k == 0]
     return list(range(1, min(MAX_ROWS, n) + 1))
 
 
 def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
-    """Parts of the reduction in turn, each over a block of register tiles, whose accumulators stay in a block
-    that the caches hold: a panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
-    Returns the outer loops, and the loop over the parts."""
+    """Tile for caches: parts of the reduction in turn, each over a block of register tiles whose accumulators
+    stay in the caches. A panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
+    Returns (outer loops, loop over the parts)."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
     w = d.lanes_of(d.dtype(d.block(t.producer)))
     outer, middle, inner = [], [], []
@@ -231,9 +244,9 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
     p = d.block(t.producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
     rest: list[str] = []  # axes that are not tiled
-    parts: list[str] = []  # outer and inner loops of the reduction...
+    parts: list[str] = []  # outer and inner loops of the reduction,
     part: list[str] = []
-    tiles: dict[str, tuple[str, str]] = {}  # ... and of the block, by axis
+    tiles: dict[str, tuple[str, str]] = {}  # and of the block, by axis
     for own in d.own_loops(t.producer):
         if own.var in vars_bound(p, "reduce"):
             sizes = [k for k in REDUCTION_BLOCKS if k < extent(own)]
@@ -267,7 +280,7 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
 
 
 def _copy_rows(d: SketchBuilder, t: Tiling) -> list[str]:
-    """Copies of the inputs that the rows of a register tile read: a part of the reduction of each row, to lie
+    """Copy the inputs that the rows of a register tile read, for a part of the reduction, so that they lie
     close together while the tile moves along the vector axis."""
     v = t.axis_of[t.v]
     rows = {t.axis_of[a] for a in t.tile if a != t.v}
@@ -283,8 +296,8 @@ def _copy_rows(d: SketchBuilder, t: Tiling) -> list[str]:
 
 
 def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -> list[str]:
-    """Several steps of a reduction loop in one body: (outer, inner) loop, or the loop alone if it is short.
-    What remains at its end is peeled off; of a part of a reduction, a multiple of ``unit``, nothing may."""
+    """Unroll several steps of a reduction loop: returns [outer, inner], or [loop] if it is short. The
+    remainder is peeled, except in a part of a reduction, where ``unit`` divides its length."""
     n = extent(next(x for x in d.loops(producer) if x.var == loop))
     if 0 < n < 2 * STEPS[-1]:
         return [loop]
@@ -298,7 +311,7 @@ def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -
 def _arrange(
     d: SketchBuilder, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]
 ) -> None:
-    """Order and annotate the loops of the consumer; lanes are innermost."""
+    """Order and annotate the loops of the consumer. Lanes are innermost."""
     lanes = t.along or t.v
     inner = sorted(inner, key=lambda x: x[1] == lanes)
     if len(outer) + len(middle) + len(inner) > 1:
@@ -311,20 +324,20 @@ def _arrange(
 
 
 def _blocks_reduction(p: Block, mode: str) -> bool:
-    """Whether the reduction is long enough that its parts may suit the caches better, and unguarded."""
+    """Whether the reduction is long enough for parts, and unguarded. ``mode``: where an operand is packed."""
     if any(isinstance(x, Select) for e in p.values for x in E.walk(e)):
         return False
     return _has_parts(p, BLOCK_PACKED if mode == "root" else BLOCK_REDUCTION)
 
 
 def _has_parts(p: Block, least: int) -> bool:
-    """Whether the reduction takes ``least`` steps, and an axis of it can be cut into parts."""
+    """Whether the reduction has ``least`` steps or more, and an axis that can be cut into parts."""
     longest = max(extents(p)[i.var] for i in p.iters if i.kind == "reduce")
     return reduction_length(p) >= least and longest > REDUCTION_BLOCKS[0]
 
 
 def lane_widths(n: int, w: int) -> list[int]:
-    """Widths of the register tile along the vector axis."""
+    """Widths of the register tile along a vector axis of ``n`` elements. ``w``: elements of a vector."""
     out = [w * k for k in (1, 2, 3, 4, 6, 8) if w * k <= n]
     if not out or (n < 4 * w and n not in out):
         out.append(n)
@@ -345,13 +358,13 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
 
 
 def _slides(p: Block, var: str) -> bool:
-    """A window moves along the axis: neighbouring points read overlapping elements."""
+    """Whether a window moves along the axis, so that neighbouring points read overlapping elements."""
     return any(var in E.variables(i) and len(E.variables(i)) > 1 for x in operands(p) for i in x.indices)
 
 
 def packed_read(d: SketchBuilder, p: Block, v: str) -> Load | None:
-    """The input to pack: indexed by the vector axis alone in one dimension, and reused along another axis or
-    packed once for all calls."""
+    """The input to pack: one dimension is indexed by the vector axis alone, and it is reused along another
+    axis or known ahead. None if there is none."""
     n = extents(p)
     for x in operands(p):
         if x.buffer not in d.s.nest.params or len([y for y in operands(p) if y.buffer == x.buffer]) > 1:
@@ -376,8 +389,8 @@ def _pack_options(d: SketchBuilder, x: Load | None, v: str) -> tuple[str, ...]:
 
 
 def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
-    """A copy of the input in panels as wide as the register tile, the other dimensions in the order in which
-    the reduction walks them."""
+    """Copy the input in panels as wide as the register tile, other dimensions in the order of the reduction.
+    Returns (name of the copy, position of the loop over panels)."""
     name = d.s.cache_read(producer, x.buffer, "global")
     at = next(k for k, i in enumerate(x.indices) if i == Var(v))
     rank = len(x.indices)
@@ -390,7 +403,7 @@ def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Ho
 
     others = [k for k in range(rank) if k != at]
     if v in unit_stride_vars(d.s.nest, x):
-        others.sort(key=depth)  # else as they lie: a copy that gathers should at least read whole lines
+        others.sort(key=depth)  # else in their order: a copy that gathers should read whole lines
     batch = [k for k in others if depth(k) < 0]
     walked = [k for k in others if depth(k) >= 0]
     d.s.pack(name, [vec if k == at else 0 for k in range(rank)], [*batch, at, *walked, rank])
@@ -398,7 +411,7 @@ def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Ho
 
 
 def _schedule_accumulators(d: SketchBuilder, producer: str, v: str) -> None:
-    """Reduction loops outside the register tile, which is unrolled and vectorized."""
+    """Put reduction loops outside the register tile, which is unrolled and vectorized."""
     p = d.block(producer)
     bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
     own = d.own_loops(producer)
@@ -421,14 +434,14 @@ def _schedule_accumulators(d: SketchBuilder, producer: str, v: str) -> None:
 
 
 def _moves_evenly(x: Load, v: str) -> bool:
-    """Whether every step of an axis moves the access by as much: then a tile reads the same extent wherever
-    it lies. (Digits of the vector axis, such as channels of a group, do not widen it.)"""
+    """Whether every step of an axis moves the access equally, so that a tile reads the same extent wherever
+    it lies. Digits of the vector axis, such as channels of a group, do not count."""
     atoms = [a for i in x.indices for a in affine.linear(i)[0]]
     return all(isinstance(a, Var) or E.variables(a) <= {v} for a in atoms)
 
 
 def _place_producers(d: SketchBuilder, producer: str, pack_name: str, tiles: str, steady: set[str]) -> None:
-    """Padded copies: whole before the loops, or a tile's part inside them, where that is ``steady``."""
+    """Place padded copies: whole before the loops, or a tile's part inside them if its size is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue

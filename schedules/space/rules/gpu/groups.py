@@ -1,4 +1,4 @@
-"""Which stages share a kernel, and by which rule: from the outputs back to the inputs."""
+"""Decides which stages share a kernel and by which rule, from the outputs back to the inputs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
 
 
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool | None:
-    """The rule of tiles inlines what they read into copies in shared memory."""
+    """Whether to inline padding; None leaves it to `inline_stages`. The tile rule inlines it into shared
+    copies."""
     return None if any(is_row_reduction(d.s.nest, u) for u in reducing) else False
 
 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
-    d.roots.discard(name)  # its turn has come
+    d.roots.discard(name)  # it is scheduled now
     if len(b.writes) > 1 or not spatial(b):
         schedule_plainly(d, name)
     elif b.reducer is not None and is_row_reduction(d.s.nest, b):

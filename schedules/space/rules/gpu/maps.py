@@ -1,10 +1,12 @@
-"""Elementwise stages: one thread an element or a short vector, neighbours side by side in memory."""
+"""Rule for elementwise stages: a thread for each element or short vector, neighbouring threads side by
+side."""
 
 from __future__ import annotations
 
 from schedules.dtypes import DTYPES
 from schedules.space.sketch_builder import SketchBuilder, extent
 
+# Threads of a block that are offered.
 THREADS = (64, 128, 256, 512, 1024)
 LANES = (1, 2, 4, 8, 16)  # up to 16 bytes of what takes less than 4 each
 EACH = (1, 2, 4)  # vectors of a thread, a block's width apart: independent accesses in flight
@@ -12,8 +14,8 @@ BLOCKS = (2, 4, 8, 16, 32)  # of a bounded grid, for each processor
 
 
 def schedule_map(d: SketchBuilder, name: str) -> None:
-    """The loops of a stage as one, over blocks of threads: as many as it takes, or a bounded number, each of
-    which goes on a grid further as long as there is work (a grid-stride loop)."""
+    """Fuse the loops of a stage and distribute them over blocks of threads: as many as needed, or a bounded
+    number, each of which goes on a grid further while there is work (a grid-stride loop)."""
     b = d.block(name)
     loops = [x.var for x in d.loops(name)]
     last = extent(d.loops(name)[-1])

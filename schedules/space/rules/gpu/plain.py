@@ -1,10 +1,11 @@
-"""What no other rule takes: a thread an element, its reduction in a loop."""
+"""The rule for all other stages: a thread for each element, with its reduction in a loop."""
 
 from __future__ import annotations
 
 from schedules.ir.nest import vars_bound
 from schedules.space.sketch_builder import SketchBuilder
 
+# Threads of a block that are offered.
 THREADS = (32, 64, 128, 256)
 
 
@@ -24,7 +25,7 @@ def schedule_plainly(d: SketchBuilder, name: str) -> None:
 
 
 def schedule_each_plainly(d: SketchBuilder) -> None:
-    """Every stage a kernel of its own."""
+    """Schedule every stage as a kernel of its own."""
     d.words.append("separate")
     for name in d.s.blocks():
         schedule_plainly(d, name)

@@ -1,8 +1,8 @@
-"""Rows: stages that reduce along memory and whatever is made of the results, fused in one kernel.
+"""Rule for rows: stages that reduce along memory, and all that is made of the results, fused in one kernel.
 
-A block takes a few rows. The threads of a row each reduce their part of it, every so many elements one, then
-together (`Bind` of a reduction); what a later stage needs again stays in the registers of the thread that
-made it.
+A block takes a few rows. Each thread of a row reduces every n-th element, then the threads reduce together
+(`Bind` of a reduction). Values that a later stage needs again stay in the registers of the thread that made
+them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import extents, is_row_reduction, reduction_length, spatial
 from schedules.space.sketch_builder import SketchBuilder, extent
 
+# Threads of a row and rows of a block that are offered.
 THREADS = (8, 32, 64, 128, 256, 512, 1024)
 ROWS = (1, 2, 4, 8)
-SHORT = 32  # a row that few threads take, or one, so that a block has many of them
+# Longest row (elements) for which the following are offered instead: few threads a row, many rows a block.
+SHORT = 32
 FEW = (1, 2, 4, 8)
 MANY = (16, 32, 64, 128, 256)
+# Parts of a split reduction that are offered, and its fewest steps.
 PARTS = (16, 64, 256, 1024)
 LONG = 1 << 14
-MOST_KEPT = 64  # elements of a row that a thread keeps
+# Most elements of a row that a thread keeps.
+MOST_KEPT = 64
 
 
 def split_among_blocks(d: SketchBuilder, name: str) -> None:
-    """A long reduction with too few rows for the processors: partial results by blocks of their own, in a
-    kernel before the one that adds them up."""
+    """Split a long reduction with too few rows for the processors: partial results by blocks of their own, in
+    a kernel before the one that adds them up."""
     b = d.block(name)
     if not _joins(d.s.nest, b):
         return
@@ -44,14 +48,15 @@ def split_among_blocks(d: SketchBuilder, name: str) -> None:
 
 
 def schedule_rows(d: SketchBuilder, root: str, rank: int) -> None:
-    """Schedule ``root``, whose first ``rank`` axes are rows, and all it reads that is made row by row."""
+    """Schedule ``root``, whose first ``rank`` axes are rows, and all that it reads and that is made row by
+    row."""
     b = d.block(root)
     loops = [x.var for x in d.loops(root)]
     n = max(_row_length(d, x) for x in d.s.blocks() if x not in d.done)
     width = max(n, math.prod(extent(x) or LONG for x in d.loops(root)[rank:]))  # or of what is made of a row
     height = extent(d.loops(root)[rank - 1])
     across, down = (FEW, MANY) if width <= SHORT and height >= MANY[0] else (THREADS, ROWS)
-    # where rows have one element, which thread of several makes it is lost on its readers
+    # With rows of one element, readers would not know which of several threads made it.
     threads = d.choice(f"{root}.threads", [t for t in across if t <= max(8, 2 * width)] if n != 1 else [1])
     rows = d.choice(f"{root}.rows", [k for k in down if k <= max(height, 1) or not height])
     lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
@@ -59,20 +64,20 @@ def schedule_rows(d: SketchBuilder, root: str, rank: int) -> None:
     block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
     d.s.bind(block, "blockIdx.x")
     blocks = [d.block(name) for name in d.s.blocks()]
-    # what has more axes than rows has is spread over the threads by its readers: a kernel of its own makes it
+    # A stage with more axes than rows is spread over threads by its readers, so a kernel of its own makes it.
     d.roots |= {
         x.name
         for x in blocks
         if x.reducer is not None and not (_joins(d.s.nest, x) and len(spatial(x)) == rank)
     }
-    # and what another thread's elements are read of is shared, or was there before
+    # Buffers of which a thread reads another thread's elements are shared, or made by an earlier kernel.
     shared = {x.name for x in blocks if not all(_read_in_place(d, w.buffer, rank) for w in x.writes)}
     d.roots |= {x.name for x in blocks if x.reducer is not None and x.name in shared}
     compute_stages_at(d, root, block)
     for name in list(d.s.blocks()):
         if name == root or block not in {x.var for x in d.loops(name)}:
             continue
-        if f"{name}_rf" in d.roots:  # parts of it come from another kernel: a thread takes one
+        if f"{name}_rf" in d.roots:  # its parts come from another kernel: a thread takes one
             _local(d, name)
             _thread_total(d, name)
         elif d.block(name).reducer is not None:
@@ -94,9 +99,9 @@ def _joins(nest: Nest, b: Block) -> bool:
 
 
 def _read_in_place(d: SketchBuilder, buffer: str, rank: int) -> bool:
-    """Whether all readers of a buffer go over it in its own order, a thread every so many elements: then it
-    needs what it made itself. Their indices name rows alone, or all axes, which are fused; of several axes of
-    a reduction threads have only the last."""
+    """Whether all readers of a buffer go over it in its own order, so that a thread needs only what it made
+    itself. Their indices name rows only, or all axes, which are fused; of several axes of a reduction threads
+    have the last."""
     for b in readers(d.s.nest, buffer):
         order = tuple(Var(i.var) for i in b.iters)
         whole = len(vars_bound(b, "reduce")) < 2
@@ -113,7 +118,7 @@ def _local(d: SketchBuilder, name: str) -> None:
 
 
 def _row_length(d: SketchBuilder, name: str) -> int:
-    """Elements that a stage reduces to one, at most; `LONG` for a part of a row, which may be any."""
+    """Most elements that a stage reduces to one; `LONG` for a part of a row, which may have any length."""
     b = d.block(name)
     if not is_row_reduction(d.s.nest, b):
         return 1
@@ -137,14 +142,14 @@ def _last(d: SketchBuilder, root: str) -> int:
 
 
 def _partial(d: SketchBuilder, name: str, threads: int | Hole, lanes: int | Hole) -> str:
-    """Partial results, one a thread (rfactor)."""
+    """Make partial results, one a thread (rfactor). Returns the name of their block."""
     rest, _ = d.s.split(d.loops(name)[-1].var, (None, lanes))
     _, across = d.s.split(rest, (None, threads))
     return d.s.rfactor(name, across)
 
 
 def _thread_partial(d: SketchBuilder, name: str) -> None:
-    """Loops: rows, the thread, and the reduction of its part."""
+    """Order the loops: rows, the thread, and the reduction of its part."""
     b = d.block(name)
     own = [x.var for x in d.own_loops(name)]
     reduce = [x for x in own if x in vars_bound(b, "reduce")]
@@ -157,7 +162,7 @@ def _thread_partial(d: SketchBuilder, name: str) -> None:
 
 
 def _thread_total(d: SketchBuilder, name: str) -> None:
-    """The partial results of a row, reduced by its threads together."""
+    """Let the threads of a row reduce its partial results together."""
     b = d.block(name)
     own = [x.var for x in d.own_loops(name)]
     reduce = [x for x in own if x in vars_bound(b, "reduce")]
@@ -170,7 +175,8 @@ def _thread_total(d: SketchBuilder, name: str) -> None:
 def _thread_map(
     d: SketchBuilder, rows: str, rest: list[str], threads: int | Hole, lanes: int | Hole, n: int
 ) -> None:
-    """An elementwise stage: its loop over rows, and the rest, if any, over the threads of a row."""
+    """Distribute an elementwise stage: rows over blocks, the ``rest`` of the loops over the threads of a
+    row."""
     if rest:
         flat = d.fused(rest)
         whole, v = d.s.split(flat, (None, lanes))
@@ -184,7 +190,7 @@ def _thread_map(
 
 
 def _bind_rows(d: SketchBuilder, rows: list[str]) -> None:
-    """The last of the loops over rows has those of a block; the others run once."""
+    """Bind the last loop over rows to the rows of a block. The others have extent 1 there."""
     if rows and find_loop(d.s.nest, rows[-1]).extent != Const(1):
         d.s.bind(rows[-1], "threadIdx.y")
 

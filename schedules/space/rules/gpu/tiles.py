@@ -1,9 +1,10 @@
-"""Products and convolutions: a block computes a tile of the output, its threads a few elements each.
+"""Rule for products and convolutions: a block computes a tile of the output, each thread a few elements of
+it.
 
-The structure is that of Ansor's GPU sketches and of every fast SGEMM: parts of the operands are fetched into
-shared memory by all threads of the block together, accumulators stay in registers, and every spatial axis is
-cut into blocks, virtual threads (apart from each other, so that neighbouring threads use neighbouring banks),
-threads and a thread's own elements.
+The structure is that of Ansor's GPU sketches and of fast SGEMM kernels. All threads of a block together fetch
+parts of the operands into shared memory. Accumulators stay in registers. Every spatial axis is cut into
+blocks, virtual threads (apart, so that neighbouring threads use neighbouring banks), threads, and a thread's
+own elements.
 """
 
 from __future__ import annotations
@@ -29,24 +30,36 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-ACROSS = (1, 2, 4)  # virtual threads
-TOGETHER = (1, 2, 4)  # blocks that share a processor, which the compiler keeps registers few enough for
+# Virtual threads along an axis that are offered.
+ACROSS = (1, 2, 4)
+# Blocks that share a processor that are offered; the compiler bounds registers accordingly.
+TOGETHER = (1, 2, 4)
+# Threads along an axis that are offered.
 THREADS = (1, 2, 4, 8, 16, 32)
-OWN = (1, 2, 4, 8)  # elements of a thread along an axis
-TURNS = (1, 2, 4, 8)  # of unrolled steps of the reduction, all fetched at a time
-UNROLLED = (4, 8)  # steps: what they read side by side is a vector, and there before it is needed
-TAPS = 49  # steps of a reduction beside its longest axis, of a window, that may be fetched at a time
-PAD = 16  # bytes: rows that threads read at the same place lie in other banks, and vectors remain aligned
+# Elements of a thread along an axis that are offered.
+OWN = (1, 2, 4, 8)
+# Turns of unrolled reduction steps, all fetched together, that are offered.
+TURNS = (1, 2, 4, 8)
+# Unrolled reduction steps that are offered: neighbouring reads become a vector, loaded before it is needed.
+UNROLLED = (4, 8)
+# Most reduction steps beside the longest axis, those of a window, that are fetched together.
+TAPS = 49
+# Padding of rows in shared memory (bytes): it keeps them in different banks, and vectors aligned.
+PAD = 16
+# Most unrolled steps of a reduction.
 MOST_UNROLLED = 32
-PARTS = (2, 4, 8, 16, 32)  # of a long reduction with few tiles
-TILE = 64 * 64  # elements that a block usually makes
+# Parts of a long reduction with few tiles that are offered (split-k).
+PARTS = (2, 4, 8, 16, 32)
+# Usual number of output elements of a block, by which tiles are counted.
+TILE = 64 * 64
+# Fewest steps of a reduction that is split.
 LONG = 1024
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How an axis is cut: virtual threads, threads, and a thread's own elements, which are one vector in
-    memory or not."""
+    """How an axis is cut: virtual threads, threads, and a thread's own elements. ``vector``: whether these
+    are one vector in memory."""
 
     across: Factor
     threads: Factor
@@ -55,8 +68,8 @@ class Cut:
 
 
 def split_reduction(d: SketchBuilder, name: str) -> None:
-    """Split-k: a long reduction with too few tiles for the processors, its parts by blocks of their own, in a
-    kernel before the one that adds them up."""
+    """Split-k: split a long reduction with too few tiles for the processors. Its parts are made by blocks of
+    their own, in a kernel before the one that adds them up."""
     b = d.block(name)
     if b.reducer is None or len(b.writes) != 1 or is_row_reduction(d.s.nest, b):
         return
@@ -71,7 +84,7 @@ def split_reduction(d: SketchBuilder, name: str) -> None:
 
 
 def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
-    """Tile reduction ``producer``, with ``consumer``, which alone reads it, written from registers."""
+    """Tile reduction ``producer`` and write ``consumer``, its only reader, from registers."""
     p = d.block(producer)
     d.done.add(producer)
     if p.writes[0].buffer not in d.s.nest.params:
@@ -118,8 +131,8 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
 
 
 def _by_reuse(p: Block, of_product: Mapping[str, str], axes: list[str]) -> list[str]:
-    """Axes from the last, but second the next that an operand has without the first: a thread that has a few
-    elements along both uses what it reads of either operand for all of the other's."""
+    """Axes from the last to the first, but second the next one that some operand has without the last. A
+    thread with elements along both reuses its reads of either operand."""
     if not axes:
         return axes
     first, *rest = axes
@@ -129,8 +142,8 @@ def _by_reuse(p: Block, of_product: Mapping[str, str], axes: list[str]) -> list[
 
 
 def _cut(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequence[int]) -> Cut:
-    """``place``: 0 for the last axis, along which memory is contiguous, in vectors of ``lanes``; see
-    `_by_reuse`."""
+    """Cut an axis of length ``n``. ``place``: its position in `_by_reuse`; 0 is contiguous in memory, in
+    vectors of ``lanes``."""
     name = f"{producer}.{place}"
     if place > 2:
         return Cut(1, 1, 1)
@@ -143,12 +156,12 @@ def _cut(d: SketchBuilder, producer: str, n: int, place: int, lanes: Sequence[in
 
 
 def _sizes(usual: Sequence[int], n: int, most: int) -> list[int]:
-    """The usual ones, and those that cut an axis such as 7 or 14 without a rest, up to ``most``."""
+    """The ``usual`` sizes and those that divide an axis such as 7 or 14, up to ``most``."""
     return [k for k in range(1, most + 1) if k in usual or n % k == 0]
 
 
 def _worth_sharing(p: Block) -> bool:
-    return reduction_length(p) != 1  # 0: of a length that is still open
+    return reduction_length(p) != 1  # 0: its length is a hole
 
 
 def _operands_to_share(d: SketchBuilder, p: Block) -> list[str]:
@@ -159,7 +172,7 @@ def _operands_to_share(d: SketchBuilder, p: Block) -> list[str]:
 def _accumulate(
     d: SketchBuilder, producer: str, block: str, cuts: dict[str, Cut], axes: list[str], share: bool
 ) -> str:
-    """Cut the producer as the consumer is; returns the loop that fetches happen in."""
+    """Cut the producer as the consumer is. Returns the loop in which operands are fetched."""
     p = d.block(producer)
     loops = [x for x in d.loops(producer) if x.var != block]
     reduce = [x for x in loops if x.var in vars_bound(p, "reduce")]
@@ -186,8 +199,8 @@ def _accumulate(
 def _in_order(
     d: SketchBuilder, producer: str, reduce: list[Loop], share: bool
 ) -> tuple[list[str], Loop, list[str]]:
-    """Loops around that along which operands are fetched, that one, and loops within what is fetched at a
-    time: the taps of a window may be either. Apart, each is fetched along the last axis."""
+    """(loops around the one along which operands are fetched, that loop, loops within a fetch). The taps of a
+    window may be around it or within. Around it, each tap is fetched along the last axis."""
     *others, last = reduce
     name = _longest({x.var: extent(x) for x in reduce})
     (long,) = (x for x in reduce if x.var == name)
@@ -202,13 +215,13 @@ def _in_order(
 
 
 def _longest(lengths: Mapping[str, int]) -> str:
-    """The last of the longest; one that is still open, 0, is part of a long one."""
+    """The last of the longest loops. 0, a length that is a hole, counts as long."""
     return max(reversed([*lengths]), key=lambda name: lengths[name] or LONG)
 
 
 def _steps(d: SketchBuilder, producer: str, n: int, alone: bool) -> tuple[Factor, Factor]:
-    """Of the last axis of a reduction, ``n`` long, 0 where that is still open: turns of unrolled steps whose
-    operands are fetched together. ``alone``: whether it is the only axis."""
+    """(turns, unrolled steps) of the last axis of a reduction of length ``n`` (0: a hole). Operands of all
+    turns are fetched together. ``alone``: whether it is the only axis."""
     if 0 < n <= (MOST_UNROLLED if alone else UNROLLED[-1]):
         return 1, n
     unrolled = [k for k in UNROLLED if n % k == 0] or [k for k in UNROLLED if k <= n]
@@ -222,7 +235,7 @@ def _bind(d: SketchBuilder, threads: list[str]) -> None:
 
 
 def _fetch(d: SketchBuilder, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
-    """All threads of the block copy what one turn of the loop reads, paddings made on the way."""
+    """Let all threads of the block copy what one iteration of the loop reads. Padding is made on the way."""
     rows = _along_reduction(d, producer, buffer)
     copy = d.s.cache_read(producer, buffer, "shared")
     d.s.compute_at(copy, where)
@@ -245,8 +258,8 @@ def _fetch(d: SketchBuilder, producer: str, buffer: str, where: str, cuts: list[
 
 
 def _along_reduction(d: SketchBuilder, producer: str, buffer: str) -> bool:
-    """Whether the last index of what a product reads moves with its longest reduction alone: then threads
-    side by side read rows, not neighbours."""
+    """Whether the last index of an operand moves with the longest reduction axis only. Neighbouring threads
+    then read different rows."""
     b = d.block(producer)
     n = extents(b)
     long = _longest({i.var: n[i.var] for i in b.iters if i.kind == "reduce"})

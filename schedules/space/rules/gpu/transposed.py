@@ -1,7 +1,9 @@
-"""Elementwise stages that read along another axis than they write: by squares that cross in shared memory.
+"""Rule for elementwise stages that read along another axis than they write: squares transposed in shared
+memory.
 
-Threads side by side fetch what lies side by side where it is read, and write what does where it is written;
-the square is padded, so that its columns do not all lie in one bank (Ruetsch and Micikevicius, 2009).
+Neighbouring threads fetch neighbouring elements where the input is read, and write neighbours where the
+output is written. The square is padded, so that a column does not lie in one bank (Ruetsch and Micikevicius,
+2009).
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ from schedules.ir.nest import reads
 from schedules.space.rules.patterns import extents, spatial
 from schedules.space.sketch_builder import SketchBuilder
 
+# Sides of a square (elements) that are offered.
 SIDES = (32, 64)
-THREADS = (128, 256, 512)  # a square is whole rounds of them
-LEAST = 8  # elements of an axis: fewer lie in a sector of memory anyway
+# Threads of a block that are offered; each divides a square.
+THREADS = (128, 256, 512)
+# Shortest axis (elements) that is worth a square: shorter ones lie in one sector of memory.
+LEAST = 8
+# Padding of a row of the square (elements).
 PAD = 1
 
 
 def read_across(nest: Nest, b: Block) -> tuple[str, str] | None:
-    """A buffer that is read once, along another axis than the last of the stage, and that axis."""
+    """(buffer that is read once along another axis than the stage's last, that axis); None if there is
+    none."""
     axes = spatial(b)
     n = extents(b)
     if not axes or n[axes[-1]] < LEAST:
@@ -38,7 +45,7 @@ def read_across(nest: Nest, b: Block) -> tuple[str, str] | None:
 
 
 def schedule_transposed(d: SketchBuilder, name: str, buffer: str, axis: str) -> None:
-    """A block makes a square of ``axis``, along which ``buffer`` is contiguous, and of the last axis."""
+    """Let a block make a square of ``axis``, in which ``buffer`` is contiguous, and of the last axis."""
     loops = dict(zip(spatial(d.block(name)), [x.var for x in d.loops(name)], strict=True))
     *others, last = loops
     side = d.choice(f"{name}.side", SIDES)
