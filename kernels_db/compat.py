@@ -12,9 +12,9 @@ from typing import Any, Literal
 from kernels_db.errors import LogError
 
 APPLICATION_ID = 0x61744C67  # "atLg", big-endian, at byte 68 of the file
-SCHEMA_VERSION = 2  # the number of the newest file in migrations/versions
+SCHEMA_VERSION = 3  # the number of the newest file in migrations/versions
 EXPORT_FORMAT = "autotune-log"
-EXPORT_VERSION = 1
+EXPORT_VERSION = 2
 HEADER: dict[str, Any] = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
 
 
@@ -37,6 +37,12 @@ def check_schema(
             f"autotune log export log.jsonl --db {path}, and import log.jsonl here"
         )
     return "current" if version == SCHEMA_VERSION else "older"
+
+
+def is_header(value: object) -> bool:
+    """Whether a line is the first one of an export of this version or of one before."""
+    versions = range(1, EXPORT_VERSION + 1)
+    return isinstance(value, dict) and any(value == {"format": EXPORT_FORMAT, "version": v} for v in versions)
 
 
 def check_header(source: str, header: Any) -> None:

@@ -26,6 +26,7 @@ STATUSES = (
 KINDS = ("trial", "final")
 STATES = ("running", "done", "interrupted", "failed")
 MAX_REASON = 4000  # characters; longer reasons are cut when a record is made
+MAX_SKETCH = 400  # characters of the name of a sketch
 
 
 def now() -> str:
