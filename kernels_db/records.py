@@ -74,7 +74,8 @@ class NewRecord:
     ``trial`` counts from 0 within the run; the re-measurement of a finalist (``kind="final"``)
     repeats the trial's number. ``times_s`` are the raw repeats in seconds per call; ``time_s``, the
     figure that ranks, is their median unless given. ``error`` is the largest scaled absolute
-    error; one that is not finite is stored as None. ``environment`` is a JSON object.
+    error; one that is not finite is stored as None. ``environment`` is a JSON object. ``trace`` and
+    ``sketch`` have the canonical names of the workload (`schedules.trace_names.to_canonical`).
     """
 
     run: str
@@ -139,7 +140,8 @@ class Record:
 
     @cached_property
     def trace(self) -> Trace:
-        """The schedule. Raises `schedules.model.TraceError` if this version cannot read it."""
+        """The schedule, under canonical names: `schedules.trace_names.to_named` gives it those of a workload,
+        ``Workload.canonical`` is the DAG to replay it on. Raises `schedules.model.TraceError` if this version cannot read it."""
         return Trace.from_json(self.trace_json)
 
     @staticmethod

@@ -293,18 +293,20 @@ class Log(LogReader):
                 copy = SqliteFile(Path(folder) / file.name)
                 sqlite.copy(file, copy.path, self.timeout_s)
                 Log(copy.path).close()
-                self._merge_log(copy, tally)
+                self._merge_log(copy, tally, upgraded=True)
         else:
             self._merge_log(SqliteFile(file), tally)
 
-    def _merge_log(self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally) -> None:
+    def _merge_log(
+        self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally, upgraded: bool = False
+    ) -> None:
+        """``upgraded``: by this process, so that what digests are now is no foreign word."""
         with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
             self._merge(decoded(other._rows(tally)), tally)
-            with other._read() as theirs:
-                known = theirs.execute(select(FormerRow.former, FormerRow.now)).yield_per(transfer.READ)
-                for part in known.partitions():
-                    with self._write("bulk") as session:
-                        transfer.put_former(session, [(a, b) for a, b in part])
+            former = list(other._former()) if upgraded else []
+        for first in range(0, len(former), transfer.BATCH):
+            with self._write("bulk") as session:
+                transfer.put_former(session, former[first : first + transfer.BATCH])
 
     import_ = merge
 
@@ -318,6 +320,11 @@ class Log(LogReader):
                     former = [(item.former, item.key) for item in batch if item.former is not None]
                     transfer.put_former(session, former)
                 del batch  # the next one is as large
+
+    def _former(self) -> list[tuple[str, str]]:
+        """What digests of earlier schemas are now."""
+        with self._read() as session:
+            return [(a, b) for a, b in session.execute(select(FormerRow.former, FormerRow.now))]
 
     def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
         """Every row, to be decoded: another log's tables are trusted no more than a file. What is too many
@@ -392,7 +399,7 @@ def _pin_now(session: Session, pin: Pin) -> Pin:
     """A pin of a lock file, which may name what it pins as an earlier version did."""
     named = (pin.workload, pin.record)
     rows = session.execute(select(FormerRow.former, FormerRow.now).where(FormerRow.former.in_(named)))
-    now = dict(rows.tuples())
+    now = {former: key for former, key in rows}
     return replace(pin, workload=now.get(pin.workload, pin.workload), record=now.get(pin.record, pin.record))
 
 

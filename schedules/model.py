@@ -66,6 +66,12 @@ class Workload:
         return digest(self.json)
 
     @cached_property
+    def named_digest(self) -> str:
+        """The digest with the names of ``dag``, for what is made of them, such as a schedule in these names.
+        It is the digest that version 1 had."""
+        return digest(canonical({"version": 1, "dag": self.dag.to_json()}))
+
+    @cached_property
     def canonical(self) -> ComputeDAG:
         """The DAG under its canonical names (`schedules.te.names`), which the schedules of a log and of a
         search are written in."""

@@ -79,7 +79,7 @@ def _rows(
     from schedules.space import derive
 
     try:
-        other = derive(log.workload(workload).dag, log.target(target))
+        other = derive(log.workload(workload).canonical, log.target(target))
         if other.feature_names != space.feature_names:
             return None
         earlier = resume.read(log, workload, target, other, most=2 * ROWS)

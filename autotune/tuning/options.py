@@ -12,6 +12,7 @@ from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
+from schedules.trace_names import to_named
 
 SHORT_S = 3.0  # seconds of a budget in which no model is loaded
 
@@ -85,7 +86,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Best:
-    """The best record of the task; ``share_of_peak`` is None where the peak is not known."""
+    """The best record of the task; ``share_of_peak`` is None where the peak is not known, ``trace`` has the
+    names of the workload's DAG."""
 
     time_s: float
     gflops: float
@@ -98,7 +100,8 @@ class Best:
         """A record that is ok, which has a time; ``peak_s``: the machine's limit."""
         assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
         share = None if peak_s is None else peak_s / record.time_s
-        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
+        trace = to_named(workload, record.trace)
+        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, trace, record.uid)
 
 
 @dataclass(frozen=True)
