@@ -1,4 +1,5 @@
-"""What other tasks of the log teach: measured candidates of the same operator at similar shapes.
+"""What other tasks of the log teach: measured candidates of expressions of the same structure at similar sizes,
+whoever stated them.
 
 Targets of the same kind count, other machines too: what is learnt is an order of candidates, and features
 speak of each machine's own caches and registers.
@@ -7,8 +8,8 @@ speak of each machine's own caches and registers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.space.base import Space
+from schedules.te.structure import distance, structure
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
 TASKS = 3  # that are learnt from
 ROWS = 200  # of each, half of them its best
-FARTHEST = 8.0  # doublings of all parameters together
+FARTHEST = 8.0  # doublings of all extents together
 ELSEWHERE = 2.0  # what another target counts as
 
 
@@ -35,20 +37,30 @@ def neighbours(
 ) -> Dataset | None:
     """Candidates of the nearest tasks, with the features that a search of ``space`` uses; None where there
     are none, or the search learns nothing. What cannot be read of other tasks is passed over."""
-    if not options.needs_xgboost or options.model == "scratch" or workload.op == "custom":
+    if not options.needs_xgboost or options.model == "scratch":
         return None
     here = (workload.digest, target.digest)
     names = model_features(space)
-    found: list[tuple[float, str, str]] = []
-    for w, t in log.tasks(op=workload.op):
+    own = structure(workload.dag)
+
+    @cache
+    def apart(digest: str) -> float:
         try:
-            other, there = log.workload(w), log.target(t)
+            return distance(own, structure(log.workload(digest).dag))
         except LogError:  # damaged, or of a newer version
-            continue
-        if (w, t) == here or there.kind != target.kind:
-            continue
-        d = distance(dict(workload.params), dict(other.params)) + ELSEWHERE * (t != target.digest)
-        if d <= FARTHEST:
+            return math.inf
+
+    @cache
+    def kind(digest: str) -> str:
+        try:
+            return log.target(digest).kind
+        except LogError:
+            return ""
+
+    found: list[tuple[float, str, str]] = []
+    for w, t in log.tasks():
+        d = apart(w) + ELSEWHERE * (t != target.digest)
+        if (w, t) != here and d <= FARTHEST and kind(t) == target.kind:
             found.append((d, w, t))
     parts = [p for _, w, t in sorted(found)[:TASKS] if (p := _rows(log, w, t, space, names)) is not None]
     if not parts:
@@ -56,20 +68,6 @@ def neighbours(
     groups = np.concatenate([np.full(len(y), g) for g, (_, y) in enumerate(parts)])
     features, throughput = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
     return Dataset(names, features, throughput, groups)
-
-
-def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
-    """Doublings between the parameters of two shapes, 4 for each that is no number and differs."""
-    total = 0.0
-    for name in {*a, *b}:
-        x, y = a.get(name), b.get(name)
-        if x == y:
-            continue
-        if isinstance(x, int) and isinstance(y, int) and x >= 0 and y >= 0:
-            total += abs(math.log2((x + 1) / (y + 1)))
-        else:
-            total += 4.0
-    return total
 
 
 def _rows(
