@@ -9,8 +9,8 @@ Every object that enters a log, from a file or from this process, passes `decode
 checked, sizes are bounded, and every digest is computed again from the content. Nothing that a
 log says is executed.
 
-Version 1 named workloads, and the loops of traces, as whoever tuned them did; `decode` checks such lines as they
-stand, and `kernels_db.rekeying` brings them to version 2.
+Version 1 named workloads, and the loops of traces, as whoever tuned them did; `decode` checks such lines as
+they stand, and `kernels_db.rekeying` brings them to version 2.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def _finish_workload(columns: dict[str, Any], value: dict[str, Any]) -> dict[str
     if type(version) is not int or not 1 <= version <= WORKLOAD_VERSION:
         known = _version(value["definition"])
         newer = type(version) is int and version > WORKLOAD_VERSION
-        raise Refused(f"workload: version {known} cannot be read{'; update autotune' if newer else ''}")
+        raise Refused(f"workload: version {known} cannot be read{'; update' if newer else ''}")
     if version < WORKLOAD_VERSION:
         if value["names"]:
             raise Refused("workload: names not valid")

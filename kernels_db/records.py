@@ -141,7 +141,8 @@ class Record:
     @cached_property
     def trace(self) -> Trace:
         """The schedule, under canonical names: `schedules.trace_names.to_named` gives it those of a workload,
-        ``Workload.canonical`` is the DAG to replay it on. Raises `schedules.model.TraceError` if this version cannot read it."""
+        ``Workload.canonical`` is the DAG to replay it on. Raises `schedules.model.TraceError` if this version
+        cannot read it."""
         return Trace.from_json(self.trace_json)
 
     @staticmethod

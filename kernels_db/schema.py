@@ -152,8 +152,8 @@ class PinRow(Base):
 
 
 class FormerRow(Base):
-    """What a digest of workload version 1 (of a workload, a run or a record) is called now: lock files of pins,
-    and people, know it by the former one."""
+    """What the key of a workload, a run or a record of workload version 1 is now: lock files of pins, and
+    people, know it by the former one."""
 
     __tablename__ = "former"
     former: Mapped[str] = mapped_column(primary_key=True)

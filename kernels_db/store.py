@@ -399,7 +399,7 @@ def _pin_now(session: Session, pin: Pin) -> Pin:
     """A pin of a lock file, which may name what it pins as an earlier version did."""
     named = (pin.workload, pin.record)
     rows = session.execute(select(FormerRow.former, FormerRow.now).where(FormerRow.former.in_(named)))
-    now = {former: key for former, key in rows}
+    now = {row.former: row.now for row in rows}
     return replace(pin, workload=now.get(pin.workload, pin.workload), record=now.get(pin.record, pin.record))
 
 

@@ -63,9 +63,7 @@ class _Renaming:
         self._nests = (initial(of), initial(to)) if _risky(a) or _risky(b) else None
 
     def step(self, step: Step) -> Step:
-        known = {**{x: self._loop for x in LOOPS}, **{x: self._thing for x in THINGS}}
-        known |= {x: self._either for x in EITHER}
-        args = tuple((k, _each(v, known[k]) if k in known else v) for k, v in step.args)
+        args = tuple((k, _each(v, f) if (f := self._called(k)) else v) for k, v in step.args)
         renamed = Step(step.primitive, args)
         self._learn(step, renamed)
         return renamed
@@ -110,6 +108,12 @@ class _Renaming:
                 self._loops[x.var] = y.var
             elif isinstance(x, Block) and isinstance(y, Block):
                 self._things[x.name] = y.name
+
+    def _called(self, argument: str) -> Callable[[str], str] | None:
+        """What gives the names in an argument; None where it holds none."""
+        if argument in LOOPS:
+            return self._loop
+        return self._thing if argument in THINGS else self._either if argument in EITHER else None
 
     def _loop(self, name: str) -> str:
         return self._found(name, self._loops, self._things)

@@ -87,7 +87,8 @@ class Measurer:
         n_builders = self.options.builders or (
             min(max(spare, 0) + 1, most) if self._overlap else usable_cpus()
         )
-        self._zygote = Zygote(named, [t.name for t in dag.params], target, build, chosen, self.options, nominal)
+        names = [t.name for t in dag.params]
+        self._zygote = Zygote(named, names, target, build, chosen, self.options, nominal)
         self._runner = Runner(self._zygote, control)
         self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]

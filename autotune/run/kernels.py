@@ -56,7 +56,7 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
 
 
 def _built(workload: Workload, trace: Trace, code: Target, named: bool) -> bytes:
-    """The object of a trace, in the names of the workload or in canonical ones. Errors speak of the former."""
+    """The object of a trace, in the names of the workload or in canonical ones; errors have the former."""
     from autotune.building.from_trace import build_object, check_legal
 
     if named:

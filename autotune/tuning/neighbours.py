@@ -1,5 +1,5 @@
-"""What other tasks of the log teach: measured candidates of expressions of the same structure at similar sizes,
-whoever stated them.
+"""What other tasks of the log teach: measured candidates of expressions of the same structure at similar
+sizes, whoever stated them.
 
 Targets of the same kind count, other machines too: what is learnt is an order of candidates, and features
 speak of each machine's own caches and registers.

@@ -1,9 +1,10 @@
 """How alike two expressions are: their structure without names and sizes, and how far their sizes are apart.
 
-What is learnt of one task helps another where the same loops are scheduled: a user's own matrix product and the
-library's, at whatever sizes, strides or padding, in whatever dtype. So the structure of a stage is its arithmetic,
-its reduction, and of each axis which operands it walks, and whether alone; not where an axis stands in a tensor,
-nor how many elements it has. Stages that only move data, as padding does, are left out: schedules inline them.
+What is learnt of one task helps another where the same loops are scheduled: a user's own matrix product and
+the library's, at whatever sizes, strides or padding, in whatever dtype. So the structure of a stage is its
+arithmetic, its reduction, and of each axis which operands it walks, and whether alone; not where an axis
+stands in a tensor, nor how many elements it has. Stages that only move data, as padding does, are left out:
+schedules inline or copy them.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ def test_an_expression_of_ones_own_neighbours_the_operator(log: Log) -> None:
 def test_an_operator_neighbours_the_expression(log: Log) -> None:
     goal = target()
     fill(log, own_matmul(80), goal)
-    fill(log, own_matmul(1 << 14), goal)
+    fill(log, own_matmul(1 << 15), goal)
     space = derive(matmul(64).canonical, goal)
     found = neighbours.neighbours(log, matmul(64), goal, space, TuneOptions())
     assert found is not None and len(found) == 30

@@ -68,7 +68,7 @@ def put(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (1, put(flops=2**63), "workload: flops not valid"),
         (1, put(params=[]), "workload: params not valid"),
         (1, put(digest="0" * 32), "workload: digest does not match"),
-        (1, lambda v: v["definition"].update(version=3), "workload: version 3 cannot be read; update autotune"),
+        (1, lambda v: v["definition"].update(version=3), "workload: version 3 cannot be read; update"),
         (1, lambda v: v["definition"].update(version=0), "workload: version 0 cannot be read"),
         (1, lambda v: v["definition"].update(version=True), "workload: version unknown cannot be read"),
         (1, lambda v: (v["definition"].update(version=1), v.pop("names")), "workload: digest does not match"),

@@ -62,8 +62,9 @@ def test_four_namings_become_one_task_and_nothing_is_lost(migrated: Path) -> Non
             if r["status"] == "ok" and r["target"] == target and r["workload"] != conv_digest()
         )
         assert best is not None and best.time_s == fastest
-        measured = Counter((r["created"], r["status"], r["time_s"], r["sketch"].count("=")) for r in of("record"))
-        assert measured == Counter((r.created, r.status, r.time_s, r.sketch.count("=")) for r in log.records())
+        before = Counter((r["created"], r["status"], r["time_s"], r["sketch"].count("=")) for r in of("record"))
+        now = Counter((r.created, r.status, r.time_s, r.sketch.count("=")) for r in log.records())
+        assert before == now
     con = sqlite3.connect(migrated)
     assert con.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert con.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -173,7 +174,7 @@ def rows(path: Path, sql: str) -> list[Any]:
 
 @pytest.mark.parametrize(
     "json",
-    ["not JSON", "{}", '{"version":9,"dag":{}}', '{"version":1,"dag":{"inputs":[1]}}', b"\xff\xfe", "[" * 5000],
+    ["no JSON", "{}", '{"version":9,"dag":{}}', '{"version":1,"dag":{"inputs":[1]}}', b"\xff", "[" * 5000],
 )
 def test_a_workload_that_cannot_be_read_stays_and_is_named(tmp_path: Path, json: str | bytes) -> None:
     digest = conv_digest()
@@ -191,7 +192,7 @@ def test_a_workload_that_cannot_be_read_stays_and_is_named(tmp_path: Path, json:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("trace", "{}"), ("trace", "x"), ("time_s", -1.0), ("reason", b"\xff"), ("sketch", 5), ("created", "never")],
+    [("trace", "{}"), ("trace", "x"), ("time_s", -1.0), ("reason", b"\xff"), ("sketch", 5), ("created", "x")],
 )
 def test_a_damaged_record_stays_and_is_named(tmp_path: Path, column: str, value: object) -> None:
     status = "crash" if column == "time_s" else "ok"

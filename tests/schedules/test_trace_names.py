@@ -25,7 +25,8 @@ from schedules.te.compute_dag import ComputeDAG
 from schedules.te.names import rename
 from schedules.trace_names import EITHER, LOOPS, THINGS, to_canonical, to_named
 
-GPU = Target("cuda", "sm_80", limits=(("cores", 10), ("shared_bytes", 49152), ("threads_per_block", 1024), ("warp", 32)))
+LIMITS = (("cores", 10), ("shared_bytes", 49152), ("threads_per_block", 1024), ("warp", 32))
+GPU = Target("cuda", "sm_80", limits=LIMITS)
 NO_NAMES = {"axis", "scope", "key", "tail"}  # arguments that are texts, and no names of an expression
 
 

@@ -1,8 +1,9 @@
 """Workload version 2: one expression is one workload, whatever its tensors and axes are called.
 
-Rows of workload version 1 get the keys and the names of version 2 (`kernels_db.rekeying`), as if the log had been
-exported and imported; workloads that become one are joined, and their runs and records stand side by side. What
-an import would refuse, as a workload that cannot be read, stays as it is: a warning counts and names it.
+Rows of workload version 1 get the keys and the names of version 2 (`kernels_db.rekeying`), as if the log had
+been exported and imported; workloads that become one are joined, and their runs and records stand side by
+side. What an import would refuse, as a workload that cannot be read, stays as it is: a warning counts and
+names it.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def upgrade() -> None:
     if left:
         shown = f"{', '.join(left[:SHOWN])}{', ...' if len(left) > SHOWN else ''}"
         warnings.warn(
-            f"the log was upgraded, but {len(left)} of its rows are damaged or cannot be read, and stay as they "
-            f"are: {shown}; their kernels are not found: restore the log from a copy or tune them again",
+            f"the log was upgraded, but {len(left)} of its rows are damaged or cannot be read, and stay as "
+            f"they are: {shown}; their kernels are not found: restore the log from a copy or tune them again",
             stacklevel=2,
         )
 
