@@ -52,7 +52,7 @@ def extend(log: Log, workload: Workload, target: Target, search: str, trials: in
     have = len(of_search(log, workload, target, search))
     if have >= trials:
         return 0
-    space = derive(workload.dag, target)
+    space = derive(workload.canonical, target)
     policy = policies.create(search, space, "xgb", seed=have, target=target)
     earlier = resume.read(log, workload, target, space)
     policy.exclude(earlier.digests)

@@ -14,7 +14,7 @@ import json
 import lzma
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from suite import commit
 
 from autotune.search.decisions import DECISIONS
+from kernels_db.exchange import named_text
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload
@@ -45,7 +46,8 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Measured:
-    """A task and its candidates by sketch."""
+    """A task and its candidates by sketch, which are called after the names in the workload's DAG: canonical
+    ones, or in older files those of the library."""
 
     workload: Workload
     target: Target
@@ -66,6 +68,7 @@ def of_log(log: Log) -> Iterator[Measured]:
     """Everything in a log that this version's spaces still have, the median timing of each candidate."""
     for w, t in log.tasks():
         workload, target = log.workload(w), log.target(t)
+        workload = replace(workload, dag=workload.canonical)
         space = derive(workload.dag, target)
         random = {r.uid for r in log.runs(workload=w, target=t) if r.options.get("search") == "random"}
         number = {name: i for i, name in enumerate(space.sketches)}
@@ -120,7 +123,7 @@ def _document(t: Measured) -> dict[str, Any]:
         "op": t.workload.op,
         "params": dict(t.workload.params),
         "flops": t.workload.flops,
-        "workload": t.workload.json,
+        "workload": named_text(t.workload.dag),
         "target": t.target.json,
         "sketches": [
             {

@@ -26,6 +26,7 @@ from autotune import targets
 from autotune.measure.roofline import waits_for_memory
 from autotune.tuning.preparation import measurer
 from schedules.space import derive
+from schedules.trace_names import to_canonical
 
 BUDGET_S = 60.0  # which limits of a candidate follow from
 LONG_S = 0.1
@@ -39,7 +40,8 @@ def again(task: Measured, times: int) -> Measured:
     for s, k, valid in still_offered(task, space):
         sketch = task.sketches[s]
         for i in np.flatnonzero(valid & (sketch.time_s < LONG_S)):
-            due.append((s, int(i), space.trace(k, sketch.rows[i]), bool(sketch.drawn[i])))
+            trace, _ = to_canonical(task.workload, space.trace(k, sketch.rows[i]))
+            due.append((s, int(i), trace, bool(sketch.drawn[i])))
     found: dict[tuple[int, int], list[float]] = {}
     for seed in range(times):
         order = [j for j in np.random.default_rng(seed).permutation(len(due)) if due[j][3] or not seed]

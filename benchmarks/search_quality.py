@@ -34,6 +34,7 @@ from autotune.tuning import preparation, suites
 from cost_model import pretrained
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive
+from schedules.trace_names import to_canonical
 
 AFTER = (16, 64)  # trials
 MODELS = {"shipped": "xgb", "scratch": "scratch"}
@@ -44,7 +45,7 @@ EXPLAINED = 0.95  # of the best known's speed: what has less is kept as a whole
 def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tuple[Trace, float]:
     """What is chosen with no trial, and the seconds that it takes with all imported."""
     begin = time.perf_counter()
-    space = derive(workload.dag, target)
+    space = derive(workload.canonical, target)
     pick = policies.create("evolutionary", space, model, seed, target=target).ask(1)[0]
     return space.trace(pick.sketch, np.array(pick.row)), time.perf_counter() - begin
 
@@ -57,7 +58,7 @@ def chosen(workload: Workload, model: str, seed: int, threads: int, db: Path) ->
             workload, threads=threads, trials=trials - before, seed=seed, db=db, model=model, budget_s=300.0
         )
         assert result.best is not None, f"{workload.op}: no candidate of {trials} was right"
-        found.append(result.best.trace)
+        found.append(to_canonical(workload, result.best.trace)[0])
         before = trials
     return found
 
@@ -67,7 +68,7 @@ def best_of(known: Measured) -> Trace:
     space = derive(known.workload.dag, known.target)
     fastest = min(known.sketches, key=lambda s: np.nanmin(s.time_s, initial=np.inf))
     row = fastest.rows[np.nanargmin(fastest.time_s)]
-    return space.trace(space.sketches.index(fastest.name), row)
+    return to_canonical(known.workload, space.trace(space.sketches.index(fastest.name), row))[0]
 
 
 def compared(workload: Workload, target: Target, traces: list[Trace]) -> list[list[float]]:

@@ -98,7 +98,7 @@ def parts(workload: Workload, target: Target, traces: list[Trace]) -> dict[str, 
             return result
 
         for _ in range(3):
-            s = timed("replay", lambda t=trace: Schedule.replay(workload.dag, t, target))
+            s = timed("replay", lambda t=trace: Schedule.replay(workload.canonical, t, target))
             func = timed("lower", lambda s=s: lower(s.nest))
             module = timed("emit", lambda f=func: from_trace._module(f, target))
             timed("llvm", lambda m=module: llvm.compile_module(m.text, target))

@@ -36,6 +36,7 @@ from schedules.primitives import PRIMITIVES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.holes import Choice, PerfectTile
+from schedules.trace_names import to_canonical, to_named
 
 PAGE = Path(__file__).with_suffix(".md")
 COMMAND = "python docs/walkthrough.py"
@@ -121,7 +122,9 @@ C = te.compute(({M}, {N}), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name=
 
         The tensors become a `ComputeDAG` (`schedules/te/compute_dag.py`): inputs and stages, each with its
         axes, its value and its reducer. The digest of its canonical JSON is the identity of the workload, the
-        same on every platform, and the key under which the log keeps what is found out about it.
+        same on every platform, and the key under which the log keeps what is found out about it. In it tensors
+        are `T0`, `T1`, … and axes `i0`, `k0`, … by their places (`schedules/te/names.py`), so that the same
+        product under other names is the same workload.
         """)
     definition = json.loads(workload.json)
     stage = definition["dag"]["stages"][0]
@@ -190,10 +193,15 @@ def _decide(page: Page, space: DerivedSpace) -> Trace:
         hand-written schedules in `examples/` are of the same kind) it is
         """)
     page.show("python", "\n".join(map(_call, trace.steps)))
-    page.say("and in the log it is versioned JSON, which replays through every legality check:")
-    page.show("json", trace.to_json().replace('}],["', '}],\n["'))
-    dag = ops.workload("matmul", {"m": M, "n": N, "k": K}).dag
-    assert Schedule.replay(dag, Trace.from_json(trace.to_json())).trace == trace
+    page.say("""
+        and in the log, under the canonical names, it is versioned JSON, which replays through every legality
+        check:
+        """)
+    workload = ops.workload("matmul", {"m": M, "n": N, "k": K})
+    stored, _ = to_canonical(workload, trace)
+    page.show("json", stored.to_json().replace('}],["', '}],\n["'))
+    assert Schedule.replay(workload.canonical, Trace.from_json(stored.to_json())).trace == stored
+    assert to_named(workload, stored) == trace
     return trace
 
 
@@ -333,8 +341,9 @@ def _measure(page: Page, trace: Trace) -> None:
         a reference loop, or of a good candidate once there is one. A crash costs one candidate and one
         process.
         """)
+    stored, sketch = to_canonical(workload, trace, SKETCH)
     with Measurer(workload, host) as measurer:
-        (m,) = measurer.measure([trace])
+        (m,) = measurer.measure([stored])
     assert m.ok, f"{m.status}: {m.reason}"
     page.show("python", f'Measurement(status="{m.status}", reason="{m.reason}", time_s=…, error=…, …)')
     page.say("""
@@ -348,7 +357,7 @@ def _measure(page: Page, trace: Trace) -> None:
         with at.Log(db) as log:
             run = log.start_run(workload, host, this_machine(), seed=0)
             found = {"times_s": m.times_s, "time_s": m.time_s, "error": m.error}
-            log.add(NewRecord(run.uid, 0, SKETCH, trace, m.status, **found))
+            log.add(NewRecord(run.uid, 0, sketch, stored, m.status, **found))
             log.finish_run(run)
             record = json.loads(next(x for x in log.export_lines() if '"type":"record"' in x))
         hidden = ("uid", "run", "workload", "target", "machine", "created", "time_s", "error")

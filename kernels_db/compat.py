@@ -14,10 +14,10 @@ from kernels_db.errors import LogError
 # SQLite's application_id of a log: "atLg", big-endian, at byte 68 of the file.
 APPLICATION_ID = 0x61744C67
 # Number of the newest file in migrations/versions.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # Header line of an export.
 EXPORT_FORMAT = "autotune-log"
-EXPORT_VERSION = 1
+EXPORT_VERSION = 2
 HEADER: dict[str, Any] = {"format": EXPORT_FORMAT, "version": EXPORT_VERSION}
 
 
@@ -40,6 +40,12 @@ def check_schema(
             f"autotune log export log.jsonl --db {path}, and import log.jsonl here"
         )
     return "current" if version == SCHEMA_VERSION else "older"
+
+
+def is_header(value: object) -> bool:
+    """Whether a line is the first one of an export of this version or of one before."""
+    versions = range(1, EXPORT_VERSION + 1)
+    return isinstance(value, dict) and any(value == {"format": EXPORT_FORMAT, "version": v} for v in versions)
 
 
 def check_header(source: str, header: Any) -> None:

@@ -1,12 +1,16 @@
 """The exchange form of a log: canonical JSON Lines.
 
-The first line is ``{"format":"autotune-log","version":1}``. Then come workloads, targets, machines, runs and
-records, one object a line, each type in the order of its key, all in canonical text. Nothing depends on the
-copy of a log (no row numbers, no paths), so two logs are equal if and only if their exports are. A line
-refers only to lines before it.
+The first line is ``{"format":"autotune-log","version":2}``; then come workloads, targets, machines,
+runs and records, one object a line, each sort in the order of its key and all of it in canonical
+text. Nothing varies from one copy of a log to another (no row numbers, no paths), so two logs are
+equal if and only if their exports are. A line refers only to lines before it.
 
-Every object that enters a log, from a file or from this process, passes `decode`: each field is checked,
-sizes are limited, and every digest is computed again from the content. Nothing in a log is executed.
+Every object that enters a log, from a file or from this process, passes `decode`: each field is
+checked, sizes are bounded, and every digest is computed again from the content. Nothing that a
+log says is executed.
+
+Version 1 named workloads, and the loops of traces, as whoever tuned them did; `decode` checks such lines as
+they stand, and `kernels_db.rekeying` brings them to version 2.
 """
 
 from __future__ import annotations
@@ -21,12 +25,13 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
-from kernels_db.compat import HEADER, check_header
+from kernels_db.compat import check_header, is_header
 from kernels_db.compression import opened_text
 from kernels_db.errors import LogError
-from kernels_db.records import KINDS, MAX_REASON, STATES, STATUSES, after, now
+from kernels_db.records import KINDS, MAX_REASON, MAX_SKETCH, STATES, STATUSES, after, now
 from kernels_db.sqlite import explain
 from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Workload, canonical, digest
+from schedules.te.compute_dag import ComputeDAG
 
 # Largest line (bytes).
 MAX_LINE = 1 << 20
@@ -61,6 +66,7 @@ class Item:
 
     type: ItemType
     columns: dict[str, Any]
+    former: str | None = None  # its key in an earlier version
 
     @property
     def key(self) -> str:
@@ -111,7 +117,7 @@ def capped(rows: Iterable[T]) -> Iterator[T | Refused]:
 def parse_line(line: bytes) -> Item | None:
     """The item of a line after the header; None for a repeated header. Raises `Refused`."""
     value = parse(line)
-    return None if value == HEADER else decode(value)  # exports may be concatenated
+    return None if is_header(value) else decode(value)  # exports may be concatenated
 
 
 def _no_constant(name: str) -> float:
@@ -139,6 +145,8 @@ def decode(value: dict[str, Any]) -> Item:
     if fields is None:
         raise Refused("unknown line type")
     assert isinstance(kind, str)
+    if kind == "workload" and "names" not in value:  # as in version 1, whose definition has them
+        value = {**value, "names": {}}
     return Item(kind, _FINISH[kind](_checked(kind, fields, value), value))  # type: ignore[arg-type]
 
 
@@ -146,7 +154,7 @@ def decode_own(value: dict[str, Any]) -> dict[str, Any]:
     """The columns of a record that this process made: like `decode`, for a record without a uid. Its trace is
     a `Trace.document`, whose tuples are written as lists. Raises `Refused`."""
     columns = _finish_trace(_checked("record", _OWN_FIELDS, value), value)
-    return {"uid": digest(_record_text(columns)), **columns}
+    return {"uid": digest(record_text(columns)), **columns}
 
 
 def _checked(kind: str, fields: dict[str, Callable[[Any], Any]], value: dict[str, Any]) -> dict[str, Any]:
@@ -197,10 +205,9 @@ def _uid(kind: str, value: dict[str, Any]) -> str:
     return digest(canonical(constant))
 
 
-def _record_text(columns: Mapping[str, Any]) -> str:
-    """``canonical`` of a record without its uid, from its checked columns. Encoding a trace takes much of the
-    time of adding a record, so it is done once. Texts that are not quoted here were checked to need no
-    escapes."""
+def record_text(columns: Mapping[str, Any]) -> str:
+    """``canonical`` of a record without its uid, from its checked columns: encoding a trace is much of what
+    taking in a record costs, so it is done once. What is not quoted here is checked to need no escapes."""
     c = columns
     return (
         f'{{"created":"{c["created"]}","environment":{c["environment"]},"error":{_plain(c["error"])}'
@@ -311,6 +318,7 @@ _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "params": _object(MAX_OBJECT),
         "flops": _integer(0, MAX_INT),
         "definition": _object(MAX_DEFINITION),
+        "names": _object(MAX_DEFINITION),
     },
     "target": {"digest": _digest, "definition": _object(MAX_OBJECT)},
     "machine": {"digest": _digest, "definition": _object(MAX_OBJECT)},
@@ -334,7 +342,7 @@ _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "workload": _digest,
         "target": _digest,
         "machine": _digest,
-        "sketch": _text(200),
+        "sketch": _text(MAX_SKETCH),
         "trace": _object(MAX_TRACE),
         "status": _one_of(STATUSES),
         "reason": _text(MAX_REASON),
@@ -347,17 +355,35 @@ _FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
 }
 # Checks of a record that this process made, which has no uid yet.
 _OWN_FIELDS = {name: check for name, check in _FIELDS["record"].items() if name != "uid"}
-# Fields whose values are lists or objects.
-_NESTED = {"definition", "params", "options", "trace", "times_s", "environment"}
+_NESTED = {"definition", "names", "params", "options", "trace", "times_s", "environment"}
 
 
 # -- checks of a whole line: (columns, object) -> columns of the table -------------------------------
 
 
 def _finish_workload(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    if value["definition"].get("version") != WORKLOAD_VERSION:
-        raise Refused(f"workload: version {_version(value['definition'])} cannot be read")
-    return _defined("workload", columns, lambda text: Workload.from_json(text).json)
+    version = value["definition"].get("version")
+    if type(version) is not int or not 1 <= version <= WORKLOAD_VERSION:
+        known = _version(value["definition"])
+        newer = type(version) is int and version > WORKLOAD_VERSION
+        raise Refused(f"workload: version {known} cannot be read{'; update' if newer else ''}")
+    if version < WORKLOAD_VERSION:
+        if value["names"]:
+            raise Refused("workload: names not valid")
+        return _defined("workload", columns, lambda text: named_text(Workload.from_json(text).dag))
+    try:
+        names = Workload.from_json(columns["definition"], names=value["names"]).names
+    except MALFORMED:
+        names = None
+    columns = _defined("workload", columns, lambda text: Workload.from_json(text).json)
+    if names != value["names"]:
+        raise Refused("workload: names not valid")
+    return columns
+
+
+def named_text(dag: ComputeDAG) -> str:
+    """The canonical text of a DAG in version 1, under its own names."""
+    return canonical({"version": 1, "dag": dag.to_json()})
 
 
 def _finish_target(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
@@ -392,7 +418,7 @@ def _finish_run(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any
 
 def _finish_record(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     columns = _finish_trace(columns, value)
-    if digest(_record_text(columns)) != columns["uid"]:
+    if digest(record_text(columns)) != columns["uid"]:
         raise Refused("record: uid does not match")
     if columns["created"] > _latest():
         raise Refused("record: more than a year from now")

@@ -37,7 +37,7 @@ ORIGIN = """
     SELECT record.imported, machine.digest, machine.json FROM record
     JOIN machine ON machine.digest = record.machine WHERE record.uid = ?"""
 OF_FLOPS = """
-    SELECT json FROM workload WHERE flops = ? AND EXISTS (
+    SELECT json, names FROM workload WHERE flops = ? AND EXISTS (
         SELECT 1 FROM record WHERE record.workload = workload.digest AND record.status = 'ok')
     ORDER BY digest LIMIT 1000"""
 VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
@@ -93,14 +93,15 @@ def top(
 
 def of_flops(
     where: str | os.PathLike[str] | Place, flops: int, *, timeout_s: float = 30.0
-) -> list[str]:
-    """The JSON of workloads that have records and ``flops`` operations, a thousand at most."""
+) -> list[tuple[str, str]]:
+    """The JSON of workloads that have records and do ``flops`` operations, and of their names, a thousand at
+    most."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
         return []
     with closing(reader), explained(place, timeout_s):
-        return [str(row["json"]) for row in reader.rows(OF_FLOPS, (flops,))]
+        return [(str(row["json"]), str(row["names"])) for row in reader.rows(OF_FLOPS, (flops,))]
 
 
 def origin(where: str | os.PathLike[str] | Place, uid: str, *, timeout_s: float = 30.0) -> Origin | None:

@@ -17,7 +17,16 @@ from kernels_db.pins import Pin
 from kernels_db.place import Place, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import REJECTED, Hit, Machine, Origin, Record, Run, host_digest
-from kernels_db.schema import MachineRow, PinRow, RecordRow, RunRow, TargetRow, VerificationRow, WorkloadRow
+from kernels_db.schema import (
+    FormerRow,
+    MachineRow,
+    PinRow,
+    RecordRow,
+    RunRow,
+    TargetRow,
+    VerificationRow,
+    WorkloadRow,
+)
 from schedules.errors import NotPicklable
 from schedules.model import Target, Workload
 
@@ -129,9 +138,11 @@ class LogReader:
                 yield self._record(row)
 
     def get(self, uid: str) -> Record | None:
-        """The record with this uid."""
+        """The record with this uid, or that had it in an earlier schema."""
         with self._read() as session:
             row = session.get(RecordRow, uid)
+            if row is None and (former := session.get(FormerRow, uid)) is not None:
+                row = session.get(RecordRow, former.now)
             return None if row is None else self._record(row)
 
     def run(self, uid: str) -> Run:
@@ -163,7 +174,8 @@ class LogReader:
                 _are(int, row.flops)
                 params = exchange.parse(row.params.encode())
                 named = {k: _frozen(v) for k, v in params.items()}
-                return Workload.from_json(row.json, row.op, named, row.flops)
+                names = exchange.parse(row.names.encode())
+                return Workload.from_json(row.json, row.op, named, row.flops, names)
 
     def target(self, key: str) -> Target:
         """The target with this digest. Raises `LogError` if there is none."""

@@ -27,8 +27,8 @@ STATUSES = (
 # Kinds of records, and states of runs.
 KINDS = ("trial", "final")
 STATES = ("running", "done", "interrupted", "failed")
-# Longest reason (characters). Longer ones are cut when a record is made.
-MAX_REASON = 4000
+MAX_REASON = 4000  # characters; longer reasons are cut when a record is made
+MAX_SKETCH = 400  # characters of the name of a sketch
 
 
 def now() -> str:
@@ -72,10 +72,11 @@ class Run:
 class NewRecord:
     """A measurement to be logged.
 
-    ``trial``: counts from 0 within the run; the re-measurement of a finalist (``kind="final"``) repeats the
-    trial's number. ``times_s``: seconds a call, one for each repeat. ``time_s``: the time that ranks
-    (seconds), by default their median. ``error``: the largest scaled absolute error; stored as None if it is
-    not finite. ``environment``: a JSON object. ``created``: None for now.
+    ``trial`` counts from 0 within the run; the re-measurement of a finalist (``kind="final"``)
+    repeats the trial's number. ``times_s`` are the raw repeats in seconds per call; ``time_s``, the
+    figure that ranks, is their median unless given. ``error`` is the largest scaled absolute
+    error; one that is not finite is stored as None. ``environment`` is a JSON object. ``trace`` and
+    ``sketch`` have the canonical names of the workload (`schedules.trace_names.to_canonical`).
     """
 
     run: str
@@ -140,7 +141,9 @@ class Record:
 
     @cached_property
     def trace(self) -> Trace:
-        """The schedule. Raises `schedules.model.TraceError` if this version cannot read it."""
+        """The schedule, under canonical names: `schedules.trace_names.to_named` gives it those of a workload,
+        ``Workload.canonical`` is the DAG to replay it on. Raises `schedules.model.TraceError` if this version
+        cannot read it."""
         return Trace.from_json(self.trace_json)
 
     @staticmethod

@@ -5,6 +5,7 @@
     machine   1 ─┘                       run (a composite foreign key keeps them true), so that
                                          the best of a (workload, target) is one index walk.
     verification, pin                    What this log says of its records; it never leaves in an export.
+    former                               Digests of schemas before, and what they are now.
 
 A change here needs a file in migrations/versions and a step of `compat.SCHEMA_VERSION`; a test
 holds the migrated schema equal to this one.
@@ -38,7 +39,8 @@ class Base(DeclarativeBase):
 
 
 class WorkloadRow(Base):
-    """What is computed. ``json``, the DAG, is its identity; op, params and flops describe it."""
+    """What is computed. Identity is ``json``, the DAG under canonical names; op, params, flops, and the names
+    that it is shown under (`Workload.names`) describe it."""
 
     __tablename__ = "workload"
     digest: Mapped[str] = mapped_column(primary_key=True)
@@ -46,6 +48,7 @@ class WorkloadRow(Base):
     params: Mapped[str] = mapped_column()
     json: Mapped[str] = mapped_column()
     flops: Mapped[int] = mapped_column()
+    names: Mapped[str] = mapped_column(server_default="{}")
 
 
 class TargetRow(Base):
@@ -147,3 +150,12 @@ class PinRow(Base):
     pinned: Mapped[str] = mapped_column()
 
     __table_args__ = (Index("ix_pin_record", "record"),)
+
+
+class FormerRow(Base):
+    """What the key of a workload, a run or a record of workload version 1 is now: lock files of pins, and
+    people, know it by the former one."""
+
+    __tablename__ = "former"
+    former: Mapped[str] = mapped_column(primary_key=True)
+    now: Mapped[str] = mapped_column()

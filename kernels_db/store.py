@@ -14,6 +14,7 @@ import secrets
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -40,8 +41,10 @@ from kernels_db.records import (
     host_digest,
     now,
 )
+from kernels_db.rekeying import Rekeyer
 from kernels_db.replacing import replaced
 from kernels_db.schema import (
+    FormerRow,
     PinRow,
     RecordRow,
     RunRow,
@@ -184,8 +187,8 @@ class Log(LogReader):
         if wanted is None:
             each = ((w, t, self.best(w, t)) for w, t in self.tasks())
             wanted = [Pin(w, t, best.uid) for w, t, best in each if best is not None]
-        wanted = list(wanted)
         with self._write() as session:
+            wanted = [_pin_now(session, pin) for pin in wanted]
             missing = []
             for pin in wanted:
                 found = session.get(RecordRow, pin.record)
@@ -290,24 +293,38 @@ class Log(LogReader):
                 copy = SqliteFile(Path(folder) / file.name)
                 sqlite.copy(file, copy.path, self.timeout_s)
                 Log(copy.path).close()
-                self._merge_log(copy, tally)
+                self._merge_log(copy, tally, upgraded=True)
         else:
             self._merge_log(SqliteFile(file), tally)
 
-    def _merge_log(self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally) -> None:
+    def _merge_log(
+        self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally, upgraded: bool = False
+    ) -> None:
+        """``upgraded``: by this process, so that what digests are now is no foreign word."""
         with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
             self._merge(decoded(other._rows(tally)), tally)
+            former = list(other._former()) if upgraded else []
+        for first in range(0, len(former), transfer.BATCH):
+            with self._write("bulk") as session:
+                transfer.put_former(session, former[first : first + transfer.BATCH])
 
     import_ = merge
 
     def _merge(
         self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.Tally
     ) -> None:
-        with contextlib.closing(items):  # at once, also after an error, because it may have processes
-            for batch in transfer.batches(items, tally):
+        with contextlib.closing(items):  # at once, whatever ends this: it may have processes
+            for batch in transfer.batches(Rekeyer().items(items), tally):
                 with self._write("bulk") as session:
                     transfer.put(session, batch, tally)
+                    former = [(item.former, item.key) for item in batch if item.former is not None]
+                    transfer.put_former(session, former)
                 del batch  # the next one is as large
+
+    def _former(self) -> list[tuple[str, str]]:
+        """What digests of earlier schemas are now."""
+        with self._read() as session:
+            return [(a, b) for a, b in session.execute(select(FormerRow.former, FormerRow.now))]
 
     def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
         """Every row, to be decoded, because another log's tables are trusted no more than a file. Rows above
@@ -378,6 +395,14 @@ class Log(LogReader):
             raise LogError(f"{what} must be plain JSON values with finite numbers: {err}") from None
 
 
+def _pin_now(session: Session, pin: Pin) -> Pin:
+    """A pin of a lock file, which may name what it pins as an earlier version did."""
+    named = (pin.workload, pin.record)
+    rows = session.execute(select(FormerRow.former, FormerRow.now).where(FormerRow.former.in_(named)))
+    now = {row.former: row.now for row in rows}
+    return replace(pin, workload=now.get(pin.workload, pin.workload), record=now.get(pin.record, pin.record))
+
+
 def _trace_of(columns: Mapping[str, Any]) -> tuple[str, str, str]:
     return columns["workload"], columns["target"], columns["trace_digest"]
 
@@ -413,6 +438,7 @@ def _workload_line(w: Workload) -> dict[str, Any]:
         "op": w.op,
         "flops": int(w.flops),
         "definition": definition,
+        "names": w.names,
     }
     return {**line, "params": exchange.parse(canonical(dict(w.params)).encode())}
 

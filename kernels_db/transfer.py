@@ -99,6 +99,11 @@ def put(session: Session, items: Iterable[Item], tally: Tally) -> None:
             _put_joined(session, kind, list(group), tally)
 
 
+def put_former(session: Session, pairs: Iterable[tuple[str, str]]) -> None:
+    """Note what digests of an earlier version are now."""
+    insert(session.connection(), "former", [{"former": a, "now": b} for a, b in pairs])
+
+
 def _put_records(session: Session, items: list[Item], tally: Tally) -> None:
     """Insert records. They never change, so the database finds out which are new. Looking for them first
     would take as long as inserting them."""
@@ -179,9 +184,15 @@ def _trust(c: Mapping[str, Any]) -> int:
         return 0
 
 
-# Order of two rows of one digest: a true description over others, an operator's name over "custom", an ended
-# run over one that runs. The rest of the key only makes the order total.
+def described(c: Mapping[str, Any]) -> tuple[Any, ...]:
+    """How well a workload is described, to be compared: truly, with a name over the user's own, with names of
+    its tensors. The rest only makes the order total."""
+    return _trust(c), c["op"] != "custom", c["op"], c["flops"], c["params"], c["names"]
+
+
+# What the larger of two rows of one digest is: a workload that is better described, a run that has ended over
+# one that had not. The rest only makes the order total.
 _JOINS: dict[ItemType, Callable[[Mapping[str, Any]], Any]] = {
-    "workload": lambda c: (_trust(c), c["op"] != "custom", c["op"], c["flops"], c["params"]),
+    "workload": described,
     "run": lambda c: (c["ended"] or "", c["state"]),
 }

@@ -15,9 +15,11 @@ from typing import Any
 
 from schedules.errors import AutotuneError
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.names import Names, rename
+from schedules.te.names import canonical as canonical_names
 
 TRACE_VERSION = 1
-WORKLOAD_VERSION = 1
+WORKLOAD_VERSION = 2  # with canonical names; version 1 has the names that it was written under
 LINE = 64  # bytes of a cache line, on the CPUs that are tuned for
 
 
@@ -39,8 +41,14 @@ def digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is computed. Identity is the DAG alone; ``op`` and ``params`` describe it to people
-    (``op`` is "custom" for a user's own expression)."""
+    """What is computed. Identity is the expression alone, without its names: the same one under other names
+    of tensors, axes and reducers has the same `digest`. ``dag`` has the names that people see, in
+    errors, signatures and printed schedules; ``op`` and ``params`` describe it to them (``op`` is
+    "custom" for a user's own expression).
+
+        >>> Workload(dag).digest == Workload(same_dag_under_other_names).digest
+        True
+    """
 
     dag: ComputeDAG
     op: str = "custom"
@@ -49,22 +57,55 @@ class Workload:
 
     @cached_property
     def json(self) -> str:
-        """Canonical text of the DAG, which `digest` identifies."""
-        return canonical({"version": WORKLOAD_VERSION, "dag": self.dag.to_json()})
+        """Canonical text of the expression, which `digest` identifies."""
+        dag = self.dag.to_json()
+        return canonical({"version": WORKLOAD_VERSION, "dag": rename(dag, canonical_names(dag))})
 
     @cached_property
     def digest(self) -> str:
         return digest(self.json)
 
+    @cached_property
+    def named_digest(self) -> str:
+        """The digest with the names of ``dag``, for what is made of them, such as a schedule in these names.
+        It is the digest that version 1 had."""
+        return digest(canonical({"version": 1, "dag": self.dag.to_json()}))
+
+    @cached_property
+    def canonical(self) -> ComputeDAG:
+        """The DAG under its canonical names (`schedules.te.names`), which the schedules of a log and of a
+        search are written in."""
+        return self.dag if not self.names else ComputeDAG.from_json(json.loads(self.json)["dag"])
+
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """The names of ``dag`` as a JSON value (`Names.to_json`); empty where they are the canonical ones."""
+        dag = self.dag.to_json()
+        own = Names.of_dag(dag)
+        return {} if own == canonical_names(dag) else own.to_json()
+
     @staticmethod
     def from_json(
-        text: str, op: str = "custom", params: Mapping[str, Any] | None = None, flops: int = 0
+        text: str,
+        op: str = "custom",
+        params: Mapping[str, Any] | None = None,
+        flops: int = 0,
+        names: Mapping[str, Any] | None = None,
     ) -> Workload:
-        """Inverse of `json`. Raises ValueError on malformed text or an unknown version."""
+        """Inverse of `json`, with ``names`` as `Workload.names` gives them (None or empty: those of the
+        text). Reads version 1 too, whose text has names of its own. Raises ValueError on malformed text or
+        names, or a version that is not known."""
         v = _object(text, "workload")
-        if v.get("version") != WORKLOAD_VERSION:
-            raise ValueError(f"workload version {v.get('version')!r} is not {WORKLOAD_VERSION}")
-        return Workload(ComputeDAG.from_json(v.get("dag")), op, tuple(sorted((params or {}).items())), flops)
+        version = v.get("version")
+        if type(version) is not int or not 1 <= version <= WORKLOAD_VERSION:
+            raise ValueError(
+                f"workload version {str(version)[:40]!r} is not one of 1 to {WORKLOAD_VERSION}, which this "
+                "autotune reads; update autotune: pip install --upgrade autotune"
+            )
+        dag = ComputeDAG.from_json(v.get("dag"))
+        if names:
+            dag = ComputeDAG.from_json(rename(dag.to_json(), Names.from_json(names)))
+        return Workload(dag, op, tuple(sorted((params or {}).items())), flops)
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,14 @@ def best(
     from autotune.building.generator_version import this_machine
     from autotune.run.loading import find
     from schedules.schedule import Schedule
+    from schedules.trace_names import to_named
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         hit = find(workload, target=target, threads=threads, db=where, nearest=nearest)
     notes = [str(w.message) for w in said]
     record = hit.record
+    trace_here = to_named(workload, record.trace)
     origin = None if hit.origin is None else hit.origin.document(this_machine())
     document: dict[str, Any] = {
         "task": {
@@ -65,14 +67,14 @@ def best(
         "pinned": hit.pinned,
         "origin": origin,
         "notes": notes,
-        "trace": opt.trace_value(record.trace),
+        "trace": opt.trace_value(trace_here),
     }
     if ir:
-        document["ir"] = str(Schedule.replay(workload.dag, record.trace, hit.target))
+        document["ir"] = str(Schedule.replay(workload.dag, trace_here, hit.target))
     if source:
         from autotune.run.kernels import source_of
 
-        document["source"] = source_of(workload, hit.target, record.trace)
+        document["source"] = source_of(workload, hit.target, trace_here)
     if json:
         print_json(document)
         return
@@ -89,7 +91,7 @@ def best(
         out.print(f"  {note}")
     if trace:
         print()
-        for step in record.trace.steps:
+        for step in trace_here.steps:
             print(f"{step.primitive}({', '.join(f'{k}={v!r}' for k, v in step.args)})")
     for part in ("ir", "source"):
         if part in document:

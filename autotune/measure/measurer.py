@@ -31,7 +31,8 @@ FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they s
 
 
 class Measurer:
-    """Builds, checks and times candidates of one workload on one target.
+    """Builds, checks and times candidates of one workload on one target. Their traces name the loops of
+    the `Workload` by its canonical names, as a log does, or those of a DAG by its own.
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
     ``inputs``: arrays in the order of ``dag.inputs``; default: several `draws`.
@@ -58,8 +59,8 @@ class Measurer:
         nominal: Nominal | None = None,
         control: Control | None = None,
     ) -> None:
-        workload = workload if isinstance(workload, Workload) else Workload(workload)
-        dag = workload.dag
+        dag = workload.dag if isinstance(workload, Workload) else workload
+        named = workload.canonical if isinstance(workload, Workload) else workload
         if inputs is None:
             chosen = draws(dag, seed)
         else:
@@ -86,7 +87,8 @@ class Measurer:
         n_builders = self.options.builders or (
             min(max(spare, 0) + 1, most) if self._overlap else usable_cpus()
         )
-        self._zygote = Zygote(workload, target, build, chosen, self.options, nominal)
+        names = [t.name for t in dag.params]
+        self._zygote = Zygote(named, names, target, build, chosen, self.options, nominal)
         self._runner = Runner(self._zygote, control)
         self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]

@@ -22,7 +22,8 @@ from autotune.measure.arena import Span
 from autotune.measure.inputs import Draw
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
-from schedules.model import Target, Workload
+from schedules.model import Target
+from schedules.te.compute_dag import ComputeDAG
 
 # Program of the zygote. numpy's linear algebra starts threads on import, and a process with threads must not
 # fork.
@@ -77,14 +78,16 @@ class Child:
 
 
 class Zygote:
-    """The zygote of one workload: started on first use, again if it dies, and ended by `close`.
+    """The zygote of one workload, of which ``dag`` is the form whose loops traces name, and ``names`` what
+    the user calls its inputs and outputs. It is started on first use, again if it dies, and ended by `close`.
 
     Use it from the thread that starts it: on Linux the zygote dies when that thread does.
     """
 
     def __init__(
         self,
-        workload: Workload,
+        dag: ComputeDAG,
+        names: Sequence[str],
         target: Target,
         build: str,
         draws: Sequence[Draw],
@@ -92,7 +95,8 @@ class Zygote:
         nominal: Nominal | None = None,
     ) -> None:
         self._setup: dict[str, Any] = {
-            "workload": workload.json,
+            "dag": dag.to_json(),
+            "names": list(names),
             "target": target.json,
             "build": build,
             "options": asdict(options),

@@ -33,7 +33,8 @@ from autotune.measure.native import Native
 from autotune.measure.results import Options
 from autotune.targets import measured_by
 from schedules.dtypes import bound_dtype
-from schedules.model import Target, Workload
+from schedules.model import Target
+from schedules.te.compute_dag import ComputeDAG
 
 # Option of Linux's prctl: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
@@ -88,12 +89,14 @@ class Prepared:
     def __init__(self, setup: dict[str, Any], data: int) -> None:
         """``data``: file with the arrays of each draw (`inputs.Draw.arrays`), end to end."""
         self.target = Target.from_json(setup["target"])
-        self.dag = Workload.from_json(setup["workload"]).dag
+        self.dag = ComputeDAG.from_json(setup["dag"])
         self.options = Options(**setup["options"])
         self.build = builder.find(setup["build"])
         if self.target.threads > 1:
             pool()  # compiled here once; its threads start in each worker
-        params = [Param(t.name, t.shape, t.dtype) for t in self.dag.params]
+        # What is wrong with an array is told in the user's name for it.
+        names = setup["names"]
+        params = [Param(n, t.shape, t.dtype) for n, t in zip(names, self.dag.params, strict=True)]
         count = len(self.dag.inputs)
         outputs = params[count:]
         each = [*params, *(Param(p.name, p.shape, bound_dtype(p.dtype)) for p in outputs)]
@@ -109,7 +112,7 @@ class Prepared:
             self.target,
             self.arena,
             tuple(
-                Checker(self.dag.outputs, d[count : len(params)], d[len(params) :]) for d in draws
+                Checker(tuple(names[count:]), d[count : len(params)], d[len(params) :]) for d in draws
             ),
             Native(cpu),
             Reference(cpu, *(setup["nominal"] or ())),

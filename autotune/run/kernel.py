@@ -66,9 +66,9 @@ class Kernel:
         "_packing",
         "_single",
         "_source",
+        "_trace",
         "record",
         "target",
-        "trace",
         "workload",
     )
     __signature__ = _Signature()
@@ -81,12 +81,13 @@ class Kernel:
         workload: Workload,
         target: Target,
         record: Any = None,
-        trace: Trace | None = None,
+        trace: Callable[[], Trace] | None = None,
         source: Callable[[], str] | None = None,
         packing: Mapping[int, LoadedObject] | None = None,
     ) -> None:
         """``params``: inputs, then ``outputs``. ``record``: the log's record, if it came from one
-        (its ``time_s`` is shown). ``source``: gives the IR text. ``packing``: what packs constant inputs, by
+        (its ``time_s`` is shown). ``trace``: gives the schedule, in the names of the workload;
+        ``source`` the IR text. ``packing``: what packs constant inputs, by
         their number. Raises ValueError when ``loaded`` was compiled for other parameters."""
         self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
         for i, pack in (packing or {}).items():
@@ -108,7 +109,7 @@ class Kernel:
         self.workload = workload
         self.target = target
         self.record = record
-        self.trace = trace
+        self._trace = trace
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:
         if self._single is not None:
@@ -179,6 +180,12 @@ class Kernel:
         packed = aligned.zeros(values.shape, values.dtype.str)
         packed[...] = values
         return packed
+
+    @property
+    def trace(self) -> Trace | None:
+        """The schedule, in the names of ``workload.dag``: `Schedule.replay` takes it. None where it is not
+        known."""
+        return None if self._trace is None else self._trace()
 
     def source(self) -> str:
         """The LLVM IR text that this kernel was compiled from. Raises ValueError where it is unknown."""

@@ -10,6 +10,7 @@ from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
 from autotune.settings import Settings
 from autotune.targets import check_here, confined
+from schedules.errors import ScheduleError
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -22,30 +23,50 @@ if TYPE_CHECKING:
 
 
 def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = None) -> Kernel:
-    """The kernel of a schedule; ``record``: where it comes from, for `Kernel.record`.
+    """The kernel of a schedule. ``record``: that of a log which the trace comes from, under canonical names,
+    for `Kernel.record`; without one, the trace has the names of the workload's DAG.
 
     Raises `ScheduleError` where the trace is not legal for the workload, and `CompileError`.
     """
     objects = ObjectCache(Settings.from_environment().cache_dir)
     code = confined(target)
+    of = workload.named_digest if record is None else workload.digest
     versions = backends.of(code).versions(code)
-    names = [key(trace.to_json(), workload.digest, code.digest, version) for version in versions]
+    names = [key(trace.to_json(), of, code.digest, version) for version in versions]
     loaded = _cached(objects, names[0])
     if loaded is None:
-        from autotune.building.from_trace import build_object
-
-        obj = build_object(workload.dag, trace, code)
+        obj = _built(workload, trace, code, record is None)
         for name in names:
             objects.put(name, obj)
         loaded = _load(obj)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
 
+    def named() -> Trace:
+        from schedules.trace_names import to_named
+
+        return trace if record is None else to_named(workload, trace)
+
     def source() -> str:
-        return source_of(workload, target, trace)
+        return source_of(workload, target, named())
 
     make = _class_for(main)
-    return make(main, params, workload.dag.outputs, workload, target, record, trace, source, packing)
+    return make(main, params, workload.dag.outputs, workload, target, record, named, source, packing)
+
+
+def _built(workload: Workload, trace: Trace, code: Target, named: bool) -> bytes:
+    """The object of a trace, in the names of the workload or in canonical ones; errors have the former."""
+    from autotune.building.from_trace import build_object, check_legal
+
+    if named:
+        return build_object(workload.dag, trace, code)
+    try:
+        return build_object(workload.canonical, trace, code)
+    except ScheduleError:
+        from schedules.trace_names import to_named
+
+        check_legal(workload.dag, to_named(workload, trace), code)
+        raise
 
 
 def _class_for(loaded: LoadedObject | DeviceObject) -> type[Kernel]:
@@ -67,7 +88,7 @@ def default_kernel(workload: Workload, target: Target) -> Kernel:
 
 
 def source_of(workload: Workload, target: Target, trace: Trace) -> str:
-    """The LLVM IR text of a schedule, or the C of one for a GPU."""
+    """The LLVM IR text of a schedule in the workload's own names, or the C of one for a GPU."""
     return backends.of(target).source(workload.dag, trace, target)
 
 

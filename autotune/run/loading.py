@@ -119,7 +119,8 @@ def best(
     **params: Any,
 ) -> Hit:
     """The record that `load` would use: ``.record`` (trace, times, uid), ``.target``, ``.time_s``,
-    ``.pinned`` and ``.origin``. Its trace has passed every legality check. With ``nearest=True`` it may be
+    ``.pinned`` and ``.origin``. Its trace has passed every legality check, and has the canonical names
+    of loops; `Kernel.trace` has those of the expression. With ``nearest=True`` it may be
     that of the most similar machine, if it beats the default schedule here."""
     workload = as_workload(program, params, dtype, layout, constant_weights)
     return find(workload, target=target, threads=threads, db=db, nearest=nearest)
@@ -135,12 +136,13 @@ def find(
 ) -> Hit:
     """The best record of a workload that can run here, legal. Raises `KernelNotFound`."""
     from autotune.building.from_trace import check_legal
+    from schedules.trace_names import to_named
 
     where = database(db)
     wanted = targets.parse(target, threads)
 
     def use(hit: Hit) -> Hit:
-        check_legal(workload.dag, hit.record.trace, hit.target)
+        check_legal(workload.dag, to_named(workload, hit.record.trace), hit.target)
         return hit
 
     found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
@@ -200,7 +202,7 @@ def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None
 
 def _not_found(workload: Workload, where: str, threads: int | None) -> str:
     """What was looked for, where, what is there instead, and the command that would help."""
-    from autotune.run.renamed import renamed
+    from autotune.run.reordered import reordered
 
     place = str(locate(where))
     others = _targets(workload, where)
@@ -221,8 +223,8 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
         kind = ahead if twin.dag.constants else "as arguments: without --constant-weights"
         lines.append(f"stored there with its weights {kind}")
         what = "or tune this one"
-    if not others and (other_names := renamed(workload, where)) is not None:
-        lines.append(other_names)
+    if not others and (other_order := reordered(workload, where)) is not None:
+        lines.append(other_order)
         what = "or tune this one"
     lines.append(f"{what}: {tune_command(workload, place, threads)}")
     return "\n".join(lines)

@@ -79,7 +79,7 @@ def listed(names: Sequence[str]) -> str:
 
 def _of_task(log: Log, workload_digest: str, target_digest: str, name: str, path: str) -> Table:
     workload, target = log.workload(workload_digest), log.target(target_digest)
-    space = derive(workload.dag, target)
+    space = derive(workload.canonical, target)
     records: defaultdict[Candidate, list[Record]] = defaultdict(list)
     for r in log.records(workload=workload, target=target):
         candidate = candidate_of(r, space)

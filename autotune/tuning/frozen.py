@@ -32,7 +32,7 @@ def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneR
 
 def _best(workload: Workload, target: Target, record: Record) -> Best | None:
     try:
-        check_legal(workload.dag, record.trace, target)
+        check_legal(workload.canonical, record.trace, target)
     except (TraceError, ScheduleError):
         return None
     return Best.of(workload, record)

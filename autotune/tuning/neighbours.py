@@ -1,4 +1,5 @@
-"""Reads what other tasks of the log teach: measured candidates of the same operator at similar shapes.
+"""What other tasks of the log teach: measured candidates of expressions of the same structure at similar
+sizes, whoever stated them.
 
 Targets of the same kind count, those of other machines too. What is learnt is an order of candidates, and the
 features describe each machine's own caches and registers.
@@ -7,8 +8,8 @@ features describe each machine's own caches and registers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.space.base import Space
+from schedules.te.structure import distance, structure
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 TASKS = 3
 # Rows of each task, half of them its best.
 ROWS = 200
-# Largest distance of a task that is learnt from (doublings of all parameters together).
+# Largest distance of a task that is learnt from (doublings of all extents together).
 FARTHEST = 8.0
 # Distance that another target adds (doublings).
 ELSEWHERE = 2.0
@@ -37,22 +39,32 @@ ELSEWHERE = 2.0
 def neighbours(
     log: Log, workload: Workload, target: Target, space: Space, options: TuneOptions
 ) -> Dataset | None:
-    """Candidates of the nearest tasks, with the features that a search of ``space`` uses. None if there are
-    none or the search does not learn. Tasks that cannot be read are skipped."""
-    if not options.needs_xgboost or options.model == "scratch" or workload.op == "custom":
+    """Candidates of the nearest tasks, with the features that a search of ``space`` uses; None where there
+    are none, or the search learns nothing. What cannot be read of other tasks is passed over."""
+    if not options.needs_xgboost or options.model == "scratch":
         return None
     here = (workload.digest, target.digest)
     names = model_features(space)
-    found: list[tuple[float, str, str]] = []
-    for w, t in log.tasks(op=workload.op):
+    own = structure(workload.dag)
+
+    @cache
+    def apart(digest: str) -> float:
         try:
-            other, there = log.workload(w), log.target(t)
+            return distance(own, structure(log.workload(digest).dag))
         except LogError:  # damaged, or of a newer version
-            continue
-        if (w, t) == here or there.kind != target.kind:
-            continue
-        d = distance(dict(workload.params), dict(other.params)) + ELSEWHERE * (t != target.digest)
-        if d <= FARTHEST:
+            return math.inf
+
+    @cache
+    def kind(digest: str) -> str:
+        try:
+            return log.target(digest).kind
+        except LogError:
+            return ""
+
+    found: list[tuple[float, str, str]] = []
+    for w, t in log.tasks():
+        d = apart(w) + ELSEWHERE * (t != target.digest)
+        if (w, t) != here and d <= FARTHEST and kind(t) == target.kind:
             found.append((d, w, t))
     parts = [p for _, w, t in sorted(found)[:TASKS] if (p := _rows(log, w, t, space, names)) is not None]
     if not parts:
@@ -62,21 +74,6 @@ def neighbours(
     return Dataset(names, features, throughput, groups)
 
 
-def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
-    """Distance of two shapes: doublings between numeric parameters, 4 for each other parameter that
-    differs."""
-    total = 0.0
-    for name in {*a, *b}:
-        x, y = a.get(name), b.get(name)
-        if x == y:
-            continue
-        if isinstance(x, int) and isinstance(y, int) and x >= 0 and y >= 0:
-            total += abs(math.log2((x + 1) / (y + 1)))
-        else:
-            total += 4.0
-    return total
-
-
 def _rows(
     log: Log, workload: str, target: str, space: Space, names: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -84,7 +81,7 @@ def _rows(
     from schedules.space import derive
 
     try:
-        other = derive(log.workload(workload).dag, log.target(target))
+        other = derive(log.workload(workload).canonical, log.target(target))
         if other.feature_names != space.feature_names:
             return None
         earlier = resume.read(log, workload, target, other, most=2 * ROWS)

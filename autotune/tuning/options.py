@@ -12,6 +12,7 @@ from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload
+from schedules.trace_names import to_named
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
 SHORT_S = 3.0
@@ -90,8 +91,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Best:
-    """The best record of a task. ``share_of_peak``: share of the machine's limit, None if that is not
-    known."""
+    """The best record of the task; ``share_of_peak`` is None where the peak is not known, ``trace`` has the
+    names of the workload's DAG."""
 
     time_s: float
     gflops: float
@@ -104,7 +105,8 @@ class Best:
         """From a record with status "ok". ``peak_s``: the machine's limit (seconds)."""
         assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
         share = None if peak_s is None else peak_s / record.time_s
-        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, record.trace, record.uid)
+        trace = to_named(workload, record.trace)
+        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, trace, record.uid)
 
 
 @dataclass(frozen=True)

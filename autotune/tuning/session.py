@@ -143,7 +143,7 @@ class Session:
             from autotune.search.columns import compile_columns
             from schedules.space import derive
 
-            space = derive(self.workload.dag, self.target, compile_columns)
+            space = derive(self.workload.canonical, self.target, compile_columns)
         self.space, self._peak = space, peak
         self._few = small(space)
         tolerant = self.options.tolerance is not None

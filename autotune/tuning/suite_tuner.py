@@ -26,6 +26,7 @@ from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.structure import structure
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -146,7 +147,7 @@ class _Suite:
         self.until = started + options.budget_s
         self.turn_s = min(max(options.budget_s / (TURNS * max(len(tasks), 1)), SHORTEST_S), LONGEST_S)
         self.scheduler = GradientScheduler(
-            [ScheduledTask(t.weight, t.workload.flops, _similar(t.workload)) for t in tasks]
+            [ScheduledTask(t.weight, t.workload.flops, structure(t.workload.dag).key) for t in tasks]
         )
         self.sessions: dict[int, Session] = {}
         self.seconds = [0.0] * len(tasks)
@@ -355,7 +356,3 @@ class _OpenMeasurers:
 def _end_of(session: Session) -> str | None:
     """What ended a session's search; None if it was the budget of all."""
     return session.stopped or ("converged" if session.converged else None)
-
-
-def _similar(workload: Workload) -> str | None:
-    return None if workload.op == "custom" else workload.op

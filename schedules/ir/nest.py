@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from schedules import expr as E
@@ -24,28 +24,31 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.compute_dag import ComputeDAG, Stage
 
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
     stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name."""
     made = [stage_block(s) for s in dag.stages]
-    plain = [[f"{b.name}_{i.var}" for i in b.iters] for b in made]
-    taken, seen = {n for names in plain for n in names}, set[str]()
-    stmts: list[Stmt] = []
-    for block, names in zip(made, plain, strict=True):
-        own = [numbered(n, taken) if n in seen else n for n in names]
-        taken, seen = taken.union(own), seen.union(own)
-        stmts.append(wrap_loops(block, own))
-    buffers = tuple(map(tensor_buffer, dag.tensors.values()))
+    names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
+    stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
+    buffers = tuple(
+        Buffer(t.name, tuple(Const(n) for n in t.shape), t.dtype) for t in dag.tensors.values()
+    )
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts))
 
 
-def tensor_buffer(t: Tensor) -> Buffer:
-    """The buffer that holds a tensor of the DAG."""
-    strides = None if t.strides is None else tuple(map(Const, t.strides))
-    return Buffer(t.name, tuple(map(Const, t.shape)), t.dtype, strides=strides)
+def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    """The names of the loops of `initial`, a list a stage, of the stages' names and axes."""
+    plain = [[f"{stage}_{axis}" for axis in axes] for stage, axes in stages]
+    taken, seen = {n for names in plain for n in names}, set[str]()
+    out = []
+    for names in plain:
+        own = [numbered(n, taken) if n in seen else n for n in names]
+        taken, seen = taken.union(own), seen.union(own)
+        out.append(own)
+    return out
 
 
 def stage_block(s: Stage) -> Block:

@@ -28,10 +28,11 @@ from cost_model.blend import BlendModel
 from cost_model.metrics import pairwise_accuracy
 from cost_model.xgb import XGBModel
 from kernels_db import Log, NewRecord
-from schedules import ops
+from schedules import ops, te
 from schedules.model import Target, Workload
 from schedules.space import DerivedSpace, derive
 from schedules.space.estimate.cpu.features import FEATURE_NAMES
+from schedules.te.flops import count_flops
 
 NAMES = ("est_time_s", "a", "b", "c")
 
@@ -248,7 +249,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def fill(log: Log, workload: Workload, goal: Target, n: int = 30) -> DerivedSpace:
     """Random candidates that run as the estimate says."""
-    space = derive(workload.dag, goal)
+    space = derive(workload.canonical, goal)
     run = log.start_run(workload, goal, {}, seed=0)
     estimate = FEATURE_NAMES.index("est_time_s")
     for i, c in enumerate(create("random", space, seed=1).ask(n)):
@@ -269,7 +270,7 @@ def test_neighbours_are_the_nearest_tasks_of_the_operator(log: Log) -> None:
     for m in (64, 128, 96, 1 << 14):
         fill(log, matmul(m), goal)
     fill(log, ops.workload("softmax", {"m": 64, "n": 64}), goal)
-    space = derive(matmul(80).dag, goal)
+    space = derive(matmul(80).canonical, goal)
     found = neighbours.neighbours(log, matmul(80), goal, space, TuneOptions())
     assert found is not None and found.feature_names == model_features(space)
     assert found.tasks == (0, 1, 2) and len(found) == 90  # not the farthest, nor another operator
@@ -301,7 +302,26 @@ def test_what_cannot_be_read_of_other_tasks_teaches_nothing(log: Log) -> None:
     assert found is not None and len(found) == 30  # of 64 x 64 x 64
 
 
-def test_distance_counts_doublings() -> None:
-    assert neighbours.distance({"m": 63, "layout": "NHWC"}, {"m": 127, "layout": "NHWC"}) == pytest.approx(1)
-    assert neighbours.distance({"layout": "NHWC"}, {"layout": "NCHW"}) == 4
-    assert neighbours.distance({"m": 7}, {"m": 7}) == 0
+def own_matmul(m: int) -> Workload:
+    """That of `matmul` as a user states it."""
+    a, b = te.placeholder((m, 64), name="left"), te.placeholder((64, 64), name="right")
+    r = te.reduce_axis(64, "r")
+    dag = te.dag([a, b, te.compute((m, 64), lambda y, x: te.sum(a[y, r] * b[r, x], axis=r), "product")])
+    return Workload(dag, flops=count_flops(dag))
+
+
+def test_an_expression_of_ones_own_neighbours_the_operator(log: Log) -> None:
+    goal = target()
+    fill(log, matmul(64), goal)
+    own = own_matmul(80)
+    found = neighbours.neighbours(log, own, goal, derive(own.canonical, goal), TuneOptions())
+    assert found is not None and len(found) == 30
+
+
+def test_an_operator_neighbours_the_expression(log: Log) -> None:
+    goal = target()
+    fill(log, own_matmul(80), goal)
+    fill(log, own_matmul(1 << 15), goal)
+    space = derive(matmul(64).canonical, goal)
+    found = neighbours.neighbours(log, matmul(64), goal, space, TuneOptions())
+    assert found is not None and len(found) == 30

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from log_cases import copy_of, exported, fill
 
-from kernels_db import Log, decoding, exchange, transfer
+from kernels_db import Log, compat, decoding, exchange, transfer
 from kernels_db.decoding import Raw, decoded
 from kernels_db.exchange import Item, Refused
 from kernels_db.transfer import Tally
@@ -37,7 +37,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Raw]:
         log.export(tmp_path / "a.jsonl")
     good = list(exchange.read_lines(tmp_path / "a.jsonl"))
     mixed: list[Raw] = [*good]
-    for n, bad in enumerate([*BAD, Refused("line over 1 MB"), json.dumps(exchange.HEADER).encode()]):
+    for n, bad in enumerate([*BAD, Refused("line over 1 MB"), json.dumps(compat.HEADER).encode()]):
         mixed.insert(5 * n + 2, bad)
     return mixed
 

@@ -20,7 +20,7 @@ def test_an_export_is_canonical_and_makes_the_same_log(tmp_path: Path) -> None:
         text = (tmp_path / "new" / "a.jsonl").read_text()
         assert text == exported(log)
         lines = text.splitlines()
-        assert lines[0] == '{"format":"autotune-log","version":1}'
+        assert lines[0] == '{"format":"autotune-log","version":2}'
         assert all(canonical(json.loads(x)) == x for x in lines)
         kinds = [json.loads(x)["type"] for x in lines[1:]]
         assert kinds == sorted(kinds, key=["workload", "target", "machine", "run", "record"].index)

@@ -41,7 +41,7 @@ def test_a_zero_byte_file_is_a_new_log(tmp_path: Path) -> None:
     assert lookup.best(path, W.digest, anywhere) is None
     with Log(path, read_only=True) as log:
         assert log.stats()["records"] == 0 and log.best(W, TARGETS[0]) is None
-        assert exported(log) == '{"format":"autotune-log","version":1}\n'
+        assert exported(log) == '{"format":"autotune-log","version":2}\n'
     assert path.stat().st_size == 0
     with Log(path) as log:
         fill(log, 1)

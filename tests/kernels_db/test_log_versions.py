@@ -12,7 +12,7 @@ from log_cases import MACHINE, TARGETS, anywhere, copy_of, exported, measured
 from kernels_db import Log, LogError, MergeResult, compat, lookup
 
 DATA = Path(__file__).with_name("data")
-EXPORT = (DATA / "log-export-1.jsonl").read_text()
+EXPORT = (DATA / f"log-export-{compat.EXPORT_VERSION}.jsonl").read_text()
 VERSIONS = range(1, compat.SCHEMA_VERSION + 1)
 W = copy_of(8)
 
@@ -52,14 +52,16 @@ def test_a_stored_log_is_merged_without_being_changed(version: int, tmp_path: Pa
     assert not source.with_name(f"{source.name}-wal").exists()
 
 
-def test_a_stored_export_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(1, compat.EXPORT_VERSION + 1))
+def test_a_stored_export_is_read(version: int, tmp_path: Path) -> None:
     with Log(tmp_path / "new.db") as log:
-        assert log.merge(DATA / "log-export-1.jsonl") == MergeResult(11, 0, {})
+        assert log.merge(DATA / f"log-export-{version}.jsonl") == MergeResult(11, 0, {})
         assert exported(log) == EXPORT
 
 
-def test_a_stored_log_keeps_its_pins_and_what_verifying_found(tmp_path: Path) -> None:
-    path = Path(shutil.copy(DATA / "log-schema-2.db", tmp_path / "tuning.db"))
+@pytest.mark.parametrize("version", range(2, compat.SCHEMA_VERSION + 1))
+def test_a_stored_log_keeps_its_pins_and_what_verifying_found(version: int, tmp_path: Path) -> None:
+    path = Path(shutil.copy(DATA / f"log-schema-{version}.db", tmp_path / "tuning.db"))
     with Log(path) as log:
         assert len(log.pins()) == 2
         origin = log.origin(log.pins()[0].record)

@@ -22,8 +22,8 @@ def host(threads: int = 1) -> Target:
 
 
 def split_schedule(workload: Workload) -> Trace:
-    """A schedule that differs from the default one: the first loop of the last stage split."""
-    s = Schedule(workload.dag)
+    """A schedule that differs from the default one, as a log has it: its last stage's first loop split."""
+    s = Schedule(workload.canonical)
     block = s.blocks()[-1]
     s.split(s.loops(block)[0], [None, 4])
     return s.trace

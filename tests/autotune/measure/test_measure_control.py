@@ -234,7 +234,7 @@ def test_a_control_packs_constants_for_itself() -> None:
     """Into memory of its own: candidates pack theirs in other orders, and some read as much of them."""
     w = as_workload("matmul", {"m": 33, "n": 256, "k": 512}, constant_weights=True)
     target = targets.detect(1)
-    space = derive(w.dag, target)
+    space = derive(w.canonical, target)
     rng = np.random.default_rng(0)
     rows = [(s, r) for s in range(len(space.sketches)) for r in space.sample(s, 200, rng)]
     traces = [space.trace(s, r) for s, r in rows if space.valid(s, r[None])[0]][::8]

@@ -326,7 +326,8 @@ def test_time():
 def test_it_describes_itself():
     trace = Trace()
     args = (add_loaded(), add_params((7, 5)), ("c",), workload((7, 5)), target())
-    plain, known = Kernel(*args), Kernel(*args, SimpleNamespace(time_s=1.9e-3), trace, lambda: "; text")
+    plain = Kernel(*args)
+    known = Kernel(*args, SimpleNamespace(time_s=1.9e-3), lambda: trace, lambda: "; text")
     arch = target().arch
     assert repr(plain) == f"<Kernel add(a: float32[7,5], b: float32[7,5]) -> c  on {arch} x1>"
     assert repr(known) == f"<Kernel add(a: float32[7,5], b: float32[7,5]) -> c  1.9 ms on {arch} x1>"

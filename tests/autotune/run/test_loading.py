@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +25,7 @@ from autotune.workloads import as_workload, with_constants
 from kernels_db import NewRecord
 from schedules import ops, te
 from schedules.model import Step, Target
+from schedules.trace_names import to_canonical
 
 SHAPE = {"m": 8, "n": 12, "k": 4}
 
@@ -205,31 +207,55 @@ def expression(
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    "other",
     [
-        ({"given": "left"}, "input 'left' is 'A' there;"),
-        ({"made": "product"}, "tensor 'product' is 'C' there;"),
-        ({"axis": "r"}, "reduction axis of C 'r' is 'k' there;"),
-        ({"row": "x"}, "axis of C 'x' is 'i' there;"),
-        ({"reducer": "plus"}, "reducer of C 'plus' is 'sum' there;"),
-        ({"given": "C", "made": "A"}, "input 'C' is 'A' there, tensor 'A' is 'C' there;"),
+        {"given": "left"},
+        {"made": "product"},
+        {"axis": "r"},
+        {"row": "x"},
+        {"reducer": "plus"},
+        {"given": "C", "made": "A"},
+        {"given": "T1", "made": "T0", "axis": "i0", "row": "k0"},
     ],
 )
-def test_a_renamed_expression_is_told_what_the_log_calls_it(
-    tmp_path: Path, other: dict[str, str], said: str
+def test_a_renamed_expression_loads_what_was_tuned_under_another_name(
+    tmp_path: Path, other: dict[str, str]
 ) -> None:
     db = tmp_path / "t.db"
+    tuned = as_workload(expression(), {})
+    s = at.Schedule(tuned.dag)
+    s.split("C_i", (None, 2))
+    s.unroll("C_i_1")
     with at.Log(db) as log:
-        run = log.start_run(as_workload(expression(), {}), host(), {"cpu": "here"}, seed=0).uid
-        log.add(NewRecord(run, 0, "x", at.Trace(), "ok", times_s=[1e-3]))
-    assert at.best(expression(), db=db).time_s == 1e-3
-    for find in (at.load, at.best):
-        with pytest.raises(at.KernelNotFound) as caught:
-            find(expression(**other), db=db)
-        assert f"stored there under other names, which a kernel is found by: {said}" in str(caught.value)
-    with pytest.raises(at.KernelNotFound) as caught:  # nothing of the kind
+        run = log.start_run(tuned, host(), {"cpu": "here"}, seed=0).uid
+        log.add(NewRecord(run, 0, "x", to_canonical(tuned, s.trace)[0], "ok", times_s=[1e-3]))
+        assert log.stats()["workloads"] == 1
+    given, made = other.get("given", "A"), other.get("made", "C")
+    for names in ({}, other):
+        assert at.best(expression(**names), db=db).time_s == 1e-3
+        kernel = at.load(expression(**names), db=db)
+        x = np.arange(12, dtype=np.float32).reshape(3, 4)
+        c, d = kernel(x)
+        assert np.array_equal(c, x.sum(1)) and np.array_equal(d, 2 * x.sum(1))
+    assert list(inspect.signature(kernel).parameters) == [given, "out"]
+    row = other.get("row", "i")
+    assert kernel.trace is not None and kernel.trace.steps[1].args == (("loop", f"{made}_{row}_1"),)
+    assert at.Schedule.replay(kernel.workload.dag, kernel.trace).blocks()[0] == made
+    with pytest.raises(at.ArgumentError, match=f"input '{given}' is float64"):
+        kernel(x.astype(np.float64))
+    with pytest.raises(at.KernelNotFound):  # nothing of the kind
         at.load([*expression(**other)[:2]], db=db)
-    assert "other names" not in str(caught.value)
+
+
+def test_a_stored_schedule_that_is_not_legal_is_told_in_the_names_of_the_expression(tmp_path: Path) -> None:
+    tuned = as_workload(expression(), {})
+    with at.Log(tmp_path / "t.db") as log:
+        run = log.start_run(tuned, host(), {"cpu": "here"}, seed=0).uid
+        bad = at.Trace((Step("vectorize", (("loop", "C_none"),)),))
+        log.add(NewRecord(run, 0, "x", to_canonical(tuned, bad)[0], "ok", times_s=[1e-3]))
+    for find in (at.load, at.best):
+        with pytest.raises(at.ScheduleError, match="no loop 'total_none'; the loops are total_x, total_k"):
+            find(expression(made="total", row="x"), db=tmp_path / "t.db")
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 1, 3, 2), (1, 0, 3, 2)])

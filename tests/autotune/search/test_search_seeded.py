@@ -46,7 +46,7 @@ def store(db: Path, target: Target, space: Space, candidates: list[Candidate]) -
 
 
 def test_seeds_come_first_once_and_the_policy_never_repeats_them() -> None:
-    space = derive(WORKLOAD.dag, HERE)
+    space = derive(WORKLOAD.canonical, HERE)
     seeds = some(space, 5)
     policy = Seeded(policies.create("random", space, "random", 1), space, [*seeds, seeds[0]])
     policy.exclude([trace_of(space, seeds[1])])
@@ -60,7 +60,7 @@ def test_seeds_come_first_once_and_the_policy_never_repeats_them() -> None:
 
 
 def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(tmp_path: Path) -> None:
-    space, there = derive(WORKLOAD.dag, HERE), derive(WORKLOAD.dag, OTHER)
+    space, there = derive(WORKLOAD.canonical, HERE), derive(WORKLOAD.canonical, OTHER)
     good = some(there, 20)
     db = tmp_path / "tuning.db"
     store(db, OTHER, there, good)
@@ -81,7 +81,7 @@ def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(t
 
 
 def test_what_cannot_be_read_of_other_targets_is_passed_over(tmp_path: Path) -> None:
-    space, db = derive(WORKLOAD.dag, HERE), tmp_path / "tuning.db"
+    space, db = derive(WORKLOAD.canonical, HERE), tmp_path / "tuning.db"
     newer, damaged = (replace(OTHER, arch=name) for name in ("newer", "damaged"))
     good = some(space, 3)
     for target in (OTHER, newer, damaged):

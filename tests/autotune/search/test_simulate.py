@@ -155,7 +155,7 @@ def test_our_own_log_and_its_export(tmp_path: Path) -> None:
 
 def test_failures_and_decisions_of_no_space_in_a_log(tmp_path: Path) -> None:
     workload, target = ops.workload("matmul", {"m": 16, "n": 24, "k": 8}), from_name("x86-64-v3")
-    space, db = derive(workload.dag, target), tmp_path / "tuning.db"
+    space, db = derive(workload.canonical, target), tmp_path / "tuning.db"
     c = create("random", space).ask(1)[0]
     trace = space.trace(c.sketch, np.array(c.row))
 
@@ -251,7 +251,7 @@ def log_of_two_tasks(path: Path) -> None:
     with Log(path) as log:
         for n, count in ((16, 3), (24, 5)):
             workload = ops.workload("matmul", {"m": 16, "n": n, "k": 8})
-            space = derive(workload.dag, target)
+            space = derive(workload.canonical, target)
             made = log.start_run(workload, target, {}, seed=0).uid
             for i, c in enumerate(create("random", space).ask(count)):
                 trace, facts = space.trace(c.sketch, np.array(c.row)), {DECISIONS: list(c.row)}

@@ -170,7 +170,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
 def test_a_task_that_cannot_be_tuned_costs_the_others_nothing(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = TASKS[1].workload.dag
+    broken = TASKS[1].workload.canonical
 
     def derive(dag: object, target: object, compiler: object) -> object:
         if dag == broken:

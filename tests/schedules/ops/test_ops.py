@@ -255,7 +255,7 @@ def test_workloads_hold_every_parameter() -> None:
     }
     assert list(w.params) == sorted(w.params)
     canonical(dict(w.params))
-    back = Workload.from_json(w.json, w.op, dict(w.params), w.flops)
+    back = Workload.from_json(w.json, w.op, dict(w.params), w.flops, w.names)
     assert back == w and back.digest == w.digest
     p = ops.workload("permute", {"shape": [2, 3], "axes": [1, 0]})
     again = Workload.from_json(p.json, p.op, {k: list(v) for k, v in p.params})

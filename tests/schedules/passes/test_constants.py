@@ -136,7 +136,7 @@ def test_constants_belong_to_the_identity_and_to_nothing_that_has_none() -> None
     plain = ops.workload("matmul", {"m": 4, "n": 6, "k": 5})
     w = with_constants(plain, True)
     assert w.digest != plain.digest and "constants" not in plain.json
-    assert Workload.from_json(w.json).dag == w.dag and w.dag.constants == ("b",)
+    assert Workload.from_json(w.json, names=w.names).dag == w.dag and w.dag.constants == ("b",)
     assert describe(w) == "matmul m=4 n=6 k=5 float32 constant b"
     assert "--constant-weights" in tune_command(w, "x.db", 1)
     assert with_constants(plain, False) is plain
@@ -199,7 +199,7 @@ def test_a_bundle_that_is_cut_off_is_refused(data: bytes) -> None:
 def test_candidates_are_measured_with_what_they_pack() -> None:
     w = constant("matmul", {"m": 5, "n": 70, "k": 33})
     traces = [t for t in candidates(w, 4) if packs(w.dag, t)][:3]
-    with Measurer(w, helpers.host(), options=Options()) as m:
+    with Measurer(w.dag, helpers.host(), options=Options()) as m:
         measured = list(m.measure(traces))
         again = m.finalists(traces, 1, 3)
     assert [x.status for x in measured + again] == ["ok"] * 2 * len(traces)
@@ -216,7 +216,7 @@ def wrong_packing(dag: ComputeDAG, trace: Trace, target: Any) -> bytes:
 def test_an_object_that_packs_something_else_is_refused() -> None:
     w = constant("matmul", {"m": 3, "n": 64, "k": 40})
     trace = next(t for t in candidates(w, 4) if packs(w.dag, t))
-    with Measurer(w, helpers.host(), build="test_constants:wrong_packing") as m:
+    with Measurer(w.dag, helpers.host(), build="test_constants:wrong_packing") as m:
         (got,) = m.measure([trace])
     assert got.status == "compile_error" and "which is not of this workload" in got.reason
 

@@ -1,0 +1,86 @@
+"""Traces under other names: a trace of one form of an expression is, renamed, that of the other form."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_schedules import random_schedule
+from small_shapes import SMALL
+from te.test_names import DAGS, renamings
+
+from autotune.targets import from_name
+from schedules import ops
+from schedules.ir import Loop, walk
+from schedules.model import Step, Target, Trace, Workload
+from schedules.primitives import PRIMITIVES
+from schedules.schedule import Schedule
+from schedules.space import derive
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.names import rename
+from schedules.trace_names import EITHER, LOOPS, THINGS, to_canonical, to_named
+
+LIMITS = (("cores", 10), ("shared_bytes", 49152), ("threads_per_block", 1024), ("warp", 32))
+GPU = Target("cuda", "sm_80", limits=LIMITS)
+NO_NAMES = {"axis", "scope", "key", "tail"}  # arguments that are texts, and no names of an expression
+
+
+def test_every_argument_that_is_a_text_is_known() -> None:
+    known = LOOPS | THINGS | EITHER
+    for p in PRIMITIVES.values():
+        for f in fields(p):
+            if "str" in str(f.type):
+                assert (f.name in known) != (f.name in NO_NAMES), f"{p.name}.{f.name}"
+
+
+@pytest.mark.parametrize("op", SMALL)
+@pytest.mark.parametrize("target", [from_name("x86-64-v3"), GPU], ids=lambda t: t.kind)
+def test_sketches_and_their_traces_are_those_of_the_canonical_form(op: str, target: Target) -> None:
+    w = ops.workload(op, SMALL[op])
+    a, b = derive(w.dag, target), derive(w.canonical, target)
+    assert len(a.sketches) == len(b.sketches)
+    for s, name in enumerate(a.sketches):
+        for row in a.sample(s, 2, np.random.default_rng(s)):
+            trace = a.trace(s, row)
+            renamed, sketch = to_canonical(w, trace, name)
+            assert sketch == b.sketches[s]
+            Schedule.replay(w.canonical, renamed, target)
+            assert to_named(w, renamed) == trace
+            if target.kind == "cpu":  # rules for GPUs order operands by name
+                assert renamed == b.trace(s, row)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_random_schedule_under_random_names(data: st.DataObject) -> None:
+    dag = data.draw(st.sampled_from(DAGS))
+    w = Workload(ComputeDAG.from_json(rename(dag.to_json(), data.draw(renamings(dag)))))
+    s = random_schedule(w.dag, Random(data.draw(st.integers(0, 10**6))), 6)
+    trace, _ = to_canonical(w, s.trace)
+    assert shape(Schedule.replay(w.canonical, trace)) == shape(s)
+    assert shape(Schedule.replay(w.dag, to_named(w, trace))) == shape(s)
+
+
+def shape(s: Schedule) -> list[Any]:
+    """A nest without names."""
+    return [
+        (type(x).__name__, str(x.extent) if "_" not in str(x.extent) else "", x.kind)
+        if isinstance(x, Loop)
+        else type(x).__name__
+        for x in walk(s.nest.body)
+    ]
+
+
+def test_what_is_of_no_loop_of_the_expression_stays() -> None:
+    w = ops.workload("matmul", SMALL["matmul"])
+    trace = Trace((Step("split", (("factors", (None, 2)), ("loop", "zz"), ("tail", "guard"))),
+                   Step("of a later version", (("loop", "c_i_0"), ("more", ("c", 1)))),
+                   Step("vectorize", (("loop", 5),))))  # fmt: skip
+    renamed, sketch = to_canonical(w, trace, "by hand c")
+    assert renamed.steps[0] == trace.steps[0] and renamed.steps[2] == trace.steps[2]
+    assert dict(renamed.steps[1].args) == {"loop": "T2_i0_0", "more": ("c", 1)} and sketch == "by hand c"
