@@ -16,9 +16,9 @@ from autotune import backends
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
-from autotune.measure.protocol import finals_s
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
+from autotune.measure.timing import finals_s
 from autotune.targets import usable_cpus
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG

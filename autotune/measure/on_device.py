@@ -14,7 +14,7 @@ import numpy as np
 from autotune.devices.object import DeviceObject, give_back
 from autotune.devices.protocol import Device, DeviceError, Memory
 from autotune.errors import CompileError
-from autotune.measure import protocol
+from autotune.measure import timing
 from autotune.measure.arena import POISON, Arena, Placement
 
 
@@ -104,7 +104,7 @@ class OnDevice:
         """What the compiler reports of it, and the device's clocks just after it was timed."""
         return self._object.facts()
 
-    def timer(self) -> protocol.Run:
+    def timer(self) -> timing.Run:
         self._begin()
         return self._object.seconds
 

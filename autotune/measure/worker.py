@@ -24,7 +24,7 @@ from autotune.codegen.llvm.compile import LoadedObject
 from autotune.codegen.runtime.entry import parse_signature
 from autotune.devices.protocol import DeviceError
 from autotune.errors import CompileError
-from autotune.measure import protocol, wire
+from autotune.measure import timing, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
 from autotune.measure.cpu_peaks import Reference
@@ -36,7 +36,7 @@ from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
 # (bytes of scratch) -> the clock beside which a kernel with that much scratch is timed.
-Beside = Callable[[int], protocol.Clock]
+Beside = Callable[[int], timing.Clock]
 # Time that a first run may lose to cold caches and fresh pages before it counts as slow (seconds).
 COLD_S = 0.5e-3
 
@@ -56,8 +56,8 @@ class Bench:
 
 def serve(sock: socket.socket, bench: Bench) -> None:
     """Answer requests until the parent goes away."""
-    of_cpu = protocol.Clock(bench.reference.seconds, bench.reference.nominal_s)
-    plain = protocol.Clock(lambda: 1.0, 1.0)  # no normalising: for devices, and for what waits for memory
+    of_cpu = timing.Clock(bench.reference.seconds, bench.reference.nominal_s)
+    plain = timing.Clock(lambda: 1.0, 1.0)  # no normalising: for devices, and for what waits for memory
     control: _Control | None = None
     while True:
         try:
@@ -79,12 +79,12 @@ def serve(sock: socket.socket, bench: Bench) -> None:
         wire.send(sock, reply)
 
 
-def _always(clock: protocol.Clock, scratch_bytes: int) -> protocol.Clock:
+def _always(clock: timing.Clock, scratch_bytes: int) -> timing.Clock:
     return clock
 
 
 def measure(
-    bench: Bench, clock: protocol.Clock, obj: bytes, best_s: float | None, beside: Beside
+    bench: Bench, clock: timing.Clock, obj: bytes, best_s: float | None, beside: Beside
 ) -> Measurement:
     """Check and time one object. ``beside``: the clock of its timings."""
     start = time.perf_counter()
@@ -100,7 +100,7 @@ def measure(
 
 def _measured(
     bench: Bench,
-    clock: protocol.Clock,
+    clock: timing.Clock,
     loaded: _Loaded | OnDevice,
     best_s: float | None,
     beside: Beside,
@@ -131,10 +131,10 @@ def _measured(
             )  # fmt: skip
     checked = time.perf_counter()
     run = loaded.timer()
-    timing = protocol.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
-    reason = f"{timing.time_s / best_s:.1f} times the best" if timing.slow and best_s else ""
+    found = timing.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
+    reason = f"{found.time_s / best_s:.1f} times the best" if found.slow and best_s else ""
     return Measurement(
-        "slow" if timing.slow else "ok", reason, timing.times_s, timing.time_s, error, timing.rate,
+        "slow" if found.slow else "ok", reason, found.times_s, found.time_s, error, found.rate,
         check_s=checked - start, run_s=time.perf_counter() - checked, facts=loaded.facts(),
     )  # fmt: skip
 
@@ -153,8 +153,8 @@ def remeasure(bench: Bench, beside: Beside, header: dict[str, Any], payload: byt
         loaded = [stack.enter_context(contextlib.closing(_loaded(bench, x))) for x in parts]
         runs = _side_by_side(bench, loaded, keep)
         clock = beside(max(x.scratch_bytes for x in loaded))
-        seconds = [protocol.estimate(run, run(1), bench.options) for run in runs]
-        times = protocol.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
+        seconds = [timing.estimate(run, run(1), bench.options) for run in runs]
+        times = timing.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
         return {
             "times_s": times,
             "time_s": [clock.settled(t, final=True) for t in times],
@@ -174,7 +174,7 @@ def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
 
 def _side_by_side(
     bench: Bench, loaded: list[_Loaded | OnDevice], keep: list[np.ndarray]
-) -> list[protocol.Run]:
+) -> list[timing.Run]:
     """Timers of several candidates that stay loaded together; ``keep`` gets the arrays that they need."""
     objects = [x for x in loaded if isinstance(x, _Loaded)]
     if len(objects) < len(loaded):
@@ -204,7 +204,7 @@ class _Loaded:
         """False: a wrong result stays wrong, because nobody can write to the inputs."""
         return False
 
-    def timer(self) -> protocol.Run:
+    def timer(self) -> timing.Run:
         return _runner(self._bench, self.kernel, self.packed(self._bench.arena.timing), "begin")
 
     def facts(self) -> dict[str, Any]:
@@ -273,17 +273,17 @@ class _Control:
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
         sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
         self._lines = [_first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
-        self._changes = protocol.no_changes()
+        self._changes = timing.no_changes()
 
-    def clock(self, seconds: float, scratch_bytes: int) -> protocol.Clock:
+    def clock(self, seconds: float, scratch_bytes: int) -> timing.Clock:
         """The control's clock. ``seconds``: what a run of it normally takes. ``scratch_bytes``: scratch of
         the kernel that is timed; both use the same memory."""
         room = max(scratch_bytes, self._loaded.scratch_bytes)
         scratch = self._bench.arena.scratch.open(room, "begin")
         run = _timed(self._bench, self._loaded.kernel, self._pointers, scratch)
         options = self._bench.options
-        number = protocol.repeats_of(seconds, options)
-        return protocol.ControlClock(run, number, seconds, self._changes, options, self._touch)
+        number = timing.repeats_of(seconds, options)
+        return timing.ControlClock(run, number, seconds, self._changes, options, self._touch)
 
     def _touch(self) -> None:
         """Read a byte of every cache line of its arrays, which the candidate may have evicted."""
@@ -291,11 +291,11 @@ class _Control:
             lines.max(initial=0)
 
 
-def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> protocol.Run:
+def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> timing.Run:
     return _timed(bench, loaded, pointers, bench.arena.scratch.open(loaded.scratch_bytes, where))
 
 
-def _timed(bench: Bench, loaded: LoadedObject, pointers: Pointers, scratch: int) -> protocol.Run:
+def _timed(bench: Bench, loaded: LoadedObject, pointers: Pointers, scratch: int) -> timing.Run:
     threads = bench.target.threads
     clock = THREAD_CPU if threads == 1 else MONOTONIC
     # With no scratch the kernel gets null, as from its ordinary caller.

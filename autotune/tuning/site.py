@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from autotune import backends, targets
 from autotune.building.generator_version import this_machine
 from autotune.measure.control import comparing_s
-from autotune.measure.protocol import finals_s
+from autotune.measure.timing import finals_s
 from autotune.tuning import preparation
 from schedules.model import Target, Trace, Workload
 

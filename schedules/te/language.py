@@ -52,7 +52,7 @@ from schedules.te.scalars import (
     sqrt,
     tanh,
 )
-from schedules.te.tensors import Access, IterVar, Op, Reduction, Tensor, dag
+from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad, dag
 
 __all__ = [
     "Reduction", "Tensor", "abs", "all", "any", "cast", "compute", "const", "dag", "equal", "erf",
@@ -192,8 +192,8 @@ def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
                     )
                 )
             return env[x]
-        if isinstance(x, Access):
-            return Access(x.buffer, tuple(E.rewrite(i, visit) for i in x.indices), x.dtype, x.tensor)
+        if isinstance(x, TensorLoad):
+            return TensorLoad(x.buffer, tuple(E.rewrite(i, visit) for i in x.indices), x.dtype, x.tensor)
         return None
 
     return E.rewrite(e, visit)

@@ -58,7 +58,7 @@ class Tensor:
                 f"{self!r} has {self.ndim} dimensions but is indexed with {len(items)}: "
                 f"[{', '.join(map(str, items))}]; give one index a dimension"
             )
-        return Access(self.name or "tensor", tuple(self._index(x) for x in items), self.dtype, self)
+        return TensorLoad(self.name or "tensor", tuple(self._index(x) for x in items), self.dtype, self)
 
     def _index(self, x: Any) -> Expr:
         if isinstance(x, Expr):
@@ -80,7 +80,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Access(Load):
+class TensorLoad(Load):
     """A load that knows its tensor, not only the tensor's name."""
 
     tensor: Tensor
@@ -88,7 +88,7 @@ class Access(Load):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """A stage under construction. ``values`` use plain variables and `Access` loads."""
+    """A stage under construction. ``values`` use plain variables and `TensorLoad` loads."""
 
     axes: tuple[Axis, ...]
     reduce_axes: tuple[Axis, ...]
@@ -98,7 +98,7 @@ class Op:
 
     def reads(self) -> list[Tensor]:
         """Tensors read, in order of first use."""
-        accesses = (x for v in self.values for x in E.walk(v) if isinstance(x, Access))
+        accesses = (x for v in self.values for x in E.walk(v) if isinstance(x, TensorLoad))
         return list(dict.fromkeys(x.tensor for x in accesses))
 
 
@@ -226,7 +226,7 @@ def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str]) -> Expr:
     """``e`` with loads by final name."""
 
     def visit(x: Expr) -> Expr | None:
-        if isinstance(x, Access):
+        if isinstance(x, TensorLoad):
             return Load(names[_key(x.tensor)], x.indices, x.dtype)
         return None
 

@@ -11,7 +11,7 @@ import pytest
 from helpers import checker
 
 from autotune import targets
-from autotune.measure import Control, Measurer, Options, protocol, worker
+from autotune.measure import Control, Measurer, Options, timing, worker
 from autotune.measure.arena import Arena, Param
 from autotune.measure.control import CHOICE
 from autotune.measure.cpu_peaks import Reference
@@ -24,9 +24,9 @@ OPTIONS = Options()
 PATIENT = Options(give_up=1000.0)  # a moment of a busy machine ends no candidate
 
 
-def beside(control: protocol.Run, noise: float, options: Options = OPTIONS) -> protocol.ControlClock:
+def beside(control: timing.Run, noise: float, options: Options = OPTIONS) -> timing.ControlClock:
     """The clock of a control of 2 ms."""
-    return protocol.ControlClock(control, 1, 2e-3, deque([noise / protocol.SPREAD] * 100), options)
+    return timing.ControlClock(control, 1, 2e-3, deque([noise / timing.SPREAD] * 100), options)
 
 
 class Neighbour:
@@ -42,10 +42,10 @@ class Neighbour:
         self.now += 1
         return float(seconds * self.factor[self.now])
 
-    def kernel(self, seconds: float) -> protocol.Run:
+    def kernel(self, seconds: float) -> timing.Run:
         return lambda number: self.takes(seconds * number)
 
-    def clock(self, noise: float) -> protocol.Clock:
+    def clock(self, noise: float) -> timing.Clock:
         return beside(self.kernel(2e-3), noise)
 
 
@@ -54,9 +54,9 @@ def test_a_control_ranks_what_a_neighbour_slows() -> None:
     wrong, spread = {}, {}
     for control in (True, False):
         machine = Neighbour(0.02)
-        clock = machine.clock(0.02) if control else protocol.Clock(lambda: 3e-4, 3e-4)
+        clock = machine.clock(0.02) if control else timing.Clock(lambda: 3e-4, 3e-4)
         fast, slow = (
-            np.array([protocol.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for _ in range(100)])
+            np.array([timing.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for _ in range(100)])
             for s in (2e-3, 2.2e-3)
         )
         wrong[control] = int(np.sum(fast >= slow))
@@ -68,9 +68,9 @@ def test_a_control_ranks_what_a_neighbour_slows() -> None:
 def test_beside_a_control_repeats_are_as_many_as_noise_asks_for() -> None:
     def repeats(noise: float, seconds: float) -> int:
         clock = beside(lambda n: n * 2e-3, noise)
-        return len(protocol.screen(lambda n: n * seconds, clock, seconds, 2e-3, OPTIONS).times_s)
+        return len(timing.screen(lambda n: n * seconds, clock, seconds, 2e-3, OPTIONS).times_s)
 
-    assert [repeats(noise, 2e-3) for noise in (0.005, 0.05, 0.2)] == [2, 3, protocol.MOST_REPEATS]
+    assert [repeats(noise, 2e-3) for noise in (0.005, 0.05, 0.2)] == [2, 3, timing.MOST_REPEATS]
     assert [repeats(0.005, factor * 2e-3) for factor in (1.1, 1.18, 1.3)] == [2, 2, 1]
     assert repeats(0.2, 1.3 * 2e-3) == 2  # that much may be noise once, not twice
     assert repeats(0.2, 0.016) == 1
@@ -87,20 +87,20 @@ def test_a_control_that_stands_still_makes_no_record() -> None:
         for noise in (0.005, 0.1):  # two repeats, and five
             calls[0] = 0
             clock = beside(control, noise)
-            timing = protocol.screen(lambda n: n * 2e-3, clock, 2e-3, None, OPTIONS)
-            assert timing.time_s >= least * 2e-3 * 0.999
+            found = timing.screen(lambda n: n * 2e-3, clock, 2e-3, None, OPTIONS)
+            assert found.time_s >= least * 2e-3 * 0.999
 
 
 def test_finalists_beside_a_control_come_to_their_median() -> None:
     machine = Neighbour(0.03)
     clock = machine.clock(0.03)
     runs = [machine.kernel(s) for s in (2.06e-3, 2e-3)]
-    times = protocol.final(runs, clock, [2e-3] * 2, 3, 5, OPTIONS)
+    times = timing.final(runs, clock, [2e-3] * 2, 3, 5, OPTIONS)
     assert [len(t) for t in times] == [15, 15]
     slower, faster = (clock.settled(t, final=True) for t in times)
     assert faster == float(np.median(times[1])) == pytest.approx(2e-3, rel=0.04)
     assert faster < slower
-    loud = protocol.final(runs, machine.clock(0.1), [2e-3] * 2, 3, 5, OPTIONS)
+    loud = timing.final(runs, machine.clock(0.1), [2e-3] * 2, 3, 5, OPTIONS)
     assert [len(t) for t in loud] == [30, 30]  # until the median is known to a hundredth
 
 
@@ -142,7 +142,7 @@ def test_what_waits_for_memory_runs_before_each_repeat_as_its_control_does() -> 
     """Each evicts what the other needs: the first three runs after the other take half as long again."""
     last, since = [""], [0]
 
-    def kernel(name: str, seconds: float) -> protocol.Run:
+    def kernel(name: str, seconds: float) -> timing.Run:
         def run(number: int) -> float:
             took = 0.0
             for _ in range(number):
@@ -156,9 +156,9 @@ def test_what_waits_for_memory_runs_before_each_repeat_as_its_control_does() -> 
     waits = Options(from_memory=True, warm_runs=3)
     for seconds in (1.5e-3, 2e-3):
         clock = beside(kernel("control", 2e-3), 0.05, waits)
-        timing = protocol.screen(kernel("other", seconds), clock, 1.5 * seconds, None, waits)
-        assert timing.times_s == pytest.approx([seconds] * 3)
-    times = protocol.final([kernel("a", 2e-3), kernel("b", 3e-3)], clock, [2e-3, 3e-3], 3, 5, waits)
+        found = timing.screen(kernel("other", seconds), clock, 1.5 * seconds, None, waits)
+        assert found.times_s == pytest.approx([seconds] * 3)
+    times = timing.final([kernel("a", 2e-3), kernel("b", 3e-3)], clock, [2e-3, 3e-3], 3, 5, waits)
     for seconds, found in zip((2e-3, 3e-3), times, strict=True):
         assert found == pytest.approx([seconds] * len(found))
 
@@ -181,17 +181,17 @@ def test_a_control_is_no_slower_after_what_empties_caches() -> None:
         cached[0] = True
 
     for kernel, touched in ((control, touch), (streams, touch), (control, lambda: None)):
-        clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), OPTIONS, touched)
-        assert protocol.screen(kernel, clock, 2e-3, None, OPTIONS).time_s == pytest.approx(2e-3)
-    clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), OPTIONS, lambda: None)
-    assert protocol.screen(streams, clock, 2e-3, None, OPTIONS).rate == pytest.approx(1 / 1.1)
+        clock = timing.ControlClock(control, 1, 2e-3, timing.no_changes(), OPTIONS, touched)
+        assert timing.screen(kernel, clock, 2e-3, None, OPTIONS).time_s == pytest.approx(2e-3)
+    clock = timing.ControlClock(control, 1, 2e-3, timing.no_changes(), OPTIONS, lambda: None)
+    assert timing.screen(streams, clock, 2e-3, None, OPTIONS).rate == pytest.approx(1 / 1.1)
 
 
 def test_where_caches_do_not_hold_both_each_runs_once_before_it_is_timed() -> None:
     """The first run after the other takes half as long again, that of the first repeat too."""
     last = [""]
 
-    def kernel(name: str, seconds: float) -> protocol.Run:
+    def kernel(name: str, seconds: float) -> timing.Run:
         def run(number: int) -> float:
             first, last[0] = last[0] != name, name
             return seconds * (number + 0.5 * first)
@@ -200,10 +200,10 @@ def test_where_caches_do_not_hold_both_each_runs_once_before_it_is_timed() -> No
 
     control = kernel("control", 2e-3)
     once = replace(OPTIONS, warm_runs=1)
-    clock = protocol.ControlClock(control, 1, 2e-3, protocol.no_changes(), once)
-    timing = protocol.screen(kernel("other", 3e-3), clock, 4.5e-3, None, once)
-    assert timing.times_s == pytest.approx([3e-3] * len(timing.times_s))
-    assert timing.rate == pytest.approx(1)
+    clock = timing.ControlClock(control, 1, 2e-3, timing.no_changes(), once)
+    found = timing.screen(kernel("other", 3e-3), clock, 4.5e-3, None, once)
+    assert found.times_s == pytest.approx([3e-3] * len(found.times_s))
+    assert found.rate == pytest.approx(1)
 
 
 def bench(target: Target) -> tuple[worker.Bench, bytes]:

@@ -12,7 +12,7 @@ import pytest
 from autotune import targets
 from autotune.measure import Control, Measurement, Measurer, Options, control, cpu_peaks
 from autotune.measure.control import ControlKeeper
-from autotune.measure.protocol import SLOWEST
+from autotune.measure.timing import SLOWEST
 
 PATIENT = Options(give_up=1000.0)  # a moment of a busy machine ends no candidate
 SECONDS = {b"control": 1e-3, b"a": 1.1e-3, b"b": 1.2e-3, b"c": 1.3e-3, b"d": 1.4e-3, b"far": 4e-3}

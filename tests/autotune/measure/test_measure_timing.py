@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.measure import Measurer, Options, cpu_peaks, protocol
+from autotune.measure import Measurer, Options, cpu_peaks, timing
 from autotune.measure.results import Nominal
 
 OPTIONS = Options()
@@ -28,19 +28,19 @@ class Machine:
         self.calls += 1
         return seconds / self.speeds(self.calls)
 
-    def kernel(self, seconds: float) -> protocol.Run:
+    def kernel(self, seconds: float) -> timing.Run:
         return lambda number: self.takes(seconds * number)
 
-    def clock(self) -> protocol.Clock:
-        return protocol.Clock(lambda: self.takes(3e-4), 3e-4)
+    def clock(self) -> timing.Clock:
+        return timing.Clock(lambda: self.takes(3e-4), 3e-4)
 
 
 def test_a_slow_clock_divides_out() -> None:
     for speed in (1.0, 0.7, 1.2):
         machine = Machine(lambda _, s=speed: s)
-        timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3 / speed, None, OPTIONS)
-        assert timing.time_s == pytest.approx(3e-3)
-        assert timing.rate == pytest.approx(speed)
+        found = timing.screen(machine.kernel(3e-3), machine.clock(), 3e-3 / speed, None, OPTIONS)
+        assert found.time_s == pytest.approx(3e-3)
+        assert found.rate == pytest.approx(speed)
 
 
 def test_drift_does_not_change_a_ranking() -> None:
@@ -50,7 +50,7 @@ def test_drift_does_not_change_a_ranking() -> None:
     clock, wrong = machine.clock(), 0
     for _ in range(40):
         a, b = (
-            protocol.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for s in (1.00e-3, 1.03e-3)
+            timing.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for s in (1.00e-3, 1.03e-3)
         )
         wrong += a >= b
     assert wrong == 0
@@ -60,8 +60,8 @@ def test_a_disturbed_reference_does_not_make_a_candidate_fast() -> None:
     machine = Machine(
         lambda i: 0.1 if i == 4 else 1.0
     )  # one reference run of the screen takes ten times as long
-    timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3, None, OPTIONS)
-    assert timing.time_s >= 3e-3 * 0.999
+    found = timing.screen(machine.kernel(3e-3), machine.clock(), 3e-3, None, OPTIONS)
+    assert found.time_s >= 3e-3 * 0.999
 
 
 def test_repeats_are_sized_by_the_kernel() -> None:
@@ -72,8 +72,8 @@ def test_repeats_are_sized_by_the_kernel() -> None:
             sizes.append(number)
             return m.takes(s * number)
 
-        timing = protocol.screen(run, machine.clock(), seconds, None, OPTIONS)
-        assert timing.time_s == pytest.approx(seconds)
+        found = timing.screen(run, machine.clock(), seconds, None, OPTIONS)
+        assert found.time_s == pytest.approx(seconds)
         assert sizes[-1] * seconds >= 0.5 * OPTIONS.min_repeat_s
         assert sum(sizes) * seconds < 20 * max(seconds, OPTIONS.min_repeat_s)
 
@@ -81,16 +81,16 @@ def test_repeats_are_sized_by_the_kernel() -> None:
 def test_the_slower_a_candidate_the_fewer_repeats_it_costs() -> None:
     for factor, repeats, slow in ((5.0, 1, True), (2.0, 1, False), (1.3, 2, False), (1.1, 3, False)):
         machine = Machine(lambda _: 1.0)
-        timing = protocol.screen(machine.kernel(factor * 3e-3), machine.clock(), factor * 3e-3, 3e-3, OPTIONS)
-        assert (len(timing.times_s), timing.slow) == (repeats, slow)
+        found = timing.screen(machine.kernel(factor * 3e-3), machine.clock(), factor * 3e-3, 3e-3, OPTIONS)
+        assert (len(found.times_s), found.slow) == (repeats, slow)
 
 
 def test_one_disturbed_repeat_does_not_end_a_screen() -> None:
     for disturbed in range(1, 10):  # whichever run it is, of the kernel or of the reference
         machine = Machine(lambda i, at=disturbed: 0.7 if i == at else 1.0)
-        timing = protocol.screen(machine.kernel(3e-3), machine.clock(), 3e-3, 2.9e-3, OPTIONS)
-        assert len(timing.times_s) == 3
-        assert timing.time_s == pytest.approx(3e-3)
+        found = timing.screen(machine.kernel(3e-3), machine.clock(), 3e-3, 2.9e-3, OPTIONS)
+        assert len(found.times_s) == 3
+        assert found.time_s == pytest.approx(3e-3)
 
 
 def cold(runs: int, seconds: float) -> Callable[[int], float]:
@@ -106,12 +106,12 @@ def cold(runs: int, seconds: float) -> Callable[[int], float]:
 
 
 def test_what_waits_for_memory_is_warm_before_it_is_timed() -> None:
-    clock, best_s = protocol.Clock(lambda: 1.0, 1.0), 1.1e-3
+    clock, best_s = timing.Clock(lambda: 1.0, 1.0), 1.1e-3
     waits = Options(from_memory=True, warm_runs=3)
-    timing = protocol.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, waits)
-    assert timing.times_s == pytest.approx([1.2e-3] * 3)
-    assert protocol.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, OPTIONS).time_s > 3e-3
-    first, second = protocol.final([cold(3, 1.2e-3), cold(3, 1.3e-3)], clock, [1.2e-3] * 2, 1, 5, waits)
+    found = timing.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, waits)
+    assert found.times_s == pytest.approx([1.2e-3] * 3)
+    assert timing.screen(cold(3, 1.2e-3), clock, 3.6e-3, best_s, OPTIONS).time_s > 3e-3
+    first, second = timing.final([cold(3, 1.2e-3), cold(3, 1.3e-3)], clock, [1.2e-3] * 2, 1, 5, waits)
     assert first == pytest.approx([1.2e-3] * 5) and second == pytest.approx([1.3e-3] * 5)
 
 
@@ -123,7 +123,7 @@ def test_warming_ends_where_no_cache_holds_what_passes(seconds: float, runs: int
         made.append(number)
         return seconds * number
 
-    protocol.warm(run, Options(warm_runs=3))
+    timing.warm(run, Options(warm_runs=3))
     assert made == [1] * runs
 
 
@@ -146,7 +146,7 @@ def test_finalists_are_interleaved() -> None:
     order: list[int] = []
     machine = Machine(lambda i: 1 + 0.3 * np.sin(i / 40))
 
-    def kernel(i: int, s: float) -> protocol.Run:
+    def kernel(i: int, s: float) -> timing.Run:
         def run(number: int) -> float:
             order.append(i)
             return machine.takes(s * number)
@@ -154,7 +154,7 @@ def test_finalists_are_interleaved() -> None:
         return run
 
     runs = [kernel(0, 1.03e-3), kernel(1, 1.0e-3)]
-    times = protocol.final(runs, machine.clock(), [1e-3, 1e-3], 3, 5, OPTIONS)
+    times = timing.final(runs, machine.clock(), [1e-3, 1e-3], 3, 5, OPTIONS)
     assert [len(t) for t in times] == [15, 15]
     assert np.median(times[1]) < np.median(times[0])
     turns = [i for i, _ in groupby(order)]
@@ -166,11 +166,11 @@ def test_an_unsteady_machine_gets_more_rounds_and_keeps_its_ranking() -> None:
     busy = rng.random(100_000) < 0.6  # a neighbour slows the kernels by half, and the reference not at all
     machine = Machine(lambda i: 1.0)
 
-    def kernel(s: float) -> protocol.Run:
+    def kernel(s: float) -> timing.Run:
         return lambda number: machine.takes(s * number * (1.8 if busy[machine.calls] else 1.0))
 
     clock = machine.clock()
-    times = protocol.final([kernel(1.03e-3), kernel(1e-3)], clock, [1e-3, 1e-3], 3, 5, OPTIONS)
+    times = timing.final([kernel(1.03e-3), kernel(1e-3)], clock, [1e-3, 1e-3], 3, 5, OPTIONS)
     assert [len(t) for t in times] == [30, 30]
     assert clock.settled(times[1], final=True) < clock.settled(times[0], final=True)
 
