@@ -24,7 +24,7 @@ from schedules.ir import (
     walk,
     with_body,
 )
-from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 
 
 def initial(dag: ComputeDAG) -> Nest:
@@ -33,10 +33,14 @@ def initial(dag: ComputeDAG) -> Nest:
     made = [stage_block(s) for s in dag.stages]
     names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
     stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
-    buffers = tuple(
-        Buffer(t.name, tuple(Const(n) for n in t.shape), t.dtype) for t in dag.tensors.values()
-    )
+    buffers = tuple(map(tensor_buffer, dag.tensors.values()))
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts))
+
+
+def tensor_buffer(t: Tensor) -> Buffer:
+    """The buffer that holds a tensor of the DAG."""
+    strides = None if t.strides is None else tuple(map(Const, t.strides))
+    return Buffer(t.name, tuple(map(Const, t.shape)), t.dtype, strides=strides)
 
 
 def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:

@@ -99,7 +99,7 @@ def rename(dag: Mapping[str, Any], to: Names) -> dict[str, Any]:
     tensors = dict(zip(of.tensors, to.tensors, strict=True))
     known = {"constants": [tensors[n] for n in dag["constants"]]} if dag.get("constants") else {}
     return known | {
-        "inputs": [[tensors[n], shape, dtype] for n, shape, dtype in dag["inputs"]],
+        "inputs": [[tensors[n], *rest] for n, *rest in dag["inputs"]],
         "outputs": [tensors[n] for n in dag["outputs"]],
         "stages": [
             _stage(s, tensors, dict(zip(old.axes, new.axes, strict=True)), new.reducer)
@@ -113,7 +113,7 @@ def _stage(
 ) -> dict[str, Any]:
     # The operands x0, y0, ... of a reducer are places, not names, and stay.
     return {
-        "outputs": [[tensors[n], shape, dtype] for n, shape, dtype in s["outputs"]],
+        "outputs": [[tensors[n], *rest] for n, *rest in s["outputs"]],
         "axes": [[axes[n], extent] for n, extent in s["axes"]],
         "reduce_axes": [[axes[n], extent] for n, extent in s["reduce_axes"]],
         "values": [_expr(v, tensors, axes) for v in s["values"]],
