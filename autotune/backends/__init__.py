@@ -23,7 +23,9 @@ HOST = BACKENDS[0]  # the word for this host, which is meant where nothing is sa
 
 @cache
 def named(name: str) -> Backend:
-    """The backend of a file of this package. Raises ImportError."""
+    """The backend of a file of this package. Raises LookupError for a name that is not of `BACKENDS`."""
+    if name not in BACKENDS:
+        raise LookupError(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
     backend: Backend = import_module(f"autotune.backends.{name}").BACKEND
     return backend
 

@@ -16,6 +16,7 @@ from autotune import backends
 from autotune.building.grid_code import Array, GridCode
 from autotune.devices import protocol
 from autotune.devices.protocol import Device, DeviceError, Memory
+from autotune.errors import CompileError
 
 
 class DeviceObject:
@@ -30,7 +31,7 @@ class DeviceObject:
     ) -> None:
         """``arrays``: the device's memory for each parameter, where that is somebody else's to give back."""
         self.code = code = GridCode.from_bytes(data)
-        self.device = backends.named(code.kind).device() if device is None else device
+        self.device = _first(code.kind) if device is None else device
         inputs = [_text(a) for a in code.params if a.name not in code.outputs]
         outputs = [_text(a) for a in code.params if a.name in code.outputs]
         self.signature = f"{' '.join(inputs)} -> {' '.join(outputs)}".strip()
@@ -104,6 +105,13 @@ class DeviceObject:
             for m, x in zip(memory[inputs : len(arrays)], arrays[inputs:], strict=True):
                 self.device.download(x, m)
         return answer
+
+
+def _first(kind: str) -> Device:
+    """The first device of a kind. Raises CompileError."""
+    if kind not in backends.BACKENDS:
+        raise CompileError(f"no device here runs code for {kind}")
+    return backends.named(kind).device()
 
 
 def give_back(device: Device, memory: list[Memory]) -> None:

@@ -90,7 +90,7 @@ def test_a_dag_that_computes_in_what_is_stored_is_refused(dtype: str, value: lis
     x = te.placeholder((4,), dtype, name="A")
     data = te.dag([x, te.compute((4,), lambda i: x[i], "y")]).to_json()
     data["stages"][0]["values"] = [value]
-    with pytest.raises(ValueError, match=f"stage y: .* computes in {text}, which is for storage"):
+    with pytest.raises(ValueError, match=f"stage y: .* computes in {text}, a dtype for storage only"):
         ComputeDAG.from_json(data)
 
 

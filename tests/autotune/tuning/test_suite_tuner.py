@@ -76,7 +76,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.measure.roofline.limit_of", lambda workload, target: None)
+    monkeypatch.setattr("autotune.measure.roofline.limit_of", lambda workload, target, memory_afresh=False: None)
 
 
 def run(

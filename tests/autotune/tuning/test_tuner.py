@@ -17,6 +17,7 @@ import pytest
 from log_cases import TARGETS, copy_of
 from search_table import FormulaSpace
 
+from autotune import backends
 from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
 from autotune.tuning import plain_loops, preparation, session
@@ -29,6 +30,7 @@ from schedules.model import Trace
 
 WORKLOAD, TARGET = copy_of(64), TARGETS[0]
 PEAK_S = 1e-4
+PLACES = backends.named("cpu").measuring.places
 PLAIN_S = 1.0  # what the plain loops take
 
 
@@ -322,11 +324,11 @@ def test_finalists_are_chosen_by_several_places_of_memory(log: Log, monkeypatch:
 
     measurer = Placed(FormulaSpace())
     result = run(log, measurer)
-    assert result.best is not None and measurer.moves == session.PLACES - 1 == len(measurer.finals) - 1
+    assert result.best is not None and measurer.moves == PLACES - 1 == len(measurer.finals) - 1
     assert result.best.trace.digest != measurer.lucky
     assert result.best.time_s == measurer.true_s(result.best.trace)
     newest = list(log.records(kind="final"))[-session.FINALISTS :]
-    assert {len(r.times_s) for r in newest} == {2 * session.PLACES}, "of all passes"
+    assert {len(r.times_s) for r in newest} == {2 * PLACES}, "of all passes"
     (lucky,) = (r for r in newest if r.trace_digest == measurer.lucky)
     assert lucky.time_s == pytest.approx(1.3 * measurer.true_s(lucky.trace))
 
@@ -337,7 +339,7 @@ def test_a_field_of_few_is_timed_well_at_once(log: Log, monkeypatch: pytest.Monk
     measurer = FakeMeasurer(FormulaSpace())
     run(log, measurer, trials=session.LUCKY)
     assert {len(digests) for digests in measurer.finals} == {1}
-    assert len(measurer.finals) == session.PLACES == measurer.moves + 1
+    assert len(measurer.finals) == PLACES == measurer.moves + 1
 
 
 def test_a_short_search_has_its_finalists_in_one_place(log: Log) -> None:
@@ -395,7 +397,7 @@ def test_a_finalist_of_which_nothing_is_found_out_is_not_tried_again(
     measurer = Hanging(FormulaSpace())
     result = run(log, measurer)
     first, *later = measurer.finals
-    assert len(later) == session.PLACES - 1
+    assert len(later) == PLACES - 1
     assert all(set(first) - set(digests) == {first[0]} for digests in later)
     assert result.best is not None and result.best.trace.digest == first[0], "the time of its trial stands"
 

@@ -18,7 +18,7 @@ from programs import PROGRAMS, make
 from random_schedules import random_schedule
 from strided import with_strided_stages, with_strides
 
-from autotune.building.from_trace import _module, check_legal, emit_module
+from autotune.building.from_trace import check_legal, emit_module, module_of
 from autotune.building.grid_code import grid_code
 from autotune.codegen.llvm import emit
 from autotune.codegen.llvm.compile import compile_module
@@ -61,7 +61,7 @@ def test_random_schedules_with_strided_buffers(seed: int) -> None:
     check_interpreted(nest, dag, data, want)
     # small buffers too in scratch memory, at times
     with patch.object(emit, "STACK_BYTES", rng.choice((64, 16384))):
-        obj = compile_module(_module(lower(nest), target).text, target)
+        obj = compile_module(module_of(lower(nest), target).text, target)
     for place, got in run_object(obj, dag, target, data).items():
         same(got, want, f"compiled, arrays at {place}")
 
@@ -208,7 +208,7 @@ def test_code_reads_and_writes_strided_arguments_already(threads: int, name: str
     i, j = s.loops("z")[1:]
     s.reorder(j, i)
     s.vectorize(i)
-    obj = compile_module(_module(lower(s.nest), target).text, target)
+    obj = compile_module(module_of(lower(s.nest), target).text, target)
     (data,) = inputs(rows)
     arrays = {"x": data, "z": 2 * data + 1}
     given, want = (np.ascontiguousarray(a.T) if n == name else a for n, a in arrays.items())
