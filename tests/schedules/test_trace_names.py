@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_schedules import random_schedule
 from small_shapes import SMALL
-from te.test_names import DAGS, renamings
+from te.test_canonical_names import DAGS, renamings
 
 from autotune.targets import from_name
 from schedules import ops
@@ -27,7 +27,8 @@ from schedules.trace_names import EITHER, LOOPS, THINGS, to_canonical, to_named
 
 LIMITS = (("cores", 10), ("shared_bytes", 49152), ("threads_per_block", 1024), ("warp", 32))
 GPU = Target("cuda", "sm_80", limits=LIMITS)
-NO_NAMES = {"axis", "scope", "key", "tail", "instruction"}  # arguments that are texts, and no names of an expression
+# arguments that are texts, and no names of an expression
+NO_NAMES = {"axis", "scope", "key", "tail", "instruction"}
 
 
 def test_every_argument_that_is_a_text_is_known() -> None:

@@ -194,7 +194,7 @@ def test_a_stored_schedule_beyond_reason_is_refused(name: str, tmp_path: Path) -
 
 
 def test_a_factor_beyond_the_extent_still_computes(tmp_path: Path) -> None:
-    store(tmp_path / "t.db", Trace((split("c_i", 2**62),)))
+    store(tmp_path / "t.db", Trace((split("T2_i0", 2**62),)))
     kernel = at.load("matmul", **MATMUL, threads=1, db=tmp_path / "t.db")
     a, b = (np.random.default_rng(0).integers(-3, 4, (512, 512)).astype(np.float32) for _ in range(2))
     assert np.array_equal(kernel(a, b), a @ b)

@@ -15,6 +15,7 @@ from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.session import Session
+from autotune.tuning.site import Here
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, _OpenMeasurers, tune_suite
 from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
@@ -76,7 +77,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.measure.roofline.limit_of", lambda workload, target, memory_afresh=False: None)
+    monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
 
 
 def run(
