@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import re
+from importlib.util import find_spec
 from types import ModuleType
 
 from autotune.backends.grids import Grids
@@ -13,6 +14,9 @@ from autotune.devices.protocol import Device
 from autotune.settings import Settings
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
+
+# Tried with PyCUDA 2026.1 on Python 3.11, without a CUDA toolkit: `docs/pycuda.md`.
+PYCUDA = "PyCUDA has no wheels, and needs a C++ compiler and headers of CUDA: docs/pycuda.md has the commands"
 
 
 class Cuda(Grids):
@@ -65,6 +69,8 @@ class Cuda(Grids):
             gpu = binding.device()
             through = next(name for name, m in self._bindings().items() if m is binding)
             return f"NVRTC, and {gpu.name()} ({gpu.arch()}) through {through}: use --target cuda", ""
+        if Settings.from_environment().cuda_binding == "pycuda" and find_spec("pycuda") is None:
+            return "NVRTC, and AUTOTUNE_CUDA_BINDING=pycuda, but PyCUDA is not installed", PYCUDA
         name = ctypes.util.find_library("cuda") or "libcuda.so.1"
         try:
             ctypes.CDLL(name)

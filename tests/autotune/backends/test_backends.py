@@ -17,8 +17,10 @@ import autotune as at
 from autotune import backends, targets
 from autotune.backends.base import Backend, Loaded
 from autotune.backends.cpu import Cpu
+from autotune.devices import cuda, pycuda
 from autotune.errors import CompileError
 from autotune.run.kernels import kernel_of
+from autotune.settings import SettingsError
 from autotune.targets.names import TargetError
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
@@ -159,6 +161,36 @@ def test_the_look_for_kinds_sees_them() -> None:
     for text in ('target.kind == "cpu"', 'kind not in ("cuda", "opencl")', '"cuda-emulator" != t.name'):
         assert kinds_asked(text) == [ast.unparse(ast.parse(text))]
     assert not kinds_asked("target.kind == other.kind") and not kinds_asked('device = "cuda"')
+
+
+@pytest.mark.parametrize(
+    ("choice", "usable", "found"),
+    [
+        ("auto", {"cuda", "pycuda"}, "cuda"),
+        ("auto", {"pycuda"}, "pycuda"),
+        ("pycuda", {"cuda", "pycuda"}, "pycuda"),
+        ("cuda-python", {"pycuda"}, None),
+        ("auto", set(), None),
+    ],
+)
+def test_a_setting_chooses_the_binding(
+    monkeypatch: pytest.MonkeyPatch, choice: str, usable: set[str], found: str | None
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_CUDA_BINDING", choice)
+    for module in (cuda, pycuda):
+        own = module.__name__.rsplit(".", 1)[-1]
+        monkeypatch.setattr(module, "available", lambda own=own: own in usable)
+        monkeypatch.setattr(module, "device", lambda own=own: own)
+    backend = backends.named("cuda")
+    assert backend.available() is (found is not None)
+    if found is not None:
+        assert backend.device() == found
+
+
+def test_a_binding_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_CUDA_BINDING", "rocm")
+    with pytest.raises(SettingsError, match="AUTOTUNE_CUDA_BINDING is 'rocm'; it is one of auto, cuda-"):
+        backends.named("cuda").available()
 
 
 def test_emulation_needs_a_compiler() -> None:
