@@ -122,9 +122,9 @@ C = te.compute(({M}, {N}), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name=
 
         The tensors become a `ComputeDAG` (`schedules/te/compute_dag.py`): inputs and stages, each with its
         axes, its value and its reducer. The digest of its canonical JSON is the identity of the workload, the
-        same on every platform, and the key under which the log keeps what is found out about it. In it tensors
-        are `T0`, `T1`, … and axes `i0`, `k0`, … by their places (`schedules/te/names.py`), so that the same
-        product under other names is the same workload.
+        same on every platform, and the key under which the log keeps what is found out about it. In it
+        tensors are `T0`, `T1`, … and axes `i0`, `k0`, … by their places (`schedules/te/names.py`), so that
+        the same product under other names is the same workload.
         """)
     definition = json.loads(workload.json)
     stage = definition["dag"]["stages"][0]

@@ -1,5 +1,5 @@
-"""A workload that a log holds with its tensors in another order, which is part of what a workload is found by,
-so that it is another one; the message of what is not found says so. Names are not part of it
+"""A workload that a log holds with its tensors in another order, which is part of what a workload is found
+by, so that it is another one; the message of what is not found says so. Names are not part of it
 (`schedules.te.names`), but tell here which tensor is which."""
 
 from __future__ import annotations

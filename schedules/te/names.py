@@ -4,7 +4,7 @@ A DAG is an expression and names for its tensors, axes and reducers. `rename` gi
 other names; `canonical` are the names that everybody's form of it gets, so that one expression is one
 workload:
 
-- tensors are ``T0``, ``T1``, ... in the order of their definition: the inputs, then the outputs of each stage,
+- tensors are ``T0``, ``T1``, ... in the order of their definition: inputs, then the outputs of each stage,
 - the axes of a stage are ``i0``, ``i1``, ..., its reduction axes ``k0``, ``k1``, ...,
 - a reducer is called by what it does: ``sum``, ``prod``, ``min``, ``max``, or ``combine`` for any other.
 

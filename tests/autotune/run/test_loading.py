@@ -332,6 +332,26 @@ def test_another_nvrtc_compiles_again_and_without_one_the_last_object_is_taken(
     assert load("h100") == 4
 
 
+def test_schedules_by_hand_of_two_namings_are_two_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps mean another schedule where the axes' names have changed places."""
+    built: list[at.Trace] = []
+    build = from_trace.build_object
+
+    def counted(dag: at.ComputeDAG, trace: at.Trace, target: Target) -> bytes:
+        built.append(trace)
+        return build(dag, trace, target)
+
+    monkeypatch.setattr(from_trace, "build_object", counted)
+    a = te.placeholder((6, 10), name="A")
+    for made in (lambda i, j: a[i, j] + 7.5, lambda j, i: a[j, i] + 7.5):
+        s = at.Schedule([a, te.compute((6, 10), made, "C")])
+        s.split("C_i", (None, 2))
+        kernel = at.build(s, threads=1)
+        x = np.arange(60, dtype=np.float32).reshape(6, 10)
+        assert np.array_equal(kernel(x), x + np.float32(7.5)) and kernel.trace == s.trace
+    assert len(built) == 2 and built[0] == built[1]
+
+
 def test_a_damaged_object_is_compiled_again(tmp_path: Path, own_places: Path) -> None:
     db = tmp_path / "t.db"
     fill(db, [entry()])
