@@ -2,9 +2,8 @@
 
 The steps of a trace name loops, blocks and buffers, which are called after tensors and axes: the loop of axis
 ``i`` of ``C`` is ``C_i``, its parts are ``C_i_0`` and ``C_i_1``. Logs have the canonical names of
-`schedules.te.names`; people see their own. `to_canonical` and `to_named` change one into the other, as data:
-nothing of a trace is checked or run, so that a trace that is not legal, or not of this expression, keeps what
-it says.
+`schedules.te.names`; people see their own. `to_canonical` and `to_named` change one into the other, as data,
+so that a trace that is not legal, or not of this expression, keeps what it says.
 
 Names that a user gave may look like those that primitives give (a reduction axis ``r0``); a primitive then
 numbers its own. Such a trace is replayed under both names side by side, which tells what each is called.
@@ -28,6 +27,7 @@ from schedules.te.names import Names
 LOOPS = frozenset({"loop", "loops"})
 THINGS = frozenset({"block", "buffer", "sums"})  # blocks and buffers, which are called alike
 EITHER = frozenset({"where"})
+NOT_LEGAL = (ScheduleError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 _MAKES_LOOPS = frozenset({"split", "tile", "fuse", "pack"})  # others make blocks and buffers
 _GIVEN = re.compile(
     r"(.*_)?((ax|r|x|p)?\d+|(init|write|rf|part|shift|scale|rescale|run|term|sum|"
@@ -94,11 +94,13 @@ class _Renaming:
         home |= dict(zip(*made, strict=True))
         if self._nests is not None:
             try:
+                for p, nest in zip(pair, self._nests, strict=True):
+                    p.check(nest)  # what is not legal may grow beyond all bounds
                 a, b = (p.apply(nest) for p, nest in zip(pair, self._nests, strict=True))
                 self._nests = a, b
                 self._pair(a, b)
-            except (ScheduleError, ValueError, LookupError, AssertionError):  # not legal: it says what it can
-                self._nests = None
+            except NOT_LEGAL:
+                self._nests = None  # the rest is named by what its steps say alone
 
     def _pair(self, a: Nest, b: Nest) -> None:
         """Take the names from two nests that differ in nothing else. Raises ValueError where they do."""

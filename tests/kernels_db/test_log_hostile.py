@@ -22,6 +22,7 @@ from schedules import ops
 from schedules.errors import ScheduleError
 from schedules.model import Step, Trace, Workload
 from schedules.space import derive
+from schedules.trace_names import to_canonical
 
 SHAPE = {"m": 20, "n": 12, "k": 8}
 
@@ -91,13 +92,13 @@ def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compi
     with Log(theirs) as log:
         made = log.start_run(workload(), host(), {"cpu": "../../bin/sh"}, seed=0)
         environment = {DECISIONS: [1] * 8, "path": "/etc/passwd"}
-        sketch = derive(workload().dag, host()).sketches[0]
-        trace = Trace(tuple(HOSTILE[name]))
+        sketch = derive(workload().canonical, host()).sketches[0]
+        trace, _ = to_canonical(workload(), Trace(tuple(HOSTILE[name])))
         log.add(NewRecord(made.uid, 0, sketch, trace, "ok", times_s=[1e-12], environment=environment))
         log.export(tmp_path / "a.jsonl")
     with Log(db) as log:
         log.merge(tmp_path / "a.jsonl")
-        space = derive(workload().dag, host())
+        space = derive(workload().canonical, host())
         assert resume.read(log, workload(), host(), space).results == ()
         for use in (at.load, at.best):
             with pytest.raises((ScheduleError, at.TraceError), match="cannot be used"):
@@ -115,7 +116,8 @@ def test_verifying_finds_them_illegal(tmp_path: Path) -> None:
     with Log(tmp_path / "tuning.db") as log:
         made = log.start_run(workload(), host(), {"cpu": "x"}, seed=0)
         for i, steps in enumerate(HOSTILE.values()):
-            log.add(NewRecord(made.uid, i, "s", Trace(tuple(steps)), "ok", times_s=[1e-9 * (i + 1)]))
+            trace, _ = to_canonical(workload(), Trace(tuple(steps)))
+            log.add(NewRecord(made.uid, i, "s", trace, "ok", times_s=[1e-9 * (i + 1)]))
         found = list(verify(log, top=100))
         assert len(found) == len(HOSTILE) and {v.status for v in found} == {"failed"}, [
             (v.record.trial, v.status, v.reason) for v in found if v.status != "failed"

@@ -15,7 +15,7 @@ from small_shapes import SMALL
 from te.test_canonical_names import DAGS, renamings
 
 from autotune.targets import from_name
-from schedules import ops
+from schedules import ops, te
 from schedules.ir import Loop, walk
 from schedules.model import Step, Target, Trace, Workload
 from schedules.primitives import PRIMITIVES
@@ -75,6 +75,22 @@ def shape(s: Schedule) -> list[Any]:
         else type(x).__name__
         for x in walk(s.nest.body)
     ]
+
+
+def test_a_name_that_looks_like_one_of_a_primitive() -> None:
+    """The loop of a block that is moved is ``C_ax0``, numbered where the user calls a tensor so."""
+    a = te.placeholder((4, 6), name="A")
+    c = te.compute((4, 6), lambda i, j: a[i, j] + 1.0, "C")
+    w = Workload(te.dag([a, te.compute((4, 6), lambda i, j: c[i, j] * 2.0, "C_ax0")]))
+    s = Schedule(w.dag)
+    s.compute_at("C", "C_ax0_i")
+    moved = s.loops("C")[1]
+    assert moved == "C_ax01"
+    s.unroll(moved)
+    trace, _ = to_canonical(w, s.trace)
+    assert trace.steps[1].args == (("loop", "T1_ax0"),)
+    Schedule.replay(w.canonical, trace)
+    assert to_named(w, trace) == s.trace
 
 
 def test_what_is_of_no_loop_of_the_expression_stays() -> None:
