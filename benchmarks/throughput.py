@@ -100,7 +100,7 @@ def parts(workload: Workload, target: Target, traces: list[Trace]) -> dict[str, 
         for _ in range(3):
             s = timed("replay", lambda t=trace: Schedule.replay(workload.canonical, t, target))
             func = timed("lower", lambda s=s: lower(s.nest))
-            module = timed("emit", lambda f=func: from_trace._module(f, target))
+            module = timed("emit", lambda f=func: from_trace.module_of(f, target))
             timed("llvm", lambda m=module: llvm.compile_module(m.text, target))
         for name, seconds in least.items():
             total[name] += 1e3 * seconds / len(traces)
