@@ -48,7 +48,7 @@ ON_GRIDS = (
 
 
 @given(seeds)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_random_schedules_with_strided_buffers(seed: int) -> None:
     rng = Random(seed)
     dag = make(rng.choice(list(PROGRAMS)), rng.choice(COMPUTED))
@@ -77,7 +77,7 @@ def grid_nest(op: str, rng: Random) -> Nest:
 
 
 @given(seeds)
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_emulated_grids_with_strided_buffers(seed: int) -> None:
     need_cxx()
     rng = Random(seed)
