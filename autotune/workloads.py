@@ -96,12 +96,14 @@ def shown_params(workload: Workload) -> dict[str, Any]:
     """The parameters that tell a library operator's workload from others, in the operator's own order:
     those that differ from their default, and the layout likewise."""
     from schedules import ops
+    from schedules.ops.base import TYPED
 
     given = dict(workload.params)
     if workload.op not in ops.REGISTRY:
         return given
     op = ops.REGISTRY[workload.op]
     shown = {p.name: given[p.name] for p in op.params if p.name in given and given[p.name] != p.default}
+    shown |= {k: given[k] for k in TYPED if k in given}
     if given.get("layout") not in (None, *op.layouts[:1]):
         shown["layout"] = given["layout"]
     return shown

@@ -48,3 +48,5 @@ def _print(d: dict[str, Any]) -> None:
     if d["layouts"]:
         out.print(f"layouts  {', '.join(d['layouts'])}")
     out.print(f"dtypes   {', '.join(d['dtypes'])}")
+    if d["typed"]:
+        out.print(f"also     {', '.join(d['typed'])}: dtypes of sums and of outputs, such as out_dtype=int32")

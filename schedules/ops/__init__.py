@@ -14,7 +14,7 @@ from schedules.errors import WorkloadError
 from schedules.model import Workload
 from schedules.ops.argmax import ARGMAX, ARGMIN
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
-from schedules.ops.base import MAX_ELEMENTS, Array, Operator, Param, compulsory_bytes, suggest
+from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, compulsory_bytes, suggest
 from schedules.ops.conv import (
     CAPSULE_CONV2D,
     CONV1D,
@@ -83,21 +83,28 @@ def workload(
     name: str, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
 ) -> Workload:
     """The workload of a library operator. ``params`` of the result hold every parameter, and the layout if
-    the operator has layouts. Raises `WorkloadError` for unknown or unsuitable arguments."""
+    the operator has layouts. Operators that add up take ``accumulator`` and ``out_dtype`` with the parameters:
+    the dtypes that sums are made in and stored as. Raises `WorkloadError` for unknown or unsuitable arguments.
+    """
     op = get(name)
     dtype = check_dtype(dtype, name)
     if dtype not in op.dtypes:
         raise WorkloadError(f"{name}: dtype {dtype} is not supported; choose one of {', '.join(op.dtypes)}")
     layout = _layout(op, layout)
-    p = op.resolve(params)
-    dag = te.dag(op.build(p, op.types(dtype), layout))
+    chosen = {k: params[k] for k in TYPED if k in params}
+    types = op.types(dtype, chosen)
+    p = op.resolve({k: v for k, v in params.items() if k not in chosen})
+    dag = te.dag(op.build(p, types, layout))
     for t in dag.tensors.values():
         if math.prod(t.shape) > MAX_ELEMENTS:
             raise WorkloadError(
                 f"{name}: tensor {t.name}{list(t.shape)} has {math.prod(t.shape)} elements, "
                 f"more than the limit of {MAX_ELEMENTS}; use smaller sizes"
             )
-    full = p | ({"layout": layout} if layout else {})
+    usual = op.types(dtype)
+    told = {"accumulator": types.accumulator, "out_dtype": types.output}
+    other = {k: v for k, v in told.items() if v != getattr(usual, "output" if k == "out_dtype" else k)}
+    full = p | other | ({"layout": layout} if layout else {})
     return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
 
 
@@ -130,7 +137,7 @@ def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     op = get(workload.op)
     p: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
     layout = p.pop("layout", None)
-    return op.reference(p, op.types(workload.dag.inputs[0].dtype), layout, inputs)
+    return op.reference(p, op.types(workload.dag.inputs[0].dtype, p), layout, inputs)
 
 
 def describe() -> list[dict[str, Any]]:
@@ -155,6 +162,7 @@ def describe() -> list[dict[str, Any]]:
             "shorthands": {short: list(names) for short, names in op.shorthands},
             "layouts": list(op.layouts),
             "dtypes": list(op.dtypes),
+            "typed": list(TYPED) if op.retyped else [],
             "weights": list(op.weights),
         }
         for op in OPERATORS
@@ -189,7 +197,9 @@ def parse_shape(text: str) -> dict[str, Any]:
     return out
 
 
-def _parse_value(name: str, value: str) -> int | tuple[int, ...]:
+def _parse_value(name: str, value: str) -> int | str | tuple[int, ...]:
+    if name in TYPED:
+        return value
     inside = value[1:-1] if value[:1] in ("(", "[") else None
     if inside is not None:
         parts = [x.strip() for x in inside.rstrip(", ").split(",")]

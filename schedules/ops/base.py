@@ -5,19 +5,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dtypes import NUMBERS, computed, is_float
+from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
 from schedules.errors import WorkloadError
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.scalars import check_dtype
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]
 # Elements of a reference that are computed at a time.
+NOTHING: Params = MappingProxyType({})
 PIECE = 1 << 16
 # Most elements of a tensor: 64 GiB in float32.
 MAX_ELEMENTS = 2**34
@@ -54,25 +57,18 @@ class Types:
     output: str
 
 
-def stored_alike(dtype: str) -> Types:
-    """Outputs of the dtype of the inputs. What is stored only is added up as what it is computed with."""
-    return Types(dtype, computed(dtype), dtype)
-
-
-def summed(dtype: str) -> Types:
-    """Sums of floats are stored as the inputs are; those of integers keep the dtype they are added up in:
-    int8 and uint8 give int32."""
-    return Types(dtype, computed(dtype), dtype if is_float(dtype) else computed(dtype))
+TYPED = ("accumulator", "out_dtype")  # parameters of operators that let the user choose these
 
 
 @dataclass(frozen=True)
 class Operator:
     """A library operator: its tensor expression, its numpy reference and its parameters.
 
-    ``dtypes`` are those that its inputs may have; ``types(dtype)`` tells what it adds up in and what its
-    outputs are then. ``build(params, types, layout)`` lists te tensors, inputs then outputs;
-    ``reference(params, types, layout, inputs)`` gives the outputs by numpy alone, accumulated as `wide` has
-    them. Operators of a dtype of storage round once, where they store their outputs.
+    ``dtypes`` are those that its inputs may have. ``retyped``: whether ``accumulator`` and ``out_dtype`` may
+    be given with the parameters; else, and by default, outputs have the dtype of the inputs, and sums are
+    made in what that is computed with (`types`). ``build(params, types, layout)`` lists te tensors, inputs
+    then outputs; ``reference(params, types, layout, inputs)`` gives the outputs by numpy alone, accumulated
+    as `wide` has them. Operators of a dtype of storage round once, where they store their outputs.
     ``flops(params)`` is 2 per multiply-add of a contraction, padded taps included; operators
     without one count each arithmetic operation of their definition. ``check(params)`` says how
     parameters contradict each other, if they do. ``shorthands`` maps a parameter to those that it sets.
@@ -87,7 +83,7 @@ class Operator:
     flops: Callable[[Params], int]
     layouts: tuple[str, ...] = ()  # the first is the default; none where layout has no meaning
     dtypes: tuple[str, ...] = NUMBERS
-    types: Callable[[str], Types] = stored_alike
+    retyped: bool = False
     check: Callable[[Params], str | None] = _no_check
     shorthands: tuple[tuple[str, tuple[str, ...]], ...] = ()
     weights: tuple[str, ...] = ()
@@ -123,6 +119,20 @@ class Operator:
             raise WorkloadError(f"{self.name}: {wrong}")
         return out
 
+    def types(self, dtype: str, given: Mapping[str, Any] = NOTHING) -> Types:
+        """What it computes with for inputs of ``dtype``. ``given``: parameters, of which `TYPED` count.
+        Raises `WorkloadError`."""
+        chosen = {k: check_dtype(given[k], f"{self.name}: {k}") for k in TYPED if k in given}
+        if chosen and not self.retyped:
+            raise WorkloadError(f"{self.name} has no parameter {next(iter(chosen))!r}; leave it out")
+        sums = chosen.get("accumulator", computed(dtype))
+        if computed(sums) != sums or is_float(sums) != is_float(dtype):
+            fit = [d for d in DTYPES if computed(d) == d and is_float(d) == is_float(dtype)]
+            raise WorkloadError(
+                f"{self.name}: accumulator {sums} does not fit {dtype}; use {' or '.join(fit)}"
+            )
+        return Types(dtype, sums, chosen.get("out_dtype", dtype))
+
     def usage(self) -> str:
         """The parameters in one line, as ``--shape`` takes them."""
         shown = (
@@ -133,7 +143,7 @@ class Operator:
     def bytes(self, params: Params, dtype: str = "float32", layout: str | None = None) -> int:
         """Bytes of the inputs and outputs, each counted once."""
         layout = layout or next(iter(self.layouts), None)
-        return compulsory_bytes(te.dag(self.build(params, self.types(dtype), layout)))
+        return compulsory_bytes(te.dag(self.build(params, self.types(dtype, params), layout)))
 
     def _value(self, p: Param, x: Any) -> Any:
         if p.kind == "list":

@@ -13,7 +13,7 @@ import numpy as np
 from schedules import te
 from schedules.dtypes import COMPUTED, FLOATS
 from schedules.expr import Expr
-from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, wide
 from schedules.ops.window import (
     BATCH,
     DILATION,
@@ -287,7 +287,7 @@ def _operator(
         lambda p: _conv_flops(d, p),
         check=lambda p: _check_conv(d, p),
         weights=("w",),
-        types=summed,
+        retyped=True,
         **more,
     )
 
@@ -334,7 +334,7 @@ DEPTHWISE_CONV2D = Operator(
     _depthwise_reference,
     _depthwise_flops,
     LAYOUTS,
-    types=summed,
+    retyped=True,
     check=D2.check,
     shorthands=_SHORT,
     weights=("w",),
@@ -346,7 +346,7 @@ CAPSULE_CONV2D = Operator(
     _capsule,
     _capsule_reference,
     _capsule_flops,
-    types=summed,
+    retyped=True,
     check=D2.check,
     shorthands=_SHORT,
     weights=("w",),

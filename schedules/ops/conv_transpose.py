@@ -14,7 +14,7 @@ import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, wide
 from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
 
 # Layouts; the first is the default.
@@ -119,7 +119,7 @@ CONV2D_TRANSPOSE = Operator(
     _reference,
     lambda p: int(2 * p["b"] * p["h"] * p["w"] * p["ci"] * p["co"] * p["kh"] * p["kw"]),
     LAYOUTS,
-    types=summed,
+    retyped=True,
     check=_check,
     shorthands=(("k", ("kh", "kw")),),
     weights=("w",),

@@ -10,7 +10,7 @@ import numpy as np
 from schedules import te
 from schedules.dtypes import COMPUTED, FLOATS
 from schedules.expr import Expr, ExprLike
-from schedules.ops.base import Array, Operator, Param, Params, Types, flag, stored, summed, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, flag, stored, wide
 
 
 def _product(p: Params, types: Types, batch: bool) -> list[te.Tensor]:
@@ -113,7 +113,7 @@ MATMUL = Operator(
     _matmul,
     _reference,
     _flops,
-    types=summed,
+    retyped=True,
     weights=("b",),
 )
 BATCH_MATMUL = Operator(
@@ -123,7 +123,7 @@ BATCH_MATMUL = Operator(
     _batch_matmul,
     _reference,
     _flops,
-    types=summed,
+    retyped=True,
     weights=("b",),
 )
 MATMUL_BIAS_RELU = Operator(

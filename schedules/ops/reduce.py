@@ -8,7 +8,7 @@ import numpy as np
 
 from schedules import te
 from schedules.dtypes import FLOATS
-from schedules.ops.base import Array, Operator, Param, Params, Types, stored, summed, wide
+from schedules.ops.base import Array, Operator, Param, Params, Types, stored, wide
 
 
 def _reduce_sum(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -43,7 +43,7 @@ REDUCE_SUM = Operator(
     _reduce_sum,
     _reduce_sum_reference,
     lambda p: int(p["m"] * p["n"]),
-    types=summed,
+    retyped=True,
 )
 NORM2 = Operator(
     "norm2",

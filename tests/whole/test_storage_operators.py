@@ -45,7 +45,9 @@ def product(a: str, b: str, m: int, n: int, k: int, acc: str | None = None) -> C
 def test_operators_state_their_types() -> None:
     matmul, pool = ops.get("matmul"), ops.get("max_pool2d")
     assert matmul.types("bfloat16") == Types("bfloat16", "float32", "bfloat16")
-    assert matmul.types("int8") == Types("int8", "int32", "int32")
+    assert matmul.types("int8") == Types("int8", "int32", "int8")
+    assert matmul.types("int8", {"out_dtype": "int32"}) == Types("int8", "int32", "int32")
+    assert matmul.types("bfloat16", {"accumulator": "float64"}) == Types("bfloat16", "float64", "bfloat16")
     assert matmul.types("int64") == Types("int64", "int64", "int64")
     assert pool.types("uint8") == Types("uint8", "int32", "uint8")
     for op in ops.OPERATORS:
@@ -55,6 +57,30 @@ def test_operators_state_their_types() -> None:
             assert {t.dtype for t in dag.inputs} == {op.types(d).input}
             if op.name not in ("argmax", "argmin"):  # places
                 assert dag.tensors[dag.outputs[0]].dtype == op.types(d).output, (op.name, d)
+
+
+def test_sums_may_be_stored_as_another_dtype() -> None:
+    shape = {"m": 3, "n": 5, "k": 7}
+    w = ops.workload("matmul", shape | {"out_dtype": "int32"}, "int8")
+    assert [t.dtype for t in w.dag.params] == ["int8", "int8", "int32"]
+    assert dict(w.params)["out_dtype"] == "int32"
+    assert ops.makes(w) and w.digest != ops.workload("matmul", shape, "int8").digest
+    x = random_inputs(w.dag)
+    sums = x[0].astype(np.int32) @ x[1].astype(np.int32)
+    assert (ops.reference(w, x)[0] == sums).all()
+    assert (ops.reference(ops.workload("matmul", shape, "int8"), x)[0] == sums.astype(np.int8)).all()
+    usual = ops.workload("matmul", shape | {"out_dtype": "float16", "accumulator": "float32"}, "float16")
+    assert usual == ops.workload("matmul", shape, "float16")
+    assert ops.parse_shape("m=3,n=5,k=7,out_dtype=int32") == shape | {"out_dtype": "int32"}
+    with pytest.raises(WorkloadError, match="softmax has no parameter 'out_dtype'"):
+        ops.workload("softmax", {"m": 2, "n": 3, "out_dtype": "float32"}, "float16")
+    for given, dtype, text in (
+        ({"out_dtype": "int4"}, "int8", "matmul: out_dtype: dtype 'int4' is not one of"),
+        ({"accumulator": "float32"}, "int8", "accumulator float32 does not fit int8; use int32 or int64"),
+        ({"accumulator": "float16"}, "float16", "accumulator float16 does not fit float16; use float32 or"),
+    ):
+        with pytest.raises(WorkloadError, match=text):
+            ops.workload("matmul", shape | given, dtype)
 
 
 def test_what_an_operator_has_no_use_for_is_refused() -> None:
@@ -203,6 +229,7 @@ def test_a_condition_that_rounding_may_flip_may_be_either() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_tune_then_load(tmp_path: Path, dtype: str) -> None:
     db, shape = tmp_path / "tuning.db", {"m": 9, "n": 40, "k": 33}
+    shape |= {"out_dtype": "int32"} if dtype == "int8" else {}
     result = at.tune("matmul", dtype=dtype, threads=1, trials=6, budget_s=30, db=db, **shape)
     assert result.best is not None and not set(result.failed) - {"slow"}
     kernel = at.load("matmul", dtype=dtype, threads=1, db=db, **shape)
