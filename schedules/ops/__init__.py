@@ -83,9 +83,9 @@ def workload(
     name: str, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
 ) -> Workload:
     """The workload of a library operator. ``params`` of the result hold every parameter, and the layout if
-    the operator has layouts. Operators that add up take ``accumulator`` and ``out_dtype`` with the parameters:
-    the dtypes that sums are made in and stored as. Raises `WorkloadError` for unknown or unsuitable arguments.
-    """
+    the operator has layouts. Operators that add up take ``accumulator`` and ``out_dtype`` with the
+    parameters: the dtypes that sums are made in and stored as. Raises `WorkloadError` for unknown or
+    unsuitable arguments."""
     op = get(name)
     dtype = check_dtype(dtype, name)
     if dtype not in op.dtypes:
