@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from grid_cases import program
 from grid_cases import sampled as sampled_on_grid
-from helpers import execute, host, interpret
+from helpers import execute, host, interpret, poisoned
 
 from autotune.building.grid_code import grid_code
 from autotune.codegen.simt import cxx, emulator
 from autotune.codegen.simt.opencl import generate
 from autotune.devices import opencl
 from autotune.devices.object import DeviceObject
-from schedules.dtypes import is_float
 from schedules.ir.grid import GridProgram
 from schedules.ir.nest import initial
 from schedules.model import Trace
@@ -69,4 +68,4 @@ def on_opencl(p: GridProgram, dag: ComputeDAG, data: Arrays) -> Arrays:
 
 def blank(dag: ComputeDAG) -> list[np.ndarray]:
     tensors = [dag.tensors[n] for n in dag.outputs]
-    return [np.full(t.shape, np.nan if is_float(t.dtype) else 77, t.dtype) for t in tensors]
+    return [poisoned(np.empty(t.shape, t.dtype)) for t in tensors]

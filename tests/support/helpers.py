@@ -66,17 +66,20 @@ def inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     return [rng.integers(-4, 5, t.shape).astype(t.dtype) for t in dag.inputs]
 
 
+def poisoned(like: np.ndarray) -> np.ndarray:
+    """An output to write to, of the shape and dtype of ``like``: NaN, or integers that no input holds."""
+    return np.full(like.shape, np.nan if E.is_float(like.dtype.name) else 77, like.dtype)
+
+
 def interpret(program: Nest | LoweredFunc, dag: ComputeDAG, data: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a nest or lowered function by the interpreter, poisoned before."""
     arrays: Arrays = {t.name: x.copy() for t, x in zip(dag.inputs, data, strict=True)}
     for name in dag.outputs:
         t = dag.tensors[name]
-        arrays[name] = np.full(t.shape, np.nan if E.is_float(t.dtype) else 77, t.dtype)
+        arrays[name] = poisoned(np.empty(t.shape, t.dtype))
     run(program, arrays, skews=dict.fromkeys(arrays, 5))  # wherever lines begin
     for t, x in zip(dag.inputs, data, strict=True):
-        assert arrays[t.name].tobytes() == x.tobytes(), (
-            f"the program wrote its input {t.name}"
-        )
+        assert arrays[t.name].tobytes() == x.tobytes(), f"the program wrote its input {t.name}"
     return [arrays[n] for n in dag.outputs]
 
 

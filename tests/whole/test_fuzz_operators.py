@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from helpers import poisoned
 from space_cases import Case, random_case, target
 
 from autotune.building.from_trace import emit_module
@@ -140,9 +141,7 @@ def interpreted(seed: int, n: int) -> int:
             for title, program in (("scheduled", nest), ("lowered", func)):
                 stage = title
                 arrays = {t.name: x for t, x in zip(case.dag.inputs, case.inputs, strict=True)}
-                outs = [
-                    np.full(w.shape, np.nan if w.dtype.kind == "f" else 7777777, w.dtype) for w in case.want
-                ]
+                outs = [poisoned(w) for w in case.want]
                 interp.run(program, arrays | dict(zip(case.dag.outputs, outs, strict=True)))
                 wrong = case.compare(outs)
                 if wrong:

@@ -11,6 +11,7 @@ import traceback
 import numpy as np
 import pytest
 from grid_cases import TARGET, need_cxx, program
+from helpers import poisoned
 from space_cases import random_case
 from test_fuzz_operators import Wrong, sweep
 
@@ -49,7 +50,7 @@ def emulated(seed: int, n: int) -> int:
         obj = emulator.build(*(p for _, p in found))
         for number, (label, p) in enumerate(found):
             what = label
-            outs = [np.full(w.shape, np.nan if w.dtype.kind == "f" else 777, w.dtype) for w in case.want]
+            outs = [poisoned(w) for w in case.want]
             fault = emulator.run(obj, p, [*case.inputs, *outs], number)
             if fault or (fault := case.compare(outs)):
                 raise Wrong(fault)
