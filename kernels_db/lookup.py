@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 from kernels_db.errors import LogError
@@ -40,6 +40,10 @@ OF_FLOPS = """
     SELECT json, names FROM workload WHERE flops = ? AND EXISTS (
         SELECT 1 FROM record WHERE record.workload = workload.digest AND record.status = 'ok')
     ORDER BY digest LIMIT 1000"""
+ABOUT_FLOPS = """
+    SELECT json, names FROM workload WHERE flops BETWEEN ? AND ? AND EXISTS (
+        SELECT 1 FROM record WHERE record.workload = workload.digest AND record.status = 'ok')
+    ORDER BY ABS(flops - ?), digest LIMIT 256"""
 VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
 
 
@@ -67,10 +71,12 @@ def top(
     threads: int | None = None,
     k: int = 1,
     *,
+    tolerant: bool = False,
     timeout_s: float = 30.0,
 ) -> list[Hit]:
     """The ``k`` best records as `best` finds them, best first, one a trace. If any of the targets has a pin,
-    only pinned records, also ``doubted`` ones."""
+    only pinned records, also ``doubted`` ones. ``tolerant``: pass over targets and records that are
+    damaged."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
@@ -79,14 +85,16 @@ def top(
     hits: list[Hit] = []
     with closing(reader), explained(place, timeout_s):
         for row in reader.rows(TARGETS, (workload_digest,)):
-            target = stored_target(place, row["digest"], row["json"])
-            if threads not in (None, target.threads) or not accept(target):
-                continue
-            task = (workload_digest, target.digest)
-            for r in reader.rows(PINNED, task):
-                pins.append(Hit(stored_record(place, r), target, pinned=True, doubted=bool(r["doubted"])))
-            if not pins:
-                hits += [Hit(stored_record(place, r), target) for r in reader.rows(BEST, (*task, k))]
+            with suppress(*([LogError] if tolerant else [])):
+                target = stored_target(place, row["digest"], row["json"])
+                if threads not in (None, target.threads) or not accept(target):
+                    continue
+                task = (workload_digest, target.digest)
+                for r in reader.rows(PINNED, task):
+                    record = stored_record(place, r)
+                    pins.append(Hit(record, target, pinned=True, doubted=bool(r["doubted"])))
+                if not pins:
+                    hits += [Hit(stored_record(place, r), target) for r in reader.rows(BEST, (*task, k))]
         chosen = sorted(pins or hits, key=rank)[:k]
         return [replace(hit, origin=_origin(reader, place, hit.record.uid)) for hit in chosen]
 
@@ -96,12 +104,36 @@ def of_flops(
 ) -> list[tuple[str, str]]:
     """The JSON of workloads that have records and do ``flops`` operations, and of their names, a thousand at
     most."""
+    return _workloads(where, OF_FLOPS, (flops,), timeout_s)
+
+
+def about_flops(
+    where: str | os.PathLike[str] | Place, flops: int, factor: float, *, timeout_s: float = 30.0
+) -> list[tuple[str, str]]:
+    """As `of_flops`, of workloads with at most ``factor`` times more or fewer operations, the 256 nearest."""
+    bounds = int(flops / factor), int(min(flops * factor, 2.0**62)), flops
+    return _workloads(where, ABOUT_FLOPS, bounds, timeout_s)
+
+
+def workloads(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0) -> int:
+    """How many workloads a log has; 0 if there is no log."""
+    place = locate(where)
+    reader = place.reader(timeout_s) if place.exists() else None
+    if reader is None:
+        return 0
+    with closing(reader), explained(place, timeout_s):
+        return int(reader.rows("SELECT COUNT(*) AS number FROM workload")[0]["number"])
+
+
+def _workloads(
+    where: str | os.PathLike[str] | Place, query: str, values: tuple[int, ...], timeout_s: float
+) -> list[tuple[str, str]]:
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
         return []
     with closing(reader), explained(place, timeout_s):
-        return [(str(row["json"]), str(row["names"])) for row in reader.rows(OF_FLOPS, (flops,))]
+        return [(str(row["json"]), str(row["names"])) for row in reader.rows(query, values)]
 
 
 def origin(where: str | os.PathLike[str] | Place, uid: str, *, timeout_s: float = 30.0) -> Origin | None:

@@ -181,7 +181,7 @@ def _bench_suite(
 ) -> bool:
     """Compare every tuned task of a suite. Returns whether each beats ``must_beat``."""
     from autotune.errors import KernelNotFound
-    from autotune.run.loading import describe
+    from autotune.run.describing import describe
     from autotune.tuning.suites import mean_over_groups, read
 
     done: list[dict[str, Any]] = []

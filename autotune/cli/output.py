@@ -144,7 +144,7 @@ def counts(failed: Mapping[str, int]) -> str:
 
 def task_text(workload: Workload, threads: int | None = None) -> str:
     """``matmul m=512 n=512 k=512 float32, 2 threads``."""
-    from autotune.run.loading import describe
+    from autotune.run.describing import describe
 
     return describe(workload, threads)
 

@@ -82,7 +82,7 @@ def _print(result: SuiteResult, where: str) -> None:
 
 
 def _row(t: TaskResult) -> tuple[str, ...]:
-    from autotune.run.loading import describe
+    from autotune.run.describing import describe
 
     workload, best = t.task.workload, t.result.best
     failed = counts(t.result.failed)

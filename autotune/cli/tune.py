@@ -32,7 +32,8 @@ def tune(
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials", metavar="N", min=1, help="Stop after N new trials of a task. [default: no limit]"
+            "--trials", metavar="N", min=0,
+            help="Stop after N new trials of a task; 0: no search, only a first pick. [default: no limit]",
         ),
     ] = None,
     budget: Annotated[

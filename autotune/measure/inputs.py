@@ -84,11 +84,14 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Draw:
-    """Inputs of a check, the right outputs for them, and for each element its largest allowed error."""
+    """Inputs of a check, the right outputs for them, and for each element its largest allowed error.
+
+    ``places``: where each output was computed, as slices; elsewhere any number is right. None: everywhere."""
 
     inputs: tuple[np.ndarray, ...]
     reference: tuple[np.ndarray, ...]
     bounds: tuple[np.ndarray, ...]
+    places: tuple[tuple[tuple[slice, ...], ...], ...] | None = None
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -99,7 +102,17 @@ class Draw:
         """The same draw with the user's bounds in place of those of rounding; itself if there are none."""
         if tolerance is None:
             return self
-        return replace(self, bounds=tuple(tolerance.bound(x) for x in self.reference))
+        bounds = [tolerance.bound(x) for x in self.reference]
+        if self.places is not None:
+            bounds = [np.where(old == np.inf, old, b) for old, b in zip(self.bounds, bounds, strict=True)]
+        return replace(self, bounds=tuple(bounds))
+
+    @property
+    def nan_share(self) -> float:
+        """The largest share of NaN in an output."""
+        every: Any = self.places or (((...,),),) * len(self.reference)
+        floats = [(x, at) for x, at in zip(self.reference, every, strict=True) if _has_nan(x)]
+        return max((float(np.mean([np.isnan(x[i]).mean() for i in at])) for x, at in floats), default=0.0)
 
 
 def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
@@ -110,8 +123,15 @@ def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
     return Draw(tuple(inputs), found.values, found.bounds)
 
 
-def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
+# Gives inputs their right outputs: `judged`, or `autotune.measure.sampled.judged_in_part`.
+Judge = Callable[..., Draw]
+
+
+def draws(
+    dag: ComputeDAG, seed: int = 0, judge: Judge = judged, most_bytes: int = MOST_BYTES
+) -> list[Draw]:
     """The inputs that candidates are checked on, with right outputs. Candidates are timed on the first draw.
+    ``most_bytes``: of a draw, inputs and outputs; above it there is one draw, above half of it there are two.
 
     - Always: standard-normal numbers, as `random_inputs` draws them.
     - For sums: small whole numbers of random signs, no 0. Their sums are exact, so a missing term shows.
@@ -125,7 +145,11 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1. Raises
     `WorkloadError` where an output is NaN everywhere even then.
     """
-    first = _telling(dag, random_inputs(dag, seed), signs=True)
+
+    def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
+        return _telling(dag, judge, drawn, **kind)
+
+    first = telling(random_inputs(dag, seed), signs=True)
     if first is None:
         raise WorkloadError(
             f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
@@ -134,35 +158,35 @@ def draws(dag: ComputeDAG, seed: int = 0) -> list[Draw]:
     found = [first]
     longest = max((prod(a.extent for a in s.reduce_axes) for s in dag.stages), default=1)
     nbytes = sum(x.nbytes for x in found[0].arrays)
-    if longest == 1 or nbytes > MOST_BYTES:
+    if longest == 1 or nbytes > most_bytes:
         return found
     rng = np.random.default_rng([seed, 1])
     does = _reductions(dag)
     by_ends = bool(does & EXTREMES)
-    whole = _telling(dag, _whole(dag, rng, longest, int(by_ends)), signs=not by_ends, steady=True)
+    whole = telling(_whole(dag, rng, longest, int(by_ends)), signs=not by_ends, steady=True)
     more = [whole]
-    if 2 * nbytes <= MOST_BYTES:
+    if 2 * nbytes <= most_bytes:
         if by_ends:
-            more.append(_telling(dag, _whole(dag, rng, longest, -1), steady=True))
+            more.append(telling(_whole(dag, rng, longest, -1), steady=True))
         if "*" in does:
-            more.append(_telling(dag, _factors(dag, rng, longest)))
+            more.append(telling(_factors(dag, rng, longest)))
         if longest >= SPARSE_FROM and (whole is None or any(x.any() for x in whole.bounds)):
-            more.append(_telling(dag, _sparse(dag, rng, longest), steady=True))
+            more.append(telling(_sparse(dag, rng, longest), steady=True))
         if longest > STEADY_FROM * CHAIN:
-            more.append(_telling(dag, [_steady(x) for x in first.inputs], steady=True))
+            more.append(telling([_steady(x) for x in first.inputs], steady=True))
     return found + [x for x in more if x is not None]
 
 
 def _telling(
-    dag: ComputeDAG, drawn: Sequence[np.ndarray], signs: bool = False, steady: bool = False
+    dag: ComputeDAG, judge: Judge, drawn: Sequence[np.ndarray], signs: bool = False, steady: bool = False
 ) -> Draw | None:
     """A draw whose outputs are numbers, with its inputs turned by `TURNED` if need be; None if none is."""
     least = 1.0
     chosen: Draw | None = None
     for turned in TURNED:
         inputs = [turned(x).astype(x.dtype, copy=False) if _has_nan(x) else x for x in drawn]
-        draw = judged(dag, inputs, signs=signs and turned is TURNED[0], steady=steady)
-        share = max((float(np.isnan(x).mean()) for x in draw.reference if _has_nan(x)), default=0.0)
+        draw = judge(dag, inputs, signs=signs and turned is TURNED[0], steady=steady)
+        share = draw.nan_share
         if share < least:
             chosen, least = draw, share
         if least <= MOST_NAN:

@@ -13,6 +13,7 @@ from types import TracebackType
 import numpy as np
 
 from autotune import backends
+from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
@@ -36,6 +37,7 @@ class Measurer:
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
     ``inputs``: arrays in the order of ``dag.inputs``; default: several `draws`.
+    ``in_part``: compute the right outputs of these draws at a few places only (`measure.sampled`).
     ``reference``: the right outputs for them; default: what `schedules.te.rounding` computes.
     ``tolerance``: largest error of outputs; default: what rounding explains.
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
@@ -56,13 +58,15 @@ class Measurer:
         tolerance: Tolerance | None = None,
         options: Options | None = None,
         seed: int = 0,
+        in_part: bool = False,
         nominal: Nominal | None = None,
         control: Control | None = None,
     ) -> None:
         dag = workload.dag if isinstance(workload, Workload) else workload
         named = workload.canonical if isinstance(workload, Workload) else workload
         if inputs is None:
-            chosen = draws(dag, seed)
+            few = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else ()
+            chosen = draws(dag, seed, *few)
         else:
             given = [
                 np.ascontiguousarray(a, dtype=t.dtype).reshape(t.shape)

@@ -67,6 +67,7 @@ class Kernel:
         "_single",
         "_source",
         "_trace",
+        "chosen_by",
         "record",
         "target",
         "workload",
@@ -84,11 +85,14 @@ class Kernel:
         trace: Callable[[], Trace] | None = None,
         source: Callable[[], str] | None = None,
         packing: Mapping[int, LoadedObject] | None = None,
+        chosen_by: str = "schedule",
     ) -> None:
         """``params``: inputs, then ``outputs``. ``record``: the log's record, if it came from one
         (its ``time_s`` is shown). ``trace``: gives the schedule, in the names of the workload;
         ``source`` the IR text. ``packing``: what packs constant inputs, by
-        their number. Raises ValueError when ``loaded`` was compiled for other parameters."""
+        their number. ``chosen_by``: what chose the schedule: "log", a tuned one; "similar_shape",
+        "similar_machine", "model" or "default", where none was tuned (see `autotune.load`); "schedule", the
+        caller, by hand. Raises ValueError when ``loaded`` was compiled for other parameters."""
         self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
         for i, pack in (packing or {}).items():
             (_, _), (dtype, shape) = parse_signature(pack.signature)[0]
@@ -109,6 +113,7 @@ class Kernel:
         self.workload = workload
         self.target = target
         self.record = record
+        self.chosen_by = chosen_by
         self._trace = trace
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:

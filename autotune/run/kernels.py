@@ -22,20 +22,25 @@ if TYPE_CHECKING:
     Loaded = tuple[LoadedObject | DeviceObject, dict[int, LoadedObject]]
 
 
-def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = None) -> Kernel:
-    """The kernel of a schedule. ``record``: that of a log which the trace comes from, under canonical names,
-    for `Kernel.record`; without one, the trace has the names of the workload's DAG.
+def kernel_of(
+    workload: Workload, target: Target, trace: Trace, record: Any = None, chosen_by: str = "schedule"
+) -> Kernel:
+    """The kernel of a schedule. ``record``: that of a log which the trace comes from, for `Kernel.record`.
+    ``chosen_by``: as of `Kernel`; "log" if there is a record. A trace that a caller wrote by hand has the
+    names of the workload's DAG, any other has canonical names.
 
     Raises `ScheduleError` where the trace is not legal for the workload, and `CompileError`.
     """
+    chosen_by = chosen_by if record is None else "log"
+    by_hand = chosen_by == "schedule"
     objects = ObjectCache(Settings.from_environment().cache_dir)
     code = confined(target)
-    of = workload.named_digest if record is None else workload.digest
+    of = workload.named_digest if by_hand else workload.digest
     versions = backends.of(code).versions(code)
     names = [key(trace.to_json(), of, code.digest, version) for version in versions]
     loaded = _cached(objects, names[0])
     if loaded is None:
-        obj = _built(workload, trace, code, record is None)
+        obj = _built(workload, trace, code, by_hand)
         for name in names:
             objects.put(name, obj)
         loaded = _load(obj)
@@ -45,13 +50,14 @@ def kernel_of(workload: Workload, target: Target, trace: Trace, record: Any = No
     def named() -> Trace:
         from schedules.trace_names import to_named
 
-        return trace if record is None else to_named(workload, trace)
+        return trace if by_hand else to_named(workload, trace)
 
     def source() -> str:
         return source_of(workload, target, named())
 
     make = _class_for(main)
-    return make(main, params, workload.dag.outputs, workload, target, record, named, source, packing)
+    outputs = workload.dag.outputs
+    return make(main, params, outputs, workload, target, record, named, source, packing, chosen_by)
 
 
 def _built(workload: Workload, trace: Trace, code: Target, named: bool) -> bytes:
@@ -84,7 +90,7 @@ def default_kernel(workload: Workload, target: Target) -> Kernel:
     """The kernel of the untuned schedule: the loops as the expression states them. Raises `TargetError`
     for a target that cannot run here."""
     check_here(target)
-    return kernel_of(workload, target, Trace())
+    return kernel_of(workload, target, Trace(), chosen_by="default")
 
 
 def source_of(workload: Workload, target: Target, trace: Trace) -> str:

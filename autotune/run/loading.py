@@ -7,7 +7,6 @@ nothing here tunes.
 from __future__ import annotations
 
 import os
-import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune import backends, targets
 from autotune.errors import CompileError, KernelNotFound
+from autotune.run.describing import describe, tune_command
 from autotune.settings import database
-from autotune.workloads import Program, as_workload, dtype_of, otherwise_constant, param_text, shown_params
+from autotune.workloads import Program, as_workload, otherwise_constant
 from kernels_db import lookup
 from kernels_db.place import locate
 from kernels_db.records import Hit
@@ -55,8 +55,15 @@ def load(
     ``threads=None`` takes the fastest record whose thread count this process can run. Only records that
     were tuned for this machine are taken. With ``nearest=True``, where there is none, that of the most
     similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
-    the two is given, with a warning that says which. ``fallback=True`` gives the default schedule, with a
-    warning, when nothing is stored. A record whose schedule is not legal, that this version cannot read, or
+    the two is given, with a warning that says which.
+
+    ``fallback=True`` gives a kernel also when nothing is stored, with a warning. A few schedules are checked
+    and timed here, which takes up to three seconds: those of similar sizes and machines in the log, else the
+    first picks of the model, and the plain loops. The fastest is cached, so that the next load is as quick as
+    that of a tuned kernel. `Kernel.chosen_by` says what chose it: "log", "similar_shape", "similar_machine",
+    "model" or "default".
+
+    A record whose schedule is not legal, that this version cannot read, or
     that is pinned and was found wrong since, is left out with a warning. ``constant_weights`` as it was
     tuned: the kernel then takes what its `Kernel.pack_weights` returns.
 
@@ -80,7 +87,7 @@ def load_workload(
     nearest: bool = False,
 ) -> Kernel:
     """`load` for a workload."""
-    from autotune.run.kernels import default_kernel, kernel_of
+    from autotune.run.kernels import kernel_of
 
     where = database(db)
     wanted = targets.parse(target, threads)
@@ -101,8 +108,10 @@ def load_workload(
     missing = unusable or KernelNotFound(_not_found(workload, where, threads))
     if not fallback:
         raise missing
-    kernel = default_kernel(workload, wanted)
-    warnings.warn(f"{missing}\nUsing the default schedule, which is not tuned.", stacklevel=3)
+    from autotune.run.untuned import untuned
+
+    kernel, why = untuned(workload, wanted, where)
+    warnings.warn(f"{missing}\n{why}", stacklevel=3)
     return kernel
 
 
@@ -235,30 +244,3 @@ def _targets(workload: Workload, where: str) -> list[Target]:
     found: list[Target] = []
     lookup.best(where, workload.digest, lambda t: bool(found.append(t)))  # type: ignore[func-returns-value]
     return found
-
-
-def describe(workload: Workload, threads: int | None = None) -> str:
-    """``matmul m=512 n=512 k=512 float32, 2 threads``, or the outputs of a user's own expression."""
-    if threads is not None:
-        return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
-    constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
-    if workload.op == "custom":
-        made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
-        return " ".join([f"the expression of {made} {dtype_of(workload)}", *constants])
-    words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
-    return " ".join([workload.op, *words, dtype_of(workload), *constants])
-
-
-def tune_command(workload: Workload, db: str, threads: int | None) -> str:
-    """The command, or for a user's own expression the call, that would tune a workload."""
-    if workload.op == "custom":
-        extra = "" if threads is None else f", threads={threads}"
-        return f"autotune.tune(the same tensors{extra}, db={db!r})"
-    shown = shown_params(workload)
-    layout = shown.pop("layout", None)
-    shape = ",".join(f"{k}={param_text(v)}" for k, v in shown.items())
-    words = ["autotune", "tune", workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
-    words += ["--layout", str(layout)] if layout else []
-    words += ["--constant-weights"] if workload.dag.constants else []
-    words += ["--threads", str(threads)] if threads is not None else []
-    return shlex.join([*words, "--db", db])

@@ -70,6 +70,7 @@ def nearest(
         except (TraceError, ScheduleError, CompileError):  # the next may be good
             continue
         default = default_kernel(workload, targets.parse(wanted, target.threads))
+        kernel.chosen_by = "similar_machine"
         pairs = [(kernel.time(repeat=1), default.time(repeat=1)) for _ in range(ROUNDS)]
         time_s, default_s = min(t for t, _ in pairs), min(t for _, t in pairs)
         return Nearest(hit, kernel if time_s < default_s else default, time_s, default_s)

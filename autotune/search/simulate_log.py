@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.run.loading import describe
+from autotune.run.describing import describe
 from autotune.search.decisions import candidate_of
 from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from schedules.model import Step, Trace
 from schedules.space.base import Candidate, Rows
+from schedules.space.holes import size
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ class TableSpace:
         """Uniform crossover. A child that the table lacks becomes its first parent."""
         mixed = np.where(rng.random(a.shape) < 0.5, a, b)
         return np.where(self.valid(sketch, mixed)[:, None], mixed, a)
+
+    def nearest(self, sketch: int, rows: Rows) -> Rows:
+        """The row of the table that is nearest to each row: the least sum of ratios."""
+        table = self._sheets[sketch].rows
+        if not len(rows):
+            return rows.copy()
+        return table[[int(np.abs(size(table) - size(row)).sum(axis=1).argmin()) for row in rows]]
 
     def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
         """All rows of the table, whatever ``values`` asks for."""

@@ -22,7 +22,8 @@ SHORT_S = 3.0
 class TuneOptions:
     """What the user chooses.
 
-    ``trials``: most new trials (None: no limit). ``budget_s``: seconds from the call of `tune`. ``search``,
+    ``trials``: most new trials (None: no limit; 0: no search, only the few candidates of a first pick, where
+    nothing is known). ``budget_s``: seconds from the call of `tune`. ``search``,
     ``model``, ``seed``: the policy, its cost model, and the seed of all its choices. ``batch``: trials a
     round (None: chosen by their duration). ``rtol``, ``atol``: an output is right within ``atol + rtol *
     |reference|`` (both None: within rounding; one None: 0). Raises `SettingsError` for a value out of
@@ -39,8 +40,9 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("trials", self.trials), ("batch", self.batch)):
-            if value is not None and (not _is(int, value) or value < 1):
-                raise SettingsError(f"{name} is {value!r}; it must be an integer of at least 1, or None")
+            least = int(name == "batch")
+            if value is not None and (not _is(int, value) or value < least):
+                raise SettingsError(f"{name} is {value!r}; it must be an integer from {least} on, or None")
         budget = self.budget_s
         if not _is((int, float), budget) or not (budget > 0 and math.isfinite(budget)):
             raise SettingsError(f"the budget is {budget!r}; it must be a positive, finite number of seconds")
@@ -66,9 +68,14 @@ class TuneOptions:
         return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
 
     @property
+    def begins_at_once(self) -> bool:
+        """Whether the candidates of a first pick come before everything else."""
+        return self.trials == 0 or self.budget_s < SHORT_S
+
+    @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
-        return self.search == "evolutionary" and self.guide in LEARNED
+        return self.trials != 0 and self.search == "evolutionary" and self.guide in LEARNED
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ class TuneResult:
 
     def __str__(self) -> str:
         """One line: the task, the best, how many trials and how long."""
-        from autotune.run.loading import describe
+        from autotune.run.describing import describe
 
         best = "no valid kernel found"
         if self.best is not None:

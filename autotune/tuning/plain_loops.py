@@ -37,6 +37,10 @@ class PlainLoops:
         """Whether to try them in any budget, if nothing else was found."""
         return self.foretold_s <= QUICK_S
 
+    def worth(self, best_s: float | None) -> bool:
+        """Whether a first pick tries them: they may be faster than the best so far, and do not take long."""
+        return self.in_reach(best_s) and (self.quick or best_s is None)
+
     def in_reach(self, best_s: float | None) -> bool:
         """Whether they may be faster than the best so far."""
         return self.pending and (best_s is None or self.foretold_s < FAR * best_s)

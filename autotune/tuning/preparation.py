@@ -11,11 +11,14 @@ from autotune import backends, settings
 from autotune.measure import Control, Measurer, Nominal, Options
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import check_fits
+from autotune.measure.sampled import whole_s
 from autotune.settings import SettingsError
 from schedules.model import Target, Workload
 
-REFERENCE_RATE = 5e10  # FLOP/s at which numpy computes a reference, at best
-CHECKS = 4  # runs of a candidate until it is checked, with room for a slow machine
+FASTEST = 5e10  # FLOP/s of a thread's good candidate, at least where it matters
+LEAST_S = 3.0  # a shorter budget ends after the first candidates, which may take so long
+WHOLE_SHARE = 0.1  # of the budget: a reference that takes longer is computed in part
+CHECKS = 4  # runs of a candidate until it is checked and timed, with room for a slow machine
 
 
 @contextlib.contextmanager
@@ -42,12 +45,12 @@ def xgboost_on_its_way() -> Iterator[None]:
 
 def check_feasible(workload: Workload, budget_s: float) -> None:
     """Raises `WorkloadError` for arrays that do not fit in memory, and `SettingsError` for a budget (seconds)
-    that the reference alone would use up."""
+    that one run alone would use up."""
     check_fits(workload.dag)
-    if workload.flops > REFERENCE_RATE * budget_s:
+    if workload.flops > FASTEST * max(budget_s, LEAST_S):
         raise SettingsError(
-            f"one run takes {workload.flops / 1e9:.3g} GFLOP: the reference result alone would use up the "
-            f"budget of {budget_s:g} s; give more time, or use smaller sizes"
+            f"one run takes {workload.flops / 1e9:.3g} GFLOP: it alone would use up the budget of "
+            f"{budget_s:g} s; give more time, or use smaller sizes"
         )
 
 
@@ -58,12 +61,17 @@ def measurer(
     nominal: Nominal | None = None,
     control: Control | None = None,
     tolerance: Tolerance | None = None,
+    reference_s: float | None = None,
 ) -> Measurer:
-    """A measurer with time limits that suit the budget (seconds). See `Measurer` for the other parameters."""
-    runs_s = CHECKS * workload.flops / REFERENCE_RATE  # a good candidate's, before it is timed
+    """A measurer with time limits that suit the budget (seconds). ``reference_s``: seconds that a reference
+    may take, else it is computed in part (None: a share of the budget). See `Measurer` for the other
+    parameters."""
+    if reference_s is None:
+        reference_s = WHOLE_SHARE * budget_s
+    runs_s = CHECKS * workload.flops / FASTEST  # a good candidate's, before it is timed
     slow_s = backends.of(target).measuring.slower * runs_s
     limits = Options(
-        timeout_s=max(min(max(10.0, slow_s), max(1.0, budget_s / 5)), runs_s),
+        timeout_s=max(min(max(10.0, slow_s), max(1.0, budget_s / 5)), 2 * runs_s),
         build_timeout_s=min(20.0, max(2.0, budget_s / 5)),
         patience_s=min(1.5, max(0.5, budget_s / 20)),
     )
@@ -71,6 +79,7 @@ def measurer(
         *(workload, target),
         tolerance=tolerance,
         options=limits,
+        in_part=whole_s(workload.dag) > reference_s,
         nominal=nominal,
         control=control,
     )

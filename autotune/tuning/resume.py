@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 FACTS = "device"
 # Most records to learn from, the fastest: making their traces takes time.
 MOST = 2000
-# Candidates of other targets that are tried first.
-SEEDS = 8
 # Most records that are read, so that no log fills the memory.
 READ = 200_000
 
@@ -43,23 +41,6 @@ class Earlier:
     trials: int
     digests: frozenset[str]
     results: tuple[Result, ...]
-
-
-def elsewhere(log: Log, workload: Workload, target: Target, space: Space) -> list[Candidate]:
-    """The best candidates of this workload on other targets of its kind, in turns, best first. Only decisions
-    that are valid in this space. Their times are not used."""
-    kept: list[list[Candidate]] = []
-    for w, t in log.tasks(workload=workload):
-        try:
-            if t == target.digest or log.target(t).kind != target.kind:
-                continue
-            best = log.top_k(w, t, SEEDS)
-        except LogError:  # damaged, or of a newer version
-            continue
-        found = [Result(c, 1.0) for r in best if (c := candidate_of(r, space)) is not None]
-        kept.append([r.candidate for r in _valid(space, found)])
-    turns = [c for turn in zip_longest(*kept) for c in turn if c is not None]
-    return list(dict.fromkeys(turns))[:SEEDS]
 
 
 def throughput(status: str, time_s: float | None) -> float:

@@ -24,13 +24,14 @@ from autotune.search.base import Result
 from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
-from autotune.tuning import neighbours, plain_loops, resume
+from autotune.tuning import first_pick, neighbours, plain_loops, resume
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
+from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 # Trials a round: in the first, at least, at most.
 FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
+SEEDS = 6  # of the first round: candidates of similar tasks
 SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
@@ -103,6 +105,7 @@ class Session:
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # share of pairs that the model ordered rightly in the last round
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
+        self._picked: list[Result] = []  # of a first pick
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
         self._begun, self._tried_plain = False, 0
@@ -165,9 +168,11 @@ class Session:
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
         policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
-        policy = Seeded(policy, space, resume.elsewhere(self.log, self.workload, self.target, space))
-        policy.exclude({*self._earlier.digests, plain_loops.TRACE.digest})
-        policy.tell(self._earlier.results)
+        similar = seeds(self.workload, self.target, space, self.log.place, SEEDS)
+        policy = Seeded(policy, space, [s.candidate for s in similar])
+        picked = [first_pick.trace_of(space, r.candidate).digest for r in self._picked]
+        policy.exclude({*self._earlier.digests, *picked, plain_loops.TRACE.digest})
+        policy.tell([*self._earlier.results, *self._picked])
         self._search = self._stack.enter_context(AskAhead(policy))
         self._begun = True
 
@@ -185,6 +190,10 @@ class Session:
     def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
         """Rounds of trials until ``until()``. Returns what ended the search for good: "trials", "exhausted"
         or "converged" (not with ``keep_on``); else None."""
+        if self.options.begins_at_once and self.best_s is None:
+            self._pick(measurer)
+        if self.options.trials == 0:
+            self.stopped = "trials"
         while self.stopped is None and time.monotonic() < until():
             if self._plain.cheap(self.round_s):
                 if not self._try_plain_loops(measurer, until()):
@@ -211,6 +220,28 @@ class Session:
             if self.converged and not keep_on:
                 self.stopped = "converged"
         return self.stopped
+
+    def _pick(self, measurer: Measuring) -> None:
+        """Try the candidates of a first pick, until there is a best and the budget is used up."""
+        self.report("measuring")
+        with self.timed("first pick"):
+            proposed = first_pick.proposals(self.workload, self.target, self.space, self.log.place)
+            proposed = proposed[: self.options.trials or None]
+            traces = [first_pick.trace_of(self.space, p.candidate) for p in proposed]
+            until = max(self.started + first_pick.LIMIT_S - first_pick.MARGIN_S, time.monotonic())
+            grace_s = first_pick.grace_s(self.workload)
+            with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
+                for i, m in arrivals:
+                    candidate = proposed[i].candidate
+                    facts = {DECISIONS: list(candidate.row), "chosen_by": proposed[i].chosen_by}
+                    reached = self._take(m, self.space.sketches[candidate.sketch], traces[i], facts, 0.0)
+                    self._picked.append(Result(candidate, reached, m.facts))
+                    if self.best_s is not None and time.monotonic() > self.until:
+                        break
+        left = self._trials_left or self.options.trials == 0
+        time_left = self.best_s is None or time.monotonic() < self.until
+        if left and time_left and self._plain.worth(self.best_s):
+            self._try_plain_loops(measurer, until)
 
     def _ask(self, n: int) -> Chosen:
         search = self._search

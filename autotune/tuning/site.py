@@ -34,6 +34,9 @@ class Measuring(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
+    def start(self) -> None:
+        """Have ready now what the first candidate would start."""
+
     def arrivals(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
     ) -> Iterator[tuple[int, Measurement]]:
@@ -83,9 +86,11 @@ class Site(Protocol):
         nominal: Nominal | None = None,
         control: Control | None = None,
         tolerance: Tolerance | None = None,
+        reference_s: float | None = None,
     ) -> Measuring:
         """What measures a task. ``budget_s``: of the run. ``nominal``, ``control``: of an
-        earlier one of the same run."""
+        earlier one of the same run. ``reference_s``: seconds that a reference may take, else it is computed
+        in part; None: a share of the budget."""
 
 
 class Here:
@@ -114,8 +119,9 @@ class Here:
         nominal: Nominal | None = None,
         control: Control | None = None,
         tolerance: Tolerance | None = None,
+        reference_s: float | None = None,
     ) -> Measuring:
-        return preparation.measurer(workload, target, budget_s, nominal, control, tolerance)
+        return preparation.measurer(workload, target, budget_s, nominal, control, tolerance, reference_s)
 
 
 HERE: Site = Here()

@@ -50,6 +50,10 @@ class Space(Protocol):
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         """Row i takes each of its decisions from row i of ``a`` or of ``b``."""
 
+    def nearest(self, sketch: int, rows: Rows) -> Rows:
+        """Each decision replaced by the nearest that the space allows after the earlier ones. Rows of a task
+        of other sizes become rows of this one, not necessarily valid."""
+
     def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
         """All rows of a sketch, valid or not, in lexicographic order, with at most ``values`` values a hole,
         evenly distributed; None if they are more than ``most``."""

@@ -110,6 +110,9 @@ class DerivedSpace:
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         return H.crossover(self._sketches[sketch].holes, a, b, rng)
 
+    def nearest(self, sketch: int, rows: Rows) -> Rows:
+        return H.nearest(self._sketches[sketch].holes, rows)
+
     def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
         return H.every(self._sketches[sketch].holes, most, values)
 

@@ -182,6 +182,28 @@ def crossover(
     return np.stack(list(known.values()), axis=1) if holes else a.copy()
 
 
+def nearest(holes: tuple[HoleSpec, ...], rows: np.ndarray) -> np.ndarray:
+    """Each decision replaced by the nearest that its hole allows after the earlier ones. Tiles are compared
+    by their ratio, so that 48 is as near to 64 as 36 is."""
+    known: dict[str, np.ndarray] = {}
+    for k, h in enumerate(holes):
+        which, domains = h.domains(known, len(rows))
+        column = np.array(rows[:, k], dtype=np.int64)
+        for n, domain in enumerate(domains):
+            mine = np.flatnonzero(which == n)
+            if len(mine):
+                apart = np.abs(size(column[mine])[:, None] - size(domain)[None, :])
+                column[mine] = domain[np.argsort(apart, axis=1, kind="stable")[:, 0]]
+        known[h.name] = column
+    return np.stack(list(known.values()), axis=1) if holes else rows.copy()
+
+
+def size(x: np.ndarray) -> np.ndarray:
+    """The logarithm of decisions: ratios are distances. Those below 1 keep their order below that."""
+    logs: np.ndarray = np.where(x > 0, np.log2(np.maximum(x, 1)), x - 1.0)
+    return logs
+
+
 def every(holes: tuple[HoleSpec, ...], most: int, values: int | None = None) -> np.ndarray | None:
     """All rows in lexicographic order, with at most ``values`` values a hole, evenly distributed; None if
     they are more than ``most``."""

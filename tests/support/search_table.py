@@ -49,6 +49,9 @@ class FormulaSpace:
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         return np.where(rng.random(a.shape) < 0.5, a, b)
 
+    def nearest(self, sketch: int, rows: Rows) -> Rows:
+        return np.clip(rows, 0, np.array(self.choices[sketch]) - 1)
+
     def every(self, sketch: int, most: int, values: int | None = None) -> Rows | None:
         ranges = [np.unique(np.linspace(0, n - 1, min(n, values or n)).round()) for n in self.choices[sketch]]
         if np.prod([len(r) for r in ranges]) > most:

@@ -142,7 +142,7 @@ def test_compiled_candidates_are_what_the_interpreter_computes(op: str, dtype: s
             assert (got == right).all()
     for number in range(len(space.sketches)):
         rows = space.sample(number, 200, rng)
-        for row in rows[space.valid(number, rows)][:2]:
+        for row in rows[space.valid(number, rows)][:1]:
             if op != "softmax":
                 check_compiled(c.dag, space.trace(number, row), target(1, 32), inputs, want)
                 continue

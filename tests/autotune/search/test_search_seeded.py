@@ -14,10 +14,10 @@ from autotune.search.base import Result
 from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.targets import from_name
-from autotune.tuning import resume
+from autotune.tuning.similar import seeds
 from kernels_db import Log, NewRecord
 from schedules import ops
-from schedules.model import Step, Target, Trace
+from schedules.model import Step, Target, Trace, Workload
 from schedules.space import derive
 from schedules.space.base import Candidate, Space
 
@@ -45,18 +45,22 @@ def store(db: Path, target: Target, space: Space, candidates: list[Candidate]) -
             log.add(NewRecord(run, i, sketch, trace, "ok", times_s=times, environment=decisions))
 
 
+def seeds_of(workload: Workload, target: Target, space: Space, log: Log) -> list[Candidate]:
+    return [s.candidate for s in seeds(workload, target, space, log.place, 8)]
+
+
 def test_seeds_come_first_once_and_the_policy_never_repeats_them() -> None:
     space = derive(WORKLOAD.canonical, HERE)
-    seeds = some(space, 5)
-    policy = Seeded(policies.create("random", space, "random", 1), space, [*seeds, seeds[0]])
-    policy.exclude([trace_of(space, seeds[1])])
-    wanted = [seeds[0], *seeds[2:]]
+    first = some(space, 5)
+    policy = Seeded(policies.create("random", space, "random", 1), space, [*first, first[0]])
+    policy.exclude([trace_of(space, first[1])])
+    wanted = [first[0], *first[2:]]
     assert policy.ask(3) == wanted[:3] and policy.ask(16) == wanted[3:]
     assert policy.predicted(wanted) == {}
     policy.tell([Result(c, 1.0) for c in wanted])
     rest = policy.ask(200)
     assert len(rest) > 100
-    assert not {trace_of(space, c) for c in rest} & {trace_of(space, c) for c in seeds}
+    assert not {trace_of(space, c) for c in rest} & {trace_of(space, c) for c in first}
 
 
 def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(tmp_path: Path) -> None:
@@ -66,18 +70,20 @@ def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(t
     store(db, OTHER, there, good)
     store(db, Target("cuda", "sm_90"), there, some(there, 5, seed=3))  # another kind of machine
     with Log(db) as log:
-        found = resume.elsewhere(log, WORKLOAD, HERE, space)
-        assert 0 < len(found) <= resume.SEEDS and set(found) <= set(good)
+        found = seeds_of(WORKLOAD, HERE, space, log)
+        assert 0 < len(found) <= 8 and set(found) & set(good)
         for c in found:
             assert space.valid(c.sketch, np.array([c.row])).all()
-        assert resume.elsewhere(log, WORKLOAD, OTHER, space) == []  # its own records are resumed instead
-        assert resume.elsewhere(log, ops.workload("add", {"n": 8}), HERE, space) == []
+        assert seeds_of(WORKLOAD, OTHER, space, log) == []  # its own records are resumed instead
+        assert seeds_of(ops.workload("add", {"n": 8}), HERE, space, log) == []
         run = log.start_run(WORKLOAD, replace(OTHER, arch="hostile"), {}, seed=0).uid
         for i, row in enumerate(([10**30] * 9, ["x"], [-1] * 6, None, [[1]], [2**63 - 1] * 6)):
             said, name = {DECISIONS: row}, there.sketches[0]
             trace = Trace((Step("unroll", (("loop", f"x{i}"),)),))
             log.add(NewRecord(run, i, name, trace, "ok", times_s=[1e-9], environment=said))
-        assert set(resume.elsewhere(log, WORKLOAD, HERE, space)) <= set(good)
+        again = seeds_of(WORKLOAD, HERE, space, log)
+        assert len(again) == len(found)
+        assert all(space.valid(c.sketch, np.array([c.row])).all() for c in again)
 
 
 def test_what_cannot_be_read_of_other_targets_is_passed_over(tmp_path: Path) -> None:
@@ -90,4 +96,4 @@ def test_what_cannot_be_read_of_other_targets_is_passed_over(tmp_path: Path) -> 
         con.execute("UPDATE target SET json = '{}' WHERE digest = ?", (newer.digest,))
         con.execute("UPDATE record SET environment = '[' WHERE target = ?", (damaged.digest,))
     with Log(db) as log:
-        assert resume.elsewhere(log, WORKLOAD, HERE, space) == good
+        assert seeds_of(WORKLOAD, HERE, space, log) == good

@@ -41,6 +41,9 @@ class Far:
         self.open = False
         self.closed += 1
 
+    def start(self) -> None:
+        pass
+
     def arrivals(
         self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
     ) -> Iterator[tuple[int, Measurement]]:

@@ -267,6 +267,7 @@ def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_contr
         nominal: Nominal | None = None,
         control: Control | None = None,
         tolerance: Tolerance | None = None,
+        reference_s: float | None = None,
     ) -> Started:
         given.append(nominal)
         controls.setdefault(workload.digest, []).append(control)

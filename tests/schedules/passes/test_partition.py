@@ -53,7 +53,7 @@ def windows(n: int, m: int, before: int, after: int, stride: int, dtype: str = "
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(3, 12),
     m=st.integers(2, 9),

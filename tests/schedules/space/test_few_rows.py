@@ -134,7 +134,7 @@ def test_candidates_are_right(layer: str, threads: int, vector_bytes: int, short
 
 @pytest.mark.parametrize("layer", ["matmul", "with an epilogue"])
 def test_the_interpreter_agrees(layer: str, short: None) -> None:
-    dag = LAYERS[layer](5, 49, 17)
+    dag = LAYERS[layer](3, 35, 17)
     data = values(dag, np.random.default_rng(5))
     want = _reference(dag, data)
     space = derive(dag, target(2))

@@ -94,7 +94,7 @@ def test_most_of_them_to_the_byte() -> None:
     dag = ops.workload("matmul", {"m": 24, "n": 24, "k": 24}).dag
     exact = total = 0
     for order in ("ijkIKJ", "ikjIKJ", "jkiKIJ", "kijIKJ"):
-        for factors in ((4, 8, 4), (6, 4, 12), (12, 24, 2)):
+        for factors in ((4, 8, 4), (6, 4, 12)):
             s = tiled(dag, order, factors)
             s.vectorize(s.loops("c")[-1])
             accesses = touched(s)

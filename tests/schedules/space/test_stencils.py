@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -50,8 +51,7 @@ def sweeps(rule: Rule, n: int, count: int) -> ComputeDAG:
     return te.dag([made[0], made[-1]])
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rule", "threads"), list(zip(RULES.values(), cycle((1, 2)))), ids=RULES)
 def test_sweeps_may_be_kept_or_computed_again(rule: Rule, threads: int) -> None:
     dag = sweeps(rule, 9, 3)
     space = derive(dag, host(threads))

@@ -1,0 +1,81 @@
+"""Right outputs at a few places, for operators whose whole result takes long to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from autotune.measure.inputs import Draw, judged
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.contraction import factors
+from schedules.te.flops import count_flops
+from schedules.te.part import Box, Part, part
+
+# Boxes of each output. The first lies at the beginning of all dimensions, the second at their end, where
+# tiles are cut off; the others lie at random.
+BOXES = 6
+# Largest side of a box (elements), and the operations that it may take.
+SIDE, OPERATIONS = 32, 1 << 21
+
+# Most bytes of a draw: as `inputs.MOST_BYTES`, but operators that take long have few draws.
+MOST_BYTES = 1 << 25
+# Seconds that a reference takes for a point of a sum of products, and for one of anything else.
+PRODUCT_S, POINT_S = 1e-9, 3e-8
+
+
+def whole_s(dag: ComputeDAG) -> float:
+    """About the seconds in which the whole reference of one draw is computed."""
+    total = 0.0
+    for s in dag.stages:
+        product = s.reducer is not None and factors(s) is not None
+        total += prod(a.extent for a in (*s.axes, *s.reduce_axes)) * (PRODUCT_S if product else POINT_S)
+    return total
+
+
+def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+    """`judged` in `BOXES` boxes of each output. Elsewhere any number passes that was written: bounds are
+    infinite there."""
+    reference = tuple(np.zeros(dag.tensors[n].shape, dag.tensors[n].dtype) for n in dag.outputs)
+    bounds: list[np.ndarray] = []
+    places: list[list[tuple[slice, ...]]] = [[] for _ in dag.outputs]
+    for found in boxes(dag):
+        cut = [x[_slices(b)] for x, b in zip(inputs, found.inputs, strict=True)]
+        draw = judged(found.dag, cut, **kind)
+        if not bounds:
+            both = zip(reference, draw.bounds, strict=True)
+            bounds = [np.full(x.shape, np.inf, b.dtype) for x, b in both]
+        for n, box in enumerate(found.outputs):
+            at = _slices(box)
+            reference[n][at], bounds[n][at] = draw.reference[n], draw.bounds[n]
+            places[n].append(at)
+    return Draw(tuple(inputs), reference, tuple(bounds), tuple(map(tuple, places)))
+
+
+def boxes(dag: ComputeDAG, seed: int = 0) -> list[Part]:
+    """At most `BOXES` different parts of a DAG, as large as `SIDE` and `OPERATIONS` allow."""
+    rng = np.random.default_rng([seed, 2])
+    shapes = [dag.tensors[n].shape for n in dag.outputs]
+    side = SIDE
+    while side > 1 and count_flops(part(dag, [_box(s, side, 0.0) for s in shapes]).dag) > OPERATIONS:
+        side //= 2
+    where = [0.0, 1.0, *([None] * (BOXES - 2))]
+    found = [tuple(_box(s, side, w, rng) for s in shapes) for w in where]
+    return [part(dag, b) for b in dict.fromkeys(found)]
+
+
+def _box(
+    shape: tuple[int, ...], side: int, where: float | None, rng: np.random.Generator | None = None
+) -> Box:
+    """A box of at most ``side`` along each dimension. ``where``: 0 at the beginning, 1 at the end; None:
+    at random."""
+    lows = [
+        round((rng.random() if where is None and rng is not None else where or 0.0) * max(n - side, 0))
+        for n in shape
+    ]
+    return tuple((lo, min(lo + side, n)) for lo, n in zip(lows, shape, strict=True))
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(lo, hi) for lo, hi in box)

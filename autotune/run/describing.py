@@ -1,0 +1,35 @@
+"""Words for a workload: what it is, and the command or the call that tunes it."""
+
+from __future__ import annotations
+
+import shlex
+
+from autotune.workloads import dtype_of, param_text, shown_params
+from schedules.model import Workload
+
+
+def describe(workload: Workload, threads: int | None = None) -> str:
+    """``matmul m=512 n=512 k=512 float32, 2 threads``, or the outputs of a user's own expression."""
+    if threads is not None:
+        return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
+    constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
+    if workload.op == "custom":
+        made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
+        return " ".join([f"the expression of {made} {dtype_of(workload)}", *constants])
+    words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
+    return " ".join([workload.op, *words, dtype_of(workload), *constants])
+
+
+def tune_command(workload: Workload, db: str, threads: int | None) -> str:
+    """The command, or for a user's own expression the call, that would tune a workload."""
+    if workload.op == "custom":
+        extra = "" if threads is None else f", threads={threads}"
+        return f"autotune.tune(the same tensors{extra}, db={db!r})"
+    shown = shown_params(workload)
+    layout = shown.pop("layout", None)
+    shape = ",".join(f"{k}={param_text(v)}" for k, v in shown.items())
+    words = ["autotune", "tune", workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
+    words += ["--layout", str(layout)] if layout else []
+    words += ["--constant-weights"] if workload.dag.constants else []
+    words += ["--threads", str(threads)] if threads is not None else []
+    return shlex.join([*words, "--db", db])

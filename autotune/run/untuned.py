@@ -1,0 +1,88 @@
+"""A kernel of a workload that nobody tuned: the first pick, which is kept for the next load."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from autotune import backends, targets
+from autotune.building.object_cache import ObjectCache, key
+from autotune.errors import CompileError
+from autotune.run.kernel import Kernel
+from autotune.run.kernels import default_kernel, kernel_of
+from autotune.settings import Settings
+from kernels_db import lookup
+from kernels_db.errors import LogError
+from kernels_db.place import locate
+from schedules.errors import AutotuneError, ScheduleError
+from schedules.model import Target, Trace, TraceError, Workload
+
+# What chose a schedule, in words.
+WORDS = {
+    "similar_shape": "the schedule of a similar shape",
+    "similar_machine": "the schedule of a similar machine",
+    "model": "the first pick of the model",
+    "default": "the default schedule",
+}
+
+log = logging.getLogger(__name__)
+
+
+def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str]:
+    """A kernel that was not tuned, and in words what was chosen. ``where``: the log, whose schedules of
+    similar tasks are tried.
+
+    The first time, a few schedules are checked and timed here. The choice is kept beside the compiled
+    objects; one that no similar task made is made again once the log has other workloads. Raises
+    `TargetError` for a target that cannot run here.
+    """
+    targets.check_here(target)
+    objects = ObjectCache(Settings.from_environment().cache_dir)
+    version = backends.of(target).versions(target)[0]
+    name = key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
+    seen = _workloads(where)
+    kept = _kept(objects.get(name), seen)
+    reason = ""
+    if kept is None:
+        try:
+            kept = _made(workload, target, where)
+            objects.put(name, json.dumps([*kept, seen]).encode())
+        except AutotuneError as err:
+            reason = f" ({err})"
+    if kept is not None:
+        trace, chosen_by = kept
+        try:
+            kernel = kernel_of(workload, target, Trace.from_json(trace), None, chosen_by)
+            return kernel, f"Using {WORDS[chosen_by]}, which is not tuned."
+        except (TraceError, ScheduleError, CompileError) as err:
+            log.warning("the schedule that was picked for %s is not used: %s", workload.op, err)
+    return default_kernel(workload, target), f"Using the default schedule, which is not tuned{reason}."
+
+
+def _made(workload: Workload, target: Target, where: str) -> tuple[str, str]:
+    """(trace, what chose it) of a first pick. Raises `AutotuneError` where there is none."""
+    from autotune.tuning.first_pick import first_pick
+
+    pick = first_pick(workload, target, where)
+    if pick is None:
+        raise AutotuneError("no other schedule was right, or ready in time")
+    return pick.trace.to_json(), pick.chosen_by
+
+
+def _kept(data: bytes | None, seen: int) -> tuple[str, str] | None:
+    if data is None:
+        return None
+    try:
+        trace, chosen_by, workloads = json.loads(data)
+    except ValueError:
+        return None
+    similar = chosen_by in ("similar_shape", "similar_machine")
+    return (trace, chosen_by) if chosen_by in WORDS and (similar or workloads == seen) else None
+
+
+def _workloads(where: str) -> int:
+    """How many workloads a log has; 0 if it cannot be read."""
+    try:
+        return lookup.workloads(where)
+    except LogError:
+        return 0

@@ -1,0 +1,135 @@
+"""The first schedule of a workload that nobody tuned: a few candidates, checked and timed in seconds.
+
+Candidates come from the schedules of similar tasks, else from the model's estimate; the plain loops are tried
+last, if they may be faster. The fastest is taken. Loading imports this module when a log has no record and
+nothing else (ADR 44).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
+from autotune.tuning import plain_loops
+from autotune.tuning.plain_loops import PlainLoops
+from autotune.tuning.preparation import CHECKS, FASTEST
+from autotune.tuning.similar import Seed, seeds
+from autotune.tuning.site import HERE, Measuring, Site
+from cost_model.analytic import AnalyticModel
+from kernels_db.place import Place
+from schedules.model import Target, Trace, Workload
+from schedules.space import derive
+from schedules.space.base import Candidate, Space
+
+if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
+
+# Seconds that a first pick may take.
+LIMIT_S = 3.0
+# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked.
+PICKS, SIMILAR = 8, 6
+ENOUGH = 3
+# A short evolution: most of the time of a first choice is spent in the features of a sketch's first rows.
+SHORT = EvolutionOptions(population=256, generations=1)
+# Share of the limit that a reference may take; one that takes longer is computed in part.
+REFERENCE_SHARE = 0.1
+# Builds and runs have the limits of a tuning run of so many seconds. While nothing was right, a first pick
+# may take so many seconds more.
+PATIENT_S, GRACE_S = 30.0, 5.0
+# Seconds before the limit at which the last candidate may begin.
+MARGIN_S = 0.5
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A schedule under canonical names that was checked here. ``chosen_by``: as of `Seed`, or "default"
+    for the plain loops. ``time_s``: of a run."""
+
+    trace: Trace
+    chosen_by: str
+    time_s: float
+
+
+def proposals(workload: Workload, target: Target, space: Space, where: str | Place) -> list[Seed]:
+    """At most `PICKS` candidates, those of similar tasks first. ``where``: the log. Raises `LogError`."""
+    found = seeds(workload, target, space, where, SIMILAR)
+    if len(found) < ENOUGH:
+        search = EvolutionarySearch(space, AnalyticModel(model_features(space)), 0, SHORT)
+        known = {p.candidate for p in found}
+        found += [Seed(c, "model") for c in search.ask(PICKS - len(found)) if c not in known]
+    return found
+
+
+def first_pick(
+    workload: Workload, target: Target, where: str | Place, *, limit_s: float = LIMIT_S, site: Site = HERE
+) -> Pick | None:
+    """The fastest of a few candidates. None if none was right.
+
+    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more only while nothing was right.
+    Each candidate is checked against the reference; of large workloads a few parts of the outputs are. Raises
+    `LogError`, `MeasureError`, and `ScheduleError` if the expression gives no space.
+    """
+    until = time.monotonic() + limit_s - MARGIN_S
+    best: Pick | None = None
+
+    def run(planned: Sequence[tuple[Trace, str]]) -> None:
+        nonlocal best
+        traces = [trace for trace, _ in planned]
+        for i, m in race(measurer, traces, until, grace_s(workload), None if best is None else best.time_s):
+            if m.status == "ok" and m.time_s is not None and (best is None or m.time_s < best.time_s):
+                best = Pick(*planned[i], m.time_s)
+
+    with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
+        planning = thread.submit(_planned, workload, target, where)  # while the processes start
+        reference_s = REFERENCE_SHARE * limit_s
+        with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
+            measurer.start()
+            run(planning.result())
+            if PlainLoops(workload, target, False).worth(None if best is None else best.time_s):
+                run([(plain_loops.TRACE, "default")])
+    return best
+
+
+def race(
+    measurer: Measuring, traces: Sequence[Trace], until: float, grace_s: float, best_s: float | None = None
+) -> Generator[tuple[int, Measurement], None, None]:
+    """(index, measurement) of candidates, all at once until a time (`time.monotonic`); and while none was
+    right, one by one for ``grace_s`` more. ``best_s``: the best time so far (seconds)."""
+    done = 0
+    for i, m in measurer.arrivals(traces, best_s, until):
+        done = max(done, i + 1)
+        best_s = _better(best_s, m)
+        yield i, m
+    for left in range(done, len(traces)):
+        if best_s is not None:
+            return
+        for _, m in measurer.arrivals([traces[left]], None, until + grace_s):
+            best_s = _better(best_s, m)
+            yield left, m
+
+
+def grace_s(workload: Workload) -> float:
+    """Seconds after the limit in which a first pick goes on while nothing was right."""
+    return GRACE_S + 2 * CHECKS * workload.flops / FASTEST
+
+
+def _planned(workload: Workload, target: Target, where: str | Place) -> list[tuple[Trace, str]]:
+    space = derive(workload.canonical, target)
+    return [(trace_of(space, p.candidate), p.chosen_by) for p in proposals(workload, target, space, where)]
+
+
+def _better(best_s: float | None, m: Measurement) -> float | None:
+    if m.status != "ok" or m.time_s is None:
+        return best_s
+    return m.time_s if best_s is None else min(best_s, m.time_s)
+
+
+def trace_of(space: Space, candidate: Candidate) -> Trace:
+    """The schedule of a candidate."""
+    return space.trace(candidate.sketch, np.array(candidate.row, dtype=np.int64))

@@ -1,0 +1,62 @@
+"""Outputs that are checked in part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.measure.check import Checker
+from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
+from autotune.measure.sampled import BOXES, OPERATIONS, boxes, judged_in_part, whole_s
+from schedules import ops, te
+from schedules.te.flops import count_flops
+
+CASES = [
+    ("matmul", {"m": 70, "n": 90, "k": 33}),
+    ("conv2d", {"h": 40, "w": 37, "ci": 3, "co": 35, "k": 3, "padding": 1}),
+    ("softmax", {"m": 100, "n": 50}),
+    ("norm2", {"b": 3, "m": 9, "n": 8}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), CASES)
+def test_in_part_outputs_and_bounds_are_those_of_the_whole(name: str, params: dict[str, int]) -> None:
+    dag = ops.workload(name, params).dag
+    inputs = random_inputs(dag, 1)
+    part, whole = judged_in_part(dag, inputs, signs=True), judged(dag, inputs, signs=True)
+    assert part.places is not None and 1 <= len(part.places[0]) <= BOXES
+    for at in part.places[0]:
+        np.testing.assert_allclose(part.reference[0][at], whole.reference[0][at], rtol=1e-6)
+        np.testing.assert_allclose(part.bounds[0][at], whole.bounds[0][at], rtol=1e-4)
+    ends = [(0,) * whole.reference[0].ndim, tuple(n - 1 for n in whole.reference[0].shape)]
+    assert all(np.isfinite(part.bounds[0][at]) for at in ends)
+    elsewhere = np.ones(whole.reference[0].shape, bool)
+    for at in part.places[0]:
+        elsewhere[at] = False
+    assert np.isposinf(part.bounds[0][elsewhere]).all()
+
+
+def test_a_wrong_end_is_found_in_part_and_tolerances_count_there() -> None:
+    dag = ops.workload("matmul", {"m": 70, "n": 90, "k": 33}).dag
+    for tolerance in (None, Tolerance(1e-3, 1e-3)):
+        draw = judged_in_part(dag, random_inputs(dag, 1)).within(tolerance)
+        check = Checker(dag.outputs, draw.reference, draw.bounds)
+        right = judged(dag, draw.inputs).reference[0]
+        assert not check.check([right], 0).reason
+        right[-1, -1] += 1
+        assert "1 of 6300 elements wrong, first at [69, 89]" in check.check([right], 0).reason
+
+
+def test_large_workloads_get_small_parts_and_few_draws() -> None:
+    dag = ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag
+    assert all(count_flops(p.dag) <= OPERATIONS for p in boxes(dag))
+    assert whole_s(dag) > 10 > 0.01 > whole_s(ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag)
+    dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 600}).dag
+    assert len(draws(dag, 0)) > len(draws(dag, 0, judged_in_part, 1)) == 1
+
+
+def test_inputs_are_turned_where_parts_would_be_nan() -> None:
+    x = te.placeholder((3000,), "float32", "x")
+    dag = te.dag([x, te.compute((3000,), lambda i: te.sqrt(x[i]), "y")])
+    (draw,) = draws(dag, 0, judged_in_part)
+    assert draw.nan_share == 0 and (draw.inputs[0] >= 0).all()
