@@ -26,8 +26,8 @@ from schedules.te.structure import distance, structure
 FARTHEST = 8.0
 # Distance that another target adds (doublings): one that differs in its number of threads only, and others.
 OTHER_THREADS, OTHER_TARGET = 1.0, 2.0
-# Workloads that are asked for schedules, the nearest.
-WORKLOADS = 3
+# Workloads that are asked for schedules, the nearest, and records that are looked at of each.
+WORKLOADS, RECORDS = 3, 64
 # Rows near a schedule that is not valid at other sizes, one of which may be.
 NEARBY = 64
 
@@ -65,7 +65,7 @@ def _hits(
         def fits(t: Target, same: bool = same) -> bool:
             return t.kind == target.kind and not (same and t == target)
 
-        hits = lookup.top(where, digest, fits, None, 2 * most, tolerant=True)
+        hits = lookup.top(where, digest, fits, None, RECORDS, tolerant=True)
         hits.sort(key=lambda h: (_apart(target, h.target), h.time_s))
         turns.append([(h, same) for h in hits if not h.doubted])
     yield from (hit for turn in zip_longest(*turns) for hit in turn if hit is not None)
