@@ -43,7 +43,6 @@ BAD = [
     ((*TUNE, "--threads", "0"), "--threads"),
     ((*TUNE, "--threads", "two"), "--threads"),
     ((*TUNE, "--threads", "100000"), "100000"),
-    ((*TUNE, "--trials", "0"), "--trials"),
     ((*TUNE, "--trials", "-1"), "--trials"),
     ((*TUNE, "--budget", "soon"), "soon"),
     ((*TUNE, "--budget", "0s"), "0s"),
