@@ -19,6 +19,7 @@ from pathlib import Path
 from autotune import backends
 from autotune.building.object_cache import refusal_of
 from autotune.settings import Settings
+from schedules.distribution import install
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ def torch() -> Finding:
             "torch",
             "warn",
             "not installed; only bench --against torch needs it",
-            "pip install 'autotune[torch]'",
+            install("torch"),
         )
     from importlib.metadata import version
 

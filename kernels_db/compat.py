@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kernels_db.errors import LogError
+from schedules.distribution import UPGRADE
 
 # SQLite's application_id of a log: "atLg", big-endian, at byte 68 of the file.
 APPLICATION_ID = 0x61744C67
@@ -36,7 +37,7 @@ def check_schema(
     if version > SCHEMA_VERSION:
         raise LogError(
             f"{path} has schema version {version}, and this autotune reads up to version {SCHEMA_VERSION}; "
-            f"update autotune: pip install --upgrade autotune. Or export it with the newer version, by "
+            f"update autotune: {UPGRADE}. Or export it with the newer version, by "
             f"autotune log export log.jsonl --db {path}, and import log.jsonl here"
         )
     return "current" if version == SCHEMA_VERSION else "older"
@@ -63,5 +64,5 @@ def check_header(source: str, header: Any) -> None:
     if version > EXPORT_VERSION:
         raise LogError(
             f"{source} has export version {version}, and this autotune reads up to version {EXPORT_VERSION}; "
-            f"update autotune: pip install --upgrade autotune"
+            f"update autotune: {UPGRADE}"
         )

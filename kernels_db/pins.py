@@ -16,6 +16,7 @@ from typing import IO, Any
 from kernels_db.compression import opened
 from kernels_db.errors import LogError
 from kernels_db.replacing import replaced
+from schedules.distribution import UPGRADE
 from schedules.model import canonical
 
 # Marks of a lock file.
@@ -63,7 +64,7 @@ def read(path: Path) -> list[Pin]:
     if value.get("version") != VERSION:
         raise LogError(
             f"{path} has version {str(value.get('version'))[:40]}, and this autotune reads {VERSION}; "
-            f"update autotune: pip install --upgrade autotune"
+            f"update autotune: {UPGRADE}"
         )
     listed = value.get("pins")
     if not isinstance(listed, list) or not all(map(_is_pin, listed)):

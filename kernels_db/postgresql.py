@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kernels_db.compat import APPLICATION_ID, check_schema
 from kernels_db.errors import LogError
 from kernels_db.passwords import masked
+from schedules.distribution import install
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -57,8 +58,7 @@ class PostgresDatabase:
             import psycopg
         except ImportError:
             raise LogError(
-                f"{self} is a PostgreSQL database, and psycopg is not installed; "
-                f"pip install 'autotune[postgresql]'"
+                f"{self} is a PostgreSQL database, and psycopg is not installed; {install('postgresql')}"
             ) from None
         return psycopg
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from schedules.distribution import UPGRADE
 from schedules.errors import AutotuneError
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.names import Names, rename
@@ -100,7 +101,7 @@ class Workload:
         if type(version) is not int or not 1 <= version <= WORKLOAD_VERSION:
             raise ValueError(
                 f"workload version {str(version)[:40]!r} is not one of 1 to {WORKLOAD_VERSION}, which this "
-                "autotune reads; update autotune: pip install --upgrade autotune"
+                f"autotune reads; update autotune: {UPGRADE}"
             )
         dag = ComputeDAG.from_json(v.get("dag"))
         if names:

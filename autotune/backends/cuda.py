@@ -12,6 +12,7 @@ from autotune.building.cross_compile import Compiled
 from autotune.building.generator_version import generator_version
 from autotune.devices.protocol import Device
 from autotune.settings import Settings
+from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
@@ -54,7 +55,7 @@ class Cuda(Grids):
     @property
     def missing(self) -> str:
         return (
-            "there is no NVIDIA GPU here, or no driver, or no bindings: pip install 'autotune[cuda]'; "
+            f"there is no NVIDIA GPU here, or no driver, or no bindings: {install('cuda')}; "
             "target='cuda-emulator' runs its code on this CPU, to check it"
         )
 
@@ -63,7 +64,7 @@ class Cuda(Grids):
         from autotune.codegen.simt import nvrtc
 
         if not nvrtc.available():
-            return "NVRTC is not installed", "pip install 'autotune[cuda]' to compile for GPUs"
+            return "NVRTC is not installed", f"{install('cuda')} to compile for GPUs"
         binding = self._binding()
         if binding is not None:
             gpu = binding.device()

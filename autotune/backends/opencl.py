@@ -7,6 +7,7 @@ from types import ModuleType
 from autotune.backends.grids import Grids
 from autotune.building.cross_compile import Compiled
 from autotune.devices.protocol import Device
+from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
@@ -35,14 +36,14 @@ class Opencl(Grids):
     @property
     def missing(self) -> str:
         return (
-            "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device, "
+            f"there is no OpenCL device here; {install('opencl')} and the driver of your device, "
             "or use target='cpu'"
         )
 
     def diagnosis(self) -> tuple[str, str]:
         if self.available():
             return f"{self.device().name()}: use --target opencl", ""
-        return "no OpenCL device", "pip install 'autotune[opencl]' and a driver, such as PoCL, to use one"
+        return "no OpenCL device", f"{install('opencl')} and a driver, such as PoCL, to use one"
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
         from autotune.building.from_trace import grid_program, within_recursion

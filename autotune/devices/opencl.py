@@ -13,6 +13,7 @@ import numpy as np
 from autotune.building.grid_code import GridCode
 from autotune.devices.protocol import FLUSH, DeviceError, Memory
 from autotune.errors import CompileError
+from schedules.distribution import install
 
 EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"  # as other devices do; some can't
 
@@ -106,7 +107,7 @@ class OpenclDevice:
         """Raises CompileError where there is none."""
         if context() is None:
             raise CompileError(
-                "there is no OpenCL device here; pip install 'autotune[opencl]' and the driver of your device"
+                f"there is no OpenCL device here; {install('opencl')} and the driver of your device"
             )
         import pyopencl as cl
 

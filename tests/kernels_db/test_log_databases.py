@@ -306,7 +306,7 @@ def test_a_newer_older_or_foreign_schema_of_postgresql(postgres: Server, tmp_pat
     newer = compat.SCHEMA_VERSION + 1
     postgres.query(url, f"UPDATE autotune.alembic_version SET version_num = '{newer:04d}'")
     for read_only in (True, False):
-        with pytest.raises(LogError, match=f"schema version {newer}.*pip install --upgrade autotune"):
+        with pytest.raises(LogError, match=f"schema version {newer}.*--upgrade autotune-compiler"):
             Log(url, read_only=read_only)
     with pytest.raises(LogError, match=f"schema version {newer}"):
         lookup.best(url, W.digest, anywhere)
@@ -368,7 +368,7 @@ def test_what_postgresql_refuses_is_explained(postgres: Server, monkeypatch: pyt
         postgres.query(url, pid)  # as when the server was restarted: the next use connects again
         assert log.stats()["targets"] == 2
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(LogError, match=r"pip install 'autotune\[postgresql\]'"):
+    with pytest.raises(LogError, match=r"pip install 'autotune-compiler\[postgresql\]'"):
         Log(url)
 
 

@@ -58,7 +58,7 @@ def test_a_newer_schema_is_refused(log_file: Path) -> None:
     con.close()
     newer = (
         rf"schema version {compat.SCHEMA_VERSION + 3}.*up to version {compat.SCHEMA_VERSION}; update "
-        rf"autotune: pip install --upgrade autotune.*autotune log export log.jsonl --db"
+        rf"autotune: pip install --upgrade autotune-compiler.*autotune log export log.jsonl --db"
     )
     refused(log_file, newer)
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import grimp
 import pytest
 
 import autotune
+from schedules import distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("autotune", "schedules", "cost_model", "kernels_db")
@@ -70,7 +72,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_the_package_is_seen_at_a_glance() -> None:
-    entries = {p.name for p in (ROOT / "autotune").iterdir()} - {"__pycache__"}
+    entries = {p.name for p in (ROOT / "autotune").iterdir()} - {"__pycache__", "py.typed"}
     assert len(entries) <= 18, sorted(entries)
 
 
@@ -188,6 +190,26 @@ def test_a_module_does_not_hide_the_function_of_its_name() -> None:
     )
 
 
+def test_hints_name_the_distribution_and_extras_that_there_are() -> None:
+    """The name is written in pyproject.toml and in one module, from which hints take it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["name"] == distribution.NAME
+    extras = set(project["optional-dependencies"])
+    hints = 0
+    for package in PACKAGES:
+        for path, text in sources(package):
+            for extra in re.findall(r"""\binstall\(["'](\w+)["']\)""", text):
+                hints += 1
+                assert extra in extras, f"{path}: {extra} is no extra"
+            if path.name != "distribution.py":
+                spelled = re.findall(r"pip install (?:--upgrade )?.?autotune\S*", text)
+                assert not spelled, f"{path} spells out {spelled}; take it from schedules.distribution"
+    assert hints > 5
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for name, extra in re.findall(r"pip install ['\"]?(autotune[\w-]*)\[?(\w*)", page.read_text("utf-8")):
+            assert name == distribution.NAME and extra in {"", *extras}, f"{page.name}: {name}[{extra}]"
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
@@ -205,10 +227,13 @@ def test_the_wheel_holds_the_four_packages_and_their_data(wheel: Path) -> None:
     assert top == set(PACKAGES)
     assert not [n for n in names if n.endswith((".pyc", ".db")) or "test" in n.split("/")[0]]
     on_disk = {str(p.relative_to(ROOT)) for package in PACKAGES for p, _ in sources(package)}
+    on_disk |= {f"{package}/py.typed" for package in PACKAGES}  # a type checker reads the annotations of each
     assert on_disk <= set(names)
     configs = {f"autotune/{p.relative_to(ROOT)}" for p in (ROOT / "configs").rglob("*") if p.is_file()}
     assert configs and configs <= set(names)
     assert any(n.endswith("licenses/LICENSE") for n in names)
+    told = f"{distribution.NAME.replace('-', '_')}-{autotune.__version__}.dist-info/METADATA"
+    assert told in names and wheel.name.startswith(told.partition(".dist")[0])
 
 
 def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.errors import CompileError
+from schedules.distribution import install
 
 # Message without a compiler, and names of compilers that are looked for.
-MISSING = "a C++ compiler is needed: install g++, or pip install 'autotune[emulator]'"
+MISSING = f"a C++ compiler is needed: install g++, or {install('emulator')}"
 _NAMES = ("g++", "c++", "clang++")
 # The clang of the wheel ziglang, with the defaults of other compilers: code for any CPU of this kind, no
 # checks, and no debug information, which makes an object 22 times as large.

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from autotune.errors import CompileError
+from schedules.distribution import install
 
 # Flags of NVRTC.
 FLAGS = (b"--std=c++17", b"--fmad=false", b"--disable-warnings", b"--ptxas-options=-v")
@@ -94,7 +95,7 @@ def _library(version: int) -> ctypes.CDLL:
     path = _path(version)
     if path is None:
         extra, what = ("cuda", "CUDA") if version == 13 else ("cuda12", "GPUs before Turing")
-        raise CompileError(f"compiling for {what} needs NVRTC {version}; pip install 'autotune[{extra}]'")
+        raise CompileError(f"compiling for {what} needs NVRTC {version}; {install(extra)}")
     for other in path.parent.glob(f"libnvrtc-builtins.so.{version}.*"):  # NVRTC looks for it by name only
         ctypes.CDLL(str(other))
     library = ctypes.CDLL(str(path))

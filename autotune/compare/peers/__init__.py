@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from schedules.distribution import install
 from schedules.errors import AutotuneError
 from schedules.model import Workload
 
@@ -64,6 +65,6 @@ def peer(name: str) -> Peer:
     module, needs = PEERS[name]
     if find_spec(needs) is None:
         raise PeerError(
-            f"peer {name!r} is not installed; pip install 'autotune[{needs}]', or leave it out of --against"
+            f"peer {name!r} is not installed; {install(needs)}, or leave it out of --against"
         )
     return cast(Peer, import_module(module))

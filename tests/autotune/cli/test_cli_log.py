@@ -158,7 +158,7 @@ def test_pins_travel_in_a_lock_file(db: Path, tmp_path: Path) -> None:
         ("", "is not a lock file"),
         ("[]", "is not a lock file"),
         ("[" * 100_000, "is not a lock file"),
-        ('{"format":"autotune-pins","version":9,"pins":[]}', "pip install --upgrade autotune"),
+        ('{"format":"autotune-pins","version":9,"pins":[]}', "pip install --upgrade autotune-compiler"),
         ('{"format":"autotune-pins","version":1,"pins":[{"record":"../../x"}]}', "a pin is an object of"),
         ('{"format":"autotune-pins","version":1}', "is damaged"),
     ],
