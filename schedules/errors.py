@@ -3,6 +3,8 @@ reason and the remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class AutotuneError(Exception):
     """Base of all errors of this project."""
@@ -18,3 +20,11 @@ class WorkloadError(AutotuneError, ValueError):
 
 class NotPicklable(AutotuneError, TypeError):
     """What belongs to this process, code or a connection, cannot be pickled."""
+
+
+def suggest(name: object, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` if something known is close, else empty. For messages of errors."""
+    from difflib import get_close_matches  # takes a while, and only mistakes need it
+
+    close = get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -6,15 +6,18 @@ import ctypes.util
 import re
 from importlib.util import find_spec
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from autotune.backends.grids import Grids
-from autotune.building.cross_compile import Compiled
 from autotune.building.generator_version import generator_version
 from autotune.devices.protocol import Device
 from autotune.settings import Settings
 from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
+
+if TYPE_CHECKING:
+    from autotune.building.cross_compile import Compiled
 
 # Tried with PyCUDA 2026.1 on Python 3.11, without a CUDA toolkit: `docs/pycuda.md`.
 PYCUDA = "PyCUDA has no wheels, and needs a C++ compiler and headers of CUDA: docs/pycuda.md has the commands"
@@ -92,6 +95,7 @@ class Cuda(Grids):
         return grid_code(program, self.name, made, cubin.data, cubin.facts).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
+        from autotune.building.cross_compile import Compiled
         from autotune.codegen.simt import nvrtc
 
         source = self.source(dag, trace, target)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from autotune.backends.grids import Grids
-from autotune.building.cross_compile import Compiled
 from autotune.devices.protocol import Device
 from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
+
+if TYPE_CHECKING:
+    from autotune.building.cross_compile import Compiled
 
 
 class Opencl(Grids):
@@ -55,6 +58,8 @@ class Opencl(Grids):
             return grid_code(program, self.name, opencl.generate(program)).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
+        from autotune.building.cross_compile import Compiled
+
         return Compiled(target, self.source(dag, trace, target), b"", {})
 
 

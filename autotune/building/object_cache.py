@@ -16,7 +16,9 @@ import secrets
 import stat
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from schedules.model import canonical, digest
 
@@ -35,6 +37,13 @@ def key(trace_json: str, workload_digest: str, target_digest: str, codegen_versi
     """32 hex digits that name the object of a schedule. ``codegen_version`` must change whenever
     the generator, the passes or the compiler would give other code."""
     return digest(canonical([trace_json, workload_digest, target_digest, codegen_version]))
+
+
+class Contents(NamedTuple):
+    """A number of objects, and their bytes."""
+
+    objects: int
+    bytes: int
 
 
 class ObjectCache:
@@ -82,6 +91,33 @@ class ObjectCache:
         finally:
             os.close(folder)
 
+    def contents(self) -> Contents:
+        """How much it holds. Nothing where the directory is missing or cannot be used."""
+        folder = self._open(create=False)
+        if folder is None:
+            return Contents(0, 0)
+        try:
+            sizes = [size for _, size, _ in _objects(folder)]
+        finally:
+            os.close(folder)
+        return Contents(len(sizes), sum(sizes))
+
+    def clear(self) -> Contents:
+        """Remove all objects; returns what was removed. Other files in the directory stay, and so do kernels
+        that a process has loaded: they are in its memory. Raises OSError where a file cannot be removed."""
+        folder = self._open(create=False)
+        if folder is None:
+            return Contents(0, 0)
+        removed = freed = 0
+        try:
+            for _, size, item in _objects(folder):
+                with suppress(FileNotFoundError):
+                    os.unlink(item, dir_fd=folder)
+                    removed, freed = removed + 1, freed + size
+        finally:
+            os.close(folder)
+        return Contents(removed, freed)
+
     def _open(self, create: bool) -> int | None:
         """A descriptor of the directory, verified, or None. All access goes through it, so that
         nobody can put another directory in its place after the check."""
@@ -126,10 +162,8 @@ class ObjectCache:
                 f.write(data)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
-            try:
+            with suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
-            except OSError:
-                pass
             raise
 
     def _prune(self, folder: int, added: int) -> None:
@@ -140,25 +174,14 @@ class ObjectCache:
                 self._bytes += added
                 if self._bytes <= self.cap_bytes:
                     return
-            files = []
-            for item in os.listdir(folder):
-                try:
-                    status = os.stat(item, dir_fd=folder, follow_symlinks=False)
-                    if item.endswith(".tmp") and time.time() - status.st_mtime > _STALE_S:
-                        os.unlink(item, dir_fd=folder)
-                    elif item.endswith(SUFFIX):
-                        files.append((status.st_mtime_ns, status.st_size, item))
-                except FileNotFoundError:  # another process removed it
-                    continue
+            files = _objects(folder)
             total = sum(size for _, size, _ in files)
             if total > self.cap_bytes:
                 for _, size, item in sorted(files):
                     if total <= self.cap_bytes * 3 // 4:
                         break
-                    try:
+                    with suppress(FileNotFoundError):
                         os.unlink(item, dir_fd=folder)
-                    except FileNotFoundError:
-                        pass
                     total -= size
             self._bytes = total
 
@@ -175,6 +198,20 @@ def refusal_of(status: os.stat_result) -> str | None:
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"may be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
     return None
+
+
+def _objects(folder: int) -> list[tuple[int, int, str]]:
+    """(time of the last use, bytes, name) of each object. Temporary files of processes that died are
+    removed."""
+    files = []
+    for item in os.listdir(folder):
+        with suppress(FileNotFoundError):  # another process removed it
+            status = os.stat(item, dir_fd=folder, follow_symlinks=False)
+            if item.endswith(".tmp") and time.time() - status.st_mtime > _STALE_S:
+                os.unlink(item, dir_fd=folder)
+            elif item.endswith(SUFFIX) and _KEY.fullmatch(item.removesuffix(SUFFIX)):
+                files.append((status.st_mtime_ns, status.st_size, item))
+    return files
 
 
 def _hash(obj: bytes) -> bytes:

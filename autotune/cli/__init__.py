@@ -3,11 +3,22 @@ that needs them, so that ``autotune --help`` is quick."""
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Entry point of the console script ``autotune``."""
     try:
         from autotune.cli.app import app
+
+        if sys.argv[1:2] == ["--complete"]:  # the shell asks
+            from typer.main import get_command
+
+            from autotune.cli.completion import answer
+
+            for found in answer(get_command(app), " ".join(sys.argv[2:])):
+                print(found)
+            return
     except KeyboardInterrupt:  # before a command handles it
         raise SystemExit(130) from None
     app()

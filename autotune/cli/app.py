@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli import bench, best, doctor, log, ops, replay, streams, tune
+from autotune.cli import bench, best, cache, completion, doctor, log, ops, replay, streams, tune
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
 from autotune.settings import Settings
@@ -139,3 +139,7 @@ app.command("replay", no_args_is_help=True, short_help="Search a recorded table.
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
 app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
 app.add_typer(log.app, name="log")
+app.add_typer(cache.app, name="cache", short_help="Compiled kernels on disk: show, clear.")
+app.command("completion", no_args_is_help=True, short_help="Print a script for completion by the shell.")(
+    completion.completion
+)

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ import typer
 
 from autotune.settings import database
 from schedules.dtypes import DTYPES
+from schedules.errors import suggest
 
 if TYPE_CHECKING:
     from schedules.model import Target, Trace, Workload
@@ -133,9 +133,8 @@ def db_of(db: str | None) -> str:
 def one_of(option: str, value: str, known: Sequence[str]) -> None:
     """Raises `typer.BadParameter` unless ``value`` is one of ``known``."""
     if value not in known:
-        close = get_close_matches(value, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise typer.BadParameter(f"{option} {value!r} is not one of {', '.join(known)}{hint}")
+        listed = ", ".join(known)
+        raise typer.BadParameter(f"{option} {value!r} is not one of {listed}{suggest(value, known)}")
 
 
 def compulsory_bytes(workload: Workload) -> int:

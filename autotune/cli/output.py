@@ -121,6 +121,14 @@ def seconds(value: float | None) -> str:
     return f"{value / 1e-9:.3g} ns"
 
 
+def size(count: int) -> str:
+    """A number of bytes: ``6.2 MB``."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} bytes"
+
+
 def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
     """GFLOP/s, or GB/s of compulsory traffic if the operator has fewer than 2 FLOPs a byte: memory bounds
     those on every machine of today."""

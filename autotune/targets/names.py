@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.settings import config_file
 from autotune.targets import cpus
 from autotune.targets.facts import CPU_CACHES, caches, vector_unit
-from schedules.errors import AutotuneError
+from schedules.errors import AutotuneError, suggest
 from schedules.model import Target
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -56,17 +57,23 @@ def check_threads(threads: object) -> None:
         )
 
 
-def from_name(name_or_file: str) -> Target:
+def described() -> list[str]:
+    """Names of the targets of ``configs/targets``."""
+    folder = config_file("targets")
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted(f.name[:-5] for f in files if f.name.endswith(".json"))
+
+
+def from_name(name_or_file: str, others: Iterable[str] = ("cpu",)) -> Target:
     """A target of ``configs/targets`` by its name, or one in a JSON file (the form of `Target.json`).
-    Raises `TargetError`."""
+    Raises `TargetError`, which lists ``others`` too."""
     named = config_file("targets", f"{name_or_file}.json") if _NAME.fullmatch(name_or_file) else None
     if named is None or not named.is_file():
         if not name_or_file.endswith(".json"):
-            folder = config_file("targets")
-            files = folder.iterdir() if folder.is_dir() else ()
-            known = ", ".join(["cpu", *sorted(f.name[:-5] for f in files if f.name.endswith(".json"))])
+            known = list(dict.fromkeys([*others, *described()]))
             raise TargetError(
-                f"unknown target {name_or_file!r}; known: {known}, or the path of a target's JSON file"
+                f"unknown target {name_or_file!r}{suggest(name_or_file, known)}; known: {', '.join(known)}, "
+                "or the path of a target's JSON file"
             )
         named = Path(name_or_file)
     try:

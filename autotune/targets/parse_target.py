@@ -27,5 +27,5 @@ def parse(target: str | Target | None, threads: int | None = None) -> Target:
     meant = backends.asked_for(target)
     if meant is not None:
         return meant.detect(threads)
-    found = from_name(target)
+    found = from_name(target, backends.kinds())
     return found if threads is None or found.grid else replace(found, threads=threads)

@@ -11,6 +11,7 @@ from autotune.search import policies
 from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
+from schedules.errors import suggest
 from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
 
@@ -53,7 +54,9 @@ class TuneOptions:
             raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
         for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
             if name not in known:
-                raise SettingsError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+                raise SettingsError(
+                    f"unknown {what} {name!r}{suggest(name, known)}; choose from {', '.join(known)}"
+                )
 
     @property
     def tolerance(self) -> Tolerance | None:

@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from schedules import te
-from schedules.errors import WorkloadError
+from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
 from schedules.ops.argmax import ARGMAX, ARGMIN
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
-from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, compulsory_bytes, suggest
+from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, compulsory_bytes
 from schedules.ops.conv import (
     CAPSULE_CONV2D,
     CONV1D,
@@ -114,7 +114,8 @@ def _layout(op: Operator, layout: str | None) -> str | None:
     if not op.layouts:
         raise WorkloadError(f"{op.name} has no layouts; leave layout out")
     if layout not in op.layouts:
-        raise WorkloadError(f"{op.name}: layout {layout!r} is not one of {', '.join(op.layouts)}")
+        close = suggest(layout, op.layouts)
+        raise WorkloadError(f"{op.name}: layout {layout!r} is not one of {', '.join(op.layouts)}{close}")
     return layout
 
 

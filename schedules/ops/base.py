@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from schedules import te
 from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
-from schedules.errors import WorkloadError
+from schedules.errors import WorkloadError, suggest
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.scalars import check_dtype
 
@@ -163,12 +162,6 @@ class Operator:
                 f"{self.name}: {p.name}={int(x)} is outside {p.minimum}..{p.maximum}; {p.name} is {p.doc}"
             )
         return int(x)
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` if something known is close, else empty."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def compulsory_bytes(dag: ComputeDAG) -> int:

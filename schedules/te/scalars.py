@@ -9,7 +9,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, computed, is_storage
-from schedules.errors import WorkloadError
+from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
 
 # A Python float, for use where a number is; also -inf.
@@ -25,7 +25,10 @@ def check_dtype(dtype: Any, what: str) -> str:
     except TypeError:
         name = ""
     if name not in DTYPES:
-        raise WorkloadError(f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}; choose one of these")
+        raise WorkloadError(
+            f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}{suggest(dtype, DTYPES)}; "
+            "choose one of these"
+        )
     return name
 
 
