@@ -11,6 +11,7 @@ from autotune import targets
 from autotune.settings import SettingsError, database
 from autotune.workloads import Program, as_workload
 from schedules import ops as ops
+from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 
@@ -117,10 +118,15 @@ def tune_suite(
 
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:
-    """Compile a schedule written by hand. Raises `CompileError`, or `TargetError` for a target whose
-    instructions this CPU lacks."""
+    """Compile a schedule written by hand. Raises `ScheduleError` for anything else, `CompileError`, or
+    `TargetError` for a target whose instructions this CPU lacks."""
     from autotune.run.kernels import kernel_of
     from schedules.te.flops import count_flops
+
+    if not isinstance(schedule, Schedule):
+        raise ScheduleError(
+            f"build takes a Schedule, not a {type(schedule).__name__}; make one of tensors by Schedule([...])"
+        )
 
     goal = targets.parse(target, threads)
     targets.check_here(goal)

@@ -56,6 +56,8 @@ class Schedule(Methods):
     ) -> Schedule:
         """Apply a trace through every legality check; ``decisions`` fill its holes by name.
         Raises ScheduleError naming the step that does not fit."""
+        if not isinstance(trace, Trace):
+            raise ScheduleError(f"a {type(trace).__name__} is no trace; Trace.from_json makes one of text")
         s = Schedule(dag, target)
         for n, step in enumerate(trace.steps):
             cls = PRIMITIVES.get(step.primitive)

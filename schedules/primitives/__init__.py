@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from schedules.errors import ScheduleError
 from schedules.primitives.annotate import Annotate
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, typed
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_write import CacheWrite
@@ -43,12 +44,31 @@ def _method(
     """A primitive as a method. ``make`` makes one of the method's arguments."""
 
     def call(self: Methods, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.apply(make(*args, **kwargs))
+        try:
+            p = make(*args, **kwargs)
+        except TypeError as err:  # wrong in number or in name
+            raise ScheduleError(_misused(primitive.name, make, args, kwargs, err)) from None
+        return self.apply(typed(p))
 
     call.__name__, call.__doc__ = primitive.name, primitive.__doc__
     call.__wrapped__ = make  # type: ignore[attr-defined]  # its signature is shown
     call.primitive = primitive  # type: ignore[attr-defined]
     return call
+
+
+def _misused(
+    name: str, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], err: TypeError
+) -> str:
+    """How a method is called, and what was wrong."""
+    from inspect import signature  # takes a while, and only mistakes need it
+
+    takes = signature(make)
+    try:
+        takes.bind(*args, **kwargs)
+    except TypeError as told:
+        err = told
+    plain = (str(x.replace(annotation=x.empty)) for x in takes.parameters.values())
+    return f"{name}({', '.join(plain)}): {err}"
 
 
 class Methods(ABC):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -97,6 +99,46 @@ def _decode(v: Any, hint: Any, what: str) -> Any:
         if typing.get_origin(h) is tuple and isinstance(v, tuple):
             return tuple(_decode(x, typing.get_args(h)[0], what) for x in v)
     raise ScheduleError(f"{what}: {str(v)[:60]!r} is not a {hint}")
+
+
+def typed(p: Primitive[R]) -> Primitive[R]:
+    """The primitive with what a user gave as its fields have it: integers of numpy become ints, and lists
+    tuples. Raises ScheduleError for other types."""
+    hints = _field_types(type(p))  # type: ignore[arg-type]  # as in `from_step`
+    return type(p)(**{name: _argument(getattr(p, name), hint, name, p) for name, hint in hints.items()})
+
+
+def as_tuple(values: Any) -> Any:
+    """A sequence as a tuple. What is none is returned for `typed` to refuse."""
+    return values if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+
+
+def _argument(v: Any, hint: Any, field: str, p: Primitive[Any]) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for h in options:
+        if typing.get_origin(h) is tuple and isinstance(v, (tuple, list)):
+            return tuple(_argument(x, typing.get_args(h)[0], field, p) for x in v)
+        if h is int and hasattr(v, "__index__") and type(v).__name__ not in ("bool", "bool_"):
+            return operator.index(v)
+        if isinstance(h, type) and h is not int and isinstance(v, h):
+            return v
+    first = next(iter(vars(p).values()))
+    subject = f"{p.name} {first}" if isinstance(first, str) and first is not v else p.name
+    raise ScheduleError(
+        f"{subject}: {field}: {repr(v)[:60]} is of type {type(v).__name__}; give {_wanted(options, field)}"
+    )
+
+
+def _wanted(options: tuple[Any, ...], field: str) -> str:
+    """What an argument must be, in words."""
+    if typing.get_origin(options[0]) is tuple:
+        inner = typing.get_args(options[0])[0]
+        parts = typing.get_args(inner) if isinstance(inner, types.UnionType) else (inner,)
+        return f"a list of {'names' if str in parts else 'integers'}"
+    if str in options:
+        kind = field.removesuffix("s")
+        return f"the name of a {kind}, a string" if kind in ("loop", "block", "buffer") else "a string"
+    return "an integer or None" if types.NoneType in options else "an integer"
 
 
 def as_expr(f: Factor) -> Expr:

@@ -30,7 +30,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Factor, Primitive, require_extent
+from schedules.primitives.base import Factor, Primitive, as_tuple, require_extent
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.reorder import Reorder
@@ -76,7 +76,7 @@ class Online(Primitive[str]):
     @classmethod
     def of(cls, block: str, sums: Sequence[str], size: Factor) -> Online:
         """As `Schedule` has it."""
-        return cls(block, tuple(sums), size)
+        return cls(block, as_tuple(sums), size)
 
     def result(self) -> str:
         return f"{self.block}_part"

@@ -21,7 +21,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Factor, Primitive, as_expr, require_extent, require_new
+from schedules.primitives.base import Factor, Primitive, as_expr, as_tuple, require_extent, require_new
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Pack(Primitive[list[str]]):
     @classmethod
     def of(cls, buffer: str, tiles: Sequence[Factor], order: Sequence[int]) -> Pack:
         """As `Schedule` has it."""
-        return cls(buffer, tuple(tiles), tuple(order))
+        return cls(buffer, as_tuple(tiles), as_tuple(order))
 
     def result(self) -> list[str]:
         return [f"{self.buffer}_p{d}" for d in range(len(self.order))]

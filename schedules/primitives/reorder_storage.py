@@ -12,7 +12,7 @@ from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Nest
 from schedules.ir.nest import map_blocks, set_buffer
 from schedules.model import Target
-from schedules.primitives.base import Primitive, require_intermediate
+from schedules.primitives.base import Primitive, as_tuple, require_intermediate
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ReorderStorage(Primitive[None]):
     @classmethod
     def of(cls, buffer: str, order: Sequence[int]) -> ReorderStorage:
         """As `Schedule` has it."""
-        return cls(buffer, tuple(order))
+        return cls(buffer, as_tuple(order))
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         require_intermediate(nest, self.buffer, self.name)

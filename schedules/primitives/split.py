@@ -9,7 +9,7 @@ from typing import ClassVar
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Var
+from schedules.expr import Const, Expr, Hole, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
 from schedules.ir.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
 from schedules.model import Target
@@ -17,6 +17,7 @@ from schedules.primitives.base import (
     Factor,
     Primitive,
     as_expr,
+    as_tuple,
     extent_of,
     require_extent,
     require_new,
@@ -37,9 +38,10 @@ class Split(Primitive[list[str]]):
           for i_1 in range(4):
             S(i_0 * 4 + i_1)
 
-    One factor may be None: it covers the rest. If the factors do not divide the extent, the last iterations
-    (the tail) fall outside the blocks' domain and do not run. With ``tail="shift"`` the last tile is moved
-    inwards instead (Halide: ShiftInwards). No tile is partial then, and some elements are computed twice::
+    One factor may be None: it covers the rest. ``split(i, 4)`` means ``split(i, [None, 4])``. If the factors
+    do not divide the extent, the last iterations (the tail) fall outside the blocks' domain and do not run.
+    With ``tail="shift"`` the last tile is moved inwards instead (Halide: ShiftInwards). No tile is partial
+    then, and some elements are computed twice::
 
         for i_0 in range(ceildiv(n, 4)):
           for i_1 in range(4):
@@ -54,13 +56,13 @@ class Split(Primitive[list[str]]):
 
     name: ClassVar[str] = "split"
     loop: str
-    factors: tuple[int | E.Hole | None, ...]
+    factors: tuple[int | Hole | None, ...]
     tail: str = "guard"
 
     @classmethod
-    def of(cls, loop: str, factors: Sequence[Factor | None], tail: str = "guard") -> Split:
-        """As `Schedule` has it."""
-        return cls(loop, tuple(factors), tail)
+    def of(cls, loop: str, factors: Factor | Sequence[Factor | None], tail: str = "guard") -> Split:
+        """As `Schedule` has it. One number is the innermost factor: ``4`` means ``[None, 4]``."""
+        return cls(loop, as_tuple(factors if hasattr(factors, "__len__") else (None, factors)), tail)
 
     def result(self) -> list[str]:
         return [f"{self.loop}_{n}" for n in range(len(self.factors))]
@@ -82,7 +84,7 @@ class Split(Primitive[list[str]]):
                 product *= f
         n = extent_of(loop)
         require_extent(product + (n or 0 if None in self.factors else 0), f"split {self.loop}")
-        whole = not any(f is None or isinstance(f, E.Hole) for f in self.factors)
+        whole = not any(f is None or isinstance(f, Hole) for f in self.factors)
         if whole and n is not None and product < n:
             raise ScheduleError(
                 f"split {self.loop}: the factors {list(self.factors)} cover {product} of {n} iterations; "
@@ -92,7 +94,7 @@ class Split(Primitive[list[str]]):
             raise ScheduleError(f"split {self.loop}: tail {self.tail!r} is not one of {', '.join(TAILS)}")
         if self.tail == "shift":
             self._check_shift(loop)
-        elif whole or not any(isinstance(f, E.Hole) for f in self.factors):
+        elif whole or not any(isinstance(f, Hole) for f in self.factors):
             self._check_tail(nest, loop, product)
         require_new(nest, tuple(self.result()), f"split {self.loop}")
 

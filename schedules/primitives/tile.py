@@ -10,7 +10,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.ir import Nest
 from schedules.model import Target
-from schedules.primitives.base import Factor, Primitive
+from schedules.primitives.base import Factor, Primitive, as_tuple
 from schedules.primitives.reorder import Reorder
 from schedules.primitives.split import Split
 
@@ -33,7 +33,7 @@ class Tile(Primitive[list[str]]):
     @classmethod
     def of(cls, loops: Sequence[str], factors: Sequence[Factor]) -> Tile:
         """As `Schedule` has it."""
-        return cls(tuple(loops), tuple(factors))
+        return cls(as_tuple(loops), as_tuple(factors))
 
     def result(self) -> list[str]:
         return [f"{v}_0" for v in self.loops] + [f"{v}_1" for v in self.loops]
