@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
-from autotune.settings import SettingsError, database
+from autotune.settings import SettingsError, database, duration
 from autotune.workloads import Program, as_workload
 from schedules import ops as ops
 from schedules.errors import ScheduleError
@@ -30,7 +30,8 @@ def tune(
     target: str | Target = "cpu",
     threads: int | None = None,
     trials: int | None = None,
-    budget_s: float = 60.0,
+    budget_s: float | None = None,
+    budget: str | float | None = None,
     search: str = "evolutionary",
     model: str = "xgb",
     db: str | os.PathLike[str] | None = None,
@@ -42,10 +43,11 @@ def tune(
 ) -> TuneResult:
     """Tune an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, inputs then outputs.
 
-    Ends after ``budget_s`` seconds or ``trials`` new trials, whichever comes first. Every trial is
-    committed to the tuning log ``db`` as it happens; earlier ones are reused. ``constant_weights``: weights
-    are known ahead of the calls (True: those of the operator, or names of inputs), so that packing them
-    costs a call nothing; `Kernel.pack_weights` does it. ``rtol``, ``atol``: an output is right within
+    Ends after ``budget_s`` seconds (default: 60) or ``trials`` new trials, whichever comes first. ``budget``:
+    the same as the command line has it, such as ``"2m"``. Every trial is committed to the tuning log ``db``
+    as it happens; earlier ones are reused. ``constant_weights``: weights are known ahead of the calls (True:
+    those of the operator, or names of inputs), so that packing them costs a call nothing;
+    `Kernel.pack_weights` does it. ``rtol``, ``atol``: an output is right within
     ``atol + rtol * |reference|``; without them, within what rounding explains. The result's ``best`` is None
     when nothing valid was found.
 
@@ -55,10 +57,11 @@ def tune(
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
-    workload = as_workload(program, params, dtype, layout, constant_weights)
+    workload = as_workload(program, params, dtype, layout, constant_weights, tune)
+    seconds = _budget(budget, budget_s)
     goal = targets.parse(target, threads)
     options = TuneOptions(
-        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
+        trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
     with Log(database(db)) as log:
         return run(workload, goal, log, options, progress)
@@ -72,7 +75,8 @@ def tune_suite(
     target: str | Target = "cpu",
     threads: int | None = None,
     trials: int | None = None,
-    budget_s: float = 60.0,
+    budget_s: float | None = None,
+    budget: str | float | None = None,
     search: str = "evolutionary",
     model: str = "xgb",
     db: str | os.PathLike[str] | None = None,
@@ -81,13 +85,13 @@ def tune_suite(
     atol: float | None = None,
     progress: Callable[[SuiteProgress], None] | None = None,
 ) -> SuiteResult:
-    """Tune many tasks under one budget of ``budget_s`` seconds, shared so that Σ weight · time falls fastest.
+    """Tune many tasks under one budget, shared so that Σ weight · time falls fastest.
 
     ``suite``: a suite file, ``FILE`` or ``FILE:NAME`` (see `autotune.tuning.suites`), or a list of
     programs, each a `Workload` (``at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})``) or tensors.
     ``weights``: how often each kernel runs; default: those of the file, else 1. ``trials``: new trials of
-    each task at most.
-    Otherwise as `tune`; Ctrl-C keeps everything, and a second call goes on where the first stopped.
+    each task at most. Otherwise as `tune`; Ctrl-C keeps everything, and a second call goes on where the
+    first stopped.
 
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
     cannot be used. A task that cannot be tuned has an ``error`` in its result.
@@ -98,6 +102,7 @@ def tune_suite(
     from autotune.tuning.tuner import TuneOptions
     from kernels_db.store import Log
 
+    seconds = _budget(budget, budget_s)
     if isinstance(suite, (str, os.PathLike)):
         read = suites.read(os.fspath(suite), constant_weights)
         tasks = [SuiteTask(t.workload, t.weight, t.group) for t in read]
@@ -111,10 +116,21 @@ def tune_suite(
         raise SettingsError("the suite has no tasks; give at least one")
     goal = targets.parse(target, threads)
     options = TuneOptions(
-        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
+        trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
     with Log(database(db)) as log:
         return run(tasks, goal, log, options, progress)
+
+
+def _budget(budget: str | float | None, budget_s: float | None) -> float:
+    """The seconds that a user gives in one of two ways. `TuneOptions` checks the number."""
+    if isinstance(budget_s, str):
+        raise SettingsError(f"budget_s={budget_s!r} is text; give seconds, or budget={budget_s!r}")
+    if budget is None:
+        return 60.0 if budget_s is None else budget_s
+    if budget_s is not None:
+        raise SettingsError(f"budget={budget!r} and budget_s={budget_s!r} are both given; give one of them")
+    return duration(budget) if isinstance(budget, str) else budget
 
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:

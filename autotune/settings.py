@@ -7,6 +7,7 @@ first needed, and its result is passed on.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from schedules.errors import AutotuneError
 
 CUDA_BINDINGS = ("auto", "cuda-python", "pycuda")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+# A duration: a number and a unit. {unit: seconds}. The longest (seconds): 30 days.
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST_S = 30 * 86400.0
 
 
 class SettingsError(AutotuneError, ValueError):
@@ -65,6 +70,20 @@ class Settings:
             log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
             cuda_binding=env.get("AUTOTUNE_CUDA_BINDING", "auto").lower(),
         )
+
+
+def duration(text: str) -> float:
+    """Seconds from ``60s``, ``2m``, ``500ms``, ``1.5h`` or a bare number of seconds. Raises `SettingsError`
+    for anything else, for zero and for more than 30 days."""
+    m = _DURATION.fullmatch(text.strip().lower())
+    if not m:
+        raise SettingsError(f"{text!r} is not a duration; write it as 60s, 2m, 500ms or 1h")
+    value = float(m[1]) * _UNITS[m[2]]
+    if value <= 0:
+        raise SettingsError(f"{text!r} is zero; give a duration above zero, such as 60s")
+    if value > LONGEST_S:
+        raise SettingsError(f"{text!r} is more than 30 days; give a shorter duration")
+    return value
 
 
 def default_db() -> str:

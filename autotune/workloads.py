@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from schedules.errors import WorkloadError
+from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.flops import count_flops
@@ -21,10 +21,40 @@ def as_workload(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
+    caller: Callable[..., Any] | None = None,
 ) -> Workload:
     """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
-    carry their own. ``constant_weights``: see `with_constants`. Raises `WorkloadError`."""
+    carry their own. ``constant_weights``: see `with_constants`. ``caller``: the function that a user gave
+    ``params`` with its own keywords. Raises `WorkloadError`."""
+    _check_names(program, params, caller)
     return with_constants(_as_workload(program, params, dtype, layout), constant_weights)
+
+
+def _check_names(program: Program, params: Mapping[str, Any], caller: Callable[..., Any] | None) -> None:
+    """Raise WorkloadError for what is neither a parameter of the operator nor a keyword of the caller."""
+    known: list[str] = []
+    if isinstance(program, str):
+        from schedules import ops
+
+        known = ops.get(program).keywords()
+    unknown = [name for name in params if name not in known]
+    if not unknown:
+        return
+    others: list[str] = []
+    if caller is not None:
+        from inspect import signature  # takes a while, and only mistakes need it
+
+        others = [p.name for p in signature(caller).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    close = suggest(unknown[0], [*known, *others])
+    if not isinstance(program, str):
+        raise WorkloadError(
+            f"{', '.join(f'{k}=' for k in unknown)} given with tensors{close}; parameters belong to library "
+            "operators, which are given by name"
+        )
+    besides = f"; {caller.__name__} also takes {', '.join(others)}" if caller and not close else ""
+    raise WorkloadError(
+        f"{program} has no parameter {unknown[0]!r}{close}; its parameters are {', '.join(known)}{besides}"
+    )
 
 
 def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
@@ -72,11 +102,6 @@ def _as_workload(
         from schedules import ops
 
         return ops.workload(program, params, dtype, layout)
-    if params:
-        raise WorkloadError(
-            f"{', '.join(f'{k}=' for k in params)} given with tensors; parameters belong to library "
-            "operators, which are given by name"
-        )
     if isinstance(program, Workload):
         return program
     if isinstance(program, ComputeDAG):

@@ -26,5 +26,6 @@ def suggest(name: object, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` if something known is close, else empty. For messages of errors."""
     from difflib import get_close_matches  # takes a while, and only mistakes need it
 
-    close = get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    spelled = {x.lower(): x for x in known}
+    close = get_close_matches(str(name).lower(), spelled, n=1, cutoff=0.5)
+    return f" (did you mean {spelled[close[0]]!r}?)" if close else ""

@@ -129,7 +129,6 @@ def _operators(op: str, last: str) -> Iterable[str]:
 def _shape(op: str, last: str) -> Iterable[str]:
     """``NAME=`` for each parameter that ``--shape`` does not give yet."""
     from schedules.ops import REGISTRY
-    from schedules.ops.base import TYPED
 
     if op not in REGISTRY:
         return
@@ -141,8 +140,7 @@ def _shape(op: str, last: str) -> Iterable[str]:
     taken = {item.partition("=")[0] for item in before}
     for short, names in found.shorthands:  # k=3 is kh=3 and kw=3
         taken |= {*names} if short in taken else {short} if taken & {*names} else set()
-    known = [*(p.name for p in found.params), *(short for short, _ in found.shorthands)]
-    yield from (f"{start}{x}=" for x in [*known, *(TYPED if found.retyped else ())] if x not in taken)
+    yield from (f"{start}{x}=" for x in found.keywords() if x not in taken)
 
 
 def _dtypes(op: str, last: str) -> Iterable[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,35 +10,20 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.settings import database
+from autotune.settings import SettingsError, database, duration
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
 
 if TYPE_CHECKING:
     from schedules.model import Target, Trace, Workload
 
-# A duration: a number and a unit.
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
-# {unit: seconds}.
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-# Longest budget (seconds): 30 days.
-MAX_BUDGET_S = 30 * 86400.0
-
 
 def parse_budget(text: str) -> float:
-    """Seconds from ``60s``, ``2m``, ``500ms``, ``1.5h`` or a bare number of seconds.
-
-    Raises `typer.BadParameter` for anything else, for zero and for more than 30 days.
-    """
-    m = _DURATION.fullmatch(text.strip().lower())
-    if not m:
-        raise typer.BadParameter(f"{text!r} is not a duration; write it as 60s, 2m, 500ms or 1h")
-    value = float(m[1]) * _UNITS[m[2]]
-    if value <= 0:
-        raise typer.BadParameter(f"{text!r} is zero; give a duration above zero, such as 60s")
-    if value > MAX_BUDGET_S:
-        raise typer.BadParameter(f"{text!r} is more than 30 days; give a shorter duration")
-    return value
+    """Seconds of a `duration`. Raises `typer.BadParameter`."""
+    try:
+        return duration(text)
+    except SettingsError as err:
+        raise typer.BadParameter(str(err)) from None
 
 
 OpArgument = Annotated[

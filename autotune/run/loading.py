@@ -71,7 +71,7 @@ def load(
     where all records are left out, the error of the first: `ScheduleError`, `TraceError`, `CompileError` or
     `KernelNotFound`.
     """
-    workload = as_workload(program, params, dtype, layout, constant_weights)
+    workload = as_workload(program, params, dtype, layout, constant_weights, load)
     return load_workload(
         workload, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
     )
@@ -131,7 +131,7 @@ def best(
     ``.pinned`` and ``.origin``. Its trace has passed every legality check, and has the canonical names
     of loops; `Kernel.trace` has those of the expression. With ``nearest=True`` it may be
     that of the most similar machine, if it beats the default schedule here."""
-    workload = as_workload(program, params, dtype, layout, constant_weights)
+    workload = as_workload(program, params, dtype, layout, constant_weights, best)
     return find(workload, target=target, threads=threads, db=db, nearest=nearest)
 
 

@@ -100,13 +100,13 @@ class Operator:
                     )
                 x = values.pop(short)
                 values |= dict.fromkeys(names, x)
-        known = [p.name for p in self.params]
+        known = {p.name for p in self.params}
         for name in values:
             if name not in known:
-                shorts = [s for s, _ in self.shorthands]
+                known_too = self.keywords()
                 raise WorkloadError(
-                    f"{self.name} has no parameter {name!r}{suggest(name, known + shorts)}; "
-                    f"its parameters are {', '.join(known)}"
+                    f"{self.name} has no parameter {name!r}{suggest(name, known_too)}; "
+                    f"its parameters are {', '.join(known_too)}"
                 )
         missing = [p.name for p in self.params if p.default is None and p.name not in values]
         if missing:
@@ -117,6 +117,11 @@ class Operator:
         if wrong is not None:
             raise WorkloadError(f"{self.name}: {wrong}")
         return out
+
+    def keywords(self) -> list[str]:
+        """Every parameter that may be given: shorthands and dtypes too."""
+        shorts = [short for short, _ in self.shorthands]
+        return [*(p.name for p in self.params), *shorts, *(TYPED if self.retyped else ())]
 
     def types(self, dtype: str, given: Mapping[str, Any] = NOTHING) -> Types:
         """What it computes with for inputs of ``dtype``. ``given``: parameters, of which `TYPED` count.

@@ -73,7 +73,7 @@ def test_parse_accepts_names_files_and_targets(tmp_path: Path) -> None:
     file.write_text(here.json)
     assert targets.parse(str(file)) == here
     for bad, message in (
-        ("gpu9", "known: cpu, a100, .*x86-64-v3"),
+        ("gpu9", "known: cpu, .*cuda, opencl, a100, .*x86-64-v3"),
         (str(tmp_path / "no.json"), "cannot be read"),
         (3, "not a name"),
     ):
