@@ -135,8 +135,13 @@ def shown_params(workload: Workload) -> dict[str, Any]:
 
 
 def dtype_of(workload: Workload) -> str:
-    """The element type that a workload is known by: its first parameter's."""
-    return workload.dag.params[0].dtype
+    """The dtype that a workload is known by. Of a library operator its ``dtype``, which is that of its first
+    input. Of a user's own expression those of the outputs, each once: its first input may be of places."""
+    from schedules import ops
+
+    if workload.op in ops.REGISTRY:
+        return workload.dag.params[0].dtype
+    return ", ".join(dict.fromkeys(workload.dag.tensors[n].dtype for n in workload.dag.outputs))
 
 
 def param_text(value: Any) -> str:

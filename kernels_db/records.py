@@ -213,11 +213,11 @@ class Origin:
     verified: Mapping[str, tuple[str, str]] = field(hash=False)
 
     def elsewhere(self, host: Mapping[str, Any]) -> bool:
-        """Whether it was neither measured nor verified on a machine like ``host``."""
+        """Whether it was neither measured nor verified on a machine like ``host``. An import alone does not
+        make it so: a log may come back to the machine that it is of."""
         here = host_digest(host)
-        if self.verified.get(here, ("", ""))[0] in ("ok", "slower"):
-            return False
-        return self.imported is not None or host_digest(self.machine) != here
+        good = self.verified.get(here, ("", ""))[0] in ("ok", "slower")
+        return not good and host_digest(self.machine) != here
 
     def document(self, host: Mapping[str, Any]) -> dict[str, Any]:
         """The origin as a JSON object: ``elsewhere``, ``cpu``, ``imported``, ``verified`` (when, on such a

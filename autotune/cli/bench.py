@@ -129,6 +129,7 @@ def _compare(
     from autotune.compare.peers import PeerError, peer
     from autotune.run.loading import load_workload
     from autotune.targets import on_cpus
+    from autotune.workloads import dtype_of
 
     inputs, outputs = arrays_for(workload, seed)
     with on_cpus(cpus):
@@ -159,7 +160,7 @@ def _compare(
             "impl": c.name,
             "op": workload.op,
             "params": dict(workload.params),
-            "dtype": workload.dag.inputs[0].dtype,
+            "dtype": dtype_of(workload),
             "threads": n,
             "time_s": result.time_s(c.name),
             "gflops": workload.flops / result.time_s(c.name) / 1e9,

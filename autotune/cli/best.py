@@ -32,9 +32,11 @@ def best(
 
     A pinned record comes first. One from elsewhere that autotune log verify has not checked here is marked.
     With --nearest the record of the most similar machine is taken if it beats the default schedule here.
+    --trace, --ir and --source print on stdout what they name and nothing else.
 
     \b
     Examples:
+      autotune best matmul --shape m=512,n=512,k=512 --source > matmul.ll
       autotune best matmul --shape m=512,n=512,k=512
       autotune best softmax --shape m=4096,n=1024 --threads 1 --trace --ir
     """
@@ -78,7 +80,8 @@ def best(
     if json:
         print_json(document)
         return
-    out = console()
+    # What is asked for stands on stdout alone, so that it may go to a file.
+    out = console(stderr=trace or ir or source)
     out.print(task_text(workload, hit.target.threads), style="bold")
     speed = rate(workload.flops, opt.compulsory_bytes(workload), hit.time_s)
     out.print(f"  {seconds(hit.time_s)}, {speed} on {hit.target.arch}; record {record.uid}, {record.created}")
@@ -89,11 +92,10 @@ def best(
         out.print(f"  {where_from}, not verified here: autotune log verify")
     for note in notes:
         out.print(f"  {note}")
+    parts = []
     if trace:
-        print()
-        for step in trace_here.steps:
-            print(f"{step.primitive}({', '.join(f'{k}={v!r}' for k, v in step.args)})")
-    for part in ("ir", "source"):
-        if part in document:
-            print()
-            print(document[part].rstrip())
+        lines = (f"{s.primitive}({', '.join(f'{k}={v!r}' for k, v in s.args)})" for s in trace_here.steps)
+        parts.append("\n".join(lines))
+    parts += [document[part].rstrip() for part in ("ir", "source") if part in document]
+    if parts:
+        print("\n\n".join(parts))

@@ -102,9 +102,11 @@ def _shape(task: dict[str, Any]) -> str:
 def _where_from(task: dict[str, Any]) -> str:
     """The origin of a task's best record, in a few words."""
     origin = task["origin"] or {}
-    words = "here" if not origin.get("elsewhere") else f"elsewhere: {origin['cpu'] or 'no name'}"
-    if origin.get("verified") and origin.get("imported"):
-        words = "verified here"
+    words = "here"
+    if origin.get("elsewhere"):
+        words = f"elsewhere: {origin['cpu'] or 'no name'}"
+    elif origin.get("imported"):
+        words = "verified here" if origin.get("verified") else "here, imported"
     if not origin:
         words = "-"
     return f"{words}, pinned" if task["pinned"] else words
@@ -121,7 +123,7 @@ def _tasks(log: Log) -> list[dict[str, Any]]:
 def _task(
     log: Log, workload_digest: str, target_digest: str, pinned: str | None, here: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from autotune.workloads import param_text, shown_params
+    from autotune.workloads import dtype_of, param_text, shown_params
 
     workload, target = log.workload(workload_digest), log.target(target_digest)
     by_status = log.by_status(workload_digest, target_digest)
@@ -134,7 +136,7 @@ def _task(
         "params": dict(workload.params),
         "shape": " ".join(f"{k}={param_text(v)}" for k, v in shown_params(workload).items()),
         "constants": list(workload.dag.constants),
-        "dtype": workload.dag.params[0].dtype,
+        "dtype": dtype_of(workload),
         "target": opt.target_summary(target),
         "records": sum(by_status.values()),
         "by_status": by_status,

@@ -43,6 +43,8 @@ def tune_suite(
 
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:
     """The document that ``tune --suite --json`` prints: each of ``tasks`` as of ``tune --json``, and more."""
+    from autotune.workloads import dtype_of
+
     return {
         "target": opt.target_summary(target),
         "tasks": [
@@ -51,7 +53,7 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
                 "weight": t.task.weight,
                 "seconds": round(t.seconds, 3),
                 "error": t.error,
-                **results.document(t.result, t.task.workload.dag.params[0].dtype),
+                **results.document(t.result, dtype_of(t.task.workload)),
             }
             for t in result.tasks
         ],

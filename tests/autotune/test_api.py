@@ -99,7 +99,7 @@ CASES: list[tuple[Callable[[], object], type[at.AutotuneError], str]] = [
     (
         lambda: at.load("matmul", **SHAPE, zzz=3),
         at.WorkloadError,
-        "accumulator, out_dtype; load also takes dtype, layout, constant_weights, target, threads, db, fallback",
+        "out_dtype; load also takes dtype, layout, constant_weights, target, threads, db, fallback",
     ),
     (
         lambda: at.tune(PROGRAM, trails=3),

@@ -179,9 +179,10 @@ def test_pruning_gives_space_back(tmp_path: Path) -> None:
 def test_a_record_from_elsewhere_is_marked_until_verified_here(database: str, tmp_path: Path) -> None:
     here = {"cpu": "ours", "cpus": 2, "architecture": "x86_64", "system": "Linux", "kernel": "6.1"}
     updated = {**here, "kernel": "6.2", "numpy": "9"}
+    there = {**here, "cpus": 8}
     with Log(tmp_path / "theirs.db") as log:
-        run = log.start_run(W, TARGETS[0], here, seed=0).uid
-        log.add(measured(run, 0))  # on a twin of our machine
+        run = log.start_run(W, TARGETS[0], there, seed=0).uid
+        log.add(measured(run, 0))
     with Log(database) as log:
         run = log.start_run(W, TARGETS[1], here, seed=0).uid
         own = log.add(measured(run, 0))
@@ -210,6 +211,11 @@ def test_a_record_from_elsewhere_is_marked_until_verified_here(database: str, tm
             assert exported(other) == exported(log)
         log.merge(tmp_path / "theirs.db")
         assert not log.origin(theirs).elsewhere(here)  # type: ignore[union-attr]
+        with Log(tmp_path / "back.db") as back:  # at the machine that it is of
+            back.merge(database)
+            origin = back.origin(theirs)
+            assert origin is not None and origin.imported is not None
+            assert not origin.elsewhere({**there, "kernel": "6.3"}) and origin.elsewhere(here)
         with pytest.raises(LogError, match="no record"):
             log.verified("0" * 32, here, "ok")
         assert log.origin("0" * 32) is None

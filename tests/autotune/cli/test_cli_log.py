@@ -121,7 +121,8 @@ def test_a_missing_source_is_found_before_anything_is_taken_in(db: Path, tmp_pat
 
 def test_best_shows_record_schedule_loops_and_code(db: Path) -> None:
     words = ("best", "matmul", "--shape", "m=8,n=8,k=8", "--threads", "1", "--db", db)
-    text = run(*words, "--trace", "--ir", "--source").out
+    ran = run(*words, "--trace", "--ir", "--source")
+    text = ran.err + ran.out
     assert "matmul m=8 n=8 k=8 float32, 1 thread" in text and "100 us" in text
     assert "split(" in text and "for " in text and "define void @kernel" in text
     d = run(*words, "--json", "--ir").json

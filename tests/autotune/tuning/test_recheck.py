@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from cli_runner import run
@@ -10,6 +13,7 @@ from log_cases import copy_of
 from log_filler import host
 
 import autotune as at
+from autotune.building.generator_version import this_machine
 from autotune.measure import Measurer
 from autotune.measure.results import Measurement
 from autotune.tuning.recheck import verify
@@ -21,10 +25,17 @@ from schedules.model import Step, Target, Trace, Workload
 MATMUL = {"m": 8, "n": 8, "k": 8}
 
 
-def store(db: Path, trace: Trace, time_s: float, target: Target, op: str = "matmul") -> None:
+def store(
+    db: Path,
+    trace: Trace,
+    time_s: float,
+    target: Target,
+    op: str = "matmul",
+    machine: Mapping[str, Any] = MappingProxyType({"cpu": "test"}),
+) -> None:
     workload = ops.workload(op, MATMUL if op == "matmul" else {"m": 4, "n": 8})
     with Log(db) as log:
-        session = log.start_run(workload, target, {"cpu": "test"}, seed=0)
+        session = log.start_run(workload, target, dict(machine), seed=0)
         log.add(NewRecord(session.uid, 0, "by hand", trace, "ok", times_s=(time_s,)))
         log.finish_run(session)
 
@@ -83,6 +94,19 @@ def test_what_is_found_is_noted_and_the_mark_of_an_import_is_lifted(tmp_path: Pa
     assert not origin["elsewhere"] and origin["verified"]
     assert "elsewhere" not in run(*words).out and "verified here" in run(*listed).out
     assert run(*listed, "--json").json["tasks"][0]["origin"] == origin
+
+
+def test_a_log_that_comes_back_is_from_here(tmp_path: Path) -> None:
+    own, db = tmp_path / "own.db", tmp_path / "tuning.db"
+    store(own, Trace(), 1.0, host(), machine=this_machine())
+    run("log", "export", tmp_path / "own.jsonl", "--db", own)
+    run("log", "import", tmp_path / "own.jsonl", "--db", db)
+    words = ("best", "matmul", "--shape", "m=8,n=8,k=8", "--threads", 1, "--db", db)
+    origin = run(*words, "--json").json["origin"]
+    assert not origin["elsewhere"] and origin["imported"] and not origin["verified"]
+    assert "elsewhere" not in run(*words).out
+    assert run("log", "list", "--db", own).out.splitlines()[1].endswith(" here")
+    assert run("log", "list", "--db", db).out.splitlines()[1].endswith(" here, imported")
 
 
 def test_what_fails_is_taken_no_longer_until_it_holds(tmp_path: Path) -> None:
