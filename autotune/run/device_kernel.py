@@ -87,7 +87,9 @@ class DeviceKernel(Kernel):
         self._torch: _Torch | None = None
         weakref.finalize(self, _give_back, device, self._scratch).atexit = False
 
-    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+        if named:
+            inputs = self._placed(inputs, named)
         torch = sys.modules.get("torch")
         if (
             torch is not None

@@ -20,7 +20,7 @@ from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from autotune.run import aligned, device_arrays
 from schedules.dtypes import DTYPES
-from schedules.errors import NotPicklable
+from schedules.errors import NotPicklable, suggest
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
@@ -41,8 +41,8 @@ class _Signature:
     def __get__(self, kernel: Kernel | None, owner: type) -> inspect.Signature:
         if kernel is None:
             raise AttributeError("__signature__")
-        only, out = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
-        params = [inspect.Parameter(_identifier(b.name), only, annotation=_type(b)) for b in kernel._ins]
+        place, out = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        params = [inspect.Parameter(_identifier(b.name), place, annotation=_type(b)) for b in kernel._ins]
         params.append(inspect.Parameter("out", out, default=None))
         types = ", ".join(map(_type, kernel._outs))
         return inspect.Signature(params, return_annotation=types if len(kernel._outs) == 1 else f"({types})")
@@ -52,7 +52,8 @@ class Kernel:
     """``kernel(*inputs, out=None)`` runs compiled code on arrays, without a copy.
 
     Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
-    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. ``out``: an array to
+    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. They may be given by name:
+    ``kernel(a=x, b=y)``. ``out``: an array to
     write, or a tuple of them when the kernel has several outputs; it may overlap nothing else.
     Returns ``out``, or new numpy arrays. Raises `ArgumentError`, and MemoryError for want of scratch
     memory. The GIL is released; calls from several threads at once are independent.
@@ -116,7 +117,9 @@ class Kernel:
         self.chosen_by = chosen_by
         self._trace = trace
 
-    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+    def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        if named:
+            inputs = self._placed(inputs, named)
         if self._single is not None:
             result = np.empty(*self._single) if out is None else out
             status = self._fast(*inputs, result)
@@ -130,6 +133,21 @@ class Kernel:
             self._slow(inputs, (result,) if self._single is not None else result)
             return result
         raise self._loaded.no_memory()
+
+    def _placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
+        names = [_identifier(b.name) for b in self._ins]
+        wanted = names[len(inputs) :]
+        what = f"{self.workload.op} takes {', '.join(names)}"
+        for name in named:
+            if name not in names:
+                raise ArgumentError(f"{what}; there is no input {name!r}{suggest(name, names)}")
+            if name not in wanted:
+                raise ArgumentError(f"{what}; input {name!r} is given by its place and by its name")
+        missing = [name for name in wanted if name not in named]
+        if missing:
+            raise ArgumentError(f"{what}; {', '.join(missing)} not given")
+        return (*inputs, *(named[name] for name in wanted))
 
     def pack_weights(self, *weights: Any) -> Any:
         """What the kernel takes in the place of its constant weights: the given arrays, one for each of
@@ -381,7 +399,7 @@ def _type(b: Buffer) -> str:
 
 def _identifier(name: str) -> str:
     """A valid parameter name: a tensor may be called ``lambda`` or ``out``."""
-    return f"{name}_" if keyword.iskeyword(name) or name == "out" else name
+    return f"{name}_" if keyword.iskeyword(name) or name in ("out", "stream") else name
 
 
 def _random(rng: np.random.Generator, b: Buffer) -> np.ndarray:

@@ -493,3 +493,5 @@ def test_arrays_of_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_its_signature_has_a_stream(on_cpu: EmulatedDevice) -> None:
     k = kernel_of(case("softmax"), on_cpu)
     assert list(inspect.signature(k).parameters) == ["x", "out", "stream"]
+    (x,) = case("softmax").inputs
+    np.testing.assert_array_equal(k(x=x), k(x))

@@ -332,7 +332,7 @@ def test_it_describes_itself():
     assert repr(plain) == f"<Kernel add(a: float32[7,5], b: float32[7,5]) -> c  on {arch} x1>"
     assert repr(known) == f"<Kernel add(a: float32[7,5], b: float32[7,5]) -> c  1.9 ms on {arch} x1>"
     assert str(inspect.signature(plain)) == (
-        "(a: 'float32[7,5]', b: 'float32[7,5]', /, *, out=None) -> 'float32[7,5]'"
+        "(a: 'float32[7,5]', b: 'float32[7,5]', *, out=None) -> 'float32[7,5]'"
     )
     assert "loaded" in inspect.signature(Kernel).parameters
     assert inspect.signature(two_kernel()).return_annotation == "(float32[6], float64[6])"
@@ -340,6 +340,37 @@ def test_it_describes_itself():
     assert plain.workload.op == "add" and plain.target == target() and plain.record is None
     with pytest.raises(ValueError, match="source"):
         plain.source()
+
+
+def test_inputs_may_be_given_by_name(kernel):
+    a, b, out = arrays()
+    b *= 2
+    for given in (
+        lambda: kernel(a=a, b=b),
+        lambda: kernel(b=b, a=a),
+        lambda: kernel(a, b=b),
+        lambda: kernel(b=b, a=a, out=out),
+    ):
+        np.testing.assert_array_equal(given(), a + b)
+    for given, message in (
+        (lambda: kernel(a, c=b), r"add takes a, b; there is no input 'c'"),
+        (lambda: kernel(a=a, B=b), r"there is no input 'B' \(did you mean 'b'\?\)"),
+        (lambda: kernel(b, a=a), r"add takes a, b; input 'a' is given by its place and by its name"),
+        (lambda: kernel(a, b, b=b), r"input 'b' is given by its place and by its name"),
+        (lambda: kernel(b=b), r"add takes a, b; a not given"),
+        (lambda: kernel(a=a, b=b[:3]), r"input 'b' has shape \(3, 5\)"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            given()
+
+
+@pytest.mark.parametrize("name", ["self", "out", "stream", "lambda", "inputs"])
+def test_any_name_of_an_input_may_be_given(name):
+    params = (buffer(name, (7, 5)), *add_params((7, 5))[1:])
+    k = Kernel(add_loaded(), params, ("c",), workload((7, 5)), target())
+    a, b, _ = arrays()
+    (first, _, _) = inspect.signature(k).parameters
+    np.testing.assert_array_equal(k(**{first: a, "b": b}), a + b)
 
 
 def test_an_object_of_another_kernel_is_refused():
