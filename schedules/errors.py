@@ -27,5 +27,5 @@ def suggest(name: object, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # takes a while, and only mistakes need it
 
     spelled = {x.lower(): x for x in known}
-    close = get_close_matches(str(name).lower(), spelled, n=1, cutoff=0.5)
+    close = get_close_matches(str(name).lower(), spelled, n=1, cutoff=0.6)
     return f" (did you mean {spelled[close[0]]!r}?)" if close else ""

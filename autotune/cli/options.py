@@ -30,7 +30,8 @@ OpArgument = Annotated[
     str, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
 ]
 ShapeOption = Annotated[
-    str, typer.Option("--shape", metavar="NAME=N,...", help="The operator's parameters: m=512,n=512,k=512.")
+    str,
+    typer.Option("--shape", metavar="NAME=N,...", help="Parameters; autotune ops OP lists an operator's."),
 ]
 SuiteOption = Annotated[
     str | None,

@@ -178,7 +178,8 @@ _INT = re.compile(r"[+-]?[0-9]{1,30}")
 def parse_shape(text: str) -> dict[str, Any]:
     """Parameters from text such as ``m=512,n=512,k=512``; a list is ``2x3x4`` or ``(2,3,4)``.
 
-    Raises `WorkloadError` on anything else. Names and ranges are the operator's to check.
+    Raises `WorkloadError` on anything else. Names and ranges are the operator's to check, and what is
+    missing, so that its error tells the names: empty text gives no parameters.
     """
     out: dict[str, Any] = {}
     at = 0
@@ -186,15 +187,13 @@ def parse_shape(text: str) -> dict[str, Any]:
         m = _ITEM.match(text, at)
         if m is None:
             raise WorkloadError(
-                f"shape {text!r}: cannot read {text[at:]!r}; write name=integer, as in m=512,n=512"
+                f"shape {text!r}: cannot read {text[at:]!r}; write name=integer, and a comma before the next"
             )
         name, value = m.groups()
         if name in out:
             raise WorkloadError(f"shape {text!r}: {name} is given twice")
         out[name] = _parse_value(name, value)
         at = m.end()
-    if not out:
-        raise WorkloadError("the shape is empty; write name=integer, as in m=512,n=512,k=512")
     return out
 
 

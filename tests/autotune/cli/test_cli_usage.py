@@ -18,7 +18,7 @@ from kernels_db import Log
 
 SHAPE = ("--shape", "m=8,n=8,k=8")
 TUNE = ("tune", "matmul", *SHAPE)
-COMMANDS = ("tune", "best", "bench", "ops", "log", "doctor")
+COMMANDS = ("tune", "best", "bench", "ops", "log", "doctor", "cache", "completion")
 
 # words -> what the message must name
 BAD = [
@@ -26,7 +26,9 @@ BAD = [
     (("--colour",), "--colour"),
     (("tune", "matmul", "--shap", "m=8"), "--shap"),
     (("tune", "matmull", *SHAPE), "did you mean 'matmul'"),
-    (("tune", "matmul"), "shape"),
+    (("tune", "matmul"), "matmul needs the parameters m, n, k: m=…"),
+    (("tune", "conv2d"), "conv2d needs the parameters h, w, ci, co, kh, kw: b=1,h=…"),
+    (("best", "softmax", "--shape", ""), "softmax needs the parameters m, n"),
     (("tune", "matmul", "--shape", "m=8"), "n, k"),
     (("tune", "matmul", "--shape", "m=8,n=8,kk=8"), "'kk'"),
     (("tune", "matmul", "--shape", "m=8,n=8,k=0"), "k=0"),
