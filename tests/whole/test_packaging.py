@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -19,6 +21,7 @@ import autotune
 from schedules import distribution
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests/whole/every_public_name.py"
 PACKAGES = ("autotune", "schedules", "cost_model", "kernels_db")
 HEAVY = ("numpy", "xgboost", "sklearn", "sqlalchemy", "alembic", "llvmlite", "typer", "rich", "pydantic")
 
@@ -236,17 +239,41 @@ def test_the_wheel_holds_the_four_packages_and_their_data(wheel: Path) -> None:
     assert told in names and wheel.name.startswith(told.partition(".dist")[0])
 
 
-def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that has the wheel, and not the checkout."""
     with zipfile.ZipFile(wheel) as z:
         z.extractall(tmp_path / "site")
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+
+def test_the_types_of_every_public_name_are_told(installed: dict[str, str], tmp_path: Path) -> None:
+    tree = ast.parse(PROGRAM.read_text("utf-8"))
+    used = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    public = {f"at.{name}" for name in autotune.__all__} | {f"te.{name}" for name in autotune.te.__all__}
+    assert public - used == {"at.te"}, "use them in every_public_name.py"  # it imports that one
+    told = runpy.run_path(str(PROGRAM))["expressions"]()
+    assert [len(array) for array in told] == [1, 1, 1, 1, 1]
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(PROGRAM)]
+    checked = subprocess.run(
+        command, cwd=tmp_path, env=installed, capture_output=True, text=True, timeout=120
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_wheel_works_outside_the_checkout(installed: dict[str, str], tmp_path: Path) -> None:
     out = run(
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
         "import autotune\n"
         "from autotune.settings import config_file\n"
         "print(autotune.__file__)\n"
         "found = config_file('targets', 'x86-64-v3.json')\n"
         "print(found, found.is_file())\n",
         cwd=tmp_path,
+        env=installed,
     )
     first, second = out.splitlines()
     assert first.startswith(str(tmp_path)) and second.startswith(str(tmp_path)) and second.endswith("True")

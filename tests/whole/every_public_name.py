@@ -1,0 +1,107 @@
+"""A user's program that uses every public name. `test_packaging.py` compares the names with ``__all__``, and
+checks the types by ``mypy --strict``, with the wheel installed. What tunes is not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import numpy.typing as npt
+
+import autotune as at
+from autotune import te
+
+
+def tune_and_call(db: Path) -> npt.NDArray[np.float32]:
+    result = at.tune("matmul", m=512, n=512, k=512, threads=1, budget="60s", db=db)
+    assert_type(result, at.TuneResult)
+    if result.best is not None:
+        assert_type(result.best.time_s, float)
+        assert_type(result.best.trace, at.Trace)
+    kernel = at.load("matmul", m=512, n=512, k=512, threads=1, db=db, fallback=True)
+    assert_type(kernel, at.Kernel)
+    assert_type(kernel.chosen_by, str)
+    assert_type(kernel.workload, at.Workload)
+    assert_type(kernel.target, at.Target)
+    assert_type(kernel.trace, at.Trace | None)
+    assert_type(kernel.source(), str)
+    assert_type(kernel.time(), float)
+    a = np.ones((512, 512), np.float32)
+    out = np.empty_like(a)
+    kernel(a, b=a, out=out)
+    return out
+
+
+def own_operator() -> list[te.Tensor]:
+    a, b = te.placeholder((1000, 300), name="a"), te.placeholder((300, 70), name="b")
+    k = te.reduce_axis(300, name="k")
+    c = te.compute((1000, 70), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    return [a, b, te.compute((1000, 70), lambda i, j: te.maximum(c[i, j], 0.0), name="d")]
+
+
+def schedule_by_hand() -> at.Kernel:
+    s = at.Schedule(own_operator())
+    assert_type(s, at.Schedule)
+    i, j, _ = s.loops("c")
+    outer, inner = s.split(i, 4)
+    s.split(j, [None, 16], tail="shift")
+    s.unroll(inner)
+    s.parallel(outer)
+    compiled = at.compile_for(s, "h100")
+    assert_type(compiled, at.Compiled)
+    assert_type(compiled.source, str)
+    return at.build(s, threads=1)
+
+
+def suite_and_log(db: Path) -> float | None:
+    one = at.ops.workload("softmax", {"m": 64, "n": 64})
+    assert_type(one, at.Workload)
+    result = at.tune_suite([one, own_operator()], weights=[1.0, 2.0], budget_s=60, db=db)
+    assert_type(result, at.SuiteResult)
+    hit = at.best(one, db=db)
+    with at.Log(db) as log:
+        found = log.best(one, hit.target)
+        log.export(db.with_suffix(".jsonl"))
+    return None if found is None else found.time_s
+
+
+def settings_and_errors() -> tuple[str, at.Settings | None]:
+    errors: tuple[type[at.AutotuneError], ...] = (
+        at.ArgumentError,
+        at.CompileError,
+        at.KernelNotFound,
+        at.LogError,
+        at.ScheduleError,
+        at.SettingsError,
+        at.SuiteError,
+        at.TargetError,
+        at.TraceError,
+        at.WorkloadError,
+    )
+    try:
+        return at.__version__, at.Settings.from_environment()
+    except errors as err:
+        return str(err), None
+
+
+def expressions() -> Any:
+    """Every name of `te`, which is public too."""
+    x = te.placeholder((8, 8), "float32", name="x")
+    r = te.reduce_axis(8, name="r")
+    largest = te.reducer((-te.inf,), lambda old, new: (te.select(old[0] > new[0], old[0], new[0]),))
+
+    def of(i: te.Expr, j: te.Expr) -> te.Expr:
+        v = x[i, j]
+        v = te.exp(te.minimum(v, 1.0)) + te.log(te.abs(v)) + te.sqrt(v) + te.tanh(v) + te.erf(v)
+        v = te.fma(v, te.sigmoid(v), te.floor(v)) + te.const(1.0, "float32")
+        inside = te.all(te.equal(i, 0), te.logical_not(te.any(te.not_equal(j, 0), i > j)))
+        low, high = te.min_value("float32"), te.max_value("float32")
+        return te.cast(te.if_then_else(inside, te.maximum(v, low), te.select(inside, v, high)), "float32")
+
+    y = te.compute((8, 8), of, name="y")
+    reductions = [f(y[0, r], axis=r) for f in (te.sum, te.prod, te.max, te.min)]
+    assert_type(reductions, list[te.Reduction])
+    z = [te.compute((1,), lambda _, v=v: v, name=f"z{n}") for n, v in enumerate(reductions)]
+    last = te.compute((1,), lambda _: largest(y[0, r], axis=r), name="last")
+    return te.evaluate(te.dag([x, *z, last]), [np.ones((8, 8), np.float32)])
