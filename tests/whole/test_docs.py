@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("configs/*.md")]
+FOLDERS = ("docs", "configs", "benchmarks")
+PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/**/*.md"))]
 ASSEMBLY = re.compile(r"```asm\n.*?```", re.DOTALL)  # LLVM's own text, which changes with its version
 
 
@@ -33,12 +34,24 @@ def test_the_walkthrough_is_what_its_script_writes(walkthrough: ModuleType) -> N
     assert ASSEMBLY.search(written) is not None
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["docs/guide.md", "docs/architecture.md"])
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     examples = re.findall(r"<!-- runs -->\n```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     script = tmp_path / "examples.py"
     script.write_text("\n".join(examples), encoding="utf-8")
     assert examples and runpy.run_path(str(script))
+
+
+def test_the_readme_is_short_and_its_python_runs(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 150
+    examples = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    short, shortened = re.subn(r'budget="\d+s"', "trials=0", examples)
+    assert shortened == 2
+    script = tmp_path / "examples.py"
+    script.write_text(short, encoding="utf-8")
+    names = runpy.run_path(str(script))
+    assert (names["c"] == 512.0).all() and names["kernel"].chosen_by == "log"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
