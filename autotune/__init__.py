@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
+    from autotune.run.dynamic import DynamicKernel as DynamicKernel
     from autotune.run.kernel import Kernel as Kernel
     from autotune.run.loading import best as best
     from autotune.run.loading import load as load
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
     from autotune.targets import TargetError as TargetError
+    from autotune.tuning.dynamic_tuner import DynamicResult as DynamicResult
     from autotune.tuning.suite_tuner import SuiteResult as SuiteResult
     from autotune.tuning.suites import SuiteError as SuiteError
     from autotune.tuning.tuner import TuneResult as TuneResult
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from schedules.model import TraceError as TraceError
     from schedules.model import Workload as Workload
     from schedules.schedule import Schedule as Schedule
+    from schedules.te.dims import dim as dim
 
 # Public name -> (module, attribute); an empty attribute is the module itself.
 _EXPORTS = {
@@ -61,12 +64,15 @@ _EXPORTS = {
     "Compiled": ("autotune.building.cross_compile", "Compiled"),
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
+    "dim": ("schedules.te.dims", "dim"),
     "Schedule": ("schedules.schedule", "Schedule"),
     "Trace": ("schedules.model", "Trace"),
     "Target": ("schedules.model", "Target"),
     "Workload": ("schedules.model", "Workload"),
     "Log": ("kernels_db.store", "Log"),
     "Kernel": ("autotune.run.kernel", "Kernel"),
+    "DynamicKernel": ("autotune.run.dynamic", "DynamicKernel"),
+    "DynamicResult": ("autotune.tuning.dynamic_tuner", "DynamicResult"),
     "SuiteResult": ("autotune.tuning.suite_tuner", "SuiteResult"),
     "TuneResult": ("autotune.tuning.tuner", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),

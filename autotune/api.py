@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
+from autotune.dynamic import as_dynamic, varies
 from autotune.settings import SettingsError, database, duration
 from autotune.workloads import Program, as_workload
 from schedules import ops as ops
@@ -51,18 +52,29 @@ def tune(
     ``atol + rtol * |reference|``; without them, within what rounding explains. The result's ``best`` is None
     when nothing valid was found.
 
+    A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
+    share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
+    ``by_size``.
+
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
     """
     from autotune.tuning.tuner import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
-    workload = as_workload(program, params, dtype, layout, constant_weights, tune)
     seconds = _budget(budget, budget_s)
     goal = targets.parse(target, threads)
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
+    if varies(program, params):
+        from autotune.tuning.dynamic_tuner import tune_dynamic
+
+        dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
+        tell = None if progress is None else lambda p: progress(p.task)
+        with Log(database(db)) as log:
+            return tune_dynamic(dynamic, goal, log, options, tell)
+    workload = as_workload(program, params, dtype, layout, constant_weights, tune)
     with Log(database(db)) as log:
         return run(workload, goal, log, options, progress)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune import backends, targets
+from autotune.dynamic import as_dynamic, varies
 from autotune.errors import CompileError, KernelNotFound
 from autotune.run.describing import describe, tune_command
 from autotune.settings import database
@@ -70,7 +71,15 @@ def load(
     Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read; and
     where all records are left out, the error of the first: `ScheduleError`, `TraceError`, `CompileError` or
     `KernelNotFound`.
+
+    With a size that varies (``m=at.dim(1, 512)``, see `dim`) a `DynamicKernel` comes back, which looks at the
+    size of each call. It takes that some size in the range is tuned, or ``fallback=True``.
     """
+    if varies(program, params):
+        from autotune.run.loading_dynamic import load_dynamic
+
+        dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
+        return load_dynamic(dynamic, target=target, threads=threads, db=db, fallback=fallback)
     workload = as_workload(program, params, dtype, layout, constant_weights, load)
     return load_workload(
         workload, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
@@ -87,15 +96,9 @@ def load_workload(
     nearest: bool = False,
 ) -> Kernel:
     """`load` for a workload."""
-    from autotune.run.kernels import kernel_of
-
     where = database(db)
     wanted = targets.parse(target, threads)
-
-    def use(hit: Hit) -> Kernel:
-        return kernel_of(workload, hit.target, hit.record.trace, hit.record)
-
-    found, unusable = _first(use, _stored(workload, wanted, _threads(target, threads), where))
+    found, unusable = stored(workload, wanted, _threads(target, threads), where)
     if found is not None:
         return found
     if nearest and target == backends.HOST:
@@ -105,7 +108,7 @@ def load_workload(
         if tried is not None:
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=3)
             return tried.kernel
-    missing = unusable or KernelNotFound(_not_found(workload, where, threads))
+    missing = unusable or not_found(workload, where, threads)
     if not fallback:
         raise missing
     from autotune.run.untuned import untuned
@@ -113,6 +116,19 @@ def load_workload(
     kernel, why = untuned(workload, wanted, where)
     warnings.warn(f"{missing}\n{why}", stacklevel=3)
     return kernel
+
+
+def stored(
+    workload: Workload, wanted: Target, threads: int | None, where: str
+) -> tuple[Kernel | None, Unusable | None]:
+    """The kernel of the best record of a log that can be used here, with any number of threads if ``threads``
+    is None; or the error of the first record if there are only such that cannot. Raises `LogError`."""
+    from autotune.run.kernels import kernel_of
+
+    def use(hit: Hit) -> Kernel:
+        return kernel_of(workload, hit.target, hit.record.trace, hit.record)
+
+    return _first(use, _stored(workload, wanted, threads, where))
 
 
 def best(
@@ -167,7 +183,7 @@ def find(
                 raise refused(workload, tried)
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
             return tried.hit
-    raise unusable or KernelNotFound(_not_found(workload, where, threads))
+    raise unusable or not_found(workload, where, threads)
 
 
 def _threads(target: str | Target, threads: int | None) -> int | None:
@@ -209,7 +225,7 @@ def _first(use: Callable[[Hit], Made], hits: Iterable[Hit]) -> tuple[Made | None
     return None, unusable[0] if unusable else None
 
 
-def _not_found(workload: Workload, where: str, threads: int | None) -> str:
+def not_found(workload: Workload, where: str, threads: int | None) -> KernelNotFound:
     """What was looked for, where, what is there instead, and the command that would help."""
     from autotune.run.reordered import reordered
 
@@ -236,7 +252,7 @@ def _not_found(workload: Workload, where: str, threads: int | None) -> str:
         lines.append(other_order)
         what = "or tune this one"
     lines.append(f"{what}: {tune_command(workload, place, threads)}")
-    return "\n".join(lines)
+    return KernelNotFound("\n".join(lines))
 
 
 def _targets(workload: Workload, where: str) -> list[Target]:

@@ -14,6 +14,7 @@ from schedules import te
 from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
 from schedules.errors import WorkloadError, suggest
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.dims import Dim
 from schedules.te.scalars import check_dtype
 
 Array = NDArray[Any]
@@ -160,6 +161,10 @@ class Operator:
         return self._integer(p, x)
 
     def _integer(self, p: Param, x: Any) -> int:
+        if isinstance(x, Dim):
+            raise WorkloadError(
+                f"{self.name}: {p.name}={x.lo}..{x.hi} is a size that varies, which only tune and load take"
+            )
         if isinstance(x, (bool, np.bool_)) or not hasattr(x, "__index__"):
             raise WorkloadError(f"{self.name}: {p.name}={x!r} is not an integer")
         if not p.minimum <= int(x) <= p.maximum:

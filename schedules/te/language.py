@@ -21,8 +21,9 @@ from typing import Any
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.expr import Const, Expr, ExprLike, Var
-from schedules.te.compute_dag import Axis, Reducer, operand
+from schedules.expr import INDEX, Const, Expr, ExprLike, Var
+from schedules.te.compute_dag import Reducer, operand
+from schedules.te.dims import Dim, dims_of
 from schedules.te.evaluator import evaluate
 from schedules.te.inside import check_loads
 from schedules.te.scalars import (
@@ -119,8 +120,8 @@ def compute(
     env |= {v: Var(_unique(v.name, taken)) for v in raxes}
     values = tuple(_bind(v, env, label) for v in values)
     op = Op(
-        tuple(Axis(env[v].name, v.extent) for v in ivars),
-        tuple(Axis(env[v].name, v.extent) for v in raxes),
+        tuple((env[v].name, v.extent) for v in ivars),
+        tuple((env[v].name, v.extent) for v in raxes),
         values,
         reducer,
         _output_names(name, len(values)),
@@ -131,8 +132,10 @@ def compute(
                 f"stage {label}: the value {E.show(v)} has dtype {E.dtype_of(v)}; convert it, "
                 'e.g. te.cast(value, "int32")'
             )
-    extents = {a.var: a.extent for a in (*op.axes, *op.reduce_axes)}
-    check_loads(label, values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+    shapes = (n for t in op.reads() for n in t.shape)
+    if not dims_of([*op.parts(), *shapes]):  # else each DAG of a size checks itself
+        extents = dict((*op.axes, *op.reduce_axes))
+        check_loads(label, values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
     outs = tuple(Tensor(dims, E.dtype_of(v), op.names[i], op, i) for i, v in enumerate(values))
     return outs if many else outs[0]
 
@@ -310,15 +313,18 @@ def _tuple(x: Any, n: int, what: str) -> tuple[Any, ...]:
 # --- names and shapes -------------------------------------------------------------------------
 
 
-def _shape(shape: Any, what: str) -> tuple[int, ...]:
+def _shape(shape: Any, what: str) -> tuple[Any, ...]:
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     return tuple(_extent(n, what) for n in dims)
 
 
-def _extent(n: Any, what: str) -> int:
+def _extent(n: Any, what: str) -> Any:
+    if isinstance(n, Expr) and E.dtype_of(n) == INDEX and not E.loads(n):
+        if builtins.all(isinstance(x, Dim) for x in E.walk(n) if isinstance(x, Var)):
+            return n.value if isinstance(n, Const) else n
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise WorkloadError(
-            f"{what}: extent {n!r} is not an integer; shapes are known when an operator is stated"
+            f"{what}: extent {n!r} is not an integer; one that varies is autotune.dim(least, largest)"
         )
     if not 1 <= int(n) <= MAX_EXTENT:
         raise WorkloadError(f"{what}: extent {n} is outside 1..{MAX_EXTENT}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from schedules import expr as E
@@ -11,14 +12,18 @@ from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, Load, Var
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
+from schedules.te.dims import Dim, at_sizes, dims_of, extent_at
+
+NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IterVar(Var):
-    """An axis while an expression is written. Two axes of one name stay two. ``extent``: number of points.
-    ``reduce``: whether it is a reduction axis, not one of a compute's shape."""
+    """An axis while an expression is written. Two axes of one name stay two. ``extent``: number of points, an
+    expression of dimensions where it varies. ``reduce``: whether it is a reduction axis, not one of a
+    compute's shape."""
 
-    extent: int
+    extent: Any
     reduce: bool
 
     __eq__ = object.__eq__
@@ -31,9 +36,10 @@ class IterVar(Var):
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """A multi-dimensional value: an input (``op`` is None), or output ``index`` of stage ``op``. ``A[i, j]``
-    is one element. ``name``: None until `dag` gives one, unless the user gave one."""
+    is one element. ``shape``: integers, and expressions of dimensions where it varies. ``name``: None until
+    `dag` gives one, unless the user gave one."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: str
     name: str | None = None
     op: Op | None = None
@@ -88,10 +94,11 @@ class TensorLoad(Load):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """A stage under construction. ``values`` use plain variables and `TensorLoad` loads."""
+    """A stage under construction. ``axes``: names and extents, as of `IterVar`. ``values`` use plain
+    variables and `TensorLoad` loads."""
 
-    axes: tuple[Axis, ...]
-    reduce_axes: tuple[Axis, ...]
+    axes: tuple[tuple[str, Any], ...]
+    reduce_axes: tuple[tuple[str, Any], ...]
     values: tuple[Expr, ...]
     reducer: Reducer | None
     names: tuple[str | None, ...]
@@ -100,6 +107,10 @@ class Op:
         """Tensors read, in order of first use."""
         accesses = (x for v in self.values for x in E.walk(v) if isinstance(x, TensorLoad))
         return list(dict.fromkeys(x.tensor for x in accesses))
+
+    def parts(self) -> list[Any]:
+        """Extents and values: what may have dimensions."""
+        return [*(n for _, n in (*self.axes, *self.reduce_axes)), *self.values]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,8 +135,9 @@ class Reduction:
         )
 
 
-def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
-    """The compute DAG of an operator, given all its inputs and outputs.
+def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> ComputeDAG:
+    """The compute DAG of an operator, given all its inputs and outputs. ``sizes``: the numbers for its
+    dimensions (`schedules.te.dims`).
 
     Inputs are the listed placeholders, outputs the listed computed tensors, each in their order. Outputs may
     be read by others: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` only D. Stages are in
@@ -152,24 +164,46 @@ def dag(tensors: Sequence[Tensor]) -> ComputeDAG:
     for t in inputs:
         if t not in leaves:
             raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
+    unknown = [d for d in _dims(inputs, ops) if d not in sizes]
+    if unknown:
+        raise WorkloadError(
+            f"the expression has sizes that vary ({', '.join(map(repr, unknown))}), which autotune.tune and "
+            "autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
+        )
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
     stages = []
     for op in ops:
-        values = tuple(_resolve(v, names) for v in op.values)
-        outs = tuple(
-            DagTensor(names[op, i], tuple(a.extent for a in op.axes), E.dtype_of(v))
-            for i, v in enumerate(values)
-        )
-        stages.append(Stage(outs, op.axes, op.reduce_axes, values, op.reducer))
+        values = tuple(_resolve(v, names, sizes) for v in op.values)
+        axes, reduce_axes = _axes(op.axes, sizes), _axes(op.reduce_axes, sizes)
+        shape = tuple(a.extent for a in axes)
+        outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
+        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer))
     try:
         return ComputeDAG(
-            tuple(DagTensor(names[t, 0], t.shape, t.dtype) for t in inputs),
+            tuple(
+                DagTensor(names[t, 0], tuple(extent_at(n, sizes) for n in t.shape), t.dtype) for t in inputs
+            ),
             tuple(stages),
             tuple(names[_key(t)] for t in computed),
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
+
+
+def dims(tensors: Sequence[Tensor]) -> list[Dim]:
+    """The sizes that vary in an operator, given all its inputs and outputs; those of inputs first."""
+    ops, leaves = _discover([t.op for t in tensors if isinstance(t, Tensor) and t.op is not None])
+    return _dims([t for t in tensors if isinstance(t, Tensor) and t.op is None] or leaves, ops)
+
+
+def _dims(inputs: Sequence[Tensor], ops: Sequence[Op]) -> list[Dim]:
+    shapes = [n for t in inputs for n in t.shape]
+    return dims_of([*shapes, *(x for op in ops for x in op.parts())])
+
+
+def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[Axis, ...]:
+    return tuple(Axis(name, extent_at(n, sizes)) for name, n in axes)
 
 
 def _key(t: Tensor) -> tuple[Tensor | Op, int]:
@@ -222,12 +256,13 @@ def _assign(
     return names
 
 
-def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str]) -> Expr:
-    """``e`` with loads by final name."""
+def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str], sizes: Mapping[Dim, int]) -> Expr:
+    """``e`` with loads by final name, and numbers for dimensions."""
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, TensorLoad):
-            return Load(names[_key(x.tensor)], x.indices, x.dtype)
+            indices = tuple(at_sizes(i, sizes) for i in x.indices) if sizes else x.indices
+            return Load(names[_key(x.tensor)], indices, x.dtype)
         return None
 
-    return E.rewrite(e, visit)
+    return at_sizes(E.rewrite(e, visit), sizes) if sizes else E.rewrite(e, visit)

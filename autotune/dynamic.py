@@ -1,0 +1,201 @@
+"""A program whose sizes vary, as the workloads of its sizes (ADR 51).
+
+Every size is a workload of its own, with its own records in the log and its own kernel.
+`DynamicWorkload.tuned` finds the sizes of a program that a log has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from autotune.workloads import Program, as_workload
+from kernels_db import lookup
+from schedules import te
+from schedules.errors import WorkloadError
+from schedules.model import Workload, digest
+from schedules.te.dims import Dim
+from schedules.te.tensors import dims as dims_of
+
+# Values of the dimensions, in their order.
+Sizes = tuple[int, ...]
+# Factor of FLOPs beyond those of the least and the largest size, within which a log is searched. The FLOPs
+# that a log has may be counted by another version.
+AROUND = 2.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where a dimension is seen: extent ``axis`` of input number ``input`` is ``scale`` times its value, plus
+    ``offset``."""
+
+    input: int
+    axis: int
+    scale: int = 1
+    offset: int = 0
+
+    def value(self, extent: int) -> int | None:
+        """The value at an extent; None where it is no integer."""
+        size, rest = divmod(extent - self.offset, self.scale)
+        return None if rest else size
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicWorkload:
+    """``dims``: the sizes that vary, each with a name; ``make``: the workload of their values. Values are
+    checked by `at`."""
+
+    dims: tuple[Dim, ...]
+    make: Callable[[Sizes], Workload] = field(repr=False)
+    _made: dict[Sizes, Workload] = field(default_factory=dict, repr=False)
+
+    def at(self, sizes: Sizes) -> Workload:
+        """The workload of sizes. Raises `WorkloadError` for sizes outside the range."""
+        if sizes not in self._made:
+            for d, n in zip(self.dims, sizes, strict=True):
+                if not d.lo <= n <= d.hi:
+                    raise WorkloadError(f"{d.name}={n} is outside {d.lo}..{d.hi}; tune it with a wider range")
+            self._made[sizes] = self.make(sizes)
+        return self._made[sizes]
+
+    @property
+    def least(self) -> Sizes:
+        """The least sizes."""
+        return tuple(d.lo for d in self.dims)
+
+    @property
+    def largest(self) -> Sizes:
+        """The largest sizes."""
+        return tuple(d.hi for d in self.dims)
+
+    def given(self, sizes: Mapping[str, int]) -> Sizes:
+        """Sizes by name, in order. Raises `WorkloadError` unless each is given once."""
+        names = [d.name for d in self.dims]
+        if sorted(sizes) != sorted(names):
+            got = ", ".join(map(repr, sizes)) or "nothing"
+            raise WorkloadError(f"the sizes that vary are {', '.join(names)}; {got} was given")
+        return tuple(int(sizes[n]) for n in names)
+
+    @cached_property
+    def seen(self) -> tuple[Seen, ...]:
+        """Where each dimension is seen in the shapes of inputs, best in one that is not known ahead. Raises
+        `WorkloadError` if one is seen nowhere."""
+        return tuple(self._seen(k) for k in range(len(self.dims)))
+
+    def _seen(self, k: int) -> Seen:
+        d = self.dims[k]
+
+        def shapes(n: int, others: Sizes) -> list[tuple[int, ...]]:
+            dag = self.at(tuple(n if i == k else o for i, o in enumerate(others))).dag
+            return [t.shape for t in dag.inputs]
+
+        dag = self.at(self.least).dag
+        high, apart = shapes(d.hi, self.least), shapes(d.lo, self.largest)
+        found = []
+        for i, t in enumerate(dag.inputs):
+            for j, n in enumerate(t.shape):
+                if d.lo == d.hi or high[i][j] == n or apart[i][j] != n:
+                    continue
+                scale, rest = divmod(high[i][j] - n, d.hi - d.lo)
+                if not rest and scale > 0:
+                    found.append((t.name in dag.constants, Seen(i, j, scale, n - scale * d.lo)))
+        if not found:
+            if d.lo == d.hi:
+                raise WorkloadError(f"the size {d!r} does not vary; give the number {d.lo}")
+            raise WorkloadError(f"no extent of an input tells the size {d!r} of a call; give a number")
+        return min(found, key=lambda f: (f[0], f[1].scale, f[1].input, f[1].axis))[1]
+
+    def sizes_of(self, shapes: Sequence[Sequence[int]]) -> Sizes | None:
+        """The sizes at which inputs have these shapes, as far as they tell; None if there are none in
+        range."""
+        sizes = []
+        for d, seen in zip(self.dims, self.seen, strict=True):
+            if seen.input >= len(shapes) or seen.axis >= len(shapes[seen.input]):
+                return None
+            n = seen.value(shapes[seen.input][seen.axis])
+            if n is None or not d.lo <= n <= d.hi:
+                return None
+            sizes.append(n)
+        return tuple(sizes)
+
+    def tuned(self, where: str | os.PathLike[str]) -> list[Sizes]:
+        """The sizes that a log has a kernel of, on whatever machine. Raises `LogError`."""
+        ends = [max(self.at(s).flops, 1) for s in (self.least, self.largest)]
+        middle = math.isqrt(min(ends) * max(ends))
+        factor = AROUND * max(max(ends) / middle, middle / min(ends))
+        found = set()
+        for text, _ in lookup.about_flops(where, middle, factor):
+            try:
+                shapes = [[int(n) for n in t[1]] for t in json.loads(text)["dag"]["inputs"]]
+            except (ValueError, TypeError, LookupError):  # damaged
+                continue
+            sizes = self.sizes_of(shapes)
+            if sizes is not None and sizes not in found and self.at(sizes).digest == digest(text):
+                found.add(sizes)
+        return sorted(found)
+
+    def __str__(self) -> str:
+        """As `describe` has a workload, with ranges for sizes that vary."""
+        from autotune.run.describing import describe
+
+        workload = self.at(self.largest)
+        names = ", ".join(f"{d.name}={d.lo}..{d.hi}" for d in self.dims)
+        if workload.op == "custom":
+            return f"{describe(workload)} with {names}"
+        ranges = {d.name: f"{d.lo}..{d.hi}" for d in self.dims}
+        words = (w.partition("=") for w in describe(workload).split(" "))
+        return " ".join(f"{name}{sign}{ranges.get(name, value)}" for name, sign, value in words)
+
+
+def varies(program: Program, params: Mapping[str, Any]) -> bool:
+    """Whether a program has a size that varies."""
+    if isinstance(program, (list, tuple)) and any(isinstance(t, te.Tensor) for t in program):
+        return bool(dims_of(program))
+    return any(isinstance(x, Dim) for x in params.values())
+
+
+def as_dynamic(
+    program: Program,
+    params: Mapping[str, Any],
+    dtype: str = "float32",
+    layout: str | None = None,
+    constant_weights: bool | Sequence[str] = False,
+    caller: Callable[..., Any] | None = None,
+) -> DynamicWorkload:
+    """The workloads of a program of which `varies` holds. Arguments as of `as_workload`. Raises
+    `WorkloadError`, also where the least or the largest sizes are no program."""
+    if isinstance(program, str):
+        dims = tuple(dict.fromkeys(x for x in params.values() if isinstance(x, Dim)))
+        names = [next(k for k, x in params.items() if x is d) for d in dims]
+        named = tuple(Dim(n, d.lo, d.hi) for n, d in zip(names, dims, strict=True))
+
+        def make(sizes: Sizes) -> Workload:
+            values = dict(zip(dims, sizes, strict=True))
+            numbers = {k: values[x] if isinstance(x, Dim) else x for k, x in params.items()}
+            return as_workload(program, numbers, dtype, layout, constant_weights, caller)
+    else:
+        tensors: Sequence[Any] = program  # type: ignore[assignment]
+        dims = tuple(dims_of(tensors))
+        named = _named(dims)
+
+        def make(sizes: Sizes) -> Workload:
+            dag = te.dag(tensors, dict(zip(dims, sizes, strict=True)))
+            return as_workload(dag, params, dtype, layout, constant_weights, caller)
+
+    dynamic = DynamicWorkload(named, make)
+    dynamic.at(dynamic.largest)
+    _ = dynamic.seen
+    return dynamic
+
+
+def _named(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Names for those that have none or another's: ``d0``, ``d1``, ..."""
+    taken: list[str] = []
+    for i, d in enumerate(dims):
+        taken.append(d.name if d.name and d.name not in taken else f"d{i}")
+    return tuple(Dim(n, d.lo, d.hi) for n, d in zip(taken, dims, strict=True))

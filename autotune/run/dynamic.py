@@ -1,0 +1,167 @@
+"""`DynamicKernel`: the kernels of a program whose sizes vary, behind one that looks at the size of a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.dynamic import DynamicWorkload, Sizes
+from autotune.errors import ArgumentError
+from autotune.run.kernel import Kernel
+from kernels_db.records import Record
+from schedules.model import Target, Trace, Workload
+
+
+class DynamicKernel(Kernel):
+    """A kernel for every size in a range. ``kernel(*inputs, out=None)`` runs that of the inputs' size.
+
+    `at` gives the kernel of one size; ``sizes`` are those that the log has, as tuples in the order of
+    ``dims``. Another size gets, at its first call, the fastest of the schedules of near sizes, checked and
+    timed here. That takes up to three seconds, once on a machine; `prepare` does it before the calls. All
+    else is that of the kernel of the largest size.
+
+        >>> kernel = at.load("matmul", m=at.dim(1, 512), n=4096, k=4096)
+        >>> kernel.prepare(m=37)
+        >>> c = kernel(a, b)  # a has 37 rows
+    """
+
+    __slots__ = ("_constants", "_kernels", "_key", "_largest", "_load", "_lock", "dynamic", "sizes")
+
+    def __init__(
+        self, dynamic: DynamicWorkload, load: Callable[[Workload], Kernel], sizes: Sequence[Sizes]
+    ) -> None:
+        """``load``: gives the kernel of one workload. ``sizes``: those that are tuned."""
+        self.dynamic, self._load, self.sizes = dynamic, load, tuple(sizes)
+        self._lock = threading.Lock()
+        self._kernels: dict[Any, Kernel] = {}  # by the extents that tell the sizes
+        self._key = _key([(s.input, s.axis) for s in dynamic.seen])
+        largest = dynamic.at(dynamic.largest)
+        self._constants = bool(largest.dag.constants)
+        self._largest = self._of(dynamic.largest)
+
+    def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        if named:
+            inputs = self._largest._placed(inputs, named)
+        try:
+            kernel = self._kernels[self._key(inputs)]
+        except (LookupError, AttributeError, TypeError):
+            kernel = self._of(self._sizes(inputs))
+        if self._constants:
+            inputs = tuple(x.packed(kernel) if isinstance(x, _Weight) else x for x in inputs)
+        return kernel(*inputs, out=out)
+
+    def at(self, **sizes: int) -> Kernel:
+        """The kernel of one size: ``kernel.at(m=37)``. Raises `WorkloadError` for sizes outside the range."""
+        return self._of(self.dynamic.given(sizes))
+
+    def prepare(self, **sizes: int) -> None:
+        """Make sure that calls of a size find their kernel: ``kernel.prepare(m=37)``. Raises `WorkloadError`
+        for sizes outside the range."""
+        self.at(**sizes)
+
+    def _of(self, sizes: Sizes) -> Kernel:
+        key = self._key_of(sizes)
+        with self._lock:
+            if key not in self._kernels:
+                self._kernels[key] = self._load(self.dynamic.at(sizes))
+            return self._kernels[key]
+
+    def _key_of(self, sizes: Sizes) -> Any:
+        extents = tuple(s.scale * n + s.offset for s, n in zip(self.dynamic.seen, sizes, strict=True))
+        return extents if len(extents) > 1 else extents[0]
+
+    def _sizes(self, inputs: Sequence[Any]) -> Sizes:
+        """The sizes of a call. Raises `ArgumentError`."""
+        tensors = self._largest.workload.dag.inputs
+        if len(inputs) != len(tensors):
+            names = ", ".join(t.name for t in tensors)
+            raise ArgumentError(
+                f"{self._largest.workload.op} takes {len(tensors)} inputs ({names}), got {len(inputs)}"
+            )
+        shapes = [_shape(x) for x in inputs]
+        sizes = self.dynamic.sizes_of(shapes)
+        if sizes is not None:
+            return sizes
+        which = sorted({s.input for s in self.dynamic.seen})
+        got = ", ".join(f"{tensors[i].name}{list(shapes[i])}" for i in which)
+        raise ArgumentError(f"the inputs {got} have no size of {self.dynamic}; tune it with a wider range")
+
+    def pack_weights(self, *weights: Any) -> Any:
+        """As of `Kernel`. The weights are kept, and packed for each size at its first call: kernels of two
+        sizes may read them in two layouts."""
+        self._largest.pack_weights(*weights)  # which checks them
+        packed: dict[int, tuple[Any, ...]] = {}
+        out = tuple(_Weight(weights, i, packed) for i in range(len(weights)))
+        return out[0] if len(out) == 1 else out
+
+    def packed_inputs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return self._of(self._sizes(inputs)).packed_inputs(inputs)
+
+    def time(self, *inputs: Any, repeat: int = 10) -> float:
+        """As of `Kernel`, for the size of the inputs; without inputs, the largest."""
+        kernel = self._of(self._sizes(inputs)) if inputs else self._largest
+        return kernel.time(*inputs, repeat=repeat)
+
+    def source(self) -> str:
+        return self._largest.source()
+
+    @property
+    def trace(self) -> Trace | None:
+        return self._largest.trace
+
+    @property
+    def workload(self) -> Workload:  # type: ignore[override]
+        return self._largest.workload
+
+    @property
+    def target(self) -> Target:  # type: ignore[override]
+        return self._largest.target
+
+    @property
+    def record(self) -> Record | None:
+        return self._largest.record
+
+    @property
+    def chosen_by(self) -> str:  # type: ignore[override]
+        return self._largest.chosen_by
+
+    def __repr__(self) -> str:
+        where = f"on {self.target.arch} x{self.target.threads}"
+        return f"<DynamicKernel {self.dynamic}, {len(self.sizes)} sizes tuned, {where}>"
+
+
+class _Weight:
+    """A weight for kernels of any size. ``packed``: of all weights, by kernel."""
+
+    __slots__ = ("_all", "_index", "_packed")
+
+    def __init__(self, weights: tuple[Any, ...], index: int, packed: dict[int, tuple[Any, ...]]) -> None:
+        self._all, self._index, self._packed = weights, index, packed
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _shape(self._all[self._index])
+
+    def packed(self, kernel: Kernel) -> Any:
+        """What a kernel takes. The kernel stays loaded, so that its id stays its own."""
+        if id(kernel) not in self._packed:
+            made = kernel.pack_weights(*self._all)
+            self._packed[id(kernel)] = made if len(self._all) > 1 else (made,)
+        return self._packed[id(kernel)][self._index]
+
+
+def _key(places: Sequence[tuple[int, int]]) -> Callable[[Sequence[Any]], Any]:
+    """A function from inputs to the extents at ``places`` (input, axis): one, or a tuple of several."""
+    if len(places) == 1:
+        i, j = places[0]
+        return lambda inputs: inputs[i].shape[j]
+    return lambda inputs: tuple([inputs[i].shape[j] for i, j in places])
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    """The shape of an array or a buffer. Raises `ArgumentError`."""
+    try:
+        return tuple(x.shape if hasattr(x, "shape") else memoryview(x).shape or ())
+    except TypeError:
+        raise ArgumentError(f"a {type(x).__name__} has no shape; give an array") from None

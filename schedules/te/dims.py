@@ -1,0 +1,91 @@
+"""Sizes that vary: a `Dim` stands for an extent that is known only when a kernel is called.
+
+A dimension is a variable of the expression. Arithmetic on it makes expressions, so that ``m + 2`` may be an
+extent too, and ``te.cast(m, "float32")`` a value. `at_sizes` puts numbers in the place of dimensions.
+Schedules, workloads and kernels are of one size each: none of them has a dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schedules import expr as E
+from schedules.errors import WorkloadError
+from schedules.expr import INDEX, Cast, Const, Expr, Var
+from schedules.te.scalars import cast
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dim(Var):
+    """A size from ``lo`` to ``hi``, both included. It is itself only: two of the same bounds are two sizes.
+    ``name`` may be empty."""
+
+    lo: int
+    hi: int
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"{f'{self.name}=' if self.name else ''}{self.lo}..{self.hi}"
+
+
+def dim(lo: int, hi: int, name: str = "") -> Dim:
+    """A size that varies from ``lo`` to ``hi`` (elements), both included, for `autotune.tune` and
+    `autotune.load` in the place of a size, and for extents of `te`.
+
+    ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
+    Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
+
+        m = at.dim(1, 512)
+        A = te.placeholder((m, 64)); B = te.compute((m, 64), lambda i, j: A[i, j] * 2.0)
+        at.tune([A, B]); kernel = at.load([A, B])
+    """
+    for bound in (lo, hi):
+        if isinstance(bound, bool) or not hasattr(bound, "__index__"):
+            raise WorkloadError(f"dim({lo!r}, {hi!r}): {bound!r} is not an integer")
+    if not 1 <= int(lo) <= int(hi):
+        raise WorkloadError(f"dim({lo}, {hi}): give the least size, from 1 on, then one that is not below it")
+    if name and not name.isidentifier():
+        raise WorkloadError(f"dim({lo}, {hi}): the name {name!r} is not an identifier")
+    return Dim(name, int(lo), int(hi))
+
+
+def dims_of(values: Iterable[Any]) -> list[Dim]:
+    """The dimensions in extents and expressions, each once, in the order in which they are met."""
+    found = (x for v in values if isinstance(v, Expr) for x in E.walk(v) if isinstance(x, Dim))
+    return list(dict.fromkeys(found))
+
+
+def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:
+    """An expression with numbers for its dimensions, as it would be if they had been written there. Raises
+    `WorkloadError`, TypeError and ZeroDivisionError for what is no expression then."""
+
+    def visit(x: Expr) -> Expr | None:
+        if isinstance(x, Dim):
+            return Const(sizes[x])
+        if isinstance(x, Cast) and E.dtype_of(x.a) == INDEX and dims_of([x.a]):
+            return cast(at_sizes(x.a, sizes), x.dtype)
+        return None
+
+    return E.rewrite(e, visit)
+
+
+def extent_at(extent: Any, sizes: Mapping[Dim, int]) -> int:
+    """An extent as a number. Raises `WorkloadError` for one that is no positive integer."""
+    if not isinstance(extent, Expr):
+        return int(extent)
+    try:
+        value = at_sizes(extent, sizes)
+    except (TypeError, ZeroDivisionError) as err:
+        raise WorkloadError(f"the extent {E.show(extent)}: {err}") from None
+    number = value.value if isinstance(value, Const) else None
+    if number is None or number < 1:
+        at = ", ".join(f"{d!r}: {n}" for d, n in sizes.items())
+        raise WorkloadError(
+            f"the extent {E.show(extent)} is {number} at {at}; every extent must be at least 1: raise the "
+            "least size"
+        )
+    return int(number)
