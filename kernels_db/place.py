@@ -44,6 +44,8 @@ def locate(path_or_url: str | os.PathLike[str] | Place) -> Place:
     from kernels_db.sqlite import SqliteFile
 
     if not isinstance(path_or_url, (str, os.PathLike)):
+        if not hasattr(path_or_url, "reader"):
+            raise LogError(f"the database is {path_or_url!r}; give a path or a database URL")
         return path_or_url
     text = os.fspath(path_or_url)
     if text.startswith(("postgresql://", "postgresql+psycopg://", "postgres://")):

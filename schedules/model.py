@@ -244,7 +244,7 @@ def _freeze(v: Any) -> Any:
 def _object(text: str, what: str) -> dict[str, Any]:
     try:
         v = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as err:
+    except (json.JSONDecodeError, RecursionError, TypeError) as err:
         raise ValueError(f"malformed {what}: {err}") from None
     if not isinstance(v, dict):
         raise ValueError(f"malformed {what}: expected an object, got {type(v).__name__}")

@@ -27,6 +27,8 @@ class Schedule(Methods):
     def __init__(self, program: ComputeDAG | Sequence[Any], target: Target | None = None) -> None:
         if not isinstance(program, ComputeDAG):
             program = dag_of(program)
+        if target is not None and not isinstance(target, Target):
+            raise ScheduleError(f"the target {target!r} is no Target; leave it out, and name it in build")
         self.dag = program
         self.target = target
         self.nest = initial(program)

@@ -123,6 +123,9 @@ CASES: list[tuple[Callable[[], object], type[at.AutotuneError], str]] = [
         "layout 'NWHC' is not one of NHWC, NCHW (did you mean 'NHWC'?)",
     ),
     (lambda: at.build(PROGRAM), at.ScheduleError, "build takes a Schedule, not a list"),  # type: ignore[arg-type]
+    (lambda: at.load("matmul", **SHAPE, budget="2s"), at.WorkloadError, "'budget'; its parameters are m, n"),
+    (lambda: at.Trace.from_json(3), at.TraceError, "malformed trace: the JSON object must be str"),  # type: ignore[arg-type]
+    (lambda: at.Log(3), at.LogError, "the database is 3; give a path or a database URL"),  # type: ignore[arg-type]
 ]
 
 

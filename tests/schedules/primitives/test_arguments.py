@@ -63,6 +63,7 @@ CASES: list[tuple[Do, str]] = [
     (lambda s: s.pack("A", 4, [0]), "pack A: tiles: 4 is of type int; give a list of integers"),
     (lambda s: s.annotate("C_i", "prefetch", 1.5), "annotate C_i: value: 1.5 is of type float; give an"),
     (lambda s: s.tensorize("C_i", ["x"]), "tensorize(loop, instruction): unhashable type: 'list'"),
+    (lambda s: Schedule(s.dag, "cpu"), "the target 'cpu' is no Target; leave it out"),  # type: ignore[arg-type]
     (lambda s: Schedule.replay(s.dag, "[]"), "a str is no trace; Trace.from_json makes one of text"),  # type: ignore[arg-type]
 ]
 
