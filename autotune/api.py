@@ -137,7 +137,7 @@ def tune_suite(
 def _budget(budget: str | float | None, budget_s: float | None) -> float:
     """The seconds that a user gives in one of two ways. `TuneOptions` checks the number."""
     if isinstance(budget_s, str):
-        raise SettingsError(f"budget_s={budget_s!r} is text; give seconds, or budget={budget_s!r}")
+        raise SettingsError(f"the budget is {budget_s!r}, text; give seconds, or budget={budget_s!r}")
     if budget is None:
         return 60.0 if budget_s is None else budget_s
     if budget_s is not None:

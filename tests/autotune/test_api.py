@@ -86,7 +86,7 @@ CASES: list[tuple[Callable[[], object], type[at.AutotuneError], str]] = [
     (
         lambda: at.tune("matmul", **SHAPE, budget_s="60s"),  # type: ignore[arg-type]
         at.SettingsError,
-        "budget_s='60s' is text; give seconds, or budget='60s'",
+        "the budget is '60s', text; give seconds, or budget='60s'",
     ),
     (
         lambda: at.tune("matmul", **SHAPE, trial=3),
