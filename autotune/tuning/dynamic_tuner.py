@@ -32,6 +32,8 @@ SECONDS_A_SIZE, TUNED_SHARE = 5.0, 0.75
 A_DOUBLING, MOST = 1, 64
 # FLOPs that take about as long as moving a byte: what sizes are expected to take, relative to each other.
 FLOPS_A_BYTE = 8.0
+# Sizes that get a first pick however short the budget is.
+ALWAYS = 2
 # Least seconds that are left for a first pick of one more size.
 LEAST_LEFT_S = 2.0
 
@@ -113,10 +115,10 @@ class _Run:
         return time.monotonic() - self.started
 
     def _pick(self, sizes: Iterable[Sizes], least_s: float) -> bool:
-        """A first pick for each size while so many seconds are left. Returns False if it was interrupted."""
+        """A first pick for each size while ``least_s`` seconds are left. False: it was interrupted."""
         for one in sizes:
             left = self.options.budget_s - self._spent()
-            if self.results and left < least_s:
+            if len(self.results) >= ALWAYS and left < least_s:
                 break
             options = replace(self.options, trials=0, budget_s=max(left, LEAST_LEFT_S))
             found = tune(

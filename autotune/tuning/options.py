@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from autotune.measure.inputs import Tolerance
 from autotune.search import policies
 from autotune.settings import SettingsError
 from cost_model.models import LEARNED, MODELS
 from kernels_db.records import Record
-from schedules.errors import suggest
+from schedules.errors import ScheduleError, suggest
 from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
+
+if TYPE_CHECKING:
+    from schedules.schedule import Schedule
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
 SHORT_S = 3.0
@@ -160,6 +164,17 @@ class TuneResult:
             best += "" if share is None else f", {share:.1%} of peak"
         spent = f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
         return f"{describe(self.workload, self.target.threads)}: {best}; {spent}"
+
+    def schedule(self) -> Schedule:
+        """The best schedule, to look at, to change or to `build`: ``print(result.schedule())``. Raises
+        `ScheduleError` where nothing valid was found."""
+        from schedules.schedule import Schedule
+
+        if self.best is None:
+            raise ScheduleError(
+                f"no valid schedule of {self.workload.op} was found; give the tuning a larger budget"
+            )
+        return Schedule.replay(self.workload.dag, self.best.trace, self.target)
 
     @property
     def trials(self) -> Trials:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune as at
+from autotune import targets
 from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
 from schedules import te
@@ -62,6 +63,9 @@ def test_sizes_are_tuned_and_loaded(tmp_path: Path) -> None:
     assert result.measured == sum(r.measured for r in result.by_size.values()) > len(sizes)
     assert str(result).endswith(f"{len(sizes)} sizes have a kernel")
 
+    best = at.build(result.schedule(), threads=1)
+    assert np.array_equal(best(np.ones((40, 8), np.float32), np.eye(8, dtype=np.float32)), np.ones((40, 8)))
+
     kernel = at.load("matmul", threads=1, db=db, **given)
     assert isinstance(kernel, at.DynamicKernel) and list(kernel.sizes) == sizes
     rng = np.random.default_rng(0)
@@ -74,6 +78,13 @@ def test_sizes_are_tuned_and_loaded(tmp_path: Path) -> None:
     narrower = at.load("matmul", threads=1, db=db, m=at.dim(2, 40), n=8, k=8)
     assert list(narrower.sizes) == sizes[1:]  # type: ignore[attr-defined]
     assert at.load("matmul", threads=1, db=db, m=40, n=8, k=8).chosen_by == "log"
+
+
+def test_without_a_kernel_there_is_no_schedule() -> None:
+    w = at.ops.workload("matmul", {"m": 2, "n": 2, "k": 2})
+    result = at.TuneResult(w, targets.parse("cpu", 1), None, 3, {"crash": 3}, 0, 1.0, 0, "budget")
+    with pytest.raises(at.ScheduleError, match="no valid schedule of matmul was found; give the tuning"):
+        result.schedule()
 
 
 def test_an_expression_gets_first_picks(tmp_path: Path) -> None:
