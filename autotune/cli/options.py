@@ -15,6 +15,7 @@ from schedules.dtypes import DTYPES
 from schedules.errors import suggest
 
 if TYPE_CHECKING:
+    from autotune.dynamic import DynamicWorkload
     from schedules.model import Target, Trace, Workload
 
 
@@ -101,6 +102,17 @@ def workload_of(
     from schedules import ops
 
     return as_workload(op, ops.parse_shape(shape), dtype, layout, constant_weights)
+
+
+def dynamic_of(
+    op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
+) -> DynamicWorkload | None:
+    """The workloads of ``--shape m=1..512,…``; None where no size varies. Raises `WorkloadError`."""
+    from autotune.dynamic import as_dynamic, varies
+    from schedules import ops
+
+    params = ops.parse_shape(shape) if ".." in shape else {}
+    return as_dynamic(op, params, dtype, layout, constant_weights) if varies(op, params) else None
 
 
 def target_of(name: str, threads: int | None) -> Target:

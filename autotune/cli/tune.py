@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli import options as opt
+from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, counts, percent, print_json, rate, seconds, task_text
 from autotune.cli.progress import reporter
 from autotune.cli.results import ENDINGS, document
@@ -65,9 +66,13 @@ def tune(
     file says, falls fastest. Exit status 1: nothing valid was found (of a suite: for a task), with
     --frozen: in the log.
 
+    A size may vary: m=1..512. Then sizes in the range share the budget, and autotune.load with
+    m=autotune.dim(1, 512) gives one kernel for all of them.
+
     \b
     Examples:
       autotune tune matmul --shape m=512,n=512,k=512
+      autotune tune matmul --shape m=1..512,n=512,k=512 --budget 2m
       autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
       autotune tune --suite ops.toml:quick --budget 10m --threads 1
@@ -76,9 +81,14 @@ def tune(
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
     opt.operator_or_suite(ctx, op, suite, "frozen")
+    dynamic = None
     if suite is None:
         assert op is not None
-        workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
+        dynamic = opt.dynamic_of(op, shape, dtype, layout, constant_weights)
+        if dynamic is None:
+            workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
+        elif frozen:
+            raise typer.BadParameter("--frozen takes one size, not a range")
     where = opt.db_of(db)
     goal = opt.target_of(target, threads)
 
@@ -92,6 +102,9 @@ def tune(
     )
     if suite is not None:
         tune_suite(suite, constant_weights, goal, where, chosen, json)
+        return
+    if dynamic is not None:
+        tune_dynamic(dynamic, goal, where, chosen, dtype, json)
         return
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
         with Log(where, read_only=frozen) as log, reporter(workload, quiet=json) as report:

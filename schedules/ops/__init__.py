@@ -30,6 +30,7 @@ from schedules.ops.matmul import BATCH_MATMUL, MATMUL, MATMUL_BIAS_GELU, MATMUL_
 from schedules.ops.normalize import LAYER_NORM, RMS_NORM, SOFTMAX
 from schedules.ops.pool import AVG_POOL2D, MAX_POOL2D
 from schedules.ops.reduce import NORM2, REDUCE_SUM
+from schedules.te.dims import Dim, dim
 from schedules.te.scalars import check_dtype
 
 __all__ = [
@@ -173,10 +174,12 @@ def describe() -> list[dict[str, Any]]:
 # One ``name=value`` of a shape, and an integer value.
 _ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
+_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})")
 
 
 def parse_shape(text: str) -> dict[str, Any]:
-    """Parameters from text such as ``m=512,n=512,k=512``; a list is ``2x3x4`` or ``(2,3,4)``.
+    """Parameters from text such as ``m=512,n=512,k=512``; a list is ``2x3x4`` or ``(2,3,4)``, a size that
+    varies ``1..512``.
 
     Raises `WorkloadError` on anything else. Names and ranges are the operator's to check, and what is
     missing, so that its error tells the names: empty text gives no parameters.
@@ -197,9 +200,11 @@ def parse_shape(text: str) -> dict[str, Any]:
     return out
 
 
-def _parse_value(name: str, value: str) -> int | str | tuple[int, ...]:
+def _parse_value(name: str, value: str) -> Dim | int | str | tuple[int, ...]:
     if name in TYPED:
         return value
+    if bounds := _RANGE.fullmatch(value):
+        return dim(int(bounds[1]), int(bounds[2]), name)
     inside = value[1:-1] if value[:1] in ("(", "[") else None
     if inside is not None:
         parts = [x.strip() for x in inside.rstrip(", ").split(",")]

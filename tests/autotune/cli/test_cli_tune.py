@@ -10,9 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_runner import run
 
+import autotune as at
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
 
@@ -217,3 +219,16 @@ def test_the_choices_offered_are_those_that_exist() -> None:
     from cost_model.models import MODELS as known
 
     assert set(SEARCHES) == set(POLICIES) and set(MODELS) == set(known)
+
+
+def test_a_range_of_sizes_is_tuned(tmp_path: Path) -> None:
+    db = str(tmp_path / "log.db")
+    words = ("tune", "softmax", "--shape", "m=1..2,n=8", "--threads", "1", "--trials", "0", "--db", db)
+    ran = run(*words, "--json")
+    assert ran.status == 0 and ran.json["task"]["params"]["m"] == "1..2"
+    assert [s["size"] for s in ran.json["sizes"]] == [{"m": 1}, {"m": 2}]
+    assert all(s["best"]["time_s"] > 0 for s in ran.json["sizes"])
+    shown = run(*words)
+    assert shown.status == 0 and "softmax m=1..2 n=8 float32, 1 thread" in shown.out
+    kernel = at.load("softmax", m=at.dim(1, 2), n=8, threads=1, db=db)
+    assert np.allclose(kernel(np.zeros((2, 8), np.float32)), 1 / 8)

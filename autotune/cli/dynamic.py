@@ -1,0 +1,79 @@
+"""``autotune tune OP --shape m=1..512,…``: tunes a range of sizes, and shows what each tuned size reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from autotune.cli import options as opt
+from autotune.cli import results
+from autotune.cli.output import console, counts, percent, print_json, rate, seconds, table
+from autotune.cli.progress import suite_reporter
+
+if TYPE_CHECKING:
+    from autotune.dynamic import DynamicWorkload
+    from autotune.tuning.dynamic_tuner import DynamicResult
+    from autotune.tuning.options import TuneOptions, TuneResult
+    from schedules.model import Target
+
+
+def tune_dynamic(
+    dynamic: DynamicWorkload, target: Target, where: str, options: TuneOptions, dtype: str, json: bool
+) -> None:
+    """Tune a range of sizes. Exit status 1: a size that was tried has no kernel afterwards."""
+    from autotune.tuning.dynamic_tuner import tune_dynamic as run
+    from autotune.tuning.interrupts import Interrupts
+    from kernels_db.store import Log
+
+    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+        with Log(where) as log, suite_reporter(quiet=json) as report:
+            result = run(dynamic, target, log, options, report, interrupts=interrupts)
+        if json:
+            print_json(document(dynamic, result, dtype))
+        else:
+            _print(dynamic, result, where)
+    if not result.by_size or any(r.best is None for r in result.by_size.values()):
+        raise typer.Exit(1)
+
+
+def document(dynamic: DynamicWorkload, result: DynamicResult, dtype: str) -> dict[str, Any]:
+    """The document that ``--json`` prints: of the largest size as ``tune`` has it, with ranges; and each of
+    ``sizes``."""
+    names = [d.name for d in dynamic.dims]
+    whole = results.document(result, dtype)
+    whole["task"]["params"] |= {d.name: f"{d.lo}..{d.hi}" for d in dynamic.dims}
+    sizes = [
+        {"size": dict(zip(names, size, strict=True)), **results.document(r, dtype)}
+        for size, r in result.by_size.items()
+    ]
+    return whole | {"sizes": sizes}
+
+
+def _print(dynamic: DynamicWorkload, result: DynamicResult, where: str) -> None:
+    from kernels_db.place import locate  # its text hides a URL's password
+
+    out = console()
+    n = result.target.threads
+    out.print(f"{dynamic}, {n} thread{'s' if n != 1 else ''}", style="bold")
+    heads = [f">{d.name}" for d in dynamic.dims]
+    table(
+        out,
+        (*heads, ">best", ">rate", ">of peak", ">trials", "remarks"),
+        [(*map(str, size), *_row(r)) for size, r in result.by_size.items()],
+    )
+    out.print("  a size between these takes the schedule of one that is near, at its first call")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({results.ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  log      {locate(where)}")
+
+
+def _row(r: TuneResult) -> tuple[str, ...]:
+    best_s = None if r.best is None else r.best.time_s
+    failed = counts(r.failed)
+    return (
+        seconds(best_s),
+        rate(r.workload.flops, opt.compulsory_bytes(r.workload), best_s),
+        percent(None if r.best is None else r.best.share_of_peak),
+        f"{r.measured}{f'+{r.resumed}' if r.resumed else ''}",
+        f"failed: {failed}" if failed else "",
+    )
