@@ -33,6 +33,18 @@ def tune_and_call(db: Path) -> npt.NDArray[np.float32]:
     return out
 
 
+def sizes_that_vary(db: Path) -> at.DynamicKernel:
+    rows = at.dim(1, 512)
+    result = at.tune("matmul", m=rows, n=64, k=64, threads=1, budget="60s", db=db)
+    if isinstance(result, at.DynamicResult):
+        assert_type(result.by_size[(512,)], at.TuneResult)
+    kernel = at.load("matmul", m=rows, n=64, k=64, threads=1, db=db)
+    assert isinstance(kernel, at.DynamicKernel)
+    kernel.prepare(m=37)
+    assert_type(kernel.at(m=37), at.Kernel)
+    return kernel
+
+
 def own_operator() -> list[te.Tensor]:
     a, b = te.placeholder((1000, 300), name="a"), te.placeholder((300, 70), name="b")
     k = te.reduce_axis(300, name="k")
