@@ -32,7 +32,7 @@ OpArgument = Annotated[
 ]
 ShapeOption = Annotated[
     str,
-    typer.Option("--shape", metavar="NAME=N,...", help="Parameters; autotune ops OP lists an operator's."),
+    typer.Option("--shape", metavar="NAME=N,...", help="Parameters of OP, which autotune ops OP lists."),
 ]
 SuiteOption = Annotated[
     str | None,
