@@ -85,7 +85,7 @@ def test_what_compiles_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nvrtc, "_path", lambda version: None)
     nvrtc._library.cache_clear()
     for arch, extra in (("sm_70", "cuda12"), ("sm_75", "cuda"), ("sm_90a", "cuda")):
-        with pytest.raises(at.CompileError, match=rf"autotune\[{extra}\]"):
+        with pytest.raises(at.CompileError, match=rf"autotune-compiler\[{extra}\]"):
             nvrtc.compile_cubin("", arch)
 
 
