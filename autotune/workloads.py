@@ -146,4 +146,6 @@ def dtype_of(workload: Workload) -> str:
 
 def param_text(value: Any) -> str:
     """A parameter as ``--shape`` takes it: ``512`` or ``2x3x4``."""
-    return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    from schedules.ops.base import text
+
+    return text(value)

@@ -21,6 +21,7 @@ from autotune.measure import random_inputs
 from autotune.run.kernel import Kernel
 from autotune.workloads import dtype_of
 from schedules.model import Workload
+from schedules.ops import parameters
 
 ROUNDS = 60
 WARM = 5
@@ -130,7 +131,7 @@ def _captured(call: Call) -> Call:
 
 
 def _eager(workload: Workload, inputs: list[Any]) -> Call:
-    return operator(workload.op)(dict(workload.params), inputs, None)
+    return operator(workload.op)(parameters(workload), inputs, None)
 
 
 def _compiled(workload: Workload, inputs: list[Any]) -> Call:
@@ -141,7 +142,7 @@ def _compiled(workload: Workload, inputs: list[Any]) -> Call:
 def _triton(workload: Workload, inputs: list[Any]) -> Call:
     import triton_kernels
 
-    return triton_kernels.operator(workload.op, dict(workload.params), inputs)
+    return triton_kernels.operator(workload.op, parameters(workload), inputs)
 
 
 def _agree(workload: Workload, got: Any, expected: Any) -> None:

@@ -39,14 +39,19 @@ def ops(
 def _print(d: dict[str, Any]) -> None:
     out = console()
     out.print(f"{d['name']}  {d['doc']}")
-    rows = [
-        (p["name"], "required" if p["required"] else str(p["default"]), p["kind"], p["doc"])
-        for p in d["params"]
-    ]
-    rows += [(short, "shorthand", "int", " and ".join(names)) for short, names in d["shorthands"].items()]
+    rows = [(p["name"], _default(p), p["form"], p["doc"]) for p in d["params"]]
+    rows += [(short, "shorthand", "", " and ".join(names)) for short, names in d["shorthands"].items()]
     table(out, ("parameter", "default", "kind", "meaning"), rows)
+    out.print(f"example  --shape {d['example']}")
     if d["layouts"]:
         out.print(f"layouts  {', '.join(d['layouts'])}")
     out.print(f"dtypes   {', '.join(d['dtypes'])}")
     if d["typed"]:
         out.print(f"also     {', '.join(d['typed'])}: dtypes of sums and of outputs, such as out_dtype=int32")
+
+
+def _default(p: dict[str, Any]) -> str:
+    """What a parameter is where it is not given."""
+    if p["required"]:
+        return f"required, or {p['instead']}" if p["instead"] else "required"
+    return "" if p["default"] is None else str(p["default"])

@@ -32,7 +32,11 @@ OpArgument = Annotated[
 ]
 ShapeOption = Annotated[
     str,
-    typer.Option("--shape", metavar="NAME=N,...", help="Parameters of OP, which autotune ops OP lists."),
+    typer.Option(
+        "--shape",
+        metavar="NAME=N,...",
+        help="Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range.",
+    ),
 ]
 SuiteOption = Annotated[
     str | None,

@@ -105,7 +105,7 @@ def workload(
     usual = op.types(dtype)
     told = {"accumulator": types.accumulator, "out_dtype": types.output}
     other = {k: v for k, v in told.items() if v != getattr(usual, "output" if k == "out_dtype" else k)}
-    full = p | other | ({"layout": layout} if layout else {})
+    full = op.named(p) | other | ({"layout": layout} if layout else {})
     return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
 
 
@@ -134,10 +134,19 @@ def makes(w: Workload) -> bool:
     return same and made.flops == w.flops
 
 
+def parameters(workload: Workload) -> dict[str, Any]:
+    """Every parameter of a library operator's workload, also those that it does not name as they have their
+    defaults, and its layout. Raises `WorkloadError`."""
+    op = get(workload.op)
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
+    more = {k: given.pop(k) for k in (*TYPED, "layout") if k in given}
+    return op.resolve(given) | more
+
+
 def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a library operator's workload, by its numpy reference."""
     op = get(workload.op)
-    p: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
+    p = parameters(workload)
     layout = p.pop("layout", None)
     return op.reference(p, op.types(workload.dag.inputs[0].dtype, p), layout, inputs)
 
@@ -149,12 +158,16 @@ def describe() -> list[dict[str, Any]]:
             "name": op.name,
             "doc": op.doc,
             "usage": op.usage(),
+            "example": op.example(),
             "params": [
                 {
                     "name": p.name,
                     "doc": p.doc,
                     "kind": p.kind,
-                    "required": p.default is None,
+                    "form": p.form,
+                    "axes": p.axes,
+                    "required": p.required,
+                    "instead": p.instead,
                     "default": p.default,
                     "minimum": p.minimum,
                     "maximum": p.maximum,
@@ -171,17 +184,19 @@ def describe() -> list[dict[str, Any]]:
     ]
 
 
-# One ``name=value`` of a shape, and an integer value.
+# One ``name=value`` of a shape, and values that are no list.
 _ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
+_FLOAT = re.compile(r"(?=.*[.eE])[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 _RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})")
+_FLAGS = {"true": True, "false": False}
 
 
 def parse_shape(text: str) -> dict[str, Any]:
-    """Parameters from text such as ``m=512,n=512,k=512``; a list is ``2x3x4`` or ``(2,3,4)``, a size that
-    varies ``1..512``.
+    """Parameters from text such as ``m=512,n=512,k=512``; several numbers are ``2x3x4`` or ``(2,3,4)``, flags
+    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``.
 
-    Raises `WorkloadError` on anything else. Names and ranges are the operator's to check, and what is
+    Raises `WorkloadError` on anything else. Names, kinds and ranges are the operator's to check, and what is
     missing, so that its error tells the names: empty text gives no parameters.
     """
     out: dict[str, Any] = {}
@@ -200,19 +215,19 @@ def parse_shape(text: str) -> dict[str, Any]:
     return out
 
 
-def _parse_value(name: str, value: str) -> Dim | int | str | tuple[int, ...]:
+def _parse_value(name: str, value: str) -> Dim | int | float | str | tuple[int, ...]:
     if name in TYPED:
         return value
     if bounds := _RANGE.fullmatch(value):
         return dim(int(bounds[1]), int(bounds[2]), name)
-    inside = value[1:-1] if value[:1] in ("(", "[") else None
-    if inside is not None:
-        parts = [x.strip() for x in inside.rstrip(", ").split(",")]
-    elif "x" in value:
-        parts = value.split("x")
-    else:
-        parts = [value]
+    if value.lower() in _FLAGS:
+        return _FLAGS[value.lower()]
+    if _INT.fullmatch(value):
+        return int(value)
+    if _FLOAT.fullmatch(value):
+        return float(value)
+    inside = value[1:-1].rstrip(", ") if value[:1] in ("(", "[") else None
+    parts = value.split("x") if inside is None else [x.strip() for x in inside.split(",")]
     if not all(_INT.fullmatch(x) for x in parts):
-        raise WorkloadError(f"{name}={value} is not an integer, nor a list of integers such as 2x3x4")
-    numbers = tuple(int(x) for x in parts)
-    return numbers[0] if inside is None and len(numbers) == 1 else numbers
+        raise WorkloadError(f"{name}={value} is not a number, nor a list of integers such as 2x3x4")
+    return tuple(map(int, parts))

@@ -8,32 +8,37 @@ import numpy as np
 
 from schedules import te
 from schedules.dtypes import FLOATS
-from schedules.ops.base import Array, Operator, Param, Params, Types, wide
-
-
-def _softmax(s: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """(exponentials over the last axis of scores(b, heads, i, j), inverse of their sums)."""
-    b, heads, m, n = s.shape
-    k, r = te.reduce_axis(n, "k"), te.reduce_axis(n, "k")
-    top = te.compute((b, heads, m), lambda z, h, i: te.max(s[z, h, i, k], axis=k), "row_max")
-    e = te.compute(s.shape, lambda z, h, i, j: te.exp(s[z, h, i, j] - top[z, h, i]), "e")
-    total = te.compute((b, heads, m), lambda z, h, i: te.sum(e[z, h, i, r], axis=r), "row_sum")
-    return e, te.compute((b, heads, m), lambda z, h, i: 1.0 / total[z, h, i], "inv_sum")
+from schedules.expr import Expr
+from schedules.ops.axes import broadcast, named
+from schedules.ops.base import Array, Operator, Param, Params, Types, flag, text, wide
+from schedules.ops.normalize import exponentials
 
 
 def _attention(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    shape = (p["b"], p["heads"], p["seq"], p["dim"])
+    seq = p["seq"]
+    shape = (p["b"], p["heads"], seq, p["dim"])
     q, k, v = (te.placeholder(shape, types.input, n) for n in "qkv")
-    d, j = te.reduce_axis(p["dim"], "d"), te.reduce_axis(p["seq"], "j")
-    scale = p["dim"] ** -0.5
+    mask = None if p["attn_mask"] is None else te.placeholder(p["attn_mask"], types.input, "attn_mask")
+    d, j = te.reduce_axis(p["dim"], "d"), te.reduce_axis(seq, "j")
     dot = te.compute(
-        (*shape[:3], p["seq"]), lambda z, h, i, j: te.sum(q[z, h, i, d] * k[z, h, j, d], axis=d), "dot"
+        (*shape[:3], seq), lambda z, h, i, j: te.sum(q[z, h, i, d] * k[z, h, j, d], axis=d), "dot"
     )
-    scores = te.compute(dot.shape, lambda z, h, i, j: dot[z, h, i, j] * scale, "scores")
-    e, inv = _softmax(scores)
+
+    def score(*at: Expr) -> Expr:
+        value = dot[at] * _scale(p)
+        if mask is not None:
+            value = value + mask[broadcast(mask.shape, at)]
+        return te.select(at[3] <= at[2], value, -te.inf) if p["is_causal"] else value
+
+    scores = te.compute(dot.shape, named("zhij", score), "scores")
+    e, inv = exponentials(scores, 3, "zhij")
     mixed = te.compute(shape, lambda z, h, i, c: te.sum(e[z, h, i, j] * v[z, h, j, c], axis=j), "mixed")
     y = te.compute(shape, lambda z, h, i, c: te.cast(mixed[z, h, i, c] * inv[z, h, i], types.output), "y")
-    return [q, k, v, y]
+    return [q, k, v, *([] if mask is None else [mask]), y]
+
+
+def _scale(p: Params) -> float:
+    return float(p["dim"] ** -0.5 if p["scale"] is None else p["scale"])
 
 
 def _soft(s: Array) -> Array:
@@ -42,8 +47,23 @@ def _soft(s: Array) -> Array:
 
 
 def _attention_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    q, k, v = map(wide, inputs)
-    return [(_soft(q @ k.swapaxes(-1, -2) * p["dim"] ** -0.5) @ v).astype(types.output)]
+    q, k, v, *mask = map(wide, inputs)
+    scores = sum(mask, q @ k.swapaxes(-1, -2) * _scale(p))
+    if p["is_causal"]:
+        scores = np.where(np.tri(p["seq"], dtype=bool), scores, -np.inf)
+    return [(_soft(scores) @ v).astype(types.output)]
+
+
+def _check_mask(p: Params) -> str | None:
+    mask, full = p["attn_mask"], (p["b"], p["heads"], p["seq"], p["seq"])
+    if mask is None:
+        return None
+    if 2 <= len(mask) <= 4 and all(n in (1, m) for n, m in zip(reversed(mask), reversed(full), strict=False)):
+        return None
+    return (
+        f"attn_mask={text(mask)} does not broadcast to the scores, {text(full)}; give the mask's "
+        f"shape, such as attn_mask={text(full[2:])}"
+    )
 
 
 def _transposed(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -55,7 +75,7 @@ def _transposed(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
         lambda z, h, i, j: te.sum(q[z, i, h, d] * k[z, j, h, d], axis=d),
         "scores",
     )
-    e, inv = _softmax(scores)
+    e, inv = exponentials(scores, 3, "zhij")
     y = te.compute(scores.shape, lambda z, h, i, j: te.cast(e[z, h, i, j] * inv[z, h, i], types.output), "y")
     return [q, k, y]
 
@@ -73,16 +93,35 @@ def _product_flops(p: Params) -> int:
 
 # Parameters that operators of this file share.
 _BATCH = Param("b", "batch", 1)
-_SEQ, _HEADS, _DIM = Param("seq", "positions"), Param("heads", "heads"), Param("dim", "elements a head")
+_SEQ, _HEADS, _DIM = (
+    Param("seq", "positions", example=128),
+    Param("heads", "heads", example=12),
+    Param("dim", "elements a head", example=64),
+)
 
 ATTENTION = Operator(
     "attention",
-    "q, k, v(b,heads,seq,dim) → softmax(q·kᵀ / √dim)·v, no mask",
-    (_BATCH, _HEADS, _SEQ, _DIM),
+    "q, k, v(b,heads,seq,dim) → softmax(q·kᵀ / √dim)·v; attn_mask after v, where it is given, is added to "
+    "the scores q·kᵀ / √dim",
+    (
+        _BATCH,
+        _HEADS,
+        _SEQ,
+        _DIM,
+        flag("is_causal", "1: positions see those up to their own only", optional=True),
+        Param(
+            "attn_mask", "the extents of a mask that is added, such as SEQxSEQ", kind="list", optional=True
+        ),
+        Param(
+            "scale", "the factor of q·kᵀ, 1 / √dim without it", kind="float", minimum=-(2**34), optional=True
+        ),
+    ),
     _attention,
     _attention_reference,
-    lambda p: 2 * _product_flops(p),
+    lambda p: 2 * _product_flops(p),  # of masked scores too, as of padded taps
     dtypes=FLOATS,
+    check=_check_mask,
+    shorthands=(("causal", ("is_causal",)),),
 )
 TRANSPOSE_BATCH_MATMUL_SOFTMAX = Operator(
     "transpose_batch_matmul_softmax",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from schedules.te.scalars import check_dtype
 
 Array = NDArray[Any]
 Params = Mapping[str, Any]
+Number = TypeVar("Number", int, float)
 # Elements of a reference that are computed at a time.
 NOTHING: Params = MappingProxyType({})
 PIECE = 1 << 16
@@ -28,20 +30,46 @@ MAX_ELEMENTS = 2**34
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter. ``kind``: "int", "flag" (0 or 1) or "list" (of integers). ``default``: None if it must be
-    given. Integers lie in ``minimum``..``maximum``."""
+    """A parameter. Numbers lie in ``minimum``..``maximum``.
+
+    ``kind``: "int", "flag" (0 or 1), "float" or "list" (of integers). ``axes``: where it may be several
+    integers too, their number, one an axis. ``default``: None if it must be given. An ``optional`` one is
+    named in a workload only where it differs from its default, which may be None; so operators get new ones
+    and old workloads stay as they are. ``instead``: the optional parameter that may be given in its place.
+    ``example``: of its values, where it must be given."""
 
     name: str
     doc: str
-    default: int | None = None
+    default: int | float | None = None
     kind: str = "int"
-    minimum: int = 1
-    maximum: int = 2**34
+    minimum: float = 1
+    maximum: float = 2**34
+    axes: int = 0
+    optional: bool = False
+    instead: str = ""
+    example: int | tuple[int, ...] = 512
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given, or what stands in its place."""
+        return self.default is None and not self.optional
+
+    @property
+    def form(self) -> str:
+        """What its values look like: ``int``, ``int or AxB``, ``AxBx…``, ``flag``, ``float``."""
+        if self.kind == "list":
+            return "AxBx…"
+        return self.kind if self.axes < 2 else f"{self.kind} or {'x'.join('ABC'[: self.axes])}"
 
 
-def flag(name: str, doc: str) -> Param:
-    """A parameter that is 0 or 1, by default 0."""
-    return Param(name, doc, 0, "flag", 0, 1)
+def flag(name: str, doc: str, default: int = 0, optional: bool = False) -> Param:
+    """A parameter that is 0 or 1."""
+    return Param(name, doc, default, "flag", 0, 1, optional=optional)
+
+
+def text(x: Any) -> str:
+    """A parameter as ``--shape`` takes it: ``512`` or ``2x3x4``."""
+    return "x".join(map(str, x)) if isinstance(x, (tuple, list)) else str(x)
 
 
 def _no_check(p: Params) -> str | None:
@@ -90,7 +118,8 @@ class Operator:
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters, defaults and shorthands filled in. Raises `WorkloadError`."""
-        values = dict(given)
+        optional = {p.name for p in self.params if p.optional}
+        values = {k: v for k, v in given.items() if v is not None or k not in optional}
         for short, names in self.shorthands:
             if short in values:
                 both = [n for n in names if n in values]
@@ -99,8 +128,7 @@ class Operator:
                         f"{self.name}: {short}= sets {' and '.join(names)}, "
                         f"but {both[0]}= is given too; drop one"
                     )
-                x = values.pop(short)
-                values |= dict.fromkeys(names, x)
+                values |= zip(names, self._parts(short, names, values.pop(short)), strict=True)
         known = {p.name for p in self.params}
         for name in values:
             if name not in known:
@@ -109,11 +137,18 @@ class Operator:
                     f"{self.name} has no parameter {name!r}{suggest(name, known_too)}; "
                     f"its parameters are {', '.join(known_too)}"
                 )
-        missing = [p.name for p in self.params if p.default is None and p.name not in values]
+        missing = [p.name for p in self.params if p.required and not {p.name, p.instead} & values.keys()]
         if missing:
             what = "parameter" if len(missing) == 1 else "parameters"
-            raise WorkloadError(f"{self.name} needs the {what} {', '.join(missing)}: {self.usage()}")
-        out = {p.name: self._value(p, values.get(p.name, p.default)) for p in self.params}
+            raise WorkloadError(
+                f"{self.name} needs the {what} {', '.join(missing)}: {self.usage()}; such as {self.example()}"
+            )
+        out = {}
+        for p in self.params:
+            if p.name in values and p.instead in values:
+                raise WorkloadError(f"{self.name}: {p.instead}= replaces {p.name}=; drop one of the two")
+            if p.instead not in values:
+                out[p.name] = self._value(p, values.get(p.name, p.default))
         wrong = self.check(out)
         if wrong is not None:
             raise WorkloadError(f"{self.name}: {wrong}")
@@ -123,6 +158,11 @@ class Operator:
         """Every parameter that may be given: shorthands and dtypes too."""
         shorts = [short for short, _ in self.shorthands]
         return [*(p.name for p in self.params), *shorts, *(TYPED if self.retyped else ())]
+
+    def named(self, p: Params) -> dict[str, Any]:
+        """Of all parameters those that a workload names: not the optional ones at their default."""
+        quiet = {x.name: x.default for x in self.params if x.optional}
+        return {k: v for k, v in p.items() if k not in quiet or v != quiet[k]}
 
     def types(self, dtype: str, given: Mapping[str, Any] = NOTHING) -> Types:
         """What it computes with for inputs of ``dtype``. ``given``: parameters, of which `TYPED` count.
@@ -139,25 +179,70 @@ class Operator:
         return Types(dtype, sums, chosen.get("out_dtype", dtype))
 
     def usage(self) -> str:
-        """The parameters in one line, as ``--shape`` takes them."""
-        shown = (
-            "AxBx…" if p.kind == "list" else "…" if p.default is None else p.default for p in self.params
-        )
-        return ",".join(f"{p.name}={x}" for p, x in zip(self.params, shown, strict=True))
+        """The parameters in one line, as ``--shape`` takes them; in brackets what may be left out without a
+        value in its place."""
+        replaced: dict[str, list[Param]] = {}
+        for p in self.params:
+            if p.instead:
+                replaced.setdefault(p.instead, []).append(p)
+
+        def shown(p: Param) -> str:
+            return f"{p.name}={p.form if p.kind == 'list' else '…' if p.default is None else p.default}"
+
+        words = []
+        for p in self.params:
+            if p.name in replaced:
+                words.append(f"({','.join(map(shown, replaced[p.name]))} or {shown(p)})")
+            elif not p.instead:
+                words.append(f"[{shown(p)}]" if p.optional and p.default is None else shown(p))
+        return ",".join(words)
+
+    def example(self) -> str:
+        """Parameters that make a workload, as ``--shape`` takes them: those that must be given."""
+        values = {p.name: p.example for p in self.params if p.required}
+        for short, names in self.shorthands:
+            if len({values.get(n) for n in names}) == 1 and names[0] in values and len(names) > 1:
+                values = {n: v for n, v in values.items() if n not in names[1:]}
+                values = {short if n == names[0] else n: v for n, v in values.items()}
+        return ",".join(f"{n}={text(v)}" for n, v in values.items())
 
     def bytes(self, params: Params, dtype: str = "float32", layout: str | None = None) -> int:
         """Bytes of the inputs and outputs, each counted once."""
         layout = layout or next(iter(self.layouts), None)
-        return compulsory_bytes(te.dag(self.build(params, self.types(dtype, params), layout)))
+        p = self.resolve({k: v for k, v in params.items() if k not in TYPED})
+        return compulsory_bytes(te.dag(self.build(p, self.types(dtype, params), layout)))
+
+    def _parts(self, short: str, names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
+        """The values of the parameters that a shorthand sets: one for all, or one each."""
+        if not isinstance(x, (tuple, list)) or len(names) == 1:
+            return (x,) * len(names)
+        if len(x) != len(names):
+            raise WorkloadError(
+                f"{self.name}: {short}={text(x)} has {len(x)} numbers; give one for all of "
+                f"{', '.join(names)}, or one for each"
+            )
+        return tuple(x)
 
     def _value(self, p: Param, x: Any) -> Any:
+        if x is None and p.optional:
+            return None
         if p.kind == "list":
             x = (x,) if hasattr(x, "__index__") else x
             if not isinstance(x, (tuple, list)) or not x:
                 raise WorkloadError(f"{self.name}: {p.name}={x!r} is not a list of integers, such as 2x3x4")
             return tuple(self._integer(p, v) for v in x)
+        if p.axes and isinstance(x, (tuple, list)):
+            if len(x) != p.axes:
+                raise WorkloadError(
+                    f"{self.name}: {p.name}={text(x)} has {len(x)} numbers, but there are {p.axes} axes; "
+                    f"give one number for all, or one an axis, as in {p.name}={text((p.minimum,) * p.axes)}"
+                )
+            numbers = tuple(self._integer(p, v) for v in x)
+            return numbers if len(set(numbers)) > 1 else numbers[0]
         if p.kind == "flag" and isinstance(x, (bool, np.bool_)):
             return int(x)
+        if p.kind == "float":
+            return self._inside(p, self._float(p, x))
         return self._integer(p, x)
 
     def _integer(self, p: Param, x: Any) -> int:
@@ -166,12 +251,22 @@ class Operator:
                 f"{self.name}: {p.name}={x.lo}..{x.hi} is a size that varies, which only tune and load take"
             )
         if isinstance(x, (bool, np.bool_)) or not hasattr(x, "__index__"):
-            raise WorkloadError(f"{self.name}: {p.name}={x!r} is not an integer")
-        if not p.minimum <= int(x) <= p.maximum:
+            what = f" or {p.axes} of them, such as {text((2,) * p.axes)}" if p.axes > 1 else ""
+            raise WorkloadError(f"{self.name}: {p.name}={x!r} is not an integer{what}")
+        return self._inside(p, int(x))
+
+    def _float(self, p: Param, x: Any) -> float:
+        number = isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
+        if not number or not math.isfinite(x):
+            raise WorkloadError(f"{self.name}: {p.name}={x!r} is not a finite number; {p.name} is {p.doc}")
+        return float(x)
+
+    def _inside(self, p: Param, x: Number) -> Number:
+        if not p.minimum <= x <= p.maximum:
             raise WorkloadError(
-                f"{self.name}: {p.name}={int(x)} is outside {p.minimum}..{p.maximum}; {p.name} is {p.doc}"
+                f"{self.name}: {p.name}={x} is outside {p.minimum}..{p.maximum}; {p.name} is {p.doc}"
             )
-        return int(x)
+        return x
 
 
 def compulsory_bytes(dag: ComputeDAG) -> int:

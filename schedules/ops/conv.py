@@ -13,19 +13,28 @@ import numpy as np
 from schedules import te
 from schedules.dtypes import COMPUTED, FLOATS
 from schedules.expr import Expr
+from schedules.ops.axes import each, named
 from schedules.ops.base import Array, Operator, Param, Params, Types, stored, wide
 from schedules.ops.window import (
     BATCH,
+    CHANNELS,
+    CI,
+    CO,
     DILATION,
+    GROUPS,
     PADDING,
     STRIDE,
+    Sides,
+    both_sides,
+    by_axis,
     channels_last,
     in_layout,
+    kernel_names,
     misfit,
-    named,
     out_extent,
     pad,
     pad_array,
+    sizes,
     taps,
 )
 
@@ -54,18 +63,28 @@ class Space:
         """Extents of the kernel."""
         return [p[n] for n in self.kernel]
 
+    def by_axis(self, p: Params, name: str) -> tuple[int, ...]:
+        """A parameter that is one number, or one an axis."""
+        return each(p.get(name, 1), len(self.size))
+
     def outs(self, p: Params) -> list[int]:
         """Extents of the output."""
-        s, pad_, d = p["stride"], p["padding"], p.get("dilation", 1)
-        return [out_extent(p[n], p[k], s, pad_, d) for n, k in zip(self.size, self.kernel, strict=True)]
+        how = (self.by_axis(p, name) for name in ("stride", "padding", "dilation"))
+        return list(map(out_extent, self.sizes(p), self.kernels(p), *how))
+
+    def sides(self, p: Params) -> Sides:
+        """Elements added before and after each axis."""
+        return both_sides(p["padding"], len(self.size))
+
+    def reach(self, p: Params, at: Sequence[int]) -> list[int]:
+        """The first place in the padded input of the tap at ``at``."""
+        return [i * far for i, far in zip(at, self.by_axis(p, "dilation"), strict=True)]
 
     def check(self, p: Params) -> str | None:
         """Why the window does not fit, None if it does."""
-        for n, k in zip(self.size, self.kernel, strict=True):
-            wrong = misfit(n, p[n], p[k], p["padding"], p.get("dilation", 1))
-            if wrong is not None:
-                return wrong
-        return None
+        how = (self.by_axis(p, name) for name in ("padding", "dilation"))
+        wrong = map(misfit, self.size, self.sizes(p), self.kernels(p), *how)
+        return next(filter(None, wrong), None)
 
 
 # Names for convolutions of one, two and three dimensions.
@@ -76,8 +95,8 @@ D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
 
 def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]:
     """The places in the padded input of the taps of output points."""
-    step, far = p["stride"], p.get("dilation", 1)
-    return [a * step + t * far for a, t in zip(axes, taps, strict=True)]
+    step, far = (each(p.get(name, 1), len(axes)) for name in ("stride", "dilation"))
+    return [a * s + t * d for a, t, s, d in zip(axes, taps, step, far, strict=True)]
 
 
 def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -95,7 +114,7 @@ def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tens
     if layout == "NCHW":
         x = te.placeholder((b, ci, *d.sizes(p)), types.input, "x")
         k = te.placeholder((co, cig, *d.kernels(p)), types.input, "w")
-        z = pad(x, p["padding"], range(2, x.ndim), 0, f"nc{axes}")
+        z = pad(x, d.sides(p), 2, 0, f"nc{axes}")
 
         def first(n: Expr, o: Expr, *at: Expr) -> te.Reduction:
             return total(z[n, channel(o), *_places(at, r, p)] * k[o, c, *r], axis=(*r, c))
@@ -103,7 +122,7 @@ def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tens
         return [x, k, te.compute((b, co, *d.outs(p)), named(f"no{d.out}", first), "y")]
     x = te.placeholder((b, *d.sizes(p), ci), types.input, "x")
     k = te.placeholder((*d.kernels(p), cig, co), types.input, "w")
-    z = pad(x, p["padding"], range(1, x.ndim - 1), 0, f"n{axes}c")
+    z = pad(x, d.sides(p), 1, 0, f"n{axes}c")
 
     def last(n: Expr, *rest: Expr) -> te.Reduction:
         *at, o = rest
@@ -124,7 +143,7 @@ def _depthwise(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     r = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s")
     if layout == "NCHW":
         x, k = te.placeholder((b, ch, h, w), types.input, "x"), te.placeholder((ch, kh, kw), types.input, "w")
-        z = pad(x, p["padding"], (2, 3), 0, "nchw")
+        z = pad(x, D2.sides(p), 2, 0, "nchw")
         y = te.compute(
             (b, ch, oh, ow),
             named("ncpq", lambda n, c, *at: total(z[n, c, *_places(at, r, p)] * k[c, *r], axis=r)),
@@ -132,7 +151,7 @@ def _depthwise(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
         )
         return [x, k, stored(y, types.output)]
     x, k = te.placeholder((b, h, w, ch), types.input, "x"), te.placeholder((kh, kw, ch), types.input, "w")
-    z = pad(x, p["padding"], (1, 2), 0, "nhwc")
+    z = pad(x, D2.sides(p), 1, 0, "nhwc")
     y = te.compute(
         (b, oh, ow, ch),
         named("npqc", lambda n, i, j, c: total(z[n, *_places((i, j), r, p), c] * k[*r, c], axis=r)),
@@ -147,7 +166,7 @@ def _capsule(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     u, c = te.reduce_axis(size, "u"), te.reduce_axis(ci, "c")
     x = te.placeholder((b, h, w, size, size, ci), types.input, "x")
     k = te.placeholder((kh, kw, size, size, ci, co), types.input, "w")
-    z = pad(x, p["padding"], (1, 2), 0, "nhwijc")
+    z = pad(x, D2.sides(p), 1, 0, "nhwijc")
 
     def value(n: Expr, e: Expr, q: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
         product = z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o]
@@ -188,13 +207,13 @@ def _conv2d_bn_relu(p: Params, types: Types, layout: str | None) -> list[te.Tens
 
 def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
     """The convolution, channels last, accumulated in a wide dtype: one tensordot for each tap and group."""
-    x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0, len(d.size))
+    x = pad_array(wide(channels_last(inputs[0], layout)), d.sides(p), 0)
     w = wide(np.moveaxis(inputs[1], (0, 1), (-1, -2)) if layout == "NCHW" else inputs[1])
-    groups, out, far = p["groups"], d.outs(p), p.get("dilation", 1)
+    groups, out = p["groups"], d.outs(p)
     cig, cog = p["ci"] // groups, p["co"] // groups
     y = np.zeros((p["b"], *out, p["co"]), x.dtype)
     for at in np.ndindex(*d.kernels(p)):
-        t = taps(x, [i * far for i in at], out, p["stride"])
+        t = taps(x, d.reach(p, at), out, p["stride"])
         for g in range(groups):
             block = slice(g * cog, (g + 1) * cog)
             y[..., block] += np.tensordot(t[..., g * cig : (g + 1) * cig], w[at][:, block], 1)
@@ -219,17 +238,17 @@ def _bn_relu_reference(p: Params, types: Types, layout: str | None, inputs: Sequ
 
 
 def _depthwise_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x = pad_array(wide(channels_last(inputs[0], layout)), p["padding"], 0)
+    x = pad_array(wide(channels_last(inputs[0], layout)), D2.sides(p), 0)
     w = wide(inputs[1].transpose(1, 2, 0) if layout == "NCHW" else inputs[1])
-    out, far = D2.outs(p), p["dilation"]
+    out = D2.outs(p)
     y = np.zeros((p["b"], *out, p["c"]), x.dtype)
     for at in np.ndindex(p["kh"], p["kw"]):
-        y += taps(x, [i * far for i in at], out, p["stride"]) * w[at]
+        y += taps(x, D2.reach(p, at), out, p["stride"]) * w[at]
     return [in_layout(y, layout).astype(types.output)]
 
 
 def _capsule_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    x, w = pad_array(wide(inputs[0]), p["padding"], 0), wide(inputs[1])
+    x, w = pad_array(wide(inputs[0]), D2.sides(p), 0), wide(inputs[1])
     every = np.ndindex(p["kh"], p["kw"])
     y = sum(np.einsum("nhwiuc,ujco->nhwijo", taps(x, at, D2.outs(p), p["stride"]), w[at]) for at in every)
     return [np.asarray(y).astype(types.output)]
@@ -258,20 +277,9 @@ def _check_conv(d: Space, p: Params) -> str | None:
     return d.check(p)
 
 
-# {parameter: its description}.
-_DOCS = {"l": "elements of the input", "d": "planes of the input", "h": "rows of the input",
-         "w": "columns of the input", "k": "taps of the kernel", "kd": "planes of the kernel",
-         "kh": "rows of the kernel", "kw": "columns of the kernel"}  # fmt: skip
-_CHANNELS = (Param("ci", "input channels"), Param("co", "output channels"))
-_SHORT = (("k", ("kh", "kw")),)
-
-
-def _params(d: Space, *more: Param, channels: tuple[Param, ...] = _CHANNELS) -> tuple[Param, ...]:
-    size, kernel = ([Param(n, _DOCS[n]) for n in names] for names in (d.size, d.kernel))
-    return (BATCH, *size, *channels, *kernel, STRIDE, PADDING, *more)
-
-
-_GROUPS = Param("groups", "groups of channels that are convolved apart", 1)
+def _params(d: Space, *more: Param, channels: tuple[Param, ...] = (CI, CO)) -> tuple[Param, ...]:
+    windows = (by_axis(x, len(d.size)) for x in (STRIDE, PADDING))
+    return (BATCH, *sizes(d.size), *channels, *sizes(d.kernel), *windows, *more)
 
 
 def _operator(
@@ -281,11 +289,12 @@ def _operator(
     return Operator(
         name,
         doc,
-        _params(d, DILATION, _GROUPS),
+        _params(d, by_axis(DILATION, len(d.size)), GROUPS),
         build or (lambda p, types, layout: _stored_conv(d, p, types, layout)),
         reference or (lambda p, types, layout, inputs: _conv_reference(d, p, types, layout, inputs)),
         lambda p: _conv_flops(d, p),
         check=lambda p: _check_conv(d, p),
+        shorthands=kernel_names(d.kernel),
         weights=("w",),
         retyped=True,
         **more,
@@ -298,13 +307,11 @@ CONV2D = _operator(
     "conv2d",
     "NHWC: x(b,h,w,ci), w(kh,kw,ci/groups,co); NCHW: x(b,ci,h,w), w(co,ci/groups,kh,kw); k=3 sets kh=kw=3",
     layouts=LAYOUTS,
-    shorthands=_SHORT,
 )
 CONV3D = _operator(
     D3,
     "conv3d",
     "x(b,d,h,w,ci), w(kd,kh,kw,ci/groups,co) → (b,e,p,q,co); k=3 sets kd=kh=kw=3",
-    shorthands=(("k", D3.kernel),),
 )
 CONV2D_BIAS_RELU = _operator(
     D2,
@@ -314,7 +321,6 @@ CONV2D_BIAS_RELU = _operator(
     _bias_relu_reference,
     dtypes=COMPUTED,
     layouts=LAYOUTS,
-    shorthands=_SHORT,
 )
 CONV2D_BN_RELU = _operator(
     D2,
@@ -323,20 +329,19 @@ CONV2D_BN_RELU = _operator(
     _conv2d_bn_relu,
     _bn_relu_reference,
     layouts=LAYOUTS,
-    shorthands=_SHORT,
     dtypes=FLOATS,
 )
 DEPTHWISE_CONV2D = Operator(
     "depthwise_conv2d",
     "NHWC: x(b,h,w,c), w(kh,kw,c); NCHW: x(b,c,h,w), w(c,kh,kw); k=3 sets kh=kw=3",
-    _params(D2, DILATION, channels=(Param("c", "channels"),)),
+    _params(D2, by_axis(DILATION, 2), channels=(CHANNELS,)),
     _depthwise,
     _depthwise_reference,
     _depthwise_flops,
     LAYOUTS,
     retyped=True,
     check=D2.check,
-    shorthands=_SHORT,
+    shorthands=kernel_names(D2.kernel),
     weights=("w",),
 )
 CAPSULE_CONV2D = Operator(
@@ -348,6 +353,6 @@ CAPSULE_CONV2D = Operator(
     _capsule_flops,
     retyped=True,
     check=D2.check,
-    shorthands=_SHORT,
+    shorthands=kernel_names(D2.kernel),
     weights=("w",),
 )

@@ -1,21 +1,39 @@
 """conv2d_transpose: a product, and for each output point the sum of what falls on it.
 
-Tap t of the kernel times element i of the input falls on output stride·i + t - padding. So output p of a
-dimension gets the taps t for which p + padding - t is a multiple of the stride. With p + padding = stride·m +
-a these are t = a + stride·j, times the input at m - j. No zero between or around elements is multiplied, as
-it would make NaN of an infinite weight (Dumoulin & Visin, A guide to convolution arithmetic, 2016).
+Tap t of the kernel times element i of the input falls on output stride·i + dilation·t - padding. So output p
+of a dimension gets the taps t for which q - dilation·t is a multiple of the stride, q = p + padding. Where
+stride and dilation have no common divisor, these are every stride-th one from t = q / dilation (modulo the
+stride) on; where g divides both, every (stride / g)-th one, of each g-th q only. No zero between or around
+elements is multiplied, as it would make NaN of an infinite weight (Dumoulin & Visin, A guide to convolution
+arithmetic, 2016).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
+from schedules.ops.axes import each, named
 from schedules.ops.base import Array, Operator, Param, Params, Types, stored, wide
-from schedules.ops.window import BATCH, PADDING, STRIDE, channels_last, in_layout, named
+from schedules.ops.window import (
+    BATCH,
+    CI,
+    CO,
+    DILATION,
+    GROUPS,
+    PADDING,
+    STRIDE,
+    by_axis,
+    channels_last,
+    in_layout,
+    kernel_names,
+    sizes,
+)
 
 # Layouts; the first is the default.
 LAYOUTS = ("NHWC", "NCHW")
@@ -23,104 +41,164 @@ LAYOUTS = ("NHWC", "NCHW")
 FEW = 16
 
 
-def _out(p: Params) -> tuple[int, int]:
-    """Rows and columns of the output."""
-    s, pad_ = p["stride"], p["padding"]
-    return (p["h"] - 1) * s - 2 * pad_ + p["kh"], (p["w"] - 1) * s - 2 * pad_ + p["kw"]
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One direction. ``more``: output_padding."""
+
+    name: str
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    more: int
+
+    @property
+    def out(self) -> int:
+        """Extent of the output."""
+        reach = self.dilation * (self.kernel - 1) + 1
+        return (self.size - 1) * self.stride - 2 * self.padding + reach + self.more
+
+    @property
+    def common(self) -> int:
+        return math.gcd(self.stride, self.dilation)
+
+    @property
+    def apart(self) -> int:
+        """The distance between taps that fall on the same output."""
+        return self.stride // self.common
+
+    @property
+    def landing(self) -> int:
+        """Most taps that fall on an output."""
+        return -(-self.kernel // self.apart)
+
+    def source(self, at: Expr, nth: ExprLike) -> tuple[Expr, Expr, list[Expr]]:
+        """(tap, place in the input, conditions that both exist) of the ``nth`` tap that falls on an
+        output."""
+        place = at + self.padding
+        every = [place % self.common < 1] if self.common > 1 else []
+        place, far, step = place // self.common, self.dilation // self.common, self.apart
+        if far == 1:
+            tap, i = place % step + nth * step, place // step - nth
+        else:
+            tap = place * pow(far, -1, step) % step + nth * step
+            i = (place - tap * far) // step
+        short = [tap < self.kernel] if self.kernel % step else []
+        return tap, i, [i >= 0, i < self.size, *short, *every]
+
+
+def _axes(p: Params) -> tuple[_Axis, _Axis]:
+    """Both directions."""
+    names = ("stride", "padding", "dilation", "output_padding")
+    how = zip(*(each(p[name], 2) for name in names), strict=True)
+    rows, columns = (_Axis(n, p[n], p[k], *x) for n, k, x in zip("hw", ("kh", "kw"), how, strict=True))
+    return rows, columns
 
 
 def _build(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    b, h, w, ci, co, kh, kw = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw"))
+    b, h, w, ci, co, kh, kw, groups = (p[n] for n in ("b", "h", "w", "ci", "co", "kh", "kw", "groups"))
+    cig, cog = ci // groups, co // groups
     nchw = layout == "NCHW"
-    oh, ow = _out(p)
-    rows, columns = (-(-k // p["stride"]) for k in (kh, kw))  # taps that fall on an output
-    r, s, c = te.reduce_axis(rows, "r"), te.reduce_axis(columns, "s"), te.reduce_axis(ci, "c")
-    if nchw:
-        x = te.placeholder((b, ci, h, w), types.input, "x")
-        k = te.placeholder((ci, co, kh, kw), types.input, "w")
-        taps = te.compute(
-            (b, co, kh, kw, h, w),
-            lambda n, o, t, u, i, j: te.sum(x[n, c, i, j] * k[c, o, t, u], axis=c, dtype=types.accumulator),
-            "taps",
-        )
-    else:
-        x = te.placeholder((b, h, w, ci), types.input, "x")
-        k = te.placeholder((kh, kw, ci, co), types.input, "w")
-        taps = te.compute(
-            (b, kh, kw, h, w, co),
-            lambda n, t, u, i, j, o: te.sum(x[n, i, j, c] * k[t, u, c, o], axis=c, dtype=types.accumulator),
-            "taps",
-        )
+    rows, columns = _axes(p)
+    r, s, c = (te.reduce_axis(n, x) for n, x in zip((rows.landing, columns.landing, cig), "rsc", strict=True))
+    x = te.placeholder((b, ci, h, w) if nchw else (b, h, w, ci), types.input, "x")
+    k = te.placeholder((ci, cog, kh, kw) if nchw else (kh, kw, ci, cog), types.input, "w")
+
+    # Where there are groups, they are an axis of the products, so that no place is a quotient.
+    split, letters = ((co,), "o") if groups == 1 else ((groups, cog), "go")
+    shape = (b, *split, kh, kw, h, w) if nchw else (b, kh, kw, h, w, *split)
+
+    def product(n: Expr, *at: Expr) -> te.Reduction:
+        (*group, o), (t, u, i, j) = (at[:-4], at[-4:]) if nchw else (at[4:], at[:4])
+        d = group[0] * cig + c if group else c
+        value = x[n, d, i, j] * k[d, o, t, u] if nchw else x[n, i, j, d] * k[t, u, d, o]
+        return te.sum(value, axis=c, dtype=types.accumulator)
+
+    taps = te.compute(shape, named(f"n{letters}tuij" if nchw else f"ntuij{letters}", product), "taps")
 
     def landing(n: Expr, e: Expr, f: Expr, o: Expr, nth: tuple[ExprLike, ExprLike]) -> Expr:
-        t, i, row = _source(e, nth[0], h, kh, p)
-        u, j, column = _source(f, nth[1], w, kw, p)
-        at = (n, o, t, u, i, j) if nchw else (n, t, u, i, j, o)
+        t, i, row = rows.source(e, nth[0])
+        u, j, column = columns.source(f, nth[1])
+        channel = (o,) if groups == 1 else (o // cog, o % cog)
+        at = (n, *channel, t, u, i, j) if nchw else (n, t, u, i, j, *channel)
         return te.select(te.all(*row, *column), taps[at], 0)
 
     def total(n: Expr, e: Expr, f: Expr, o: Expr) -> Expr | te.Reduction:
-        if rows * columns > FEW:
+        if rows.landing * columns.landing > FEW:
             return te.sum(landing(n, e, f, o, (r, s)), axis=(r, s), dtype=types.accumulator)
-        first, *others = (landing(n, e, f, o, nth) for nth in np.ndindex(rows, columns))
+        first, *others = (landing(n, e, f, o, nth) for nth in np.ndindex(rows.landing, columns.landing))
         return te.cast(sum(others, first), types.output)
 
     if nchw:
-        y = te.compute((b, co, oh, ow), named("nopq", lambda n, o, e, f: total(n, e, f, o)), "y")
+        last = named("nopq", lambda n, o, e, f: total(n, e, f, o))
+        y = te.compute((b, co, rows.out, columns.out), last, "y")
     else:
-        y = te.compute((b, oh, ow, co), named("npqo", total), "y")
+        y = te.compute((b, rows.out, columns.out, co), named("npqo", total), "y")
     return [x, k, stored(y, types.output)]
-
-
-def _source(at: Expr, nth: ExprLike, size: int, kernel: int, p: Params) -> tuple[Expr, Expr, list[Expr]]:
-    """(tap, place in the input, conditions that both exist) of the ``nth`` tap that falls on an output."""
-    stride, place = p["stride"], at + p["padding"]
-    tap, i = place % stride + nth * stride, place // stride - nth
-    return tap, i, [i >= 0, i < size, *([tap < kernel] if kernel % stride else [])]
 
 
 def _reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     x = wide(channels_last(inputs[0], layout))
     w = wide(inputs[1].transpose(2, 3, 0, 1) if layout == "NCHW" else inputs[1])
-    stride, padding = p["stride"], p["padding"]
-    oh, ow = _out(p)
-    y = np.zeros((p["b"], oh + 2 * padding, ow + 2 * padding, p["co"]), x.dtype)
-    for r in range(p["kh"]):
-        for s in range(p["kw"]):
-            rows = slice(r, r + (p["h"] - 1) * stride + 1, stride)
-            columns = slice(s, s + (p["w"] - 1) * stride + 1, stride)
-            y[:, rows, columns] += np.tensordot(x, w[r, s], 1)
-    inner = y[:, padding : padding + oh, padding : padding + ow]
-    return [in_layout(inner, layout).astype(types.output)]
+    axes, groups = _axes(p), p["groups"]
+    cig, cog = p["ci"] // groups, p["co"] // groups
+    y = np.zeros((p["b"], *(a.out + 2 * a.padding for a in axes), p["co"]), x.dtype)
+    for at in np.ndindex(p["kh"], p["kw"]):
+        first = [t * a.dilation for t, a in zip(at, axes, strict=True)]
+        hit = [slice(f, f + (a.size - 1) * a.stride + 1, a.stride) for f, a in zip(first, axes, strict=True)]
+        for g in range(groups):
+            inside, outside = slice(g * cig, (g + 1) * cig), slice(g * cog, (g + 1) * cog)
+            y[:, *hit, outside] += np.tensordot(x[..., inside], w[*at, inside], 1)
+    inner = (slice(a.padding, a.padding + a.out) for a in axes)
+    return [in_layout(y[:, *inner], layout).astype(types.output)]
 
 
 def _check(p: Params) -> str | None:
-    for name, n in zip("hw", _out(p), strict=True):
-        if n < 1:
-            return f"padding={p['padding']} leaves nothing of the output along {name}; use less padding"
+    groups = p["groups"]
+    for name in ("ci", "co"):
+        if p[name] % groups:
+            return f"groups={groups} does not divide {name}={p[name]}; every group needs as many channels"
+    for a in _axes(p):
+        if a.more >= max(a.stride, a.dilation):
+            return (
+                f"output_padding={a.more} along {a.name} is not below its stride {a.stride} nor its dilation "
+                f"{a.dilation}; use a smaller one, or a longer input"
+            )
+        if a.out < 1:
+            return f"padding={a.padding} leaves nothing of the output along {a.name}; use less padding"
     return None
 
 
 CONV2D_TRANSPOSE = Operator(
     "conv2d_transpose",
-    "NHWC: x(b,h,w,ci), w(kh,kw,ci,co); NCHW: x(b,ci,h,w), w(ci,co,kh,kw); as torch's, output_padding 0; "
+    "NHWC: x(b,h,w,ci), w(kh,kw,ci,co/groups); NCHW: x(b,ci,h,w), w(ci,co/groups,kh,kw); as torch's; "
     "k=4 sets kh=kw=4",
     (
         BATCH,
-        Param("h", "rows of the input"),
-        Param("w", "columns of the input"),
-        Param("ci", "input channels"),
-        Param("co", "output channels"),
-        Param("kh", "rows of the kernel"),
-        Param("kw", "columns of the kernel"),
-        STRIDE,
-        PADDING,
+        *sizes(("h", "w")),
+        CI,
+        CO,
+        *sizes(("kh", "kw")),
+        by_axis(STRIDE, 2),
+        by_axis(PADDING, 2),
+        Param(
+            "output_padding",
+            "rows and columns added at the end of the output",
+            0,
+            minimum=0,
+            axes=2,
+            optional=True,
+        ),
+        replace(GROUPS, optional=True),
+        replace(by_axis(DILATION, 2), optional=True),
     ),
     _build,
     _reference,
-    lambda p: int(2 * p["b"] * p["h"] * p["w"] * p["ci"] * p["co"] * p["kh"] * p["kw"]),
+    lambda p: int(2 * p["b"] * p["h"] * p["w"] * p["ci"] * p["co"] // p["groups"] * p["kh"] * p["kw"]),
     LAYOUTS,
     retyped=True,
     check=_check,
-    shorthands=(("k", ("kh", "kw")),),
+    shorthands=kernel_names(("kh", "kw")),
     weights=("w",),
 )

@@ -119,7 +119,7 @@ MATMUL = Operator(
 BATCH_MATMUL = Operator(
     "batch_matmul",
     "a(b,m,k), b(b,k,n) → c(b,m,n); a, b stored transposed where set",
-    (Param("b", "batch"), *_MNK, *_TRANSPOSE),
+    (Param("b", "batch", example=8), *_MNK, *_TRANSPOSE),
     _batch_matmul,
     _reference,
     _flops,

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
+from schedules.ops.axes import each, named
 from schedules.ops.base import Array, Param
 
+# {parameter of an extent: (its description, an example)}.
+_SIZES = {"l": ("elements of the input", 256), "d": ("planes of the input", 8),
+          "h": ("rows of the input", 56), "w": ("columns of the input", 56),
+          "k": ("taps of the kernel", 3), "kd": ("planes of the kernel", 3),
+          "kh": ("rows of the kernel", 3), "kw": ("columns of the kernel", 3)}  # fmt: skip
 # Parameters that convolutions and pools share.
 BATCH = Param("b", "batch", 1)
-STRIDE = Param("stride", "the step between windows, in both directions", 1)
-PADDING = Param("padding", "rows and columns added on every side", 0, minimum=0)
+CHANNELS = Param("c", "channels", example=64)
+CI, CO = Param("ci", "input channels", example=64), Param("co", "output channels", example=64)
+STRIDE = Param("stride", "the step between windows", 1)
+PADDING = Param("padding", "elements added on both sides", 0, minimum=0)
 DILATION = Param("dilation", "the distance between taps", 1)
+GROUPS = Param("groups", "groups of channels that are convolved apart", 1)
+# Elements added before and after each spatial axis.
+Sides = Sequence[tuple[int, int]]
+
+
+def sizes(names: Sequence[str]) -> list[Param]:
+    """Parameters of extents of inputs and kernels."""
+    return [Param(n, _SIZES[n][0], example=_SIZES[n][1]) for n in names]
+
+
+def kernel_names(kernel: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Shorthands for the extents of a kernel: ``k``, and torch's ``kernel_size``."""
+    return tuple((short, kernel) for short in ("k", "kernel_size") if (short,) != kernel)
+
+
+def by_axis(param: Param, axes: int) -> Param:
+    """The parameter, which may also be given as a number for each of ``axes`` axes."""
+    return replace(param, axes=axes)
+
+
+def both_sides(padding: int | tuple[int, ...], axes: int) -> Sides:
+    """Padding that is alike before and after each axis."""
+    return [(n, n) for n in each(padding, axes)]
 
 
 def out_extent(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
@@ -35,30 +65,18 @@ def misfit(what: str, size: int, kernel: int, padding: int, dilation: int = 1) -
     )
 
 
-def named(names: Sequence[str], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn(*axes)`` with parameters of these names, because `te.compute` names its axes after them."""
-
-    def call(*axes: Expr) -> Any:
-        return fn(*axes)
-
-    kind = inspect.Parameter.POSITIONAL_ONLY
-    call.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
-    return call
-
-
-def pad(
-    x: te.Tensor, padding: int | tuple[int, int], axes: Sequence[int], fill: ExprLike, names: Sequence[str]
-) -> te.Tensor:
-    """A stage named "pad": ``x`` with elements of ``fill`` on both sides of ``axes``. ``padding``: their
-    number, or (before, after). ``names``: of the stage's axes. Returns ``x`` if there is nothing to add."""
-    before, after = padding if isinstance(padding, tuple) else (padding, padding)
-    if before == after == 0:
+def pad(x: te.Tensor, sides: Sides, first: int, fill: ExprLike, names: Sequence[str]) -> te.Tensor:
+    """A stage named "pad": ``x`` with elements of ``fill`` on the ``sides`` of its axes from ``first`` on.
+    ``names``: of the stage's axes. Returns ``x`` if there is nothing to add."""
+    added = {first + d: side for d, side in enumerate(sides) if any(side)}
+    if not added:
         return x
-    shape = [n + before + after if d in axes else n for d, n in enumerate(x.shape)]
+    shape = [n + sum(added.get(d, ())) for d, n in enumerate(x.shape)]
 
     def value(*index: Expr) -> Expr:
-        inside = te.all(*(c for d in axes for c in (index[d] >= before, index[d] < x.shape[d] + before)))
-        return te.select(inside, x[tuple(i - before if d in axes else i for d, i in enumerate(index))], fill)
+        inside = (c for d, (lo, _) in added.items() for c in (index[d] >= lo, index[d] < x.shape[d] + lo))
+        at = tuple(i - added[d][0] if d in added else i for d, i in enumerate(index))
+        return te.select(te.all(*inside), x[at], fill)
 
     return te.compute(shape, named(names, value), "pad")
 
@@ -73,13 +91,14 @@ def in_layout(x: Array, layout: str | None) -> Array:
     return np.ascontiguousarray(np.moveaxis(x, -1, 1) if layout == "NCHW" else x)
 
 
-def pad_array(x: Array, padding: int, fill: float, spatial: int = 2) -> Array:
-    """An array whose ``spatial`` dimensions after the first are padded."""
-    width = [(padding, padding) if 1 <= d <= spatial else (0, 0) for d in range(x.ndim)]
+def pad_array(x: Array, sides: Sides, fill: float) -> Array:
+    """An array whose dimensions after the first are padded."""
+    width = [(0, 0), *sides, *[(0, 0)] * (x.ndim - 1 - len(sides))]
     return np.pad(x, width, constant_values=fill)
 
 
-def taps(x: Array, at: Sequence[int], out: Sequence[int], stride: int) -> Array:
+def taps(x: Array, at: Sequence[int], out: Sequence[int], stride: int | tuple[int, ...]) -> Array:
     """The elements of a padded channels-last array that the tap at ``at`` reads, for all windows."""
-    spatial = (slice(r, r + (n - 1) * stride + 1, stride) for r, n in zip(at, out, strict=True))
+    steps = each(stride, len(out))
+    spatial = (slice(r, r + (n - 1) * s + 1, s) for r, n, s in zip(at, out, steps, strict=True))
     return x[(slice(None), *spatial)]

@@ -32,7 +32,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
             yield Prepared(reference, lambda: kept[0])
         else:
-            params = dict(workload.params)
+            params = ops.parameters(workload)
             yield Prepared(lambda: expression(params, inputs, outputs[0]), lambda: outputs)
 
 
@@ -52,16 +52,17 @@ def _matmul_bias_relu(p: Params, x: Arrays, out: np.ndarray) -> None:
 
 
 def _softmax(p: Params, x: Arrays, out: np.ndarray) -> None:
-    np.subtract(x[0], x[0].max(axis=-1, keepdims=True), out=out)
+    axis = p["axis"]
+    np.subtract(x[0], x[0].max(axis=axis, keepdims=True), out=out)
     np.exp(out, out=out)
-    np.divide(out, out.sum(axis=-1, keepdims=True), out=out)
+    np.divide(out, out.sum(axis=axis, keepdims=True), out=out)
 
 
 def _layer_norm(p: Params, x: Arrays, out: np.ndarray) -> None:
     a, gamma, beta = x
     np.subtract(a, a.mean(axis=-1, keepdims=True), out=out)
     variance = np.einsum("mn,mn->m", out, out)[:, None] / a.shape[-1]
-    np.multiply(out, 1 / np.sqrt(variance + a.dtype.type(1e-5)), out=out)
+    np.multiply(out, 1 / np.sqrt(variance + a.dtype.type(p["eps"])), out=out)
     np.multiply(out, gamma, out=out)
     np.add(out, beta, out=out)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from onnx import helper, numpy_helper
 
 from autotune.compare.peers import Arrays, PeerError, Prepared
 from schedules.model import Workload
+from schedules.ops import parameters
+from schedules.ops.axes import each
 
 Params = Mapping[str, Any]
 # Versions of ONNX's operators and of its file format.
@@ -52,7 +55,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
             f"ONNX Runtime has no peer for {workload.op!r}; it has one for {', '.join(sorted(GRAPHS))} in "
             "float32; leave onnxruntime out of --against"
         )
-    graph = make(dict(workload.params), dict(zip((t.name for t in dag.inputs), inputs, strict=True)))
+    graph = make(parameters(workload), dict(zip((t.name for t in dag.inputs), inputs, strict=True)))
     session = _session(graph, dag.constants, threads)
     free = {n: a for n, a in graph.arrays.items() if n not in dag.constants}
     binding = session.io_binding()
@@ -126,6 +129,13 @@ def _channels_last(a: np.ndarray) -> np.ndarray:
     return np.moveaxis(a, 1, -1)
 
 
+def _windows(p: Params, rank: int) -> dict[str, Any]:
+    """How windows lie, as attributes of a node."""
+    names = {"stride": "strides", "dilation": "dilations", "output_padding": "output_padding"}
+    found: dict[str, Any] = {new: [*each(p[old], rank)] for old, new in names.items() if old in p}
+    return found | {"pads": [*each(p["padding"], rank)] * 2}
+
+
 def _conv(p: Params, x: dict[str, np.ndarray]) -> Graph:
     """Convolutions of one to three dimensions, grouped and depthwise ones, with what may follow."""
     rank = x["x"].ndim - 2
@@ -142,11 +152,7 @@ def _conv(p: Params, x: dict[str, np.ndarray]) -> Graph:
         arrays["x"] = _channels_first(x["x"])
     g = Graph(arrays, back=_channels_last if last else lambda y: y)
     bias = ["bias"] if "bias" in x else []
-    g.add(
-        "Conv", ["x", "w", *bias], "y" if not bias else "conv",
-        strides=[int(p.get("stride", 1))] * rank, pads=[int(p.get("padding", 0))] * 2 * rank,
-        dilations=[int(p.get("dilation", 1))] * rank, group=groups,
-    )  # fmt: skip
+    g.add("Conv", ["x", "w", *bias], "y" if not bias else "conv", group=groups, **_windows(p, rank))
     if bias:
         out = "conv"
         for op, name in (("Mul", "scale"), ("Add", "offset")):
@@ -164,25 +170,27 @@ def _conv2d_transpose(p: Params, x: dict[str, np.ndarray]) -> Graph:
         arrays["x"] = _channels_first(x["x"])
         arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-2, -1), (0, 1)))
     g = Graph(arrays, back=_channels_last if last else lambda y: y)
-    g.add("ConvTranspose", ["x", "w"], strides=[int(p["stride"])] * 2, pads=[int(p["padding"])] * 4)
+    g.add("ConvTranspose", ["x", "w"], group=p["groups"], **_windows(p, 2))
     return g
 
 
-def _pool(p: Params, x: dict[str, np.ndarray], op: str, **attributes: Any) -> Graph:
+def _pool(p: Params, x: dict[str, np.ndarray], op: str) -> Graph:
     last = p.get("layout", "NHWC") == "NHWC"
     arrays = {"x": _channels_first(x["x"])} if last else dict(x)
     g = Graph(arrays, back=_channels_last if last else lambda y: y)
-    k, stride, padding = (int(p.get(n, d)) for n, d in (("k", 1), ("stride", 1), ("padding", 0)))
-    g.add(op, ["x"], kernel_shape=[k, k], strides=[stride] * 2, pads=[padding] * 4, **attributes)
+    flags = {n: p[n] for n in ("ceil_mode", "count_include_pad") if n in p}
+    g.add(op, ["x"], kernel_shape=[*each(p["k"], 2)], **_windows(p, 2), **flags)
     return g
 
 
-def _one(op: str, **attributes: Any) -> Callable[[Params, dict[str, np.ndarray]], Graph]:
-    """An operator that is a single node over the workload's own arrays."""
+def _one(
+    op: str, names: Mapping[str, str] = MappingProxyType({}), **attributes: Any
+) -> Callable[[Params, dict[str, np.ndarray]], Graph]:
+    """An operator that is a single node over the workload's own arrays. ``names``: {attribute: parameter}."""
 
     def make(p: Params, x: dict[str, np.ndarray]) -> Graph:
         g = Graph(x)
-        g.add(op, list(x), **attributes)
+        g.add(op, list(x), **attributes, **{a: p[n] for a, n in names.items()})
         return g
 
     return make
@@ -221,15 +229,25 @@ def _fused_multiply_add(p: Params, x: dict[str, np.ndarray]) -> Graph:
 def _attention(p: Params, x: dict[str, np.ndarray]) -> Graph:
     """Attention with heads side by side in a row, the only order that its fused operator takes."""
     b, heads, seq, dim = x["q"].shape
+    arrays, inputs = dict(x), ["q", "k", "v"]
+    mask = arrays.pop("attn_mask", None)
 
     def rows(a: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(a.transpose(0, 2, 1, 3)).reshape(a.shape[0], a.shape[2], -1)
 
     g = Graph(
-        {n: rows(a) for n, a in x.items()},
+        {n: rows(a) for n, a in arrays.items()},
         back=lambda y: y.reshape(b, seq, heads, dim).transpose(0, 2, 1, 3),
     )
-    g.add("MultiHeadAttention", ["q", "k", "v"], domain="com.microsoft", num_heads=heads)
+    if mask is not None:
+        mask = mask.reshape(*[1] * (4 - mask.ndim), *mask.shape)
+        g.arrays["attn_mask"] = np.ascontiguousarray(np.broadcast_to(mask, (*mask.shape[:2], seq, seq)))
+        inputs += ["", "", "attn_mask"]
+    scale = {} if p["scale"] is None else {"scale": p["scale"]}
+    g.add(
+        "MultiHeadAttention", inputs, domain="com.microsoft", num_heads=heads,
+        unidirectional=p["is_causal"], **scale,
+    )  # fmt: skip
     return g
 
 
@@ -256,10 +274,10 @@ GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], Graph]] = {
     "depthwise_conv2d": _conv,
     "conv2d_transpose": _conv2d_transpose,
     "max_pool2d": lambda p, x: _pool(p, x, "MaxPool"),
-    "avg_pool2d": lambda p, x: _pool(p, x, "AveragePool", count_include_pad=1),
-    "softmax": _one("Softmax", axis=-1),
-    "layer_norm": _one("LayerNormalization", axis=-1, epsilon=1e-5),
-    "rms_norm": _one("SimplifiedLayerNormalization", axis=-1, epsilon=1e-6),
+    "avg_pool2d": lambda p, x: _pool(p, x, "AveragePool"),
+    "softmax": _one("Softmax", {"axis": "axis"}),
+    "layer_norm": _one("LayerNormalization", {"epsilon": "eps"}, axis=-1),
+    "rms_norm": _one("SimplifiedLayerNormalization", {"epsilon": "eps"}, axis=-1),
     "norm2": lambda p, x: _reduce("ReduceL2", x, rows=True),
     "reduce_sum": lambda p, x: _reduce("ReduceSum", x, rows=False),
     "argmax": lambda p, x: _place("ArgMax", x),

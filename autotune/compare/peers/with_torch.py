@@ -15,6 +15,7 @@ import torch
 
 from autotune.compare.peers import Arrays, PeerError, Prepared
 from schedules.model import Workload
+from schedules.ops import parameters
 
 Params = Mapping[str, Any]
 # () -> the result, a tensor.
@@ -29,7 +30,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
     make = operator(workload.op)
     tensors = [torch.from_numpy(a) for a in inputs]
     with limited(threads), torch.inference_mode():
-        yield prepared(make(dict(workload.params), tensors, torch.from_numpy(outputs[0])))
+        yield prepared(make(parameters(workload), tensors, torch.from_numpy(outputs[0])))
 
 
 def operator(name: str) -> Make:
@@ -83,22 +84,28 @@ def _matmul_bias_gelu(p: Params, x: list[Any], out: Any) -> Call:
 
 
 def _softmax(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.softmax(x[0], -1, out=out)
+    return lambda: torch.softmax(x[0], p["axis"], out=out)
 
 
 def _layer_norm(p: Params, x: list[Any], out: Any) -> Call:
     shape = (x[0].shape[-1],)
-    return lambda: torch.nn.functional.layer_norm(x[0], shape, x[1], x[2], 1e-5)
+    return lambda: torch.nn.functional.layer_norm(x[0], shape, x[1], x[2], p["eps"])
 
 
 def _rms_norm(p: Params, x: list[Any], out: Any) -> Call:
     shape = (x[0].shape[-1],)
-    return lambda: torch.nn.functional.rms_norm(x[0], shape, x[1], 1e-6)
+    return lambda: torch.nn.functional.rms_norm(x[0], shape, x[1], p["eps"])
 
 
 def _attention(p: Params, x: list[Any], out: Any) -> Call:
-    q, k, v = x
-    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    q, k, v, *mask = x
+    settings = {"is_causal": bool(p["is_causal"]), "scale": p["scale"]}
+    if mask:
+        settings["attn_mask"] = mask[0]
+    if mask and p["is_causal"]:  # torch takes one of the two
+        later = torch.full((p["seq"], p["seq"]), -torch.inf, dtype=q.dtype).triu(1)
+        settings |= {"is_causal": False, "attn_mask": mask[0] + later}
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **settings)
 
 
 def _transpose_batch_matmul_softmax(p: Params, x: list[Any], out: Any) -> Call:
@@ -141,9 +148,7 @@ def _conv2d(p: Params, x: list[Any], out: Any) -> Call:
     data, weight, channels_last = _conv_operands(p, x)
     bias = x[2] if len(x) > 2 else None
     affine = [v.view(-1, 1, 1) for v in x[3:5]]  # of conv2d_bn_relu
-    settings = {
-        k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1))
-    }
+    settings = {k: p[k] for k in ("stride", "padding", "dilation", "groups")}
 
     def call() -> Any:
         y = torch.nn.functional.conv2d(data, weight, bias, **settings)
@@ -160,7 +165,7 @@ def _depthwise_conv2d(p: Params, x: list[Any], out: Any) -> Call:
     channels_last = p.get("layout", "NHWC") == "NHWC"
     data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
     weight = (x[1].permute(2, 0, 1) if channels_last else x[1]).unsqueeze(1).contiguous()
-    settings = {k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1))}
+    settings = {k: p[k] for k in ("stride", "padding", "dilation")}
 
     def call() -> Any:
         y = torch.nn.functional.conv2d(data, weight, None, groups=data.shape[1], **settings)
@@ -177,9 +182,7 @@ def _conv_any(p: Params, x: list[Any], out: Any) -> Call:
     if rank == 3:
         weight = weight.contiguous(memory_format=torch.channels_last_3d)
     conv = torch.nn.functional.conv1d if rank == 1 else torch.nn.functional.conv3d
-    settings = {
-        k: int(p.get(k, d)) for k, d in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1))
-    }
+    settings = {k: p[k] for k in ("stride", "padding", "dilation", "groups")}
     return lambda: conv(data, weight, None, **settings).movedim(1, -1)
 
 
@@ -187,7 +190,7 @@ def _conv2d_transpose(p: Params, x: list[Any], out: Any) -> Call:
     channels_last = p.get("layout", "NHWC") == "NHWC"
     data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
     weight = x[1].permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last) if channels_last else x[1]
-    settings = {"stride": int(p["stride"]), "padding": int(p["padding"])}
+    settings = {k: p[k] for k in ("stride", "padding", "output_padding", "groups", "dilation")}
 
     def call() -> Any:
         y = torch.nn.functional.conv_transpose2d(data, weight, None, **settings)
@@ -206,10 +209,11 @@ def _conv_operands(p: Params, x: list[Any]) -> tuple[Any, Any, bool]:
 def _pool2d(p: Params, x: list[Any], pool: Callable[..., Any]) -> Call:
     channels_last = p.get("layout", "NHWC") == "NHWC"
     data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
-    kernel, stride, padding = int(p["k"]), int(p.get("stride", 1)), int(p.get("padding", 0))
+    settings = {k: p[k] for k in ("stride", "padding", "dilation") if k in p}
+    settings |= {k: bool(p[k]) for k in ("ceil_mode", "count_include_pad") if k in p}
 
     def call() -> Any:
-        y = pool(data, kernel, stride, padding)
+        y = pool(data, p["k"], **settings)
         return y.permute(0, 2, 3, 1) if channels_last else y
 
     return call

@@ -13,6 +13,7 @@ import torch._inductor.config as inductor
 from autotune.compare.peers import Arrays, PeerError, Prepared
 from autotune.compare.peers.with_torch import Make, Params, limited, operator, prepared
 from schedules.model import Workload
+from schedules.ops import parameters
 
 
 class _Module(torch.nn.Module):
@@ -37,7 +38,7 @@ class _Module(torch.nn.Module):
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
     """See `autotune.compare.peers`. Raises `PeerError` for an operator that torch lacks in this form, or that
     it cannot compile here (it needs a C++ compiler)."""
-    make, params = operator(workload.op), dict(workload.params)
+    make, params = operator(workload.op), parameters(workload)
     tensors = [torch.from_numpy(a) for a in inputs]
     constant = [i for i, t in enumerate(workload.dag.inputs) if t.name in workload.dag.constants]
     torch._dynamo.reset()  # else code compiled for other operators counts towards its limits
