@@ -158,10 +158,9 @@ def _flops(p: Params) -> int:
 
 def _check(p: Params) -> str | None:
     k, padding, dilation = (_pair(p, name) for name in ("k", "padding", "dilation"))
-    for n, side, far in zip(k, padding, dilation, strict=True):
-        if 2 * side > far * (n - 1) + 1:
-            what = f"k={n}" if far == 1 else f"the {far * (n - 1) + 1} elements that k={n} reaches over"
-            return f"padding={side} is more than half of {what}; a window could hold padding alone"
+    for n, side in zip(k, padding, strict=True):
+        if 2 * side > n:
+            return f"padding={side} is more than half of k={n}; a window could hold padding alone"
     wrong = map(misfit, ("h", "w"), (p["h"], p["w"]), k, padding, dilation)
     return next(filter(None, wrong), None)
 

@@ -31,7 +31,7 @@ Sides = Sequence[tuple[int, int]]
 
 def sizes(names: Sequence[str]) -> list[Param]:
     """Parameters of extents of inputs and kernels."""
-    return [Param(n, _SIZES[n][0], example=_SIZES[n][1]) for n in names]
+    return [Param(n, _SIZES[n][0], example=_SIZES[n][1], axes=int(n == "k")) for n in names]
 
 
 def kernel_names(kernel: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -6,19 +6,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from helpers import checker
 from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.llvm.compile import host_arch
+from autotune.workloads import param_text
 from schedules import ops, te
 from schedules.dtypes import DTYPES, FLOATS, computed
 from schedules.model import Target
+from schedules.ops.axes import each
 from schedules.space import DerivedSpace, derive
 from schedules.te.compute_dag import ComputeDAG
 
 Rng = np.random.Generator
+Params = dict[str, Any]
 
 LIMITS = {
     "cores": 2,
@@ -103,53 +107,79 @@ INEXACT = (
 )  # fmt: skip
 
 
-def _window(d: Draw, square: bool = False) -> dict[str, int]:
-    kh = d.one_of(1, 2, 3, 3, 5) if d.big > 12 else d.one_of(1, 2, 3)
-    kw = kh if square else d.one_of(1, 2, 3, 3)
-    stride, padding = d.one_of(1, 1, 2, 3), d.one_of(0, 1, 2)
-    dilation = 1 if square else d.one_of(1, 1, 2)
-    if square:
-        padding = min(padding, kh // 2)
-    low = max((kh - 1) * dilation + 1, (kw - 1) * dilation + 1) - 2 * padding
-    h, w = d.n(0.35, max(1, low)), d.n(0.5, max(1, low))
-    out = {"b": d.one_of(1, 1, 2, 3), "h": h, "w": w, "stride": stride, "padding": padding}
-    return out | ({"k": kh} if square else {"kh": kh, "kw": kw, "dilation": dilation})
+def _by_axis(d: Draw, axes: int, *xs: int) -> int | tuple[int, ...]:
+    """One number for all axes, or one an axis."""
+    return tuple(d.one_of(*xs) for _ in range(axes)) if axes > 1 and d.flag() else d.one_of(*xs)
 
 
-def _params(name: str, d: Draw) -> dict[str, object]:
+def _window(d: Draw, size: Sequence[str], dilations: Sequence[int] = (1, 1, 2), pool: bool = False) -> Params:
+    """How windows lie, and an input that holds one. Pools: with at most half of a window in padding."""
+    axes = len(size)
+    kernel = [d.one_of(1, 2, 3, 3, 5) if d.big > 12 and a == 0 else d.one_of(1, 2, 3, 3) for a in range(axes)]
+    dilation = each(_by_axis(d, axes, *dilations), axes)
+    reach = [(k - 1) * far + 1 for k, far in zip(kernel, dilation, strict=True)]
+    padding = each(_by_axis(d, axes, 0, 1, 2), axes)
+    if pool:
+        padding = tuple(min(n, k // 2) for n, k in zip(padding, kernel, strict=True))
+    least = [max(1, r - 2 * n) for r, n in zip(reach, padding, strict=True)]
+    tops = {"d": 0.12, "h": 0.35, "w": 0.5, "l": 0.5}
+    out: Params = {n: d.n(tops[n], low) for n, low in zip(size, least, strict=True)}
+    out |= {"b": d.one_of(1, 1, 2, 3), "padding": padding, "stride": _by_axis(d, axes, 1, 1, 2, 3)}
+    if len(dilations) > 1:
+        out["dilation"] = dilation
+    return out | {"k": tuple(kernel)}
+
+
+def _transposed_window(d: Draw) -> Params:
+    stride, dilation = each(_by_axis(d, 2, 1, 2, 2, 3), 2), each(_by_axis(d, 2, 1, 1, 2, 3), 2)
+    k = (d.one_of(1, 2, 3, 4), d.one_of(1, 2, 3, 4))
+    groups = d.one_of(1, 1, 2)
+    return {
+        "h": d.n(0.2), "w": d.n(0.3), "ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups,
+        "k": k, "stride": stride, "dilation": dilation,
+        "padding": tuple(d.one_of(*range((n + 1) // 2)) for n in k),
+        "output_padding": tuple(d.one_of(*range(max(x))) for x in zip(stride, dilation, strict=True)),
+    }  # fmt: skip
+
+
+def _broadcast(d: Draw, shape: Sequence[int], low: int = 1) -> tuple[int, ...]:
+    """A shape that broadcasts to another, of at least ``low`` axes."""
+    return tuple(1 if d.flag(0.3) else n for n in shape[d.one_of(*range(len(shape) - low + 1)) :])
+
+
+def random_params(name: str, d: Draw) -> Params:
+    """Parameters of a library operator."""
     if name in ("matmul", "matmul_bias_relu", "matmul_bias_gelu", "batch_matmul"):
-        out: dict[str, object] = {
-            "m": d.n(),
-            "n": d.n(),
-            "k": d.n(),
-            "transpose_a": d.flag(),
-            "transpose_b": d.flag(),
-        }
+        out = {"m": d.n(), "n": d.n(), "k": d.n(), "transpose_a": d.flag(), "transpose_b": d.flag()}
         return out | ({"b": d.one_of(1, 2, 3, 5)} if name == "batch_matmul" else {})
     if name in ("conv2d", "conv2d_bias_relu", "conv2d_bn_relu", "conv1d", "conv3d"):
         groups = d.one_of(1, 1, 1, 2, 3)
         channels = {"ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}
-        window = _window(d)
-        if name == "conv1d":
-            window = {"l": window.pop("w"), "k": window.pop("kw", window.pop("k", 1))} | window
-            return {k: v for k, v in window.items() if k not in ("h", "kh")} | channels
-        if name == "conv3d":
-            window |= {"d": d.one_of(5, 6)} | ({"kd": d.one_of(1, 2)} if "kh" in window else {})
-        return window | channels
+        return _window(d, {"conv1d": "l", "conv3d": "dhw"}.get(name, "hw")) | channels
     if name == "conv2d_transpose":
-        k, stride = d.one_of(1, 2, 3, 4), d.one_of(1, 2, 2, 3)
-        size = {"h": d.n(0.2), "w": d.n(0.3), "ci": d.n(0.2), "co": d.n(0.5)}
-        return size | {"k": k, "stride": stride, "padding": d.one_of(*range((k + 1) // 2))}
+        return _transposed_window(d)
     if name == "capsule_conv2d":
         size = {"h": 3, "w": d.one_of(3, 4), "ci": d.n(0.1), "co": d.n(0.4), "k": d.one_of(1, 3)}
-        return size | {"padding": 1, "stride": d.one_of(1, 2), "capsule": d.one_of(2, 3)}
-    if name in ("attention", "transpose_batch_matmul_softmax"):
+        return size | {"padding": 1, "stride": _by_axis(d, 2, 1, 2), "capsule": d.one_of(2, 3)}
+    if name == "attention":
+        p: Params = {"heads": d.one_of(1, 2, 3), "seq": d.n(0.8), "dim": d.n(0.4), "is_causal": d.flag()}
+        mask = _broadcast(d, (1, p["heads"], p["seq"], p["seq"]), 2) if d.flag() else None
+        return p | {"attn_mask": mask, "scale": 0.25 if d.flag(0.3) else None}
+    if name == "transpose_batch_matmul_softmax":
         return {"heads": d.one_of(1, 2, 3), "seq": d.n(0.8), "dim": d.n(0.4)}
     if name == "depthwise_conv2d":
-        return {**_window(d), "c": d.n(0.6)}
-    if name in ("max_pool2d", "avg_pool2d"):
-        return {**_window(d, square=True), "c": d.n(0.6)}
-    if name in ("softmax", "layer_norm", "rms_norm", "reduce_sum", "argmax", "argmin"):
+        return {**_window(d, "hw"), "c": d.n(0.6)}
+    if name == "max_pool2d":
+        return {**_window(d, "hw", pool=True), "c": d.n(0.6), "ceil_mode": d.flag()}
+    if name == "avg_pool2d":
+        flags = {"ceil_mode": d.flag(), "count_include_pad": d.flag()}
+        return {**_window(d, "hw", (1,), pool=True), "c": d.n(0.6), **flags}
+    if name == "softmax" and d.flag():
+        shape = tuple(d.n(0.4) for _ in range(d.one_of(2, 3, 4)))
+        return {"shape": shape, "axis": d.one_of(*range(-len(shape), len(shape)))}
+    if name in ("layer_norm", "rms_norm"):
+        return {"m": d.n(0.4), "n": d.n(3.0), "eps": 0.01 if d.flag(0.3) else None}
+    if name in ("softmax", "reduce_sum", "argmax", "argmin"):
         return {"m": d.n(0.4), "n": d.n(3.0)}
     if name == "norm2":
         return {"b": d.n(0.2), "m": d.n(0.5), "n": d.n(1.5)}
@@ -157,6 +187,9 @@ def _params(name: str, d: Draw) -> dict[str, object]:
         rank = d.one_of(1, 2, 2, 3, 3, 4)
         return {"shape": tuple(d.n(0.8 if rank < 3 else 0.4) for _ in range(rank)),
                 "axes": tuple(int(x) for x in d.rng.permutation(rank))}  # fmt: skip
+    if name == "add" and d.flag():
+        full = [d.n(0.5) for _ in range(d.one_of(2, 3, 4))]
+        return {"shape": _broadcast(d, full), "other": _broadcast(d, full)}
     return {"n": d.n(8.0)}
 
 
@@ -166,12 +199,12 @@ def library_case(name: str, rng: Rng, big: int) -> Case:
     op = ops.get(name)
     dtype = str(rng.choice([t for t in ("float32", *DTYPES) if t in op.dtypes]))
     layout = str(rng.choice(op.layouts)) if op.layouts else None
-    params = _params(name, d)
+    params = {k: v for k, v in random_params(name, d).items() if v is not None}
     w = ops.workload(name, params, dtype, layout)
     exact = name not in INEXACT
     data = values(w.dag, rng, exact)
-    shown = ",".join(f"{k}={v}" for k, v in params.items())
-    label = f"{name} {shown} {dtype} {layout or ''}".replace(" ,", ",").strip()
+    shown = ",".join(f"{k}={param_text(v)}" for k, v in params.items())
+    label = f"{name} {shown} {dtype} {layout or ''}".strip()
     return Case(label, w.dag, data, ops.reference(w, data), exact)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph, RuntimeException
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
 
 from autotune.compare.peers import Arrays, PeerError, Prepared
 from schedules.model import Workload
@@ -24,6 +26,8 @@ from schedules.ops.axes import each
 Params = Mapping[str, Any]
 # Versions of ONNX's operators and of its file format.
 OPSET, IR_VERSION = 20, 9
+# What it raises for a node that it has no kernel for.
+FAILURES = (RuntimeError, Fail, InvalidArgument, InvalidGraph, NotImplemented_, RuntimeException)
 
 
 @dataclass
@@ -56,14 +60,21 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
             "float32; leave onnxruntime out of --against"
         )
     graph = make(parameters(workload), dict(zip((t.name for t in dag.inputs), inputs, strict=True)))
-    session = _session(graph, dag.constants, threads)
     free = {n: a for n, a in graph.arrays.items() if n not in dag.constants}
-    binding = session.io_binding()
-    for name, a in free.items():
-        binding.bind_cpu_input(name, a)
-    (first,) = session.run(None, free)
-    result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(first))
-    binding.bind_ortvalue_output("y", result)
+    try:
+        session = _session(graph, dag.constants, threads)
+        (first,) = session.run(None, free)
+        binding = session.io_binding()
+        for name, a in free.items():
+            binding.bind_cpu_input(name, a)
+        result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(first))
+        binding.bind_ortvalue_output("y", result)
+        session.run_with_iobinding(binding)
+    except FAILURES as err:
+        raise PeerError(
+            f"ONNX Runtime lacks {workload.op!r} with these parameters: {' '.join(str(err).split())[:300]}; "
+            "leave onnxruntime out of --against"
+        ) from None
     yield Prepared(
         lambda: session.run_with_iobinding(binding),
         lambda: [np.ascontiguousarray(graph.back(result.numpy())).reshape(outputs[0].shape)],
