@@ -113,6 +113,12 @@ def depends(x: Load, var: str) -> bool:
     return var in _vars(x)
 
 
+def has_product(b: Block) -> bool:
+    """Whether a value of a block multiplies two loaded ones."""
+    every = (x for v in b.values for x in E.walk(v))
+    return any(isinstance(x, E.Binary) and x.op == "*" and E.loads(x.a) and E.loads(x.b) for x in every)
+
+
 def is_row_reduction(nest: Nest, b: Block) -> bool:
     """Whether a reduction goes along memory, as row sums and norms do: lanes then belong to the reduction, as
     nothing is contiguous along the output."""
@@ -127,6 +133,11 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     # What is the same for the whole row, such as its mean, is read once and does not count.
     along = [x for x in own if v in unit_stride_vars(nest, x) and reduce & _vars(x)]
     reused = len(own) > 1 and any(not depends(x, v) for x in own) and any(depends(x, v) for x in own)
+    # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once.
+    axes = [a for a in spatial(b) if n[a] != 1]
+    once = any(all(depends(x, a) for a in axes) for x in own)
+    if once and any(not depends(x, v) and reduce & _vars(x) for x in own) and not has_product(b):
+        reused = False
     if n[v] == 1:
         return any(unit_stride_vars(nest, x) & reduce for x in own)
     return not along and not reused
