@@ -41,8 +41,8 @@ class Group(BaseModel):
     name: str
     op: str
     fields: list[str] = Field(min_length=1)
-    shapes: list[list[int | list[int]]] = Field(min_length=1, max_length=MAX_TASKS)
-    fixed: dict[str, int | str] = {}
+    shapes: list[list[int | float | list[int]]] = Field(min_length=1, max_length=MAX_TASKS)
+    fixed: dict[str, int | float | str | list[int]] = {}
     dtype: str = "float32"
     weights: list[float] = []
     quick: list[int] = []

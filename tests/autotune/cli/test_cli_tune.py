@@ -160,6 +160,13 @@ def test_json_has_what_is_promised_and_nothing_else_on_stdout(tuner: Callable[..
     assert d["elapsed_s"] == 10.5 and d["seed"] == 3 and d["notes"] == ["the best reaches 2% of the limit"]
 
 
+def test_json_has_a_number_for_each_axis(tuner: Callable[..., Calls]) -> None:
+    tuner()
+    ran = run("tune", "conv2d", "--shape", "h=8,w=8,ci=4,co=4,k=3,stride=2x1,padding=(1,0)", "--json")
+    params = ran.json["task"]["params"]
+    assert params["stride"] == [2, 1] and params["padding"] == [1, 0] and params["dilation"] == 1
+
+
 def test_people_get_a_live_line_on_stderr_and_the_result_on_stdout(tuner: Callable[..., Calls]) -> None:
     tuner()
     ran = run("tune", "matmul", "--shape", "m=512,n=512,k=512", "--threads", "1")

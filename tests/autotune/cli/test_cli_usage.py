@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from kernels_db import Log
 
 SHAPE = ("--shape", "m=8,n=8,k=8")
 TUNE = ("tune", "matmul", *SHAPE)
+CONV = "h=8,w=8,ci=4,co=4,k=3"
 COMMANDS = ("tune", "best", "bench", "ops", "log", "doctor", "cache", "completion")
 
 # words -> what the message must name
@@ -28,6 +30,7 @@ BAD = [
     (("tune", "matmull", *SHAPE), "did you mean 'matmul'"),
     (("tune", "matmul"), "matmul needs the parameters m, n, k: m=…"),
     (("tune", "conv2d"), "conv2d needs the parameters h, w, ci, co, kh, kw: b=1,h=…"),
+    (("tune", "conv2d"), "such as h=56,w=56,ci=64,co=64,k=3"),
     (("best", "softmax", "--shape", ""), "softmax needs the parameters m, n"),
     (("tune", "matmul", "--shape", "m=8"), "n, k"),
     (("tune", "matmul", "--shape", "m=8,n=8,kk=8"), "'kk'"),
@@ -40,10 +43,14 @@ BAD = [
     (("tune", "matmul", "--shape", "m=8..4,n=8,k=8"), "dim(8, 4)"),
     (("best", "matmul", "--shape", "m=4..8,n=8,k=8"), "m=4..8 is a size that varies"),
     (("tune", "matmul", "--shape", "m=4..8,n=8,k=8", "--frozen"), "one size"),
+    (("bench", "permute"), "permute needs the parameters shape, axes"),
+    (("best", "softmx"), "softmax"),
+    (("tune", "conv2d", "--shape", f"{CONV},stride=2x1x1"), "stride=2x1x1 has 3 numbers"),
+    (("tune", "softmax", "--shape", "shape=4x8,axis=2"), "axis=2"),
     ((*TUNE, "--dtype", "float3"), "float3"),
     (("tune", "softmax", "--shape", "m=8,n=8", "--dtype", "int32"), "int32"),
     ((*TUNE, "--layout", "NHWC"), "layout"),
-    (("tune", "conv2d", "--shape", "h=8,w=8,ci=4,co=4,k=3", "--layout", "NHCW"), "NHCW"),
+    (("tune", "conv2d", "--shape", CONV, "--layout", "NHCW"), "NHCW"),
     ((*TUNE, "--target", "tpu"), "tpu"),
     ((*TUNE, "--threads", "0"), "--threads"),
     ((*TUNE, "--threads", "two"), "--threads"),
@@ -105,6 +112,12 @@ def test_nothing_stored_gives_status_1_and_the_command_that_helps(command: str, 
     )
 
 
+def test_one_number_an_axis_is_read_and_shown(tmp_path: Path) -> None:
+    shape = f"{CONV},stride=2x1,padding=0x1"
+    ran = run("best", "conv2d", "--shape", shape, "--threads", "1", "--db", tmp_path / "none.db")
+    assert "h=8,w=8,ci=4,co=4,kh=3,kw=3,stride=2x1,padding=0x1 --dtype" in ran.err
+
+
 @pytest.mark.parametrize("words", [(), *((c,) for c in COMMANDS), ("log", "merge"), ("log", "import")])
 def test_every_command_has_help(words: tuple[str, ...]) -> None:
     ran = run(*words, "--help")
@@ -160,7 +173,9 @@ def test_ops_lists_the_library_and_describes_one() -> None:
     one = run("ops", "conv2d", "--json").json
     assert one["name"] == "conv2d" and "NCHW" in one["layouts"] and "float32" in one["dtypes"]
     text = run("ops", "conv2d").out
-    assert "stride" in text and "required" in text and "NCHW" in text
+    assert "required" in text and "NCHW" in text
+    assert re.search("stride +1 +int or AxB", text) and "example  --shape h=56," in text
+    assert re.search("m +required, or shape", run("ops", "softmax").out)
 
 
 @pytest.mark.parametrize(

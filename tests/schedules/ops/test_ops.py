@@ -302,6 +302,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("matmul", {"m": -4, "n": 1, "k": 1}, {}, "m=-4 is outside"),
     ("matmul", {"m": 2.0, "n": 1, "k": 1}, {}, "m=2.0 is not an integer"),
     ("matmul", {"m": "2", "n": 1, "k": 1}, {}, "m='2' is not an integer"),
+    ("matmul", ops.parse_shape("m=1e3,n=1,k=1"), {}, "m=1000.0 is not an integer"),
+    ("matmul", ops.parse_shape("m=true,n=1,k=1"), {}, "m=True is not an integer"),
     ("matmul", {"m": True, "n": 1, "k": 1}, {}, "m=True is not an integer"),
     ("matmul", {"m": None, "n": 1, "k": 1}, {}, "is not an integer"),
     ("matmul", {"m": 10**30, "n": 1, "k": 1}, {}, "is outside 1"),
@@ -353,11 +355,19 @@ def test_shapes_are_parsed() -> None:
     assert ops.parse_shape("shape=(7,),axes=(0,)") == {"shape": (7,), "axes": (0,)}
     assert ops.parse_shape("m=-3") == {"m": -3}
     assert ops.parse_shape(" ") == {}
+    assert ops.parse_shape("stride=2x1,padding=(1, 0),eps=1e-3,scale=.5,ceil_mode=true,other=False") == {
+        "stride": (2, 1),
+        "padding": (1, 0),
+        "eps": 1e-3,
+        "scale": 0.5,
+        "ceil_mode": True,
+        "other": False,
+    }
 
 
 @pytest.mark.parametrize(
-    "text", [",", "m", "m=", "m=a", "m=1.5", "m=1,m=2", "512", "m=1;n=2", "=3", "m=1,,n=2", "s=(1,2",
-             "s=()", "s=1x", "m=1e3", "m==1", "m=" + "9" * 50]
+    "text", [",", "m", "m=", "m=a", "m=1.5.", "m=1,m=2", "512", "m=1;n=2", "=3", "m=1,,n=2", "s=(1,2",
+             "s=()", "s=1x", "s=1.5x2", "m=1e", "m=e3", "m=.", "m==1", "m=" + "9" * 50]
 )  # fmt: skip
 def test_bad_shapes_are_refused(text: str) -> None:
     with pytest.raises(WorkloadError):
@@ -373,7 +383,8 @@ def test_describe_is_json_and_complete() -> None:
     canonical(rows)
     assert [r["name"] for r in rows] == list(ops.REGISTRY)
     conv = next(r for r in rows if r["name"] == "conv2d")
-    assert conv["layouts"] == ["NHWC", "NCHW"] and conv["shorthands"] == {"k": ["kh", "kw"]}
+    assert conv["layouts"] == ["NHWC", "NCHW"]
+    assert conv["shorthands"] == {"k": ["kh", "kw"], "kernel_size": ["kh", "kw"]}
     assert {p["name"]: p["default"] for p in conv["params"] if not p["required"]} == {
         "b": 1,
         "stride": 1,
