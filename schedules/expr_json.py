@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from schedules.expr import (
-    FUNCTIONS,
+    COMPARISONS,
     INDEX,
+    NUMERIC,
     Binary,
     Call,
     Cast,
@@ -22,6 +23,7 @@ from schedules.expr import (
     Var,
     is_float,
 )
+from schedules.functions import FUNCTIONS
 
 
 def to_json(e: Expr) -> Any:
@@ -41,8 +43,8 @@ def to_json(e: Expr) -> Any:
             return [op, to_json(a), to_json(b)]
         case Logic(op=op, args=args):
             return [op, *map(to_json, args)]
-        case Call(fn=fn, arg=a):
-            return ["call", fn, to_json(a)]
+        case Call(fn=fn, args=args):
+            return ["call", fn, *map(to_json, args)]
         case Fma(a=a, b=b, c=c):
             return ["fma", to_json(a), to_json(b), to_json(c)]
         case Select(cond=c, a=a, b=b):
@@ -80,7 +82,10 @@ def _from_json(v: Any) -> Expr:
     if tag == "call":
         if rest[0] not in FUNCTIONS:
             raise ValueError(f"unknown function {rest[0]!r}")
-        return Call(rest[0], _from_json(rest[1]))
+        args = tuple(map(_from_json, rest[1:]))
+        if len(args) != FUNCTIONS[rest[0]].arity:
+            raise ValueError(f"{rest[0]} has {len(args)} arguments, not {FUNCTIONS[rest[0]].arity}")
+        return Call(rest[0], args)
     if tag == "fma":
         return Fma(*map(_from_json, rest))
     if tag == "select":
@@ -92,8 +97,8 @@ def _from_json(v: Any) -> Expr:
     kids = tuple(map(_from_json, rest))
     if tag in ("and", "or", "not"):
         return Logic(tag, kids)
-    if tag in ("<", "<=", "==", "!="):
+    if tag in COMPARISONS:
         return Compare(tag, *kids)
-    if tag in ("+", "-", "*", "/", "//", "%", "min", "max", "ceildiv"):
+    if tag in NUMERIC:
         return Binary(tag, *kids)
     raise ValueError(f"unknown expression tag {tag!r}")

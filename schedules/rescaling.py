@@ -37,7 +37,7 @@ def degree(value: Expr, top: Expr, of: Expr, depends: Callable[[Expr], bool]) ->
         if free(e):
             return 0.0
         match e:
-            case Call(fn="exp", arg=a):
+            case Call(fn="exp", args=(a,)):
                 return power(a)
             case Binary(op="*", a=a, b=b):
                 p, q = go(a), go(b)

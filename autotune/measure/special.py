@@ -14,12 +14,11 @@ from autotune.codegen.llvm.compile import load_object
 from autotune.measure.cpu_peaks import vector_lanes
 from schedules import expr as E
 from schedules import te
+from schedules.functions import FUNCTIONS
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
-# Functions that count as special.
-SPECIAL = ("exp", "erf", "log", "sigmoid", "sqrt", "tanh")
 # Elements of an array in the rate's loop: it fits the first cache.
 ELEMENTS = 2048
 # Length of a round (seconds), and number of rounds.
@@ -33,7 +32,7 @@ def evaluations(dag: ComputeDAG) -> Counter[tuple[str, str]]:
         points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
         for v in (*s.values, *(s.reducer.combine if s.reducer is not None else ())):
             for x in E.walk(v):
-                if isinstance(x, E.Call) and x.fn in SPECIAL:
+                if isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap:
                     found[x.fn, E.dtype_of(x)] += points
     return found
 
@@ -52,7 +51,7 @@ def rate(target: Target, fn: str, dtype: str = "float32") -> float:
 @cache
 def _rate(target: Target, fn: str, dtype: str) -> float:
     x = te.placeholder((ELEMENTS,), dtype, name="x")
-    y = te.compute((ELEMENTS,), lambda i: E.Call(fn, x[i]), name="y")
+    y = te.compute((ELEMENTS,), lambda i: E.Call(fn, (x[i],) * FUNCTIONS[fn].arity), name="y")
     s = Schedule(te.dag([x, y]), target)
     _, inner = s.split(s.loops("y")[0], (None, 4 * vector_lanes(target, dtype)))
     s.vectorize(inner)

@@ -12,8 +12,6 @@ from schedules.dtypes import is_float
 from schedules.expr.evaluate import evaluate
 from schedules.expr.nodes import (
     FALSE,
-    FOLD,
-    FUNCTIONS,
     INDEX,
     TRUE,
     Binary,
@@ -39,13 +37,16 @@ from schedules.expr.nodes import (
     conjuncts,
     dtype_of,
     fma,
+    inverted,
     kind,
     maximum,
     minimum,
+    power,
     select,
     widen,
     wrap,
 )
+from schedules.expr.operators import BITWISE, COMPARISONS, FOLD, NUMERIC
 from schedules.expr.show import (
     show,
 )
@@ -64,7 +65,9 @@ from schedules.expr.walk import (
 )
 
 __all__ = [
+    "BITWISE",
     "Binary",
+    "COMPARISONS",
     "Call",
     "Cast",
     "Compare",
@@ -74,13 +77,13 @@ __all__ = [
     "Fma",
     "FALSE",
     "FOLD",
-    "FUNCTIONS",
     "Hole",
     "INDEX",
     "Load",
     "Logic",
     "MAX_DEPTH",
     "MAX_NODES",
+    "NUMERIC",
     "Node",
     "Select",
     "TRUE",
@@ -97,11 +100,13 @@ __all__ = [
     "evaluate",
     "fill",
     "holes",
+    "inverted",
     "is_float",
     "kind",
     "loads",
     "maximum",
     "minimum",
+    "power",
     "rebuild",
     "rewrite",
     "select",

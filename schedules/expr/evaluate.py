@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from schedules.expr.nodes import (
-    FOLD,
     INDEX,
     Binary,
     Cast,
@@ -21,6 +20,7 @@ from schedules.expr.nodes import (
     Var,
     kind,
 )
+from schedules.expr.operators import FOLD
 
 
 def evaluate(e: Expr, env: Mapping[str, Any], known: dict[Expr, Any] | None = None) -> Any:

@@ -10,11 +10,17 @@ from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
 from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
+from schedules.expr.operators import BITWISE, FOLD
 
 # Dtype of index arithmetic: a 64-bit signed integer.
 INDEX = "index"
 ExprLike = Union["Expr", int, float, bool]
 Node = TypeVar("Node", bound="Expr")
+
+
+def _operators(op: str) -> tuple[Callable[[Expr, ExprLike], Expr], Callable[[Expr, ExprLike], Expr]]:
+    """The methods of ``self op other`` and of ``other op self``."""
+    return lambda self, o: binary(op, self, o), lambda self, o: binary(op, o, self)
 
 
 class Expr:
@@ -30,41 +36,26 @@ class Expr:
     def __deepcopy__(self, memo: object) -> Expr:
         return self
 
-    def __add__(self, o: ExprLike) -> Expr:
-        return binary("+", self, o)
+    __add__, __radd__ = _operators("+")
+    __sub__, __rsub__ = _operators("-")
+    __mul__, __rmul__ = _operators("*")
+    __truediv__, __rtruediv__ = _operators("/")
+    __floordiv__, __rfloordiv__ = _operators("//")
+    __mod__, __rmod__ = _operators("%")
+    __lshift__, __rlshift__ = _operators("<<")
+    __rshift__, __rrshift__ = _operators(">>")
+    __and__, __rand__ = _operators("&")
+    __or__, __ror__ = _operators("|")
+    __xor__, __rxor__ = _operators("^")
 
-    def __radd__(self, o: ExprLike) -> Expr:
-        return binary("+", o, self)
+    def __pow__(self, o: ExprLike) -> Expr:
+        return power(self, o)
 
-    def __sub__(self, o: ExprLike) -> Expr:
-        return binary("-", self, o)
+    def __rpow__(self, o: ExprLike) -> Expr:
+        return power(o, self)
 
-    def __rsub__(self, o: ExprLike) -> Expr:
-        return binary("-", o, self)
-
-    def __mul__(self, o: ExprLike) -> Expr:
-        return binary("*", self, o)
-
-    def __rmul__(self, o: ExprLike) -> Expr:
-        return binary("*", o, self)
-
-    def __truediv__(self, o: ExprLike) -> Expr:
-        return binary("/", self, o)
-
-    def __rtruediv__(self, o: ExprLike) -> Expr:
-        return binary("/", o, self)
-
-    def __floordiv__(self, o: ExprLike) -> Expr:
-        return binary("//", self, o)
-
-    def __rfloordiv__(self, o: ExprLike) -> Expr:
-        return binary("//", o, self)
-
-    def __mod__(self, o: ExprLike) -> Expr:
-        return binary("%", self, o)
-
-    def __rmod__(self, o: ExprLike) -> Expr:
-        return binary("%", o, self)
+    def __invert__(self) -> Expr:
+        return inverted(self)
 
     def __neg__(self) -> Expr:
         # 0.0 - x would have the wrong sign for x = 0.0.
@@ -154,7 +145,8 @@ class Hole(Expr):
 @_remember_hash
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
-    """``op`` is one of + - * / // % min max ceildiv."""
+    """``op`` is one of + - * / // % min max ceildiv, and of integers << >> & | ^. A shift by less than 0 or
+    by as many bits as there are leaves 0, or to the right of a negative number -1."""
 
     op: str
     a: Expr
@@ -183,10 +175,10 @@ class Logic(Expr):
 @_remember_hash
 @dataclass(frozen=True, slots=True)
 class Call(Expr):
-    """A scalar math function of one floating-point argument: see `FUNCTIONS`."""
+    """A function of floating-point arguments of one dtype: see `schedules.functions`."""
 
     fn: str
-    arg: Expr
+    args: tuple[Expr, ...]
 
 
 @_remember_hash
@@ -231,33 +223,6 @@ class Load(Expr):
     dtype: str
 
 
-# {name: meaning on Python floats, as numpy's}.
-FUNCTIONS: dict[str, Callable[[float], float]] = {
-    "exp": lambda x: math.inf if x > 709.7 else math.exp(x),
-    "log": lambda x: math.log(x) if x > 0 else (-math.inf if x == 0 else math.nan),
-    "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
-    "tanh": math.tanh,
-    "erf": math.erf,
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x)),
-    "abs": abs,
-    "floor": lambda x: float(math.floor(x)) if math.isfinite(x) else x,
-}
-
-# {operator: meaning on Python numbers}.
-FOLD: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "ceildiv": lambda a, b: -(-a // b),
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
 # The two conditions that always and never hold.
 TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
@@ -294,7 +259,7 @@ def dtype_of(e: Expr) -> str:
         elif t is Compare or t is Logic:
             return "bool"
         elif t is Call:
-            e = e.arg  # type: ignore[attr-defined]
+            e = e.args[0]  # type: ignore[attr-defined]
         else:
             raise TypeError(f"not an expression: {e!r}")
 
@@ -374,6 +339,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     written, so that no schedule changes rounding; code rounds every operation except the multiply-add of a
     reduction's update (`ir.multiply_add`). Raises TypeError for unsuitable dtypes, ZeroDivisionError for a
     constant 0."""
+    if op in BITWISE:
+        return _bitwise(op, a, b)
     ea, eb, d = _pair(a, b)
     if d != INDEX and is_float(d):
         if op in ("//", "%"):
@@ -415,6 +382,69 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
             if ea == eb:
                 return ea
     return Binary(op, ea, eb)
+
+
+def _bitwise(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """An operation on bits. Of conditions, & | ^ are conditions. What it does to an axis must be arithmetic,
+    because places in tensors are."""
+    conds = all(isinstance(x, bool) or (isinstance(x, Expr) and dtype_of(x) == "bool") for x in (a, b))
+    if conds and op in "&|^":
+        x, y = wrap(a), wrap(b)
+        return all_of(x, y) if op == "&" else any_of(x, y) if op == "|" else compare("!=", x, y)
+    ea, eb, d = _pair(a, b)
+    if is_float(d):
+        raise TypeError(f'operator {op!r} needs integers, got {d}; cast first: te.cast(x, "int32")')
+    ca, cb = (int(x.value) if type(x) is Const else None for x in (ea, eb))
+    if d == INDEX:
+        if ca is not None and cb is not None:
+            return Const(int(FOLD[op](ca, cb)), INDEX)
+        if cb is not None and 0 <= cb < 63:
+            if op in ("<<", ">>"):
+                return binary("*" if op == "<<" else "//", ea, 1 << cb)
+            if op == "&" and cb & (cb + 1) == 0:
+                return binary("%", ea, cb + 1)
+        raise TypeError(
+            f"operator {op!r} of an axis: only literals may shift it, and only 2**n - 1 may mask it; "
+            'for its value cast first: te.cast(axis, "int64")'
+        )
+    if cb == 0 and op != "&":
+        return ea
+    if ca == 0 and op in "|^":
+        return eb
+    return Binary(op, ea, eb)
+
+
+def inverted(e: Expr) -> Expr:
+    """``~e``: all bits changed. Of a condition, whether it does not hold. Raises TypeError for floating
+    point."""
+    if dtype_of(e) != "bool":
+        return binary("^", e, -1) if dtype_of(e) != INDEX else binary("-", -1, e)
+    return Const(not e.value, "bool") if isinstance(e, Const) else Logic("not", (e,))
+
+
+def power(a: ExprLike, b: ExprLike) -> Expr:
+    """``a ** b``. A literal exponent of -1, 0, 1, 2 or 3 is a quotient or a product; of integers any from 0
+    to 64 is. Raises TypeError for integers with another exponent."""
+    if isinstance(a, Expr) and not isinstance(b, Expr):
+        base, n = widen(a), float(b)
+        if n in ((0, 1, 2, 3) if is_float(dtype_of(base)) else range(65)):
+            return _product(base, int(n))
+        if n == -1 and is_float(dtype_of(base)):
+            return binary("/", 1, base)
+    ea, eb, d = _pair(a, b)
+    if not is_float(d):
+        raise TypeError(
+            f"a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, \"float32\")"
+        )
+    return Call("pow", (ea, eb))
+
+
+def _product(x: Expr, n: int) -> Expr:
+    """The product of ``n`` factors ``x``."""
+    if n < 2:
+        return x if n else wrap(1, dtype_of(x))
+    half = _product(x, n // 2)
+    return binary("*", binary("*", half, half), x) if n % 2 else binary("*", half, half)
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
@@ -495,8 +525,7 @@ _GETTERS: dict[type, Any] = {
     **dict.fromkeys((Const, Var, Hole), lambda e: ()),
     **dict.fromkeys((Binary, Compare), attrgetter("a", "b")),
     Load: attrgetter("indices"),
-    Logic: attrgetter("args"),
-    Call: lambda e: (e.arg,),
+    **dict.fromkeys((Logic, Call), attrgetter("args")),
     Cast: lambda e: (e.a,),
     Fma: attrgetter("a", "b", "c"),
     Select: attrgetter("cond", "a", "b"),

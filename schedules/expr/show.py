@@ -5,8 +5,8 @@ from __future__ import annotations
 from schedules.expr.nodes import Binary, Call, Cast, Compare, Const, Expr, Fma, Hole, Load, Logic, Select, Var
 
 # {operator: precedence}.
-_PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6}
-_PREC |= {"//": 6, "%": 6}
+_PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "|": 5, "^": 6, "&": 7, "<<": 8, ">>": 8}
+_PREC |= {"+": 9, "-": 9, "*": 10, "/": 10, "//": 10, "%": 10, "not": 11}
 
 
 def show(e: Expr, outer: int = 0) -> str:
@@ -25,12 +25,12 @@ def show(e: Expr, outer: int = 0) -> str:
             s = f"{show(a, p)} {op} {show(b, p + 1)}"
             return f"({s})" if p < outer else s
         case Logic(op="not", args=args):
-            return f"not {show(args[0], 9)}"
+            return f"not {show(args[0], _PREC['not'])}"
         case Logic(op=op, args=args):
             s = f" {op} ".join(show(x, _PREC[op] + 1) for x in args)
             return f"({s})" if _PREC[op] < outer else s
-        case Call(fn=fn, arg=a):
-            return f"{fn}({show(a)})"
+        case Call(fn=fn, args=args):
+            return f"{fn}({', '.join(map(show, args))})"
         case Fma(a=a, b=b, c=c):
             return f"fma({show(a)}, {show(b)}, {show(c)})"
         case Select(cond=c, a=a, b=b):

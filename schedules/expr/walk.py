@@ -44,7 +44,7 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
                 return Const(not kids[0].value, "bool")
             return Logic(op, kids)
         case Call(fn=fn):
-            return Call(fn, kids[0])
+            return Call(fn, kids)
         case Fma():
             return Fma(*kids)
         case Cast(dtype=d):

@@ -20,6 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.functions import FUNCTIONS
 from schedules.ir import (
     Alloc,
     Block,
@@ -133,23 +134,6 @@ def new_array(b: Buffer) -> np.ndarray:
     return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
-FOLD_NUMERIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b if b != 0 else float(np.float64(a) / np.float64(b)),
-    "//": lambda a, b: a // b if b else 0,
-    "%": lambda a, b: a % b if b else 0,
-    "min": lambda a, b: a if a != a or a < b else b,
-    "max": lambda a, b: a if a != a or a > b else b,
-    "ceildiv": lambda a, b: -(-a // b) if b else 0,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
-
-
 def rounding(dtype: str) -> Callable[[Any], Any]:
     """A Python number as a value of the dtype."""
     if E.is_float(dtype):
@@ -190,7 +174,7 @@ class Compiler:
             case Var(name=n):
                 return lambda env: env[n]
             case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
-                f, x, y = FOLD_NUMERIC[op], self.expr(a), self.expr(b)
+                f, x, y = E.NUMERIC[op], self.expr(a), self.expr(b)
                 d = E.dtype_of(a)
                 if isinstance(e, Binary) and d != E.INDEX:
                     r = rounding(d)
@@ -205,9 +189,9 @@ class Compiler:
             case Logic(args=args):
                 inner = self.expr(args[0])
                 return lambda env: not inner(env)
-            case Call(fn=fn, arg=a):
-                g, x, r = E.FUNCTIONS[fn], self.expr(a), rounding(E.dtype_of(a))
-                return lambda env: r(g(x(env)))
+            case Call(fn=fn, args=args):
+                g, parts, r = FUNCTIONS[fn].of, [self.expr(x) for x in args], rounding(E.dtype_of(e))
+                return lambda env: r(g(*(np.float64(p(env)) for p in parts)))
             case Fma(a=a, b=b, c=c):
                 return self.expr(E.binary("+", E.binary("*", a, b), c))
             case Select(cond=c, a=a, b=b):

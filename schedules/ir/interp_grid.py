@@ -18,7 +18,7 @@ import numpy as np
 from schedules import expr as E
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, kids, walk
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import FOLD_NUMERIC, Compiler, Env, InterpError, new_array, rounding
+from schedules.ir.interp import Compiler, Env, InterpError, new_array, rounding
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
 Place = tuple[str, tuple[int, ...]]
@@ -233,7 +233,7 @@ class _Grid:
         here = E.Load(s.buffer, s.indices, dtype)
         total, keep = self.code.expr(here)(env), rounding(dtype)
         for x in range(s.extent):
-            total = keep(FOLD_NUMERIC[s.op](total, self.values[number // width, x]))
+            total = keep(E.NUMERIC[s.op](total, self.values[number // width, x]))
         self.code.place(s.buffer, s.indices)(env)(total)
         yield AFTER
 

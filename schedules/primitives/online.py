@@ -321,7 +321,7 @@ def _moving(nest: Nest, plan: _Plan) -> tuple[Nest, _Moving]:
         nest = add_buffer(nest, made[-1])
         made.append(replace(top, name=fresh(nest, f"{top.name}_scale")))
         scales[power] = made[-1]
-        combine.append(E.Call("exp", moved if power == 1 else moved * Const(power, d)))
+        combine.append(E.Call("exp", (moved if power == 1 else moved * Const(power, d),)))
         identity.append(one)
         values.append(one)
     nest = add_buffer(nest, made[-1])

@@ -19,6 +19,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.functions import FUNCTIONS
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import contract
 
@@ -31,14 +32,8 @@ BINARY: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "//": np.floor_divide,
     "%": np.remainder, "min": np.minimum, "max": np.maximum,
     "ceildiv": lambda a, b: np.floor_divide(a, b) + (np.remainder(a, b) != 0),
+    "<<": np.left_shift, ">>": np.right_shift, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
     "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
-}  # fmt: skip
-_erf = np.frompyfunc(math.erf, 1, 1)
-# {function: numpy function}.
-CALL: dict[str, Callable[[Any], Any]] = {
-    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "floor": np.floor,
-    "erf": lambda x: np.asarray(_erf(np.asarray(x, np.float64)), np.float64).astype(x.dtype),
-    "sigmoid": lambda x: np.where(x >= 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x))),
 }  # fmt: skip
 
 
@@ -206,8 +201,8 @@ class Scope:
             case Logic(op=op, args=args):
                 vals = [self.value(x, mask) for x in args]
                 return (np.logical_and if op == "and" else np.logical_or).reduce(np.broadcast_arrays(*vals))
-            case Call(fn=fn, arg=a):
-                return CALL[fn](self.value(a, mask))
+            case Call(fn=fn, args=args):
+                return FUNCTIONS[fn].of(*(self.value(x, mask) for x in args))
             case Fma(a=a, b=b, c=c):
                 return self.value(a, mask) * self.value(b, mask) + self.value(c, mask)
             case Cast(dtype=d, a=a):

@@ -6,7 +6,7 @@ of the dtype.
 
 - An operation propagates the errors of its operands, and adds ``u`` times the size of its result. Nothing is
   added if the result needs no rounding, as for small whole numbers.
-- A function adds as many ``u`` as `rounding_expr.FUNCTION_ERROR` says.
+- A function adds as many ``u`` as its row of `schedules.functions` says.
 - A sum of K terms adds ``growth(K) * u * Σ|terms|``, in any order: what counts is the size of its operands,
   not that of its result. Of whole numbers whose sizes add up to less than 1/u it adds nothing.
 - A product of K factors is off by ``growth(K) * u`` of its size. Where a part of a sum or a product may
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, bound_dtype, computed
+from schedules.functions import unbounded
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import contract, factors, size
@@ -44,7 +45,6 @@ from schedules.te.rounding_expr import (
     ends,
     kept,
     rounded,
-    unbounded,
     unit_roundoff,
     wide,
     wrapped,

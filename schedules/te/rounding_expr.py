@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,14 +16,11 @@ from schedules.distance import distance
 from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
-from schedules.te.evaluator import BINARY, CALL, Scope, cast
+from schedules.functions import FUNCTIONS, unbounded
+from schedules.te.evaluator import BINARY, Scope, cast
 from schedules.te.places import Choice
 
 Array = NDArray[Any]
-# {function: largest error in units of u}: of our own on CPUs, and what OpenCL allows devices.
-FUNCTION_ERROR = {"exp": 6.0, "log": 6.0, "sqrt": 6.0, "tanh": 10.0, "erf": 32.0, "sigmoid": 12.0}
-# Slope of erf at 0.
-_SQRT_PI = 2 / math.sqrt(math.pi)
 
 
 @dataclass(frozen=True)
@@ -103,11 +99,6 @@ def kept(e: Any, dtype: str) -> Array:
     return narrow
 
 
-def unbounded(e: Any) -> Any:
-    """``e`` with inf for NaN, such as of an infinite error times 0: anything is right."""
-    return np.where(np.isnan(e), np.inf, e) if np.isnan(e).any() else e
-
-
 def ends(v: Any, e: Any) -> tuple[Any, Any]:
     """(least, largest) that a value may be."""
     v = np.asarray(v, np.float64)
@@ -165,8 +156,8 @@ class ErrorScope:
                 return self._compare(op, self.value(a, mask), self.value(b, mask))
             case Logic(op=op, args=args):
                 return self._logic(op, [self.value(x, mask) for x in args])
-            case Call(fn=fn, arg=a):
-                return self._call(fn, E.dtype_of(a), self.value(a, mask))
+            case Call(fn=fn, args=args):
+                return self._call(fn, E.dtype_of(e), [self.value(x, mask) for x in args])
             case Fma(a=a, b=b, c=c):  # the product may be rounded or not
                 d = E.dtype_of(a)
                 product = self._binary("*", d, self.value(a, mask), self.value(b, mask))
@@ -202,6 +193,9 @@ class ErrorScope:
             return v, np.maximum(_some(ea), _some(eb))
         elif op in ("//", "ceildiv") and eb is None:
             return v, np.where(ea > 0, ea // np.maximum(np.abs(b), 1) + 1, 0)
+        elif op in ("<<", ">>") and eb is None:
+            factor = np.ldexp(1.0, np.where((b >= 0) & (b < 64), b, 64))
+            return v, wrapped(v, ea * factor if op == "<<" else np.where(ea > 0, ea // factor + 1, 0))
         elif op == "%" and eb is None:
             return v, np.where(ea > 0, np.abs(b), 0)
         else:  # the divisor is uncertain
@@ -264,24 +258,23 @@ class ErrorScope:
         holds, near = self.value(cond)
         return holds if near is None else holds | near
 
-    def _call(self, fn: str, dtype: str, x: Value) -> Value:
-        a, e = x
-        v = CALL[fn](a)
-        if fn == "abs":
-            return v, e
-        if fn == "floor":
-            return _step(CALL[fn], v, a, e)
-        if fn == "sqrt" and e is None:
-            return rounded(v, None, dtype, FUNCTION_ERROR[fn])
-        own = self.times * FUNCTION_ERROR[fn] * unit_roundoff(dtype) * np.abs(v)
-        if e is None:
-            return rounded(v, own, dtype)
-        anything: Any = np.isinf(e)
-        if fn not in ("exp", "log", "sqrt"):  # these are exact at some points
-            anything = anything & np.isnan(a)
-        if fn in ("log", "sqrt"):  # the result may be a number or NaN
-            anything = anything | ((np.abs(a) <= e) & (e > 0))
-        e = np.where(anything, np.inf, _through(fn, a, v, e))
+    def _call(self, fn: str, dtype: str, args: Sequence[Value]) -> Value:
+        f = FUNCTIONS[fn]
+        values = [v for v, _ in args]
+        v = f.of(*values)
+        if f.change is None:
+            return _step(f.of, v, *args[0])
+        certain = all(e is None for _, e in args)
+        if f.whole and certain:
+            return rounded(v, None, dtype, f.error)
+        own = self.times * f.error * unit_roundoff(dtype) * np.abs(v) if f.error else 0.0
+        if certain:
+            return rounded(v, own, dtype) if f.error else (v, None)
+        errors = [_some(e) for _, e in args]
+        if not f.error:
+            return v, f.change(*values, *errors, v)
+        anything = f.open(*values, *errors)
+        e = np.where(anything, np.inf, f.change(*values, *errors, v))
         return rounded(v, e + own, dtype, anything=anything)
 
     def _cast(self, old: str, new: str, x: Value) -> Value:
@@ -315,27 +308,3 @@ def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
         apart = np.where(end == v, 0, distance(end, v))
         off = np.maximum(off, np.where(np.isnan(apart), 0, apart))
     return v, np.where(np.isnan(a) & np.isinf(e), np.inf, off)
-
-
-def _through(fn: str, a: Any, v: Any, e: Any) -> Any:
-    """Largest change of ``fn(a)``, which is ``v``, by an error of ``e`` in its argument."""
-    if fn == "exp":
-        return unbounded(np.where(e > 0, v * np.expm1(e), 0))
-    if fn == "sqrt":
-        low = np.sqrt(np.maximum(a - e, 0))
-        return np.where(e > 0, np.maximum(v - low, np.sqrt(a + e) - v), 0)
-    if fn == "log":
-        return np.where(e > 0, np.where(a > e, e / (a - e), np.inf), 0)
-    few = np.minimum(e, 1)  # slopes are good up to it; beyond, both ends are
-    if fn == "sigmoid":  # its slope s (1 - s) changes by at most exp(e)
-        near = v * CALL["sigmoid"](-np.asarray(a)) * np.exp(few) * few
-    elif fn == "tanh":
-        s = CALL["sigmoid"](2 * np.asarray(a))
-        near = np.minimum(4 * s * CALL["sigmoid"](-2 * np.asarray(a)) * np.exp(2 * few), 1) * few
-    else:
-        assert fn == "erf"
-        near = _SQRT_PI * np.exp(-np.square(np.maximum(np.abs(a) - few, 0))) * few
-    if not (e > 1).any():
-        return near
-    low, high = ends(a, e)
-    return np.where(e > 1, np.maximum(v - CALL[fn](low), CALL[fn](high) - v), near)

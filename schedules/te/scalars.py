@@ -160,7 +160,17 @@ minimum = E.minimum
 maximum = E.maximum
 
 
-def _call(fn: str, x: Any) -> Expr:
+def clip(x: ExprLike, low: ExprLike, high: ExprLike) -> Expr:
+    """``x`` cut off at ``low``, then at ``high``; NaN if one is NaN. Of integers too. Exact.
+    Example: ``te.clip(x[i], -1.0, 1.0)``."""
+    return E.minimum(E.maximum(x, low), high)
+
+
+# --- functions of floating point --------------------------------------------------------------
+
+
+def _operand(fn: str, x: Any) -> Expr:
+    """A floating-point argument, in the dtype that it is computed with."""
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         x = Const(float(x), "float32")
     if not isinstance(x, Expr) or not E.is_float(E.dtype_of(x)):
@@ -168,7 +178,11 @@ def _call(fn: str, x: Any) -> Expr:
         raise WorkloadError(
             f'te.{fn} needs a floating-point expression, got {got}; use te.cast(x, "float32")'
         )
-    return E.Call(fn, E.widen(x))
+    return E.widen(x)
+
+
+def _call(fn: str, x: Any) -> Expr:
+    return E.Call(fn, (_operand(fn, x),))
 
 
 def exp(x: ExprLike) -> Expr:
@@ -176,14 +190,50 @@ def exp(x: ExprLike) -> Expr:
     return _call("exp", x)
 
 
+def expm1(x: ExprLike) -> Expr:
+    """exp(x) - 1, with all digits near 0 too. On CPUs within 2 ulp. Raises `WorkloadError` unless x is
+    floating point."""
+    return _call("expm1", x)
+
+
 def log(x: ExprLike) -> Expr:
     """The natural logarithm of x. Raises `WorkloadError` unless x is floating point."""
     return _call("log", x)
 
 
+def log1p(x: ExprLike) -> Expr:
+    """log(1 + x), with all digits near 0 too. On CPUs within 2 ulp. Raises `WorkloadError` unless x is
+    floating point."""
+    return _call("log1p", x)
+
+
 def sqrt(x: ExprLike) -> Expr:
     """The square root of x. Raises `WorkloadError` unless x is floating point."""
     return _call("sqrt", x)
+
+
+def rsqrt(x: ExprLike) -> Expr:
+    """1 / sqrt(x), each rounded: on CPUs within 1.5 ulp; infinite for zeros, of their sign. Raises
+    `WorkloadError` unless x is floating point."""
+    return E.binary("/", 1.0, _call("sqrt", _operand("rsqrt", x)))
+
+
+def sin(x: ExprLike) -> Expr:
+    """The sine of x in radians, of any size: arguments are reduced by as many digits of pi as they need. On
+    CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point."""
+    return _call("sin", x)
+
+
+def cos(x: ExprLike) -> Expr:
+    """The cosine of x in radians, of any size, as `sin`. On CPUs within 1 ulp. Raises `WorkloadError` unless
+    x is floating point."""
+    return _call("cos", x)
+
+
+def tan(x: ExprLike) -> Expr:
+    """The tangent of x in radians, of any size, as `sin`. On CPUs within 2 ulp. Raises `WorkloadError` unless
+    x is floating point."""
+    return _call("tan", x)
 
 
 def tanh(x: ExprLike) -> Expr:
@@ -201,9 +251,34 @@ def sigmoid(x: ExprLike) -> Expr:
     return _call("sigmoid", x)
 
 
+def pow(x: ExprLike, y: ExprLike) -> Expr:
+    """x to the power of y, as ``x ** y``. On CPUs within 1 ulp, with the special values of C: NaN for a
+    negative x unless y is whole, 1 where y is 0 or x is 1.
+
+    A literal y of -1, 0, 1, 2 or 3 is a quotient or a product, every operation rounded (x ** 3 within 2 ulp).
+    Powers of integers are products, wrap, and need a literal y from 0 to 64. Raises `WorkloadError` for
+    another, and for operands of different dtypes. Example: ``te.pow(x[i], 0.25)``, ``x[i] ** y[i]``."""
+    try:
+        return E.power(x if isinstance(x, Expr) or isinstance(y, Expr) else _operand("pow", x), y)
+    except TypeError as err:
+        raise WorkloadError(f"te.pow: {err}") from None
+
+
 def floor(x: ExprLike) -> Expr:
     """The largest whole number that is not above x. Raises `WorkloadError` unless x is floating point."""
     return _call("floor", x)
+
+
+def ceil(x: ExprLike) -> Expr:
+    """The least whole number that is not below x. Exact. Raises `WorkloadError` unless x is floating
+    point."""
+    return _call("ceil", x)
+
+
+def round(x: ExprLike) -> Expr:
+    """The nearest whole number, of two the even one: ``te.round(2.5)`` is 2. Exact. Raises `WorkloadError`
+    unless x is floating point."""
+    return _call("round", x)
 
 
 def abs(x: ExprLike) -> Expr:
@@ -212,3 +287,63 @@ def abs(x: ExprLike) -> Expr:
         x = E.widen(x)
         return E.select(x < 0, -x, x)
     return _call("abs", x)
+
+
+def isnan(x: Expr) -> Expr:
+    """Whether x is NaN, a condition. Of integers it never holds."""
+    return E.compare("!=", x, x) if E.is_float(E.dtype_of(x)) else E.FALSE
+
+
+def isfinite(x: Expr) -> Expr:
+    """Whether x is neither infinite nor NaN, a condition. Of integers it always holds."""
+    return abs(x) < inf if E.is_float(E.dtype_of(x)) else E.TRUE
+
+
+# --- bits of integers -------------------------------------------------------------------------
+
+
+def _bits(fn: str, op: str, x: ExprLike, y: ExprLike) -> Expr:
+    try:
+        return E.binary(op, x, y)
+    except TypeError as err:
+        raise WorkloadError(f"te.{fn}: {err}") from None
+
+
+def left_shift(x: ExprLike, y: ExprLike) -> Expr:
+    """``x << y`` of integers: x times 2**y, which wraps. As in numpy, 0 where y is below 0 or not below the
+    number of bits. int8, uint8 and bool are computed with as int32, so cast to get one of them. Raises
+    `WorkloadError` for floating point and operands of different dtypes."""
+    return _bits("left_shift", "<<", x, y)
+
+
+def right_shift(x: ExprLike, y: ExprLike) -> Expr:
+    """``x >> y`` of integers: x divided by 2**y, rounded down. As in numpy, 0 or -1, by the sign of x, where
+    y is below 0 or not below the number of bits. Dtypes and errors as of `left_shift`."""
+    return _bits("right_shift", ">>", x, y)
+
+
+def bitwise_and(x: ExprLike, y: ExprLike) -> Expr:
+    """``x & y``: the bits that both integers have; of conditions, whether both hold. Dtypes and errors as of
+    `left_shift`."""
+    return _bits("bitwise_and", "&", x, y)
+
+
+def bitwise_or(x: ExprLike, y: ExprLike) -> Expr:
+    """``x | y``: the bits that one of the integers has; of conditions, whether one holds. Dtypes and errors
+    as of `left_shift`."""
+    return _bits("bitwise_or", "|", x, y)
+
+
+def bitwise_xor(x: ExprLike, y: ExprLike) -> Expr:
+    """``x ^ y``: the bits in which two integers differ; of conditions, whether they differ. Dtypes and errors
+    as of `left_shift`."""
+    return _bits("bitwise_xor", "^", x, y)
+
+
+def bitwise_not(x: Expr) -> Expr:
+    """``~x``: -1 - x for integers; of a condition, whether it does not hold. Dtypes and errors as of
+    `left_shift`."""
+    try:
+        return E.inverted(x)
+    except TypeError as err:
+        raise WorkloadError(f"te.bitwise_not: {err}") from None

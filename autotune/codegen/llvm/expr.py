@@ -112,8 +112,8 @@ class Expressions(Addresses):
                 for v in vs[1:]:
                     out = Value(self.s.emit(f"{op} {out}, {v.ref}"), "bool", out.lanes)
                 return out
-            case Call(fn=fn, arg=a):
-                return self._call(fn, self.value(a))
+            case Call(fn=fn, args=args):
+                return self._call(fn, self.same_lanes(*map(self.value, args)))
             case Fma(a=a, b=b, c=c):
                 return self.multiply_add(a, b, c)
             case Cast(dtype=d, a=a):
@@ -164,7 +164,27 @@ class Expressions(Addresses):
             case "min" | "max":
                 c = self.s.emit(f"icmp {'slt' if op == 'min' else 'sgt'} {x}, {y.ref}")
                 return out(f"select {vector('i1', x.lanes)} {c}, {x}, {y}")
+            case "&" | "|" | "^":
+                return out(f"{ {'&': 'and', '|': 'or', '^': 'xor'}[op] } {x}, {y.ref}")
+            case "<<" | ">>":
+                return self._shift(op, x, y)
         return self._divide(op, x, y)
+
+    def _shift(self, op: str, x: Value, y: Value) -> Value:
+        """A shift as numpy has it. By less than 0, or by as many bits as there are, LLVM's is undefined."""
+
+        def out(code: str) -> Value:
+            return Value(self.s.emit(code), x.dtype, x.lanes)
+
+        def all_lanes(n: int) -> Value:
+            return self.splat(Value(str(n), x.dtype), x.lanes)
+
+        i1, bits = vector("i1", x.lanes), 8 * _itemsize(x.dtype)
+        inside = self.s.emit(f"icmp ult {y}, {all_lanes(bits).ref}")
+        by = out(f"select {i1} {inside}, {y}, {all_lanes(0 if op == '<<' else bits - 1)}")
+        if op == ">>":
+            return out(f"ashr {x}, {by.ref}")
+        return out(f"select {i1} {inside}, {out(f'shl {x}, {by.ref}')}, {all_lanes(0)}")
 
     def _extreme(self, op: str, x: Value, y: Value) -> Value:
         """Minimum or maximum that propagates NaN from either side, as numpy's do. LLVM tests the first
@@ -252,7 +272,8 @@ class Expressions(Addresses):
         finally:
             self.lane_var, self.lanes, self.mask = held
 
-    def _call(self, fn: str, x: Value) -> Value:
+    def _call(self, fn: str, args: Sequence[Value]) -> Value:
+        x = args[0]
         if not is_float(x.dtype):
             if fn == "floor":
                 return x
@@ -263,7 +284,8 @@ class Expressions(Addresses):
                     self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x),
                 )
             raise CodegenError(f"{fn} of {x.dtype}")
-        m = vector_math.expand(fn, x.dtype, x.lanes, x.ref, f"{self.s.label('m')}_", self.features)
+        refs = [v.ref for v in args]
+        m = vector_math.expand(fn, x.dtype, x.lanes, refs, f"{self.s.label('m')}_", self.features)
         for d in m.declares:
             self.declare(d)
         self.s.top.lines.extend(f"  {line}" for line in m.lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.codegen.llvm.types import literal
 
@@ -111,16 +111,26 @@ _FLOAT64 = Format(
 FORMATS = {"float32": _FLOAT32, "float64": _FLOAT64}
 
 
+@dataclass(slots=True)
+class Code:
+    """What is written so far. ``label``: the block that it ends in, None for the one that it began in."""
+
+    lines: list[str] = field(default_factory=list)
+    declares: dict[str, None] = field(default_factory=dict)
+    label: str | None = None
+
+
 class Body:
     """Appends instructions on values with `lanes` elements of one format. Every method returns an operand."""
 
-    def __init__(self, fmt: Format, lanes: int, prefix: str, features: Collection[str] = ()) -> None:
+    def __init__(
+        self, fmt: Format, lanes: int, prefix: str, features: Collection[str] = (), code: Code | None = None
+    ) -> None:
         self.fmt = fmt
         self.prefix = prefix
         self.features = features
-        self.lines: list[str] = []
-        self.declares: dict[str, None] = {}
-        self.label: str | None = None
+        self.code = Code() if code is None else code
+        self.lines, self.declares = self.code.lines, self.code.declares
         self.lanes = lanes
         self.type = self._vector(fmt.llvm)
         self.int_type = self._vector(f"i{fmt.bits}")
@@ -128,9 +138,19 @@ class Body:
 
     def narrowed(self, lanes: int) -> Body:
         """A body for values of other `lanes` that appends to the same instructions."""
-        other = Body(self.fmt, lanes, self.prefix, self.features)
-        other.lines, other.declares = self.lines, self.declares
-        return other
+        return Body(self.fmt, lanes, self.prefix, self.features, self.code)
+
+    def widened(self) -> Body:
+        """A body for float64 that appends to the same instructions."""
+        return Body(FORMATS["float64"], self.lanes, self.prefix, self.features, self.code)
+
+    def widen(self, a: str) -> str:
+        """A float32 as float64."""
+        return self.emit(f"fpext {self.type} {a} to {self._vector('double')}")
+
+    def narrow(self, a: str) -> str:
+        """A float64 rounded to this body's format, float32."""
+        return self.emit(f"fptrunc {self._vector('double')} {a} to {self.type}")
 
     def _vector(self, element: str) -> str:
         return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
@@ -182,17 +202,33 @@ class Body:
     def from_bits(self, a: str) -> str:
         return self.emit(f"bitcast {self.int_type} {a} to {self.type}")
 
-    def where(self, a: str, predicate: str, b: str, then: str, otherwise: str) -> str:
-        """`then` where `a predicate b` (an fcmp predicate), else `otherwise`."""
-        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
+    def test(self, a: str, predicate: str, b: str) -> str:
+        """Whether `a predicate b`, an fcmp predicate, in each lane."""
+        return self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
+
+    def some_bits(self, a: str, bits: int) -> str:
+        """Whether an integer has any of ``bits``, in each lane."""
+        return self.emit(f"icmp ne {self.int_type} {self.integer('and', a, bits)}, {self.int_const(0)}")
+
+    def both(self, a: str, b: str) -> str:
+        """Whether two tests hold."""
+        return self.emit(f"and {self._vector('i1')} {a}, {b}")
+
+    def choose(self, mask: str, then: str, otherwise: str) -> str:
+        """`then` where a test holds, else `otherwise`."""
         return self.emit(f"select {self._vector('i1')} {mask}, {self.type} {then}, {self.type} {otherwise}")
 
+    def where(self, a: str, predicate: str, b: str, then: str, otherwise: str) -> str:
+        """`then` where `a predicate b` (an fcmp predicate), else `otherwise`."""
+        return self.choose(self.test(a, predicate, b), then, otherwise)
+
     def rarely(
-        self, a: str, predicate: str, b: str, then: Callable[[], str], otherwise: Callable[[], str]
-    ) -> str:
-        """`then()` for all lanes if `a predicate b` holds in any lane, else `otherwise()`, the common
-        case."""
-        mask = self.emit(f"fcmp {predicate} {self.type} {a}, {b}")
+        self, a: str, predicate: str, b: str,
+        then: Callable[[], tuple[str, ...]], otherwise: Callable[[], tuple[str, ...]],
+    ) -> tuple[str, ...]:  # fmt: skip
+        """The values of `then()` for all lanes if `a predicate b` holds in any lane, else those of
+        `otherwise()`, the common case."""
+        mask = self.test(a, predicate, b)
         if self.lanes > 1:
             name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
             self.declares[f"declare i1 {name}({self._vector('i1')})"] = None
@@ -200,14 +236,14 @@ class Body:
         rare, common, done = (f"{self.prefix}{side}{len(self.lines)}" for side in ("rare", "common", "done"))
         weights = '!prof !{!"branch_weights", i32 1, i32 1000}'
         self.lines.append(f"br i1 {mask}, label %{rare}, label %{common}, {weights}")
-        values = []
+        sides = []
         for label, side in ((rare, then), (common, otherwise)):
             self.lines.append(f"{label}:")
-            values.append(f"[ {side()}, %{label} ]")
+            sides.append([f"[ {value}, %{label} ]" for value in side()])
             self.lines.append(f"br label %{done}")
         self.lines.append(f"{done}:")
-        self.label = done
-        return self.emit(f"phi {self.type} {', '.join(values)}")
+        self.code.label = done
+        return tuple(self.emit(f"phi {self.type} {', '.join(pair)}") for pair in zip(*sides, strict=True))
 
     def reduced(self, x: str, magic: float) -> tuple[str, str, str]:
         """(r, n, n + magic) with x = n ln 2 + r. Adding ``magic`` rounds n to the fraction that it leaves."""

@@ -1,19 +1,18 @@
-"""Elementary functions as LLVM vector IR text: exp, log, sqrt, tanh, erf, sigmoid, abs, floor.
+"""Elementary functions as LLVM vector IR text: those of `schedules.functions`.
 
 `llvm.exp.v8f32` and similar intrinsics become scalar calls of libm, which are ten times as slow. Here each
 function is a short sequence of vector instructions for float32 or float64 and any number of lanes; the
 backend splits or widens odd numbers. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
-overflow to infinity, gradual underflow. There is no errno and no exception flag. Only exp branches, around
-instructions for results that are not normal (a quarter of its instructions). AVX-512 has an exp of its own
-(`vector_math_x86`).
+overflow to infinity, gradual underflow. There is no errno and no exception flag. Only exp branches
+(`vector_exp`), and sin, cos and tan, for large arguments (`vector_turns`).
 
 Multiply-add is `llvm.fmuladd`: one FMA if the target has it, else mul and add, never a call of `fma`.
 Argument reductions are exact either way, because the high part of ln 2 has trailing zeros. No instruction has
 fast-math flags; the magic-number roundings forbid `reassoc`.
 
 Sources: polynomials are weighted minimax fits of our own (Remez exchange at 200 bits); the float32 erf is a
-rational fit of our own (reweighted least squares); log follows fdlibm; the float64 erf has the rational
-functions of Cephes (ndtr.c, S. Moshier).
+rational fit of our own (reweighted least squares); the float64 erf has the rational functions of Cephes
+(ndtr.c, S. Moshier).
 
 Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16, log
 8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs and floor
@@ -22,13 +21,14 @@ are exact.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from autotune.codegen.llvm import vector_math_x86
+from autotune.codegen.llvm import vector_exp, vector_turns
 from autotune.codegen.llvm.vector_body import FORMATS, Body
+from autotune.codegen.llvm.vector_exp import power_of_two, reduce_exp
 from schedules.errors import WorkloadError
+from schedules.functions import FUNCTIONS as ROWS
 
 __all__ = ["FUNCTIONS", "Expansion", "MathFunction", "define", "expand"]
 
@@ -53,27 +53,6 @@ class Expansion:
     label: str | None
 
 
-# P in log(1+f) = f - f²/2 + f³ P(f), sqrt(1/2) ≤ 1+f ≤ sqrt(2); relative error of the sum 5.8e-9.
-_LOG_FLOAT32 = (
-    0.3333333134651184,
-    -0.2500081956386566,
-    0.20001226663589478,
-    -0.16623356938362122,
-    0.14201757311820984,
-    -0.13160181045532227,
-    0.1276157945394516,
-    -0.07634502649307251,
-)
-# R in log(1+f) = 2s + s³ R(s²), s = f/(2+f), on the same interval; relative error 1.2e-18.
-_LOG_FLOAT64 = (
-    0.6666666666666735,
-    0.3999999999941109,
-    0.2857142874326274,
-    0.22222198475988741,
-    0.18183569739354394,
-    0.1531390326453476,
-    0.14797507479353875,
-)
 # Cephes ndtr.c, lowest power first: erf(x) = x T(x²)/U(x²) for |x| ≤ 1, and
 # erfc(y) = exp(-y²) P(y)/Q(y) for 1 ≤ y < 8.
 _ERF64_T = (
@@ -133,90 +112,11 @@ _ERF32_D = (
 )
 
 
-def _reduce_exp(b: Body, x: str) -> tuple[str, str]:
-    """(exp(r) - 1, n + bias + magic) with x = n ln 2 + r. The low bits of the second are the exponent of 2^n
-    if that is normal."""
-    r, _, shifted = b.reduced(x, b.fmt.magic + b.fmt.bias)
-    return b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), shifted
-
-
-def _power_of_two(b: Body, shifted: str) -> str:
-    """2^n from n + bias + magic, if 2^n is normal. The shift drops the bits of the magic number."""
-    return b.from_bits(b.integer("shl", b.to_bits(shifted), b.fmt.mantissa))
-
-
-def _exp_of_normal(b: Body, x: str) -> str:
-    """exp(x), if it is a normal number."""
-    expm1, shifted = _reduce_exp(b, x)
-    power = _power_of_two(b, shifted)
-    return b.fma(expm1, power, power)
-
-
-def _exp_of_clamped(b: Body, x: str) -> str:
-    """exp(x) for exp_low ≤ x ≤ exp_high. 2^n is two factors, so that underflow rounds once, at the end.
-    Normal results have the same bits as those of `_exp_of_normal`, so a lane does not depend on its
-    neighbours."""
-    biased = b.const(b.fmt.magic + b.fmt.bias)
-    expm1, shifted = _reduce_exp(b, x)
-    n = b.sub(shifted, biased)
-    half = b.fma(n, b.const(0.5), biased)
-    rest = b.add(b.sub(n, b.sub(half, biased)), biased)
-    power = _power_of_two(b, half)
-    return b.mul(b.fma(expm1, power, power), _power_of_two(b, rest))
-
-
-def _exp(b: Body, x: str) -> str:
-    if vector_math_x86.has_exp(b):
-        return vector_math_x86.exp(b, x)
-
-    def clamped() -> str:
-        return _exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high))
-
-    magnitude = b.intrinsic("fabs", x)
-    return b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: _exp_of_normal(b, x))
-
-
-def _log(b: Body, x: str) -> str:
-    """log(x) with x = 2^k (1+f), 1+f in [sqrt(1/2), sqrt(2)): log(1+f) + k ln 2, with the small parts added
-    first."""
-    fmt = b.fmt
-    sqrt_half = fmt.bits_of(math.sqrt(0.5))
-    scaled = b.mul(x, b.const(math.ldexp(1.0, fmt.mantissa)))
-    smallest = b.const(fmt.smallest_normal)
-    normal = b.where(x, "olt", smallest, scaled, x)
-    # The exponent becomes a float through the mantissa of 2^mantissa: x86 before AVX-512 converts no i64.
-    exponent_bias = math.ldexp(1.0, fmt.mantissa) + fmt.bias
-    bias = b.where(x, "olt", smallest, b.const(exponent_bias + fmt.mantissa), b.const(exponent_bias))
-    offset = b.integer("add", b.to_bits(normal), fmt.one_bits - sqrt_half)
-    exponent = b.integer("lshr", offset, fmt.mantissa)
-    exponent = b.integer("or", exponent, fmt.bits_of(math.ldexp(1.0, fmt.mantissa)))
-    k = b.sub(b.from_bits(exponent), bias)
-    mantissa = b.integer("and", offset, (1 << fmt.mantissa) - 1)
-    f = b.sub(b.from_bits(b.integer("add", mantissa, sqrt_half)), b.const(1.0))
-    half_square = b.mul(b.mul(f, f), b.const(0.5))
-    low = b.mul(k, b.const(fmt.ln2_low))
-    if fmt.bits == 32:
-        cube = b.mul(b.mul(f, f), f)
-        small = b.sub(b.fma(cube, b.polynomial(f, _LOG_FLOAT32), low), half_square)
-    else:
-        # fdlibm e_log.c: log(1+f) = f - (f²/2 - s (f²/2 + s² R(s²))).
-        s = b.div(f, b.add(f, b.const(2.0)))
-        z = b.mul(s, s)
-        tail = b.fma(z, b.polynomial(z, _LOG_FLOAT64), half_square)
-        small = b.sub(b.fma(s, tail, low), half_square)
-    value = b.fma(k, b.const(fmt.ln2_high), b.add(small, f))
-    infinity = b.const(math.inf)
-    value = b.where(x, "olt", infinity, value, x)
-    zero = b.const(0.0)
-    invalid = b.where(x, "oeq", zero, b.const(-math.inf), b.const(math.nan))
-    return b.where(x, "ole", zero, invalid, value)
-
-
 def _tanh(b: Body, x: str) -> str:
     """tanh|x| = E / (E + 2), E = exp(2|x|) - 1 = 2^n (exp(r) - 1) + (2^n - 1). Accurate down to denormals."""
     magnitude = b.at_most(b.intrinsic("fabs", x), b.fmt.tanh_one)
-    expm1, shifted = _reduce_exp(b, b.add(magnitude, magnitude))
-    power = _power_of_two(b, shifted)
+    expm1, shifted = reduce_exp(b, b.add(magnitude, magnitude))
+    power = power_of_two(b, shifted)
     value = b.fma(power, expm1, b.sub(power, b.const(1.0)))
     return b.intrinsic("copysign", b.div(value, b.add(value, b.const(2.0))), x)
 
@@ -226,7 +126,7 @@ def _sigmoid(b: Body, x: str) -> str:
     digits."""
     magnitude = b.intrinsic("fabs", x)
     negative = b.emit(f"fneg {b.type} {magnitude}")
-    z = _exp(b, negative)
+    z = vector_exp.exp(b, negative)
     one = b.const(1.0)
     return b.div(b.where(x, "olt", b.const(0.0), z, one), b.add(z, one))
 
@@ -249,8 +149,8 @@ def _erf_float64(b: Body, x: str) -> str:
     y = b.at_most(b.intrinsic("fabs", x), 6.0)
     square = b.mul(y, y)
     one = b.const(1.0)
-    expm1, shifted = _reduce_exp(b, b.emit(f"fneg {b.type} {square}"))
-    gauss = b.mul(b.add(expm1, one), _power_of_two(b, shifted))
+    expm1, shifted = reduce_exp(b, b.emit(f"fneg {b.type} {square}"))
+    gauss = b.mul(b.add(expm1, one), power_of_two(b, shifted))
     outer_numerator = b.mul(gauss, b.polynomial(y, _ERF64_P))
     inner_numerator = b.mul(y, b.polynomial(square, _ERF64_T))
     numerator = b.where(y, "olt", one, inner_numerator, outer_numerator)
@@ -259,28 +159,36 @@ def _erf_float64(b: Body, x: str) -> str:
     return b.intrinsic("copysign", b.where(y, "olt", one, quotient, b.sub(one, quotient)), x)
 
 
-# {function: (body, operand) -> its value}.
-_EMITTERS: dict[str, Callable[[Body, str], str]] = {
-    "exp": _exp,
-    "log": _log,
+# {function: (body, operands) -> its value}.
+_EMITTERS: dict[str, Callable[..., str]] = {
+    "exp": vector_exp.exp,
+    "log": vector_exp.log,
     "sqrt": lambda b, x: b.intrinsic("sqrt", x),
     "tanh": _tanh,
     "erf": _erf,
     "sigmoid": _sigmoid,
+    "sin": vector_turns.sin,
+    "cos": vector_turns.cos,
+    "tan": vector_turns.tan,
+    "pow": vector_exp.pow,
+    "log1p": vector_exp.log1p,
+    "expm1": vector_exp.expm1,
     "abs": lambda b, x: b.intrinsic("fabs", x),
     "floor": lambda b, x: b.intrinsic("floor", x),
+    "ceil": lambda b, x: b.intrinsic("ceil", x),
+    "round": lambda b, x: b.intrinsic("roundeven", x),
 }
 # Names of the functions.
 FUNCTIONS: tuple[str, ...] = tuple(_EMITTERS)
 
 
 def expand(
-    fn: str, dtype: str, lanes: int, operand: str, prefix: str, features: Collection[str] = ()
+    fn: str, dtype: str, lanes: int, operands: Sequence[str], prefix: str, features: Collection[str] = ()
 ) -> Expansion:
-    """Instructions for `fn(operand)`, for emitters without an inliner. `features`: of the target, by LLVM's
+    """Instructions for `fn(*operands)`, for emitters without an inliner. `features`: of the target, by LLVM's
     names; others are not used.
 
-    `operand`: of type `<lanes x dtype>`, or the scalar type for one lane. Values are named `%{prefix}0`,
+    `operands`: of type `<lanes x dtype>`, or the scalar type for one lane. Values are named `%{prefix}0`,
     `%{prefix}1`, … . Raises WorkloadError for an unknown function, dtype or lane count.
     """
     if fn not in _EMITTERS:
@@ -290,8 +198,8 @@ def expand(
     if lanes < 1:
         raise WorkloadError(f"{fn} over {lanes} lanes; a vector has at least one")
     body = Body(FORMATS[dtype], lanes, prefix, features)
-    result = _EMITTERS[fn](body, operand)
-    return Expansion(tuple(body.lines), result, tuple(body.declares), body.label)
+    result = _EMITTERS[fn](body, *operands)
+    return Expansion(tuple(body.lines), result, tuple(body.declares), body.code.label)
 
 
 def define(fn: str, dtype: str, lanes: int, features: Collection[str] = ()) -> MathFunction:
@@ -299,13 +207,14 @@ def define(fn: str, dtype: str, lanes: int, features: Collection[str] = ()) -> M
 
     Inlining needs an `always-inline` pass. Without one it is a call of 10 to 60 instructions, and correct.
     """
-    expansion = expand(fn, dtype, lanes, "%x", "v", features)
+    names = ("%x", "%y")[: ROWS[fn].arity if fn in ROWS else 1]
+    expansion = expand(fn, dtype, lanes, names, "v", features)
     fmt = FORMATS[dtype]
     value_type = fmt.llvm if lanes == 1 else f"<{lanes} x {fmt.llvm}>"
     name = f"at_{fn}_{fmt.suffix}x{lanes}"
     body = "\n".join(f"  {line}" for line in expansion.lines)
     text = (
-        f"define private {value_type} @{name}({value_type} %x) alwaysinline nounwind {{\n"
-        f"{body}\n  ret {value_type} {expansion.result}\n}}\n"
+        f"define private {value_type} @{name}({', '.join(f'{value_type} {n}' for n in names)}) "
+        f"alwaysinline nounwind {{\n{body}\n  ret {value_type} {expansion.result}\n}}\n"
     )
     return MathFunction(name, text, expansion.declares)

@@ -53,9 +53,6 @@ AT_INLINE at_half at_round_float16(float f) {
 {FUNCTIONS}AT_FLOAT(double, float64)
 """
 
-# Functions that CUDA's library has.
-_FUNCTIONS = {"exp", "log", "sqrt", "tanh", "erf", "floor"}
-
 
 def _head(name: str, params: str, kernel: GridKernel) -> str:
     together = next((v for x in kernel.blocks for k, v in x.annotations if k == "min_blocks"), 1)
@@ -65,11 +62,6 @@ def _head(name: str, params: str, kernel: GridKernel) -> str:
 
 def _parameter(kind: str, name: str, written: bool) -> str:
     return f"{'' if written else 'const '}{kind}* __restrict__ {name}"
-
-
-def _function(name: str, dtype: str) -> str:
-    base = name if name in _FUNCTIONS else {"abs": "fabs"}[name]
-    return base + ("f" if dtype == "float32" else "")
 
 
 # The dialect CUDA C.
@@ -95,7 +87,7 @@ CUDA = Dialect(
     barrier="__syncthreads();",
     load="AT_LOAD({type}, {n}, {buffer}[{at}])",
     store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
-    function=_function,
+    float_suffix="f",
     shuffles=True,
     aligned=True,
 )

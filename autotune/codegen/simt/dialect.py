@@ -10,8 +10,8 @@ from schedules.ir.grid import GridKernel
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a language spells what the generator needs. ``types``: {dtype: C name}. ``functions``: of math, by
-    name and dtype. ``shuffles``: whether threads of a warp exchange registers."""
+    """How a language spells what the generator needs. ``types``: {dtype: C name}. ``float_suffix``: what
+    ends the names of functions of float. ``shuffles``: whether threads of a warp exchange registers."""
 
     name: str
     prelude: str
@@ -24,6 +24,6 @@ class Dialect:
     barrier: str
     load: str  # with {type}, {n}, {buffer} and {at}
     store: str  # and {value}
-    function: Callable[[str, str], str]
+    float_suffix: str
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size

@@ -45,6 +45,8 @@ FUNCTIONS = """\
   AT_INLINE T at_min_##dtype(T a, T b) { return a < b ? a : b; } \\
   AT_INLINE T at_max_##dtype(T a, T b) { return a > b ? a : b; } \\
   AT_INLINE T at_abs_##dtype(T a) { return a < 0 ? at_sub_##dtype(0, a) : a; } \\
+  AT_INLINE T at_shl_##dtype(T a, T b) { return (U)b < 8 * sizeof(T) ? (T)((U)a << b) : 0; } \\
+  AT_INLINE T at_shr_##dtype(T a, T b) { return a >> ((U)b < 8 * sizeof(T) ? b : 8 * sizeof(T) - 1); } \\
   AT_INLINE T at_floordiv_##dtype(T a, T b) { \\
     if (b == 0 || b == -1) return at_mul_##dtype(a, b); \\
     return a / b - (a % b != 0 && (a < 0) != (b < 0)); \\
@@ -66,7 +68,9 @@ AT_INTEGER(int, unsigned, int32)
 AT_INTEGER(at_long, at_ulong, int64)
 """
 # {operator: its function}.
-NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}
+NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "<<": "shl", ">>": "shr"}
+# {function of `schedules.functions`: its name in the libraries of C}, where that is another.
+C_NAMES = {"abs": "fabs", "round": "rint"}
 
 
 @dataclass
@@ -104,7 +108,8 @@ class Expressions:
 
     def combine(self, op: str, dtype: str, a: str, b: str) -> str:
         """``a op b``. Indices are known to be far from the limits of their type."""
-        if op in ("+", "-", "*", "/") and (dtype == E.INDEX or E.is_float(dtype)):
+        plain = op in ("+", "-", "*", "/") and (dtype == E.INDEX or E.is_float(dtype))
+        if plain or op in ("&", "|", "^"):
             return f"({a} {op} {b})"
         return f"{self.helper(NAMES.get(op, op), dtype)}({a}, {b})"
 
@@ -146,14 +151,14 @@ class Expressions:
                 return "(" + f" {'&&' if op == 'and' else '||'} ".join(map(self.expr, args)) + ")"
             case Select(cond=c, a=a, b=b):
                 return f"({self.expr(c)} ? {self.expr(a)} : {self.expr(b)})"
-            case Call(fn=fn, arg=a):
-                d = E.dtype_of(a)
-                x = self.expr(a)
+            case Call(fn=fn, args=args):
+                d = E.dtype_of(e)
+                x = ", ".join(map(self.expr, args))
                 if fn == "sigmoid":
                     return f"{self.helper('sigmoid', d)}({x})"
                 if not E.is_float(d):
                     return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
-                return f"{self.d.function(fn, d)}({x})"
+                return f"{C_NAMES.get(fn, fn)}{self.d.float_suffix if d == 'float32' else ''}({x})"
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"

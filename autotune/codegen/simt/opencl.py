@@ -69,10 +69,6 @@ def _parameter(kind: str, name: str, written: bool) -> str:
     return f"__global {'' if written else 'const '}{kind} *restrict {name}"
 
 
-def _function(name: str, dtype: str) -> str:
-    return "fabs" if name == "abs" else name
-
-
 # The dialect OpenCL C.
 OPENCL = Dialect(
     name="OpenCL C",
@@ -96,7 +92,7 @@ OPENCL = Dialect(
     barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     load="vload{n}(0, &{buffer}[{at}])",
     store="vstore{n}({value}, 0, &{buffer}[{at}])",
-    function=_function,
+    float_suffix="",
     shuffles=False,
     aligned=False,
 )

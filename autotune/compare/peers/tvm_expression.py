@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from operator import eq, le, lt, ne
+from operator import and_, eq, le, lshift, lt, ne, or_, rshift, xor
 from typing import Any
 
 from tvm import te, tirx
@@ -27,6 +27,18 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "min": tirx.min,
     "max": tirx.max,
     "ceildiv": lambda a, b: te.floordiv(a + b - 1, b),
+    "<<": lshift,
+    ">>": rshift,
+    "&": and_,
+    "|": or_,
+    "^": xor,
+}
+# {function: TVM's}, where that has another name or is an expression.
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "pow": te.power,
+    "round": tirx.nearbyint,
+    "log1p": lambda x: te.log(x + tirx.const(1, x.dtype)),
+    "expm1": lambda x: te.exp(x) - tirx.const(1, x.dtype),
 }
 COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"<": lt, "<=": le, "==": eq, "!=": ne}
 
@@ -101,8 +113,8 @@ def convert(e: Expr, scope: Scope) -> Any:
             return reduce(tirx.And if op == "and" else tirx.Or, (convert(a, scope) for a in args))
         case Select(cond=c, a=a, b=b):
             return te.if_then_else(convert(c, scope), convert(a, scope), convert(b, scope))
-        case Call(fn=fn, arg=a):
-            return getattr(te, fn)(convert(a, scope))
+        case Call(fn=fn, args=args):
+            return (FUNCTIONS.get(fn) or getattr(te, fn))(*(convert(a, scope) for a in args))
         case Fma(a=a, b=b, c=c):
             return convert(a, scope) * convert(b, scope) + convert(c, scope)
         case Cast(dtype=d, a=a):

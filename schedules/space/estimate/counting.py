@@ -10,6 +10,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Const, Expr
+from schedules.functions import FUNCTIONS
 from schedules.ir import Block
 from schedules.space.holes import Columns
 
@@ -32,5 +33,5 @@ def arithmetic(b: Block) -> tuple[int, int]:
     included."""
     ops = [x for v in b.values for x in E.walk(v)]
     flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
-    special = sum(isinstance(x, E.Call) and x.fn not in ("abs", "floor") for x in ops)
+    special = sum(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in ops)
     return flops + len(b.writes) * (b.reducer is not None), special

@@ -7,6 +7,7 @@ import math
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
+from schedules.functions import FUNCTIONS
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import find_loop, readers, reads
 from schedules.ir.strides import as_row_major
@@ -69,7 +70,7 @@ def is_chosen_along(b: Block, axis: str) -> bool:
 def is_costly(b: Block) -> bool:
     """Whether a value is worth keeping: special functions or divisions."""
     return any(
-        (isinstance(x, E.Call) and x.fn not in ("abs", "floor")) or (isinstance(x, E.Binary) and x.op == "/")
+        (isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap) or (isinstance(x, E.Binary) and x.op == "/")
         for v in b.values
         for x in E.walk(v)
     )

@@ -258,11 +258,11 @@ def test_the_call_detector_sees_a_library_call() -> None:
 
 def test_expansion_is_the_same_computation() -> None:
     function = define("tanh", "float32", 8)
-    expansion = expand("tanh", "float32", 8, "%x", "v")
+    expansion = expand("tanh", "float32", 8, ["%x"], "v")
     assert expansion.declares == function.declares
     assert all(line in function.text for line in expansion.lines)
     assert f"ret <8 x float> {expansion.result}" in function.text
-    other = expand("tanh", "float32", 8, "%y", "t7.")
+    other = expand("tanh", "float32", 8, ["%y"], "t7.")
     assert other.result.startswith("%t7.") and not any("%v" in line for line in other.lines)
 
 

@@ -111,7 +111,7 @@ def test_any_stages_give_the_same_results(
             return Var("i") * row + Var(t) * step + start
 
         value = Load("b", (place(*of),), "float32") * by + Load("c", (Const(0),), "float32")
-        return Loop(t, Const(n), Store("b", (place(*to),), Call("abs", value)))
+        return Loop(t, Const(n), Store("b", (place(*to),), Call("abs", (value,))))
 
     one = stage("t", turns[0], writes[0], reads[0], 2.0)
     last = stage("u", turns[1], writes[1], reads[1], 3.0)

@@ -325,9 +325,9 @@ def test_degrees_are_what_the_values_do(data: st.DataObject) -> None:
         kind = data.draw(st.sampled_from(["exp", "scaled", "free", *joined]))
         number = Const(data.draw(st.sampled_from([0.5, 1.0, 2.0])), "float64")
         if kind == "exp":
-            return E.Call("exp", x - m)
+            return E.Call("exp", (x - m,))
         if kind == "scaled":
-            return E.Call("exp", (x - m) * number)
+            return E.Call("exp", ((x - m) * number,))
         if kind == "free":
             return data.draw(st.sampled_from([v, number, m]))
         a, b = draw(depth - 1), draw(depth - 1)

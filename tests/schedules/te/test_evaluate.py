@@ -15,6 +15,7 @@ import autotune as at
 from schedules import expr as E
 from schedules import te
 from schedules.errors import WorkloadError
+from schedules.functions import FUNCTIONS
 from schedules.ir import interp
 from schedules.ir.nest import initial
 from schedules.schedule import Schedule
@@ -45,8 +46,8 @@ def scalar(e: E.Expr, env: dict[str, int], arrays: dict[str, Any]) -> Any:
         case E.Cast(dtype=d, a=a):
             x = scalar(a, env, arrays)
             return float(np.dtype(d).type(x)) if E.is_float(d) else int(x)
-        case E.Call(fn=fn, arg=a):
-            return E.FUNCTIONS[fn](scalar(a, env, arrays))
+        case E.Call(fn=fn, args=args):
+            return float(FUNCTIONS[fn].of(*(np.float64(scalar(a, env, arrays)) for a in args)))
         case E.Binary(op="/", a=a, b=b):
             return scalar(a, env, arrays) / scalar(b, env, arrays)
         case E.Binary(op=op, a=a, b=b) | E.Compare(op=op, a=a, b=b):
