@@ -46,7 +46,7 @@ _COS_FLOAT64 = (
 def sin(b: Body, x: str) -> str:
     def made(w: Body, x: str) -> str:
         s, c, turns = _parts(w, x, b.fmt.bits)
-        value = _negated(w, w.choose(w.some_bits(turns, 1), c, s), w.integer("lshr", turns, 1))
+        value = _negated(w, w.choose(w.some_bits(turns, 1), c[0], s[0]), w.integer("lshr", turns, 1))
         return w.where(x, "oeq", w.const(0.0), x, value)  # -0 too
 
     return _in_float64(b, x, made)
@@ -56,17 +56,24 @@ def cos(b: Body, x: str) -> str:
     def made(w: Body, x: str) -> str:
         s, c, turns = _parts(w, x, b.fmt.bits)
         half = w.integer("lshr", w.integer("add", turns, 1), 1)
-        return _negated(w, w.choose(w.some_bits(turns, 1), s, c), half)
+        return _negated(w, w.choose(w.some_bits(turns, 1), s[0], c[0]), half)
 
     return _in_float64(b, x, made)
 
 
 def tan(b: Body, x: str) -> str:
+    """sin / cos; for float64 with what rounding left of both."""
+
     def made(w: Body, x: str) -> str:
         s, c, turns = _parts(w, x, b.fmt.bits)
         odd = w.some_bits(turns, 1)
-        value = _negated(w, w.div(w.choose(odd, c, s), w.choose(odd, s, c)), turns)
-        return w.where(x, "oeq", w.const(0.0), x, value)
+        above = [w.choose(odd, v, u) for u, v in zip(s, c, strict=True)]
+        below = [w.choose(odd, u, v) for u, v in zip(s, c, strict=True)]
+        value = w.div(above[0], below[0])
+        if b.fmt.bits == 64:
+            left = w.sub(above[1], w.mul(value, below[1]))
+            value = w.fma(left, w.div(w.const(1.0), below[0]), value)
+        return w.where(x, "oeq", w.const(0.0), x, _negated(w, value, turns))
 
     return _in_float64(b, x, made)
 
@@ -82,8 +89,9 @@ def _negated(b: Body, x: str, turns: str) -> str:
     return b.from_bits(b.integer("xor", b.to_bits(x), b.integer("shl", turns, 63)))
 
 
-def _parts(b: Body, x: str, bits: int) -> tuple[str, str, str]:
-    """(sin r, cos r, an integer whose last two bits are those of q), for results of 32 or 64 bits."""
+def _parts(b: Body, x: str, bits: int) -> tuple[list[str], list[str], str]:
+    """(sin r, cos r, an integer whose last two bits are those of q), for results of 32 or 64 bits. Of 64 bits
+    each function has a second value, what rounding left of it."""
     added = b.const(b.fmt.magic)
     shifted = b.fma(x, b.const(2.0 / math.pi), added)
     q = b.sub(shifted, added)
@@ -98,24 +106,30 @@ def _parts(b: Body, x: str, bits: int) -> tuple[str, str, str]:
         r = b.add(high, rest)
         near = (r, shifted, b.sub(rest, b.sub(r, high)))
     size = b.intrinsic("fabs", x)
-    r, shifted, *low = b.rarely(size, "ugt", b.const(NEAR), lambda: _far(b, x, near), lambda: near)
+    r, shifted, *left = b.rarely(size, "ugt", b.const(NEAR), lambda: _far(b, x, near), lambda: near)
+    functions = _of_quadrant_float64(b, r, left[0]) if left else _of_quadrant_float32(b, r)
+    return (*functions, b.to_bits(shifted))
+
+
+def _of_quadrant_float32(b: Body, r: str) -> tuple[list[str], list[str]]:
     z = b.mul(r, r)
-    cube = b.mul(z, r)
-    turns = b.to_bits(shifted)
-    one = b.const(1.0)
-    if bits == 32:
-        s = b.fma(cube, b.polynomial(z, _SIN_FLOAT32), r)
-        return s, b.fma(z, b.polynomial(z, _COS_FLOAT32), one), turns
-    (left,) = low
-    half = b.const(0.5)
+    s = b.fma(b.mul(z, r), b.polynomial(z, _SIN_FLOAT32), r)
+    return [s], [b.fma(z, b.polynomial(z, _COS_FLOAT32), b.const(1.0))]
+
+
+def _of_quadrant_float64(b: Body, r: str, left: str) -> tuple[list[str], list[str]]:
+    """Of r + left: fdlibm's sums, and what rounding left of each."""
+    one, half = b.const(1.0), b.const(0.5)
+    z = b.mul(r, r)
+    cube, half_square = b.mul(z, r), b.mul(half, z)
     curve = b.sub(b.mul(half, left), b.mul(cube, b.polynomial(z, _SIN_FLOAT64[1:])))
-    bend = b.sub(b.mul(z, curve), left)
-    s = b.sub(r, b.sub(bend, b.mul(cube, b.const(_SIN_FLOAT64[0]))))
-    half_square = b.mul(half, z)
+    bend = b.sub(b.mul(cube, b.const(_SIN_FLOAT64[0])), b.sub(b.mul(z, curve), left))
+    s = b.add(r, bend)
     line = b.sub(one, half_square)
     curve = b.sub(b.mul(b.mul(z, z), b.polynomial(z, _COS_FLOAT64)), b.mul(r, left))
-    c = b.add(line, b.add(b.sub(b.sub(one, line), half_square), curve))
-    return s, c, turns
+    tail = b.add(b.sub(b.sub(one, line), half_square), curve)
+    c = b.add(line, tail)
+    return [s, b.add(b.sub(r, s), bend)], [c, b.add(b.sub(line, c), tail)]
 
 
 # --- large arguments --------------------------------------------------------------------------
