@@ -29,7 +29,7 @@ from schedules.schedule import Schedule
 from schedules.space import derive
 
 FORM_IDS = [f"{op}-{n}" for n, (op, _) in enumerate(FORMS)]
-DRAWS = 12  # of parameters of each operator
+DRAWS = 8  # of parameters of each operator
 
 
 def layouts(op: str) -> Sequence[str | None]:
@@ -135,6 +135,40 @@ def test_drawn_parameters_make_what_the_reference_says(name: str) -> None:
     for n in range(DRAWS):
         case = library_case(name, rng(name, n), 12)
         assert not case.compare(te.evaluate(case.dag, case.inputs)), case.label
+
+
+def test_references_by_hand() -> None:
+    """The references themselves, against numbers written out by hand."""
+
+    def run(name: str, p: dict[str, Any], *inputs: Any) -> Any:
+        w = ops.workload(name, p, "float64")
+        arrays = [np.array(x, "float64").reshape(t.shape) for x, t in zip(inputs, w.dag.inputs, strict=True)]
+        return ops.reference(w, arrays)[0].ravel().tolist()
+
+    row, four = {"h": 1, "w": 4, "c": 1, "k": (1, 3), "stride": (1, 2), "padding": (0, 1)}, [1, 2, 3, 4]
+    assert run("avg_pool2d", row, four) == [1, 3]
+    assert run("avg_pool2d", row | {"count_include_pad": 0}, four) == [1.5, 3]
+    assert run("avg_pool2d", row | {"ceil_mode": 1}, four) == [1, 3, 2]
+    assert run("avg_pool2d", row | {"ceil_mode": 1, "count_include_pad": 0}, four) == [1.5, 3, 4]
+    far = row | {"k": (1, 2), "stride": (1, 3), "ceil_mode": 1}  # a third window would hold padding alone
+    assert run("avg_pool2d", far, four) == [0.5, 3.5]
+    assert run("max_pool2d", row | {"ceil_mode": 1}, four) == [2, 4, 4]
+    assert run("max_pool2d", row | {"dilation": (1, 2)}, four) == [4]
+    wide = {"h": 1, "w": 2, "ci": 1, "co": 1, "k": (1, 2), "stride": (1, 3), "output_padding": (0, 1)}
+    assert run("conv2d_transpose", wide, [1, 2], [10, 20]) == [10, 20, 0, 20, 40, 0]
+    grouped = {"h": 1, "w": 1, "ci": 2, "co": 2, "k": 1, "groups": 2}
+    assert run("conv2d_transpose", grouped, [1, 2], [10, 100]) == [10, 200]
+    steps = {"h": 2, "w": 4, "ci": 1, "co": 1, "k": 1, "stride": (2, 3), "padding": (0, 1)}
+    assert run("conv2d", steps, range(1, 9), [10]) == [0, 30]
+    np.testing.assert_allclose(run("softmax", {"m": 2, "n": 1, "axis": 0}, [0, math.log(3)]), [0.25, 0.75])
+    assert run("layer_norm", {"m": 1, "n": 2, "eps": 3}, [-1, 1], [1, 1], [0, 0]) == [-0.5, 0.5]
+    assert run("rms_norm", {"m": 1, "n": 2, "eps": 3}, [1, 1], [1, 2]) == [0.5, 1]
+    few, v = {"heads": 1, "seq": 2, "dim": 1}, [3, 5]
+    assert run("attention", few | {"is_causal": 1}, [0, 0], [0, 0], v) == [3, 4]
+    assert run("attention", few | {"attn_mask": (1, 2)}, [0, 0], [0, 0], v, [-math.inf, 0]) == [5, 5]
+    scaled = run("attention", few | {"scale": 2}, [1, 0], [0, math.log(3)], v)
+    np.testing.assert_allclose(scaled, [4.8, 4])
+    assert run("add", {"shape": (2, 1), "other": (2,)}, [1, 10], [1, 2]) == [2, 3, 11, 12]
 
 
 ATTENTION = {"heads": 2, "seq": 5, "dim": 3}
