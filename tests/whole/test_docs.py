@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import platform
 import re
 import runpy
@@ -10,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from schedules import ops, te
+from schedules.te import scalars
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "configs", "benchmarks")
@@ -34,7 +38,7 @@ def test_the_walkthrough_is_what_its_script_writes(walkthrough: ModuleType) -> N
     assert ASSEMBLY.search(written) is not None
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["docs/guide.md", "docs/architecture.md", "docs/operators.md"])
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     examples = re.findall(r"<!-- runs -->\n```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     script = tmp_path / "examples.py"
@@ -52,6 +56,15 @@ def test_the_readme_is_short_and_its_python_runs(tmp_path: Path) -> None:
     script.write_text(short, encoding="utf-8")
     names = runpy.run_path(str(script))
     assert (names["c"] == 512.0).all() and names["kernel"].chosen_by == "log"
+
+
+def test_the_page_of_operators_names_what_they_take_and_what_expressions_may_call() -> None:
+    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    words = {w for quoted in re.findall(r"`([^`]+)`", text) for w in re.findall(r"\w+", quoted)}
+    taken = {p.name for op in ops.REGISTRY.values() for p in op.params if p.optional or p.axes > 1}
+    called = {n for n, f in vars(scalars).items() if inspect.isfunction(f) and n in te.__all__}
+    missing = (taken | called) - words - {"const", "max_value", "min_value", "if_then_else"}
+    assert len(taken) > 10 and len(called) > 30 and not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
