@@ -51,6 +51,12 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x)))
 
 
+def _pow(x: Array, y: Array) -> Array:
+    """As in C. For one exponent of 0.5 numpy takes the root, which is -0 of -0 and NaN of -inf."""
+    as_root = (y == 0.5) & ((x == 0) | np.isinf(x))
+    return np.power(np.where(as_root, np.abs(x), x), y)
+
+
 # --- how errors of arguments change results ---------------------------------------------------
 
 
@@ -141,14 +147,14 @@ FUNCTIONS = {
         Function("sin", np.sin, 8.0, _turns(np.cos), _leaves),
         Function("cos", np.cos, 8.0, _turns(np.sin), _leaves),
         Function("tan", np.tan, 10.0, _tan_change, _leaves),
-        Function("pow", np.power, 32.0, _pow_change, _pow_open, arity=2),
+        Function("pow", _pow, 32.0, _pow_change, _pow_open, arity=2),
         Function(
             "log1p", np.log1p, 4.0,
             lambda a, e, v: _log_change(1 + a, e, v), lambda a, e: _near_zero(1 + a, e),
         ),
         Function(
             "expm1", np.expm1, 6.0,
-            lambda a, e, v: unbounded(np.where(e > 0, (v + 1) * np.expm1(e), 0)),
+            lambda a, e, v: unbounded(np.where(e > 0, np.exp(a) * np.expm1(e), 0)),
         ),
         Function("abs", np.abs, change=lambda a, e, v: e, cheap=True),
         Function("floor", np.floor, cheap=True),

@@ -26,23 +26,31 @@ from schedules.dtypes import DTYPES, computed, is_float, is_storage
 from schedules.expr import Expr
 from schedules.te.compute_dag import ComputeDAG
 
-OPS = ["+", "-", "*", "//", "%", "ceildiv", "min", "max"]
+BITS = ["<<", ">>", "&", "|", "^"]
+OPS = ["+", "-", "*", "//", "%", "ceildiv", "min", "max", *BITS]
 INTEGERS = ["int32", "int64"]
 
 
 def extremes(dtype: str) -> list[int]:
     info = np.iinfo(dtype)
     least, most = int(info.min), int(info.max)
-    return [least, least + 1, least // 2, -7, -3, -2, -1, 0, 1, 2, 3, 8, most // 2, most - 1, most]
+    small = [-7, -3, -2, -1, 0, 1, 2, 3, 8, info.bits - 1, info.bits]
+    return [least, least + 1, least // 2, *small, most // 2, most - 1, most]
 
 
 def meaning(op: str, a: int, b: int, dtype: str) -> int:
     """By the integers of Python, which have no ends, and wrapped then."""
-    if op in ("//", "%", "ceildiv"):
+    bits = np.iinfo(dtype).bits
+    if op in ("<<", ">>"):
+        by = b if 0 <= b < bits else bits
+        exact = a << by if op == "<<" else a >> by
+    elif op in BITS:
+        exact = {"&": a & b, "|": a | b, "^": a ^ b}[op]
+    elif op in ("//", "%", "ceildiv"):
         exact = 0 if b == 0 else a // b if op == "//" else a % b if op == "%" else -(-a // b)
     else:
         exact = {"+": a + b, "-": a - b, "*": a * b, "min": min(a, b), "max": max(a, b)}[op]
-    half = 1 << (np.iinfo(dtype).bits - 1)
+    half = 1 << (bits - 1)
     return (exact + half) % (2 * half) - half
 
 
@@ -81,8 +89,10 @@ def test_every_operator_at_the_extremes(dtype: str) -> None:
     both = list(zip(a.tolist(), b.tolist(), strict=True))
     want = [np.array([meaning(op, *p, dtype) for p in both], dtype) for op in OPS]
     with np.errstate(all="ignore"):
-        for n, f in enumerate((np.add, np.subtract, np.multiply, np.floor_divide, np.remainder)):
-            np.testing.assert_array_equal(want[n], f(a, b))
+        numpys = {"+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.remainder}
+        numpys |= {"<<": np.left_shift, ">>": np.right_shift}
+        for op, f in numpys.items():
+            np.testing.assert_array_equal(want[OPS.index(op)], f(a, b))
         want += [np.abs(a), -a]
     want += [np.where(c, a, b) for c in (a < b, a <= b, a == b, a != b)]
     check(outputs(dtype, bodies, len(a)), [a, b], want)
@@ -94,6 +104,8 @@ def test_every_operator_by_a_literal_at_the_extremes(dtype: str) -> None:
     sides = [(op, c, False) for op in ("//", "%", "ceildiv") for c in (least, -3, -1, 1, 3, 8, most)]
     sides += [(op, c, True) for op in ("//", "%", "ceildiv") for c in (least, -1, 0, most)]
     sides += [(op, c, False) for op in ("+", "-", "*", "min", "max") for c in (least, -1, most)]
+    sides += [(op, c, False) for op in ("<<", ">>") for c in (-1, 3)]
+    sides += [("<<", 3, True), ("&", 3, False), ("|", 0, True), ("^", 0, False)]
 
     def body(op: str, c: int, left: bool) -> Callable[..., Expr]:
         return lambda x: E.binary(op, te.const(c, dtype), x) if left else E.binary(op, x, te.const(c, dtype))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
+import functools
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -28,7 +28,6 @@ LIMITS = {
     "float64": {"exp": 1e-15, "log": 1e-15, "tanh": 3e-15, "erf": 1e-14, "sigmoid": 3e-15}
     | {"sin": 2e-16, "cos": 2e-16, "tan": 3.5e-16, "pow": 2.2e-16, "log1p": 4e-16, "expm1": 2.6e-16},
 }
-_SERIAL = itertools.count()
 
 
 def _wide(x: Array) -> Array:
@@ -91,15 +90,22 @@ done:
     )
 
 
+@functools.cache
+def _compiled(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> tuple[Callable[..., None], object]:
+    """The loop of a function, and the library that holds it."""
+    builder = llvm.JITLibraryBuilder().add_ir(_loop(fn, dtype, lanes)).export_symbol("loop")
+    library = builder.add_current_process().link(jit, f"{fn}_{dtype}_{lanes}")
+    pointers = [ctypes.c_void_p] * (ROWS[fn].arity + 1)
+    return ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64)(library["loop"]), library
+
+
 def _run(jit: llvm.LLJIT, fn: str, lanes: int, *xs: Array) -> Array:
     dtype, size = xs[0].dtype, xs[0].size
     vectors = -(-size // lanes)
     padded = np.zeros((len(xs), vectors * lanes), dtype)
     padded[:, :size] = xs
     out = np.full_like(padded[0], -7.0)
-    builder = llvm.JITLibraryBuilder().add_ir(_loop(fn, str(dtype), lanes)).export_symbol("loop")
-    library = builder.add_current_process().link(jit, f"library{next(_SERIAL)}")
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(xs) + 1), ctypes.c_int64)(library["loop"])
+    call, _ = _compiled(jit, fn, str(dtype), lanes)
     call(*(x.ctypes.data for x in padded), out.ctypes.data, vectors)
     return out[:size]
 
