@@ -107,6 +107,11 @@ def expressions() -> Any:
         v = x[i, j]
         v = te.exp(te.minimum(v, 1.0)) + te.log(te.abs(v)) + te.sqrt(v) + te.tanh(v) + te.erf(v)
         v = te.fma(v, te.sigmoid(v), te.floor(v)) + te.const(1.0, "float32")
+        v = te.pow(te.abs(te.sin(v) * te.cos(v) + te.tan(v)), 0.5) + te.log1p(te.abs(v)) + te.expm1(v) ** 2
+        v = te.select(te.isnan(v) | ~te.isfinite(v), te.rsqrt(v), te.clip(te.round(v), -1.0, te.ceil(v)))
+        n = te.cast(v, "int32")
+        n = te.bitwise_xor(te.bitwise_and(te.left_shift(n, 2), 7), te.bitwise_not(n))
+        v = v + te.cast(te.right_shift(te.bitwise_or(n, 1), 1) << 2 | n & 3 ^ n >> 1, "float32")
         inside = te.all(te.equal(i, 0), te.logical_not(te.any(te.not_equal(j, 0), i > j)))
         low, high = te.min_value("float32"), te.max_value("float32")
         return te.cast(te.if_then_else(inside, te.maximum(v, low), te.select(inside, v, high)), "float32")
