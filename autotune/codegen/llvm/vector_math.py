@@ -15,8 +15,8 @@ rational fit of our own (reweighted least squares); the float64 erf has the rati
 (ndtr.c, S. Moshier).
 
 Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16, log
-8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs and floor
-are exact.
+8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs, floor,
+ceil and round are exact. ADR 45 has the others.
 """
 
 from __future__ import annotations
