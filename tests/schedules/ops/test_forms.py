@@ -13,7 +13,7 @@ import pytest
 from grid_cases import need_cxx, program, sampled
 from helpers import checker, inputs, interpret, poisoned
 from needs import imported
-from small_shapes import FORMS
+from small_shapes import FORMS, SMALL
 from space_cases import library_case, random_params, target
 from space_expressions import Draw
 
@@ -279,6 +279,26 @@ def test_the_example_of_an_operator_makes_a_workload(name: str) -> None:
     for p in given:  # nothing in it may be left out
         with pytest.raises(WorkloadError, match="needs the parameter"):
             op.resolve({k: v for k, v in given.items() if k != p})
+
+
+# First digits of the digests of `SMALL`: parameters that operators have always had. Logs have these.
+DIGESTS = {
+    "matmul": "b184035e", "batch_matmul": "c787f330", "matmul_bias_relu": "c6774e98", "conv2d": "4c0671dd",
+    "conv2d_bias_relu": "7b035c75", "depthwise_conv2d": "ceef7185", "max_pool2d": "d535fdbf",
+    "matmul_bias_gelu": "2d733a73", "conv1d": "9be7831b", "conv3d": "c2450450",
+    "conv2d_bn_relu": "a82cb291", "conv2d_transpose": "753b3ed9", "capsule_conv2d": "0cab9990",
+    "avg_pool2d": "f01777fa", "rms_norm": "d6efaa6c", "attention": "f524d6f5",
+    "transpose_batch_matmul_softmax": "2b542ff5", "softmax": "7cf1709b", "layer_norm": "d9b66366",
+    "norm2": "329390f2", "argmax": "7e19486f", "argmin": "b419e265", "reduce_sum": "baac9124",
+    "permute": "1837dc94", "add": "d8d8776d", "fused_multiply_add": "4bc71603",
+}  # fmt: skip
+
+
+def test_stored_workloads_keep_their_digests() -> None:
+    assert {op: ops.workload(op, p).digest[:8] for op, p in SMALL.items()} == DIGESTS
+    pool = {"b", "h", "w", "c", "k", "stride", "padding", "layout"}
+    for op, named in (("softmax", {"m", "n"}), ("avg_pool2d", pool), ("max_pool2d", pool)):
+        assert {name for name, _ in ops.workload(op, SMALL[op]).params} == named
 
 
 def test_tuples_are_read_back() -> None:
