@@ -137,7 +137,11 @@ def _shape(op: str, last: str) -> Iterable[str]:
     if "=" in name and not name.endswith("="):  # its value stands there: the next one
         before.append(name)
     start = "".join(f"{item}," for item in before)
-    taken = {item.partition("=")[0] for item in before}
+    given = {item.partition("=")[0] for item in before}
+    taken = {*given}
+    for p in found.params:  # shape=2x3 stands for m=2 and n=3
+        if p.instead:
+            taken |= {p.instead} if p.name in given else {p.name} if p.instead in given else set()
     for short, names in found.shorthands:  # k=3 is kh=3 and kw=3
         taken |= {*names} if short in taken else {short} if taken & {*names} else set()
     yield from (f"{start}{x}=" for x in found.keywords() if x not in taken)

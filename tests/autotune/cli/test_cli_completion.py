@@ -40,8 +40,10 @@ def answer(line: str) -> list[str]:
         ("autotune tune matmul --shape ", MATMUL),
         ("autotune best matmul --shape m=4,n=5,", [f"m=4,n=5,{x}" for x in MATMUL[2:]]),
         ("autotune tune matmul --shape m=4,tr", ["m=4,transpose_a=", "m=4,transpose_b="]),
-        ("autotune tune add --shape n=", ["n="]),
-        ("autotune tune add --shape n=4", []),
+        ("autotune tune fused_multiply_add --shape n=", ["n="]),
+        ("autotune tune fused_multiply_add --shape n=4", []),
+        ("autotune tune add --shape n=4", ["n=4,other="]),  # n, or shape
+        ("autotune tune softmax --shape shape=2x3,", ["shape=2x3,axis=", "shape=2x3,dim="]),
         ("autotune tune matmul --shape=m=4,k", ["--shape=m=4,k="]),
         ("autotune tune conv2d --shape k=3,k", []),  # k=3 is kh=3 and kw=3
         ("autotune tune conv2d --shape kh=3,k", ["kh=3,kw="]),
@@ -110,7 +112,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("autotune tu", ["autotune", "tu"], ["tune"]),
         # bash cuts words at = and replaces what stands behind the last of them
-        ("autotune tune add --shape n=4,", ["autotune", "tune", "add", "--shape", "n", "=", "4,"], []),
+        (
+            "autotune tune fused_multiply_add --shape n=4,",
+            ["autotune", "tune", "fused_multiply_add", "--shape", "n", "=", "4,"],
+            [],
+        ),
         (
             "autotune tune matmul --shape m=4,tr",
             ["autotune", "tune", "matmul", "--shape", "m", "=", "4,tr"],
