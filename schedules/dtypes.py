@@ -35,6 +35,12 @@ class DType:
         return self.computed != self.name
 
     @property
+    def dlpack(self) -> int:
+        """DLPack's number for it: code, bits and lanes, in 8, 8 and 16 bits from the lowest."""
+        codes = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+        return codes[self.name.rstrip("0123456789")] | 8 * self.itemsize << 8 | 1 << 16
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         """numpy's dtype for it. (Listing dtypes imports no numpy.) ml_dtypes tells numpy the names of its
         dtypes when it is imported: ``np.dtype(name)`` knows them from then on."""

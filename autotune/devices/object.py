@@ -60,7 +60,7 @@ class DeviceObject:
         """What the compiler says of its kernels, and the state of the device now."""
         return {**protocol.facts(self.code), **self.device.state()}
 
-    def python_function(self) -> Callable[..., int] | None:
+    def python_function(self, others: bool = False) -> Callable[..., int] | None:
         """None: every call goes through the checks of `Kernel`."""
         return None
 

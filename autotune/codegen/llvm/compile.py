@@ -17,6 +17,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen.runtime import entry as abi
+from autotune.codegen.runtime import exchange
 from autotune.errors import CompileError
 from schedules.dtypes import DTYPES
 from schedules.model import Target
@@ -233,9 +234,10 @@ class LoadedObject:
         """The error for scratch memory that cannot be had."""
         return MemoryError(f"no memory for {self.scratch_bytes} bytes of scratch")
 
-    def python_function(self) -> Callable[..., int] | None:
+    def python_function(self, others: bool = False) -> Callable[..., int] | None:
         """The fast path as a builtin function of the arrays (`entry.at_call`: 0, 1 or 2), or None
-        where this interpreter's objects are not laid out as it expects."""
+        where this interpreter's objects are not laid out as it expects. ``others``: also of the types that
+        `exchange.accept` was told."""
         if not _heads_are_readable():
             return None
         import numpy as np
@@ -247,7 +249,7 @@ class LoadedObject:
             if k not in (abi.BLOCK, abi.LOCK):
                 self._desc[k] = word
         # The builtin holds the tuple, and so this object. While the function lives, so does the code.
-        return self._support.bind((ctypes.addressof(self._desc), self))
+        return self._support.bind((ctypes.addressof(self._desc), exchange.table() if others else 0, self))
 
 
 class _Header(ctypes.Structure):
@@ -285,8 +287,9 @@ class _Support:
         self._make = ctypes.pythonapi["PyCFunction_NewEx"]
         self._make.argtypes, self._make.restype = [ptr, ctypes.py_object, ptr], ctypes.py_object
 
-    def bind(self, owner: tuple[int, object]) -> Callable[..., int]:
-        """A builtin function whose ``self`` is ``owner``: (address of a descriptor, its keeper)."""
+    def bind(self, owner: tuple[int, int, object]) -> Callable[..., int]:
+        """A builtin function whose ``self`` is ``owner``: (address of a descriptor, of the table of types or
+        0, the keeper of both)."""
         return self._make(ctypes.addressof(self._method), owner, None)
 
 

@@ -15,8 +15,9 @@ of the parameters):
 - ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (`MONOTONIC`,
   or `THREAD_CPU` time of the calling thread); -1 if memory ran out;
 - ``void at_release(desc)``: frees the scratch block that the descriptor keeps;
-- ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple whose first item is ``desc`` as an
-  int. It returns the int 0 (done), 1 (these arguments need the slow path) or 2 (out of memory).
+- ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple of ``desc`` and the address of
+  `exchange.table` as ints. It returns the int 0 (done), 1 (these arguments need the slow path) or 2 (out of
+  memory). With 0 for the table it takes arrays of numpy alone.
 
 Scratch: a descriptor keeps one block, whose pages stay warm between calls. Its lock is only tried. A caller
 that finds it taken allocates its own block. So a fork while another thread holds the lock only costs the
@@ -28,6 +29,7 @@ from __future__ import annotations
 import re
 from math import prod
 
+from autotune.codegen.runtime.exchange import ROW
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 
@@ -39,6 +41,7 @@ MONOTONIC, THREAD_CPU = 1, 3
 # Functions of the support module, and those of Python that it calls.
 SUPPORT = ("at_run", "at_bench", "at_release", "at_call")
 PYTHON_API = (
+    "PyErr_Clear",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
     "PyLong_AsVoidPtr",
@@ -50,11 +53,16 @@ PYTHON_API = (
 KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY, HEAD = range(9)
 # Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
 # words.
-DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BYTES, OUTPUT, DIMS, RECORD = range(8)
+DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BYTES, OUTPUT, DIMS, DLPACK, RECORD = range(9)
 
 # Offsets (bytes) in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
 OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 56, 64
-# Length of that head (bytes), and flags in it.
+# Offsets (bytes) in DLPack's DLTensor, which has DL_BYTES. The dtype is code, bits and lanes in 32 bits.
+DL_DATA_AT, DL_DEVICE_AT, DL_NDIM_AT, DL_DTYPE_AT = 0, 8, 16, 20
+DL_SHAPE_AT, DL_STRIDES_AT, DL_OFFSET_AT, DL_BYTES = 24, 32, 40, 48
+# DLPack's number of the CPU.
+DL_CPU = 1
+# Length of numpy's head (bytes), and flags in it.
 ARRAY_HEAD_BYTES = 72
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
 
@@ -129,6 +137,7 @@ def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: 
             prod(shape) * DTYPES[dtype].itemsize,
             int(written),
             HEAD + RECORD * len(params) + len(extents),
+            DTYPES[dtype].dlpack,
         ]
         extents += shape
     return head + records + extents
@@ -139,8 +148,9 @@ def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
     return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
 
 
-def _field(name: str, offset: int, kind: str) -> str:
-    return f"  %{name}.at = getelementptr i8, ptr %o, i64 {offset}\n  %{name} = load {kind}, ptr %{name}.at\n"
+def _field(name: str, offset: int, kind: str, of: str = "%o") -> str:
+    at = f"  %{name}.at = getelementptr i8, ptr {of}, i64 {offset}\n"
+    return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
 
 
 def support() -> str:
@@ -153,6 +163,7 @@ _SCRATCH = f"""
 declare i32 @clock_gettime(i32, ptr) nounwind
 declare i32 @posix_memalign(ptr, i64, i64) nounwind
 declare void @free(ptr) nounwind
+declare void @PyErr_Clear()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
@@ -285,6 +296,7 @@ fail:
 }}
 """
 
+# An array of numpy, or of a type in the table of `exchange`, is compared with its parameter (%record).
 # A field is read only after the checks that make reading it safe: first the type, then the head of the array,
 # then its extents, whose number is then known.
 _CALL = f"""
@@ -293,6 +305,7 @@ entry:
   %first = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %desc = call ptr @PyLong_AsVoidPtr(ptr %first)
 {_word("expected", "%desc", NARGS)}{_word("ndarray", "%desc", NDARRAY, "ptr")}
+  %told = alloca [{DL_BYTES} x i8], align 8
   %count = icmp eq i64 %nargs, %expected
   br i1 %count, label %alloc, label %slow
 alloc:
@@ -304,16 +317,84 @@ next:
   br i1 %more, label %object, label %overlaps
 object:
 {_word("o", "%objects", "%k", "ptr")}{_field("type", OB_TYPE_AT, "ptr")}
-  %is.array = icmp eq ptr %type, %ndarray
-  br i1 %is.array, label %heading, label %slow
-heading:
   %words = mul i64 %k, {RECORD}
   %start = add i64 %words, {HEAD}
   %record = getelementptr i64, ptr %desc, i64 %start
+{_word("w.ndim", "%record", NDIM)}{_word("w.mask", "%record", ALIGN_MASK)}{_word("w.dims", "%record", DIMS)}
+  %is.array = icmp eq ptr %type, %ndarray
+  br i1 %is.array, label %heading, label %others.known
+others.known:
+  %second = call ptr @PyTuple_GetItem(ptr %self, i64 1)
+  %exchange = call ptr @PyLong_AsVoidPtr(ptr %second)
+  %has.table = icmp ne ptr %exchange, null
+  br i1 %has.table, label %row, label %slow
+row:
+  %r = phi i64 [ 0, %others.known ], [ %r.next, %row.other ]
+{_word("r.type", "%exchange", "%r", "ptr")}
+  %r.last = icmp eq ptr %r.type, null
+  br i1 %r.last, label %slow, label %row.look
+row.look:
+  %r.is = icmp eq ptr %r.type, %type
+  br i1 %r.is, label %tell, label %row.other
+row.other:
+  %r.next = add i64 %r, {ROW}
+  br label %row
+tell:
+  %r.function = add i64 %r, 1
+{_word("describe", "%exchange", "%r.function", "ptr")}
+  %unknown = call i32 %describe(ptr %o, ptr %told)
+  %known = icmp eq i32 %unknown, 0
+  br i1 %known, label %told.head, label %told.not
+told.not:
+  call void @PyErr_Clear()
+  br label %slow
+told.head:
+{_field("t.data", DL_DATA_AT, "i64", "%told")}{_field("t.device", DL_DEVICE_AT, "i32", "%told")}
+{_field("t.ndim", DL_NDIM_AT, "i32", "%told")}{_field("t.dtype", DL_DTYPE_AT, "i32", "%told")}
+{_field("t.dims", DL_SHAPE_AT, "ptr", "%told")}{_field("t.strides", DL_STRIDES_AT, "ptr", "%told")}
+{_field("t.offset", DL_OFFSET_AT, "i64", "%told")}{_word("w.dtype", "%record", DLPACK)}
+  %t.address = add i64 %t.data, %t.offset
+  %t.place = inttoptr i64 %t.address to ptr
+  %t.ndim64 = sext i32 %t.ndim to i64
+  %t.dtype64 = zext i32 %t.dtype to i64
+  %t.cpu = icmp eq i32 %t.device, {DL_CPU}
+  %t.is.ndim = icmp eq i64 %t.ndim64, %w.ndim
+  %t.is.dtype = icmp eq i64 %t.dtype64, %w.dtype
+  %t.low = and i64 %t.address, %w.mask
+  %t.aligned = icmp eq i64 %t.low, 0
+  %t.ok1 = and i1 %t.cpu, %t.is.ndim
+  %t.ok2 = and i1 %t.is.dtype, %t.aligned
+  %t.ok = and i1 %t.ok1, %t.ok2
+  %t.last = sub i64 %w.ndim, 1
+  %t.dense = icmp eq ptr %t.strides, null
+  br i1 %t.ok, label %t.extents, label %slow
+t.extents:
+  %td = phi i64 [ %t.last, %told.head ], [ %td.next, %t.next ]
+  %t.run = phi i64 [ 1, %told.head ], [ %t.run.next, %t.next ]
+  %t.unread = icmp sge i64 %td, 0
+  br i1 %t.unread, label %t.extent, label %accept
+t.extent:
+  %t.at = add i64 %w.dims, %td
+{_word("t.have", "%t.dims", "%td")}{_word("t.want", "%desc", "%t.at")}
+  %t.same = icmp eq i64 %t.have, %t.want
+  br i1 %t.same, label %t.order, label %slow
+t.order:
+  ; The stride of an extent of 1 has no meaning.
+  %t.one = icmp eq i64 %t.have, 1
+  %t.free = or i1 %t.one, %t.dense
+  br i1 %t.free, label %t.next, label %t.stride
+t.stride:
+{_word("t.step", "%t.strides", "%td")}
+  %t.is.step = icmp eq i64 %t.step, %t.run
+  br i1 %t.is.step, label %t.next, label %slow
+t.next:
+  %td.next = sub i64 %td, 1
+  %t.run.next = mul i64 %t.run, %t.have
+  br label %t.extents
+heading:
 {_field("data", DATA_AT, "ptr")}{_field("ndim", NDIM_AT, "i32")}
 {_field("dims", DIMENSIONS_AT, "ptr")}{_field("descr", DESCR_AT, "ptr")}{_field("flags", FLAGS_AT, "i32")}
-{_word("w.descr", "%record", DESCRIPTOR, "ptr")}{_word("w.ndim", "%record", NDIM)}
-{_word("w.flags", "%record", FLAGS)}{_word("w.mask", "%record", ALIGN_MASK)}{_word("w.dims", "%record", DIMS)}
+{_word("w.descr", "%record", DESCRIPTOR, "ptr")}{_word("w.flags", "%record", FLAGS)}
   %ndim64 = zext i32 %ndim to i64
   %flags64 = zext i32 %flags to i64
   %address = ptrtoint ptr %data to i64
@@ -338,8 +419,9 @@ extent:
   %same = icmp eq i64 %have, %want
   br i1 %same, label %extents, label %slow
 accept:
+  %place = phi ptr [ %data, %extents ], [ %t.place, %t.extents ]
   %slot = getelementptr ptr, ptr %args, i64 %k
-  store ptr %data, ptr %slot
+  store ptr %place, ptr %slot
   %k.next = add i64 %k, 1
   br label %next
 overlaps:
