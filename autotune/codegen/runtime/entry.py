@@ -362,9 +362,12 @@ told.head:
   %t.is.dtype = icmp eq i64 %t.dtype64, %w.dtype
   %t.low = and i64 %t.address, %w.mask
   %t.aligned = icmp eq i64 %t.low, 0
+  ; Tensors that only stand for others have none.
+  %t.memory = icmp ne i64 %t.data, 0
   %t.ok1 = and i1 %t.cpu, %t.is.ndim
   %t.ok2 = and i1 %t.is.dtype, %t.aligned
-  %t.ok = and i1 %t.ok1, %t.ok2
+  %t.ok3 = and i1 %t.ok2, %t.memory
+  %t.ok = and i1 %t.ok1, %t.ok3
   %t.last = sub i64 %w.ndim, 1
   %t.dense = icmp eq ptr %t.strides, null
   br i1 %t.ok, label %t.extents, label %slow
