@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from autotune import torch as torch
     from autotune.api import build as build
     from autotune.api import ops as ops
     from autotune.api import tune as tune
@@ -65,6 +66,7 @@ _EXPORTS = {
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
     "dim": ("schedules.te.dims", "dim"),
+    "torch": ("autotune.torch", ""),
     "Schedule": ("schedules.schedule", "Schedule"),
     "Trace": ("schedules.model", "Trace"),
     "Target": ("schedules.model", "Target"),

@@ -34,6 +34,7 @@ from autotune.run.device_arrays import (
     shown,
 )
 from autotune.run.kernel import Kernel, _Signature
+from autotune.run.torch_operator import traced_as, traced_on_device
 
 
 class _WithStream(_Signature):
@@ -63,7 +64,7 @@ class DeviceKernel(Kernel):
     Raises `ArgumentError`, and `DeviceError` for what the driver reports.
     """
 
-    __slots__ = ("__weakref__", "_array_names", "_launch", "_nbytes", "_on", "_params", "_scratch", "_torch")
+    __slots__ = ("__weakref__", "_array_names", "_launch", "_nbytes", "_on", "_params", "_scratch", "_short")
     __signature__ = _WithStream()
 
     _loaded: DeviceObject
@@ -84,9 +85,10 @@ class DeviceKernel(Kernel):
             f"{'output' if i >= inputs else 'input'} {a.name!r}" for i, a in enumerate(self._params)
         ]
         self._scratch: dict[tuple[int, int], list[int]] = {}  # of a stream, and a thread where it matters
-        self._torch: _Torch | None = None
+        self._short: _Torch | None = None
         weakref.finalize(self, _give_back, device, self._scratch).atexit = False
 
+    @traced_as(traced_on_device)
     def __call__(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         if named:
             inputs = self._placed(inputs, named)
@@ -97,9 +99,9 @@ class DeviceKernel(Kernel):
             and len(inputs) == len(self._ins)
             and type(inputs[0]) is torch.Tensor
         ):
-            if self._torch is None:
-                self._torch = _Torch(torch, self._params, self._on.arrays_on, len(self._ins))
-            ready = self._torch.ready(inputs, out)
+            if self._short is None:
+                self._short = _Torch(torch, self._params, self._on.arrays_on, len(self._ins))
+            ready = self._short.ready(inputs, out)
             if ready is not None:
                 result, addresses, at = ready
                 self._run(addresses, at)

@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
-from autotune.run import aligned, device_arrays
+from autotune.run import aligned, device_arrays, torch_calls, torch_operator
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
 from schedules.expr import wrap
@@ -67,6 +67,7 @@ class Kernel:
         "_packing",
         "_single",
         "_source",
+        "_torch",
         "_trace",
         "chosen_by",
         "record",
@@ -109,7 +110,8 @@ class Kernel:
         # (shape, dtype) of the only output, ready for np.empty.
         one = self._outs[0]
         self._single = (shape_of(one), DTYPES[one.dtype].numpy) if len(outputs) == 1 else None
-        self._fast = loaded.python_function() or _refuse
+        self._fast = loaded.python_function() or torch_calls.refuse
+        self._torch: torch_calls.TorchCalls | None = None
         self._source = source
         self.workload = workload
         self.target = target
@@ -117,6 +119,7 @@ class Kernel:
         self.chosen_by = chosen_by
         self._trace = trace
 
+    @torch_operator.traced_as(torch_operator.traced)
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         if named:
             inputs = self._placed(inputs, named)
@@ -130,9 +133,10 @@ class Kernel:
         if status == 0:
             return result
         if status == 1:
-            self._slow(inputs, (result,) if self._single is not None else result)
-            return result
-        raise self._loaded.no_memory()
+            status, result = self._of_others(inputs, result, out is None)
+        if status == 2:
+            raise self._loaded.no_memory()
+        return result
 
     def _placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
@@ -205,6 +209,11 @@ class Kernel:
         return packed
 
     @property
+    def parameters(self) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+        """(inputs, outputs) as a call takes them: names, shapes, dtypes. Weights are as they are packed."""
+        return self._ins, self._outs
+
+    @property
     def trace(self) -> Trace | None:
         """The schedule, in the names of ``workload.dag``: `Schedule.replay` takes it. None where it is not
         known."""
@@ -237,9 +246,35 @@ class Kernel:
         where = f"{'  ' if not cost else ' '}on {self.target.arch} x{self.target.threads}"
         return f"<Kernel {self.workload.op}({ins}) -> {outs}{cost}{where}>"
 
-    def _slow(self, inputs: tuple[Any, ...], outs: Any) -> None:
+    def _of_others(self, inputs: tuple[Any, ...], result: Any, made: bool) -> tuple[int, Any]:
+        """(status, result) of a call that the fast path refuses: arrays of other libraries, or a mistake.
+        ``made``: whether ``result`` was made here, and is no array of the caller's."""
+        outs = (result,) if self._single is not None else result
+        if self._torch is None:
+            self._torch = torch_calls.of_process(self._loaded, self._outs)
+        if self._torch is not None and (made or type(outs) is tuple):
+            tensors = self._torch.outputs(inputs, None if made else outs, self._argument)
+            if tensors is torch_calls.DISPATCHED:
+                return 0, torch_operator.traced(self, *inputs, out=None if made else result)
+            if tensors is not None:
+                status = self._torch.fast(*inputs, *tensors)
+                if status == 1:
+                    status = self._slow(self._torch.plain(inputs), self._torch.plain(tensors))
+                if not made:
+                    self._torch.written(tensors)
+                return status, (tensors[0] if self._single is not None else tensors)
+        return self._slow(inputs, outs), result
+
+    def _argument(self, i: int) -> str:
+        """An argument in words, by its number."""
+        params = (*self._ins, *self._outs)
+        return _name(params[i], i >= len(self._ins)) if i < len(params) else f"argument {i}"
+
+    def _slow(self, inputs: tuple[Any, ...], outs: Any) -> int:
+        """The status of a call without the fast path. Raises ArgumentError."""
         pointers, _keep = self._pointers(inputs, outs)
         self._loaded.run(pointers)
+        return 0
 
     def _pointers(self, inputs: Sequence[Any], outs: Any) -> tuple[list[int], list[np.ndarray]]:
         """Data pointers in parameter order and what keeps them valid. Raises ArgumentError."""
@@ -276,11 +311,6 @@ class Kernel:
         return pointers, views
 
 
-def _refuse(*arrays: object) -> int:
-    """In place of the fast path where there is none."""
-    return 1
-
-
 def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
     """``x`` as a numpy array over the same memory that fits ``b``. Raises ArgumentError."""
     name = _name(b, written)
@@ -292,7 +322,8 @@ def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
                 f"{name} has byte order {a.dtype.str!r}; the kernel takes native {b.dtype}: "
                 f"convert it with .astype({b.dtype!r})"
             )
-        remedy = f"give an array of {b.dtype}" if written else f"convert it with .astype({b.dtype!r})"
+        convert = f".to(torch.{b.dtype})" if torch_calls.is_tensor(x) else f".astype({b.dtype!r})"
+        remedy = f"give an array of {b.dtype}" if written else f"convert it with {convert}"
         raise ArgumentError(f"{name} is {a.dtype}, but the kernel takes {b.dtype}: {remedy}")
     if a.shape != shape:
         raise ArgumentError(
@@ -300,7 +331,8 @@ def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
             f"give that shape, or tune the kernel for {a.shape}"
         )
     if not a.flags.c_contiguous:
-        remedy = "a C-contiguous array" if written else "np.ascontiguousarray of it"
+        copy = "its .contiguous()" if torch_calls.is_tensor(x) else "np.ascontiguousarray of it"
+        remedy = "a C-contiguous array" if written else copy
         raise ArgumentError(f"{name} is not C-contiguous (strides {a.strides}): give {remedy}")
     if a.size and a.ctypes.data % DTYPES[b.dtype].itemsize:
         raise ArgumentError(f"{name} is not aligned to {DTYPES[b.dtype].itemsize} bytes: give a copy of it")
@@ -350,6 +382,11 @@ def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
         if told is None:
             raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
         return told
+    if a.flags.owndata and a.size:  # numpy allocates where the producer has no address
+        raise ArgumentError(
+            f"{name} has no memory, as it stands for another array in a transformation of its library: give "
+            "the array itself, or call an operator of torch, autotune.torch.op(kernel)"
+        )
     # Before DLPack 1.0 there was no read-only flag, and numpy takes such memory to be read-only.
     return a, producer.versioned and not a.flags.writeable
 

@@ -1,0 +1,124 @@
+"""Calls of kernels for the CPU on torch tensors: outputs are tensors too, and no gradient is lost unseen.
+
+Shapes, dtypes and memory are checked in machine code, as those of numpy arrays are (ADR 48). Here is what
+that cannot see. torch is never imported: a tensor given means that it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.codegen.runtime import exchange
+from autotune.codegen.runtime.entry import shape_of
+from autotune.errors import ArgumentError
+from schedules.ir import Buffer
+
+# In place of outputs: see `TorchCalls.outputs`.
+DISPATCHED = ("dispatched",)
+
+
+class TorchCalls:
+    """What the calls of one kernel need of torch, looked up once."""
+
+    __slots__ = ("_enabled", "_forward", "_kinds", "_like", "_models", "_tensor", "_touch", "fast")
+
+    def __init__(self, torch: Any, fast: Callable[..., int], outputs: Sequence[Buffer]) -> None:
+        """``fast``: the builtin of `entry.at_call` that takes tensors too."""
+        self.fast = fast
+        self._tensor = torch.Tensor
+        self._enabled, self._touch = torch.is_grad_enabled, torch.autograd.graph.increment_version
+        self._forward = torch.autograd.forward_ad
+        # A tensor like one that takes no memory is made in half the time of torch.empty.
+        self._like = torch.empty_like
+        self._models = [_model(torch, shape_of(b), getattr(torch, b.dtype)) for b in outputs]
+        self._kinds = (torch.Tensor, torch.nn.Parameter)
+        for kind in self._kinds:
+            exchange.accept(kind)
+
+    def outputs(
+        self, inputs: Sequence[Any], out: tuple[Any, ...] | None, describe: Callable[[int], str]
+    ) -> tuple[Any, ...] | None:
+        """``out``, or new tensors where the first input is one; None for a call without tensors;
+        `DISPATCHED` for tensors without memory of their own, such as torch.compile's, which the kernel's
+        operator takes. ``describe``: an argument in words, by its number. Raises ArgumentError for what loses
+        a gradient."""
+        tensor = self._tensor
+        arrays = inputs if out is None else (*inputs, *out)
+        kinds = self._kinds
+        found = False
+        for x in arrays:
+            if type(x) in kinds or isinstance(x, tensor):
+                found = True
+                if x.requires_grad or x.is_neg() or type(x) not in kinds:
+                    if type(x).__torch_dispatch__ is not tensor.__torch_dispatch__:
+                        return DISPATCHED
+                    self._check(x, describe(next(i for i, y in enumerate(arrays) if y is x)))
+        if not found:
+            return None
+        # Forward-mode derivatives: torch's own count of the levels entered, less one. It has no public name.
+        if getattr(self._forward, "_current_level", -1) >= 0:
+            self._check_tangents(arrays, describe)
+        if out is not None:
+            return out
+        if not isinstance(inputs[0], tensor):
+            raise ArgumentError(
+                f"{describe(0)} is a {type(inputs[0]).__name__}, and others are torch tensors, so it is not "
+                "clear what the output is to be: give torch.from_numpy of it, or the output by out="
+            )
+        return tuple([self._like(x) for x in self._models])
+
+    def plain(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The same memory, without what autograd knows of it, which DLPack refuses."""
+        return tuple(x.detach() if isinstance(x, self._tensor) else x for x in arrays)
+
+    def written(self, arrays: Sequence[Any]) -> None:
+        """Tell autograd: what it may have saved of them is no longer what it was."""
+        for x in arrays:
+            if isinstance(x, self._tensor) and not x.is_inference():
+                self._touch(x)
+
+    def _check(self, x: Any, name: str) -> None:
+        if x.requires_grad and self._enabled():
+            raise refuse_gradient(name)
+        if x.is_neg():
+            raise ArgumentError(f"{name} is a negated view of another tensor: give x.resolve_neg()")
+
+    def _check_tangents(self, arrays: Sequence[Any], describe: Callable[[int], str]) -> None:
+        for i, x in enumerate(arrays):
+            if isinstance(x, self._tensor) and self._forward.unpack_dual(x).tangent is not None:
+                raise ArgumentError(
+                    f"{describe(i)} has a forward-mode derivative, which would be lost: kernels have none; "
+                    "use reverse mode, by autotune.torch.op(kernel, backward=...)"
+                )
+
+
+def of_process(loaded: Any, outputs: Sequence[Buffer]) -> TorchCalls | None:
+    """The `TorchCalls` of a kernel's loaded code; None where nobody has imported torch."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else TorchCalls(torch, loaded.python_function(True) or refuse, outputs)
+
+
+def refuse_gradient(name: str) -> ArgumentError:
+    """The error for an input whose gradient a kernel would lose."""
+    return ArgumentError(
+        f"{name} requires a gradient, which would be lost: call the kernel under torch.no_grad(), give "
+        "x.detach(), or make an operator with a gradient of it, autotune.torch.op(kernel, backward=...)"
+    )
+
+
+def is_tensor(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def refuse(*arrays: object) -> int:
+    """In place of a fast path where there is none."""
+    return 1
+
+
+def _model(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A tensor of one element that torch.empty_like takes for a contiguous one of a shape."""
+    one = torch.empty((), dtype=dtype, device="cpu").expand(shape)
+    return one if torch.empty_like(one).is_contiguous() else torch.empty(shape, dtype=dtype, device="cpu")
