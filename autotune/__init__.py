@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
     from autotune.run.dynamic import DynamicKernel as DynamicKernel
+    from autotune.run.export import Exported as Exported
+    from autotune.run.export import export as export
     from autotune.run.kernel import Kernel as Kernel
     from autotune.run.loading import best as best
     from autotune.run.loading import load as load
@@ -61,6 +63,8 @@ _EXPORTS = {
     "load": ("autotune.run.loading", "load"),
     "best": ("autotune.run.loading", "best"),
     "build": ("autotune.api", "build"),
+    "export": ("autotune.run.export", "export"),
+    "Exported": ("autotune.run.export", "Exported"),
     "compile_for": ("autotune.building.cross_compile", "compile_for"),
     "Compiled": ("autotune.building.cross_compile", "Compiled"),
     "ops": ("autotune.api", "ops"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -90,6 +90,16 @@ class Backend(ABC):
         """Machine code for a target that need not be here. Raises TargetError where that has no meaning."""
         raise TargetError(
             f"target {target.kind} {target.arch} is no described GPU; use one such as a100, h100 or t4"
+        )
+
+    def shared_library(
+        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Sequence[str], soname: str
+    ) -> bytes:
+        """A shared object with functions of C (`autotune.building.shared_library`). Raises ScheduleError, and
+        CompileError where there is none for this kind."""
+        raise CompileError(
+            f"a kernel for {self.name} is no function of C and cannot be exported; autotune.compile_for gives "
+            "the machine code of a schedule for a described GPU"
         )
 
     def versions(self, target: Target) -> list[str]:

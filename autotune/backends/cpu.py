@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autotune.backends.base import Backend, Loaded, MeasuringPolicy
@@ -70,6 +70,13 @@ class Cpu(Backend):
         return bundle.join(
             kernel, {n: compile_module(module_of(f, target).text, target) for n, f in packing.items()}
         )
+
+    def shared_library(
+        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Sequence[str], soname: str
+    ) -> bytes:
+        from autotune.building.shared_library import shared_library
+
+        return shared_library(dag, trace, target, functions, soname)
 
     def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
         from autotune.building.from_trace import emit_module

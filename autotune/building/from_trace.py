@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING
 
 from autotune import backends
+from autotune.codegen.runtime.entry import entry as python_entry
 from schedules import affine, ir
 from schedules import expr as E
 from schedules.constants import split_constants
@@ -22,6 +23,9 @@ from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.emit import Module
+
+# The text that a module ends with, from its parameters, the names of outputs, bytes of scratch and threads.
+Entry = Callable[[tuple[ir.Buffer, ...], tuple[str, ...], int, int], str]
 
 # Operations of a kernel, loops unrolled, and lines of its code: more take a compiler many seconds. The peeled
 # window of a depthwise convolution has up to 160,000 and 60,000; lanes that code must tell apart have as many
@@ -150,10 +154,9 @@ def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
     return module_of(scheduled(dag, trace, target), target)
 
 
-def module_of(func: LoweredFunc, target: Target) -> Module:
+def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) -> Module:
     """LLVM IR of a program for a CPU, with its entry points. Raises ScheduleError where it is too long."""
     from autotune.codegen.llvm.emit import Module, emit
-    from autotune.codegen.runtime.entry import entry
 
     with within_recursion():
         module = emit(func, target)

@@ -214,6 +214,11 @@ class Kernel:
         return self._ins, self._outs
 
     @property
+    def packed(self) -> frozenset[int]:
+        """Numbers of the inputs that a call takes as `pack_weights` gives them."""
+        return frozenset(self._packing)
+
+    @property
     def trace(self) -> Trace | None:
         """The schedule, in the names of ``workload.dag``: `Schedule.replay` takes it. None where it is not
         known."""

@@ -155,7 +155,12 @@ def _field(name: str, offset: int, kind: str, of: str = "%o") -> str:
 
 def support() -> str:
     """LLVM IR of the support module."""
-    return _SCRATCH + _RUN + _CALL
+    return running() + _CALL
+
+
+def running() -> str:
+    """The part of the support module that knows no Python: `at_run`, `at_bench` and `at_release`."""
+    return _SCRATCH + _RUN
 
 
 # IR text of the support module: scratch memory.
@@ -163,12 +168,6 @@ _SCRATCH = f"""
 declare i32 @clock_gettime(i32, ptr) nounwind
 declare i32 @posix_memalign(ptr, i64, i64) nounwind
 declare void @free(ptr) nounwind
-declare void @PyErr_Clear()
-declare ptr @PyEval_SaveThread()
-declare void @PyEval_RestoreThread(ptr)
-declare ptr @PyLong_AsVoidPtr(ptr)
-declare ptr @PyLong_FromLong(i64)
-declare ptr @PyTuple_GetItem(ptr, i64)
 
 define internal ptr @scratch_get(ptr %desc) nounwind {{
 entry:
@@ -300,6 +299,12 @@ fail:
 # A field is read only after the checks that make reading it safe: first the type, then the head of the array,
 # then its extents, whose number is then known.
 _CALL = f"""
+declare void @PyErr_Clear()
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare ptr @PyLong_FromLong(i64)
+declare ptr @PyTuple_GetItem(ptr, i64)
 define ptr @at_call(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:
   %first = call ptr @PyTuple_GetItem(ptr %self, i64 0)

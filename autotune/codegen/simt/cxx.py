@@ -18,20 +18,22 @@ MISSING = f"a C++ compiler is needed: install g++, or {install('emulator')}"
 _NAMES = ("g++", "c++", "clang++")
 # The clang of the wheel ziglang, with the defaults of other compilers: code for any CPU of this kind, no
 # checks, and no debug information, which makes an object 22 times as large.
-_WHEEL = (sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline", "-g0", "-fno-sanitize=undefined")
+_WHEEL = (sys.executable, "-m", "ziglang")
+_DEFAULTS = ("-mcpu=baseline", "-g0", "-fno-sanitize=undefined")
 
 
-def command() -> tuple[str, ...] | None:
-    """The command, None if there is no compiler."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
+def command(names: Sequence[str] = _NAMES, in_wheel: str = "c++") -> tuple[str, ...] | None:
+    """The command, None if there is no compiler. ``names``: of those to look for; ``in_wheel``: of the
+    wheel's."""
+    found = next(filter(None, map(shutil.which, names)), None)
     if found is not None:
         return (found,)
-    return _WHEEL if importlib.util.find_spec("ziglang") is not None else None
+    return (*_WHEEL, in_wheel, *_DEFAULTS) if importlib.util.find_spec("ziglang") is not None else None
 
 
 def name(compiler: Sequence[str]) -> str:
     """The name of a compiler in messages."""
-    return "zig" if compiler == _WHEEL else Path(compiler[0]).name
+    return "zig" if tuple(compiler[: len(_WHEEL)]) == _WHEEL else Path(compiler[0]).name
 
 
 def build(source: str, *flags: str) -> bytes:

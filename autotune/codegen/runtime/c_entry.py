@@ -1,0 +1,59 @@
+"""Kernels as functions of C, for shared objects that need no Python.
+
+The IR text appended to a kernel's module defines ``int f(in0, ..., out0, ...)``, with pointers to row-major
+arrays, and ``void f_release(void)``. A function keeps its scratch memory between calls, as one in a process
+with Python does (`autotune.codegen.runtime.entry`, whose `running` and, for threads, whose pool go into the
+same shared object).
+"""
+
+from __future__ import annotations
+
+from autotune.codegen.runtime import entry
+from schedules.ir import Buffer
+
+# What a function returns.
+STATUS = {0: "done", 2: "no memory for scratch"}
+
+
+def c_entry(
+    function: str, params: tuple[Buffer, ...], outputs: tuple[str, ...], scratch_bytes: int, threads: int
+) -> str:
+    """IR text of the functions ``function`` and ``function_release``. ``params``: inputs, then outputs."""
+    words = entry.descriptor(0, threads, scratch_bytes, entry.signature(params, outputs), {})[: entry.HEAD]
+    items = ["i64 ptrtoint (ptr @kernel to i64)", *(f"i64 {w}" for w in words[1:])]
+    n = len(params)
+    takes = ", ".join(f"ptr %p{i}" for i in range(n))
+    stores = "\n".join(
+        f"  %at{i} = getelementptr ptr, ptr %args, i64 {i}\n  store ptr %p{i}, ptr %at{i}" for i in range(n)
+    )
+    return f"""
+@descriptor = internal global [{entry.HEAD} x i64] [{", ".join(items)}], align 64
+declare i32 @at_run(ptr, ptr)
+declare void @at_release(ptr)
+
+define i32 @{function}({takes}) nounwind {{
+  %args = alloca [{n} x ptr]
+{stores}
+  %status = call i32 @at_run(ptr @descriptor, ptr %args)
+  ret i32 %status
+}}
+
+define void @{function}_release() nounwind {{
+  call void @at_release(ptr @descriptor)
+  ret void
+}}
+"""
+
+
+def fork_handler() -> str:
+    """IR text of a module that has the thread pool begin anew in the child after a fork."""
+    return """
+declare void @at_pool_reset()
+declare i32 @pthread_atfork(ptr, ptr, ptr)
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @watch, ptr null }]
+
+define internal void @watch() nounwind {
+  %status = call i32 @pthread_atfork(ptr null, ptr null, ptr @at_pool_reset)
+  ret void
+}
+"""

@@ -1,0 +1,174 @@
+"""Kernels for programs without Python: ``autotune.export`` writes a shared object, a header, a contract and an
+example (ADR 49)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import autotune
+from autotune import backends
+from autotune.codegen.runtime.c_entry import STATUS
+from autotune.codegen.runtime.entry import shape_of
+from autotune.errors import ArgumentError, CompileError
+from autotune.run import export_text
+from autotune.run.export_text import Argument, Function
+from autotune.run.kernel import Kernel
+from autotune.targets import confined
+from schedules.dtypes import DTYPES
+from schedules.expr import wrap
+from schedules.ir import Buffer
+
+CONTRACT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files that `export` wrote."""
+
+    library: Path
+    header: Path
+    contract: Path
+    example: Path
+
+
+def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None = None) -> Exported:
+    """Write a kernel for the CPU as a shared object that needs no Python.
+
+    ``directory`` is made where it is missing. It gets four files, and those of an earlier export of that name
+    are replaced:
+
+    - ``NAME.so``: ``int NAME_run(inputs ..., outputs ...)`` on pointers to row-major arrays;
+    - ``NAME.h``: its declaration, the number of elements of each argument, and whether this CPU can run it;
+    - ``NAME.json``: the contract: names, shapes, dtypes and order of arguments, threads, what the CPU must have;
+    - ``NAME_example.c``: a program that calls it.
+
+    ``name``: an identifier of C; by default the operator's. A kernel with constant weights has
+    ``NAME_pack_WEIGHT`` for each that it reads packed.
+
+    Raises `ArgumentError` for a name that is none, or a kernel whose schedule is not known, and `CompileError`
+    for a kernel of a GPU, and where there is no linker. The remedy: install gcc, or the extra ``emulator``.
+
+        >>> kernel = at.load("matmul", m=64, n=32, k=48)
+        >>> at.export(kernel, "build").library
+        PosixPath('build/matmul.so')
+    """
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(f"export takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
+    name = _name(kernel, name)
+    trace = kernel.trace
+    if trace is None:
+        raise ArgumentError(
+            f"the schedule of this kernel of {kernel.workload.op} is not known, so it cannot be compiled for "
+            "export: load it by autotune.load"
+        )
+    target, dag = confined(kernel.target), kernel.workload.dag
+    functions = _functions(kernel, name)
+    soname = f"{name}.so"
+    packers = {f.of: f.name for f in functions[1:]}
+    symbols = [functions[0].name, *(packers.get(c, f"{name}_unused_{i}") for i, c in enumerate(dag.constants))]
+    library = backends.of(target).shared_library(dag, trace, target, symbols, soname)
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    contract = _contract(kernel, name, functions)
+    files = Exported(*(folder / x for x in (soname, f"{name}.h", f"{name}.json", f"{name}_example.c")))
+    _write(files.library, library)
+    _write(files.header, export_text.header(name, functions, contract).encode())
+    _write(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
+    _write(files.example, export_text.example(name, functions).encode())
+    return files
+
+
+def _name(kernel: Kernel, name: str | None) -> str:
+    if name is None:
+        found = re.sub(r"\W", "_", kernel.workload.op, flags=re.ASCII)
+        return found if export_text.is_identifier(found) else f"kernel_{found}"
+    if not export_text.is_identifier(name):
+        raise ArgumentError(f"name={name!r} is no identifier of C: give letters, digits and _ such as {name_of(kernel)}")
+    return name
+
+
+def name_of(kernel: Kernel) -> str:
+    """The name of a kernel's files by default."""
+    return _name(kernel, None)
+
+
+def _functions(kernel: Kernel, name: str) -> list[Function]:
+    """The kernel's function, then those that pack weights."""
+    ins, outs = kernel.parameters
+    words = export_text.identifiers([b.name for b in (*ins, *outs)])
+    arguments = [_argument(b, w, i >= len(ins)) for i, (b, w) in enumerate(zip((*ins, *outs), words, strict=True))]
+    found = [Function(f"{name}_run", "", tuple(arguments))]
+    tensors = {t.name: t for t in kernel.workload.dag.inputs}
+    for i, word in enumerate(words[: len(ins)]):
+        if i in kernel.packed:
+            t = tensors[ins[i].name]
+            given = Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype)
+            pack = (_argument(given, f"{word}_given", False), _argument(ins[i], word, True))
+            found.append(Function(f"{name}_pack_{word}", t.name, pack))
+    return found
+
+
+def _argument(b: Buffer, word: str, written: bool) -> Argument:
+    return Argument(b.name, word, b.dtype, shape_of(b), written)
+
+
+def _contract(kernel: Kernel, name: str, functions: list[Function]) -> dict[str, Any]:
+    target = confined(kernel.target)
+    record = kernel.record
+    return {
+        "contract": CONTRACT_VERSION,
+        "autotune": autotune.__version__,
+        "name": name,
+        "library": f"{name}.so",
+        "header": f"{name}.h",
+        "operator": kernel.workload.op,
+        "parameters": dict(kernel.workload.params),
+        "workload": kernel.workload.digest,
+        "function": functions[0].name,
+        "arguments": [_described(a) for a in functions[0].arguments],
+        "returns": {str(status): meaning for status, meaning in STATUS.items()},
+        "packing": [
+            {"weight": f.of, "function": f.name, "arguments": [_described(a) for a in f.arguments]}
+            for f in functions[1:]
+        ],
+        "threads": target.threads,
+        "cpu": {"triple": target.triple, "arch": target.arch, "features": list(target.features)},
+        "time_s": getattr(record, "time_s", None),
+        "record_id": getattr(record, "uid", None),
+        "schedule": json.loads(kernel.trace.to_json()) if kernel.trace is not None else None,
+    }
+
+
+def _described(a: Argument) -> dict[str, Any]:
+    size = DTYPES[a.dtype].itemsize
+    return {
+        "name": a.name,
+        "c_name": a.word,
+        "c_type": export_text.C_TYPES[a.dtype],
+        "role": "output" if a.written else "input",
+        "dtype": a.dtype,
+        "shape": list(a.shape),
+        "order": "row-major",
+        "bytes": prod(a.shape) * size,
+        "alignment": size,
+    }
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file at once: a process that has the old library mapped keeps it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+        os.chmod(temporary, 0o755 if path.suffix == ".so" else 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,190 @@
+"""The texts in C of an exported kernel: its header, and an example that calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+# Types of C by dtype. C99 has none for the floats of 16 bits: their bits are in an integer.
+C_TYPES = {
+    "float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double",
+    "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t",
+    "bool": "uint8_t",
+}  # fmt: skip
+# Words of C and C++ that cannot name a parameter, and those that the example uses.
+_TAKEN = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
+    "consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do "
+    "double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
+    "wchar_t while xor xor_eq main i sum status malloc printf size_t errno unix linux".split()
+)
+# Extensions that GCC and Clang know how to ask for.
+_ASKABLE = frozenset(
+    "avx avx2 fma bmi bmi2 popcnt avx512f avx512bw avx512cd avx512dq avx512vl avx512vbmi avx512ifma avx512vnni "
+    "avx512vbmi2 avx512bitalg gfni".split()
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a function: its name in the workload, ``word``, its name in C, and what it points to."""
+
+    name: str
+    word: str
+    dtype: str
+    shape: tuple[int, ...]
+    written: bool
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the shared object. ``of``: the weight that it packs, "" for the kernel."""
+
+    name: str
+    of: str
+    arguments: tuple[Argument, ...]
+
+
+def is_identifier(word: str) -> bool:
+    """Whether C and C++ take a word for a name."""
+    return re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None and word not in _TAKEN
+
+
+def identifiers(names: Sequence[str]) -> list[str]:
+    """A name of C for each, all different and none beginning another's ``_given``."""
+    found: list[str] = []
+    for i, name in enumerate(names):
+        word = re.sub(r"\W", "_", name, flags=re.ASCII)
+        ok = is_identifier(word) and word not in found and not word.endswith("_given")
+        found.append(word if ok else f"x{i}_{word}")
+    return found
+
+
+def header(name: str, functions: Sequence[Function], contract: Mapping[str, Any]) -> str:
+    """The header: declarations, the elements of each argument, and what the CPU must have."""
+    main, packers = functions[0], functions[1:]
+    guard = f"AUTOTUNE_{name.upper()}_H"
+    cpu = contract["cpu"]
+    need = [f for f in cpu["features"] if f in _ASKABLE] if cpu["triple"].startswith("x86_64") else []
+    ask = " && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
+    condition = "defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))"
+    elements = [
+        f"#define {name}_{a.word}_elements ((size_t){prod(a.shape)})"
+        for a in dict.fromkeys((*main.arguments, *(f.arguments[0] for f in packers)))
+    ]
+    lines = [
+        f"/* {contract['operator']}, compiled by autotune {contract['autotune']} for {contract['threads']} "
+        f"thread{'s' if contract['threads'] > 1 else ''} of {cpu['triple']}.",
+        f" * It needs: {_wrapped([cpu['arch'], *cpu['features']])} */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        *elements,
+        "",
+        "/* Arrays are row-major, aligned to their elements, and an output overlaps nothing else. Floats of 16 bits",
+        " * are given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch. */",
+        _declared(main),
+        *(
+            line
+            for f in packers
+            for line in (
+                "",
+                f"/* {f.arguments[1].word} as {main.name} reads it, of {_shown(f.arguments[0])} as it is written. */",
+                _declared(f),
+            )
+        ),
+        "",
+        "/* Frees the scratch memory that is kept between calls. No call may be running. */",
+        *(f"void {f.name}_release(void);" for f in functions),
+        "",
+        "/* Whether this CPU has what the code needs, as far as the compiler can ask. */",
+        f"static inline int {name}_runnable(void) {{",
+        f"#if {condition}",
+        f"    return {ask};",
+        "#else",
+        "    return 1;",
+        "#endif",
+        "}",
+        "",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "",
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def example(name: str, functions: Sequence[Function]) -> str:
+    """A program that fills the inputs, calls the kernel, and prints the sum of each output."""
+    main, packers = functions[0], functions[1:]
+    packed = {f.arguments[1].word: f for f in packers}
+    arrays = [*main.arguments, *(f.arguments[0] for f in packers)]
+    read = [a for a in arrays if not a.written and a.word not in packed]
+    lines = [
+        f"/* cc {name}_example.c ./{name}.so -Wl,-rpath,. -o {name}_example && ./{name}_example */",
+        "#include <stdio.h>",
+        "#include <stdlib.h>",
+        f'#include "{name}.h"',
+        "",
+        "int main(void) {",
+        *(f"    {_type(a)} *{a.word} = malloc(sizeof *{a.word} * {name}_{a.word}_elements);" for a in arrays),
+        f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
+        *(
+            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {_period(a)};"
+            for a in read
+        ),
+        *(f"    {f.name}({_given(f)});" for f in packers),
+        f"    int status = {main.name}({_given(main)});",
+    ]
+    for a in (a for a in main.arguments if a.written):
+        lines += [
+            f"    double sum_{a.word} = 0;",
+            f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) sum_{a.word} += {a.word}[i];",
+            f'    printf("status %d, sum of {a.word} %.9g\\n", status, sum_{a.word});',
+        ]
+    return "\n".join([*lines, "    return status;", "}"]) + "\n"
+
+
+def _period(a: Argument) -> int:
+    return 2 if a.dtype == "bool" else 7
+
+
+def _given(f: Function) -> str:
+    return ", ".join(a.word for a in f.arguments)
+
+
+def _declared(f: Function) -> str:
+    takes = ", ".join(f"{'' if a.written else 'const '}{_type(a)} *{a.word}" for a in f.arguments)
+    shapes = "; ".join(map(_shown, f.arguments))
+    return f"/* {shapes} */\nint {f.name}({takes});"
+
+
+def _shown(a: Argument) -> str:
+    return f"{a.word}: {a.dtype}[{']['.join(map(str, a.shape))}]" if a.shape else f"{a.word}: {a.dtype}"
+
+
+def _type(a: Argument) -> str:
+    return C_TYPES[a.dtype]
+
+
+def _wrapped(words: Sequence[str], width: int = 100) -> str:
+    lines = [""]
+    for w in words:
+        if len(lines[-1]) + len(w) > width:
+            lines.append("")
+        lines[-1] += f"{w} "
+    return "\n *   ".join(x.rstrip() for x in lines)
