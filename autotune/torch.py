@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.errors import ArgumentError
 from autotune.run import torch_operator
 from autotune.run.kernel import Kernel
+from schedules.distribution import install
 
 __all__ = ["op"]
 
@@ -37,7 +39,7 @@ def op(
     the first digits of the workload's digest. An operator lives, and holds its kernel, until the process
     ends.
 
-    Raises `ArgumentError` for a name that is taken, and for a ``backward`` that does not fit.
+    Raises `ArgumentError` for a name that is taken, for a ``backward`` that does not fit, and without torch.
 
         >>> matmul = at.load("matmul", m=64, n=32, k=48)
         >>> da = at.torch.op(at.load("matmul", m=64, n=48, k=32, transpose_b=1))
@@ -45,6 +47,8 @@ def op(
         >>> mm = at.torch.op(matmul, backward=lambda g, a, b: (da(g, b), db(a, g)))
         >>> mm(a, b).sum().backward()
     """
+    if importlib.util.find_spec("torch") is None:
+        raise ArgumentError(f"autotune.torch.op needs torch, which is not installed: {install('torch')}")
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"op takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
     if backward is None and name is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -93,13 +93,13 @@ class Backend(ABC):
         )
 
     def shared_library(
-        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Sequence[str], soname: str
+        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
     ) -> bytes:
-        """A shared object with functions of C (`autotune.building.shared_library`). Raises ScheduleError, and
-        CompileError where there is none for this kind."""
+        """A shared object with functions of C (`autotune.building.shared_library`). Raises ScheduleError,
+        and CompileError where there is none for this kind."""
         raise CompileError(
-            f"a kernel for {self.name} is no function of C and cannot be exported; autotune.compile_for gives "
-            "the machine code of a schedule for a described GPU"
+            f"a kernel for {self.name} is no function of C, so it cannot be exported; autotune.compile_for "
+            "gives the machine code of a schedule for a described GPU"
         )
 
     def versions(self, target: Target) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autotune.backends.base import Backend, Loaded, MeasuringPolicy
@@ -72,7 +72,7 @@ class Cpu(Backend):
         )
 
     def shared_library(
-        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Sequence[str], soname: str
+        self, dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
     ) -> bytes:
         from autotune.building.shared_library import shared_library
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,32 +13,32 @@ from autotune.codegen.llvm.compile import compile_module
 from autotune.codegen.runtime import c_entry, entry, threads
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
+from schedules.distribution import install
 from schedules.ir import LoweredFunc
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
 MISSING = (
     "a shared object needs a linker, which LLVM as llvmlite has it lacks: install gcc, or "
-    "pip install 'autotune[emulator]'"
+    f"{install('emulator')}"
 )
 _DRIVERS = ("cc", "gcc", "clang", "g++", "c++", "clang++")
 _DEFINED = "define void @kernel("
 
 
 def shared_library(
-    dag: ComputeDAG, trace: Trace, target: Target, functions: Sequence[str], soname: str
+    dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
 ) -> bytes:
-    """``functions``: names of the kernel's function, then of those that pack each of ``dag.constants``, as
-    `c_entry` defines them. Raises ScheduleError where the trace is not legal, and CompileError, also without
-    a linker."""
+    """``functions``: the name of the kernel's function, by "", and of each that packs a constant input, by
+    that input's, as `c_entry` defines them. Raises ScheduleError where the trace is not legal, and
+    CompileError, also without a linker."""
     main, packing = programs(dag, trace, target)
-    names = [t.name for t in dag.inputs]
-    packers = [packing.get(names.index(c)) for c in dag.constants]
+    parts = {"": main} | {dag.inputs[i].name: func for i, func in packing.items()}
     objects, symbols = [compile_module(entry.running(), target, optimize=False)], []
-    for function, func in zip(functions, (main, *packers), strict=True):
-        if func is not None:
-            objects.append(compile_module(_text(func, target, function), target))
-            symbols += [function, f"{function}_release"]
+    for part, func in parts.items():
+        function = functions[part]
+        objects.append(compile_module(_text(func, target, function), target))
+        symbols += [function, f"{function}_release"]
     if any(b"at_parallel\0" in x for x in objects):
         objects.append(compile_module(threads.text(target.triple), target))
         objects.append(compile_module(c_entry.fork_handler(), target, optimize=False))
@@ -57,9 +57,9 @@ def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str) -> bytes
         visible, out = Path(tmp) / "symbols", Path(tmp) / "linked.so"
         visible.write_text("{ global: " + "".join(f"{s}; " for s in symbols) + "local: *; };\n")
         # Nothing unmaps it: workers of its pool may still run its code.
-        flags = [f"-Wl,--version-script={visible}", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete"]
-        command = [*driver, "-shared", "-o", str(out), *map(str, paths), *flags, "-Wl,-z,defs", "-lm", "-lpthread"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        flags = [f"-Wl,--version-script={visible}", f"-Wl,-soname,{soname}", "-Wl,-z,nodelete,-z,defs"]
+        command = [*driver, "-shared", "-o", out, *paths, *flags, "-lm", "-lpthread"]
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CompileError(f"{cxx.name(driver)} could not link {soname}: {done.stderr[:600]}")
         return out.read_bytes()

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli import bench, best, cache, completion, doctor, log, ops, replay, streams, tune
+from autotune.cli import bench, best, cache, completion, doctor, export, log, ops, replay, streams, tune
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
 from autotune.settings import Settings
@@ -135,6 +135,7 @@ def _root(
 app.command("tune", no_args_is_help=True, short_help="Search for a fast schedule of an operator.")(tune.tune)
 app.command("best", no_args_is_help=True, short_help="Show the best kernel of the log.")(best.best)
 app.command("bench", no_args_is_help=True, short_help="Time kernels beside other libraries.")(bench.bench)
+app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
 app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)

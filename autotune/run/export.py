@@ -1,5 +1,5 @@
-"""Kernels for programs without Python: ``autotune.export`` writes a shared object, a header, a contract and an
-example (ADR 49)."""
+"""Kernels for programs without Python: ``autotune.export`` writes a shared object, its header, a contract and
+an example (ADR 49)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import autotune
 from autotune import backends
 from autotune.codegen.runtime.c_entry import STATUS
 from autotune.codegen.runtime.entry import shape_of
-from autotune.errors import ArgumentError, CompileError
+from autotune.errors import ArgumentError
 from autotune.run import export_text
 from autotune.run.export_text import Argument, Function
 from autotune.run.kernel import Kernel
-from autotune.targets import confined
+from autotune.targets import confined, features
 from schedules.dtypes import DTYPES
 from schedules.expr import wrap
 from schedules.ir import Buffer
@@ -46,14 +46,15 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
 
     - ``NAME.so``: ``int NAME_run(inputs ..., outputs ...)`` on pointers to row-major arrays;
     - ``NAME.h``: its declaration, the number of elements of each argument, and whether this CPU can run it;
-    - ``NAME.json``: the contract: names, shapes, dtypes and order of arguments, threads, what the CPU must have;
+    - ``NAME.json``: the contract: names, shapes, dtypes and order of arguments, threads, features of the CPU;
     - ``NAME_example.c``: a program that calls it.
 
     ``name``: an identifier of C; by default the operator's. A kernel with constant weights has
     ``NAME_pack_WEIGHT`` for each that it reads packed.
 
-    Raises `ArgumentError` for a name that is none, or a kernel whose schedule is not known, and `CompileError`
-    for a kernel of a GPU, and where there is no linker. The remedy: install gcc, or the extra ``emulator``.
+    Raises `ArgumentError` for a name that is none, or a kernel whose schedule is not known, and
+    `CompileError` for a kernel of a GPU, and where there is no linker (install gcc, or the extra
+    ``emulator``).
 
         >>> kernel = at.load("matmul", m=64, n=32, k=48)
         >>> at.export(kernel, "build").library
@@ -71,8 +72,7 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     target, dag = confined(kernel.target), kernel.workload.dag
     functions = _functions(kernel, name)
     soname = f"{name}.so"
-    packers = {f.of: f.name for f in functions[1:]}
-    symbols = [functions[0].name, *(packers.get(c, f"{name}_unused_{i}") for i, c in enumerate(dag.constants))]
+    symbols = {f.of: f.name for f in functions}
     library = backends.of(target).shared_library(dag, trace, target, symbols, soname)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,21 +90,20 @@ def _name(kernel: Kernel, name: str | None) -> str:
         found = re.sub(r"\W", "_", kernel.workload.op, flags=re.ASCII)
         return found if export_text.is_identifier(found) else f"kernel_{found}"
     if not export_text.is_identifier(name):
-        raise ArgumentError(f"name={name!r} is no identifier of C: give letters, digits and _ such as {name_of(kernel)}")
+        raise ArgumentError(
+            f"name={name!r} is no identifier of C: give letters, digits and _, such as "
+            f"{_name(kernel, None)!r}"
+        )
     return name
-
-
-def name_of(kernel: Kernel) -> str:
-    """The name of a kernel's files by default."""
-    return _name(kernel, None)
 
 
 def _functions(kernel: Kernel, name: str) -> list[Function]:
     """The kernel's function, then those that pack weights."""
     ins, outs = kernel.parameters
     words = export_text.identifiers([b.name for b in (*ins, *outs)])
-    arguments = [_argument(b, w, i >= len(ins)) for i, (b, w) in enumerate(zip((*ins, *outs), words, strict=True))]
-    found = [Function(f"{name}_run", "", tuple(arguments))]
+    named = zip((*ins, *outs), words, strict=True)
+    arguments = tuple(_argument(b, word, i >= len(ins)) for i, (b, word) in enumerate(named))
+    found = [Function(f"{name}_run", "", arguments)]
     tensors = {t.name: t for t in kernel.workload.dag.inputs}
     for i, word in enumerate(words[: len(ins)]):
         if i in kernel.packed:
@@ -139,7 +138,7 @@ def _contract(kernel: Kernel, name: str, functions: list[Function]) -> dict[str,
             for f in functions[1:]
         ],
         "threads": target.threads,
-        "cpu": {"triple": target.triple, "arch": target.arch, "features": list(target.features)},
+        "cpu": {"triple": target.triple, "arch": target.arch, "features": list(features.known(target))},
         "time_s": getattr(record, "time_s", None),
         "record_id": getattr(record, "uid", None),
         "schedule": json.loads(kernel.trace.to_json()) if kernel.trace is not None else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,24 +17,24 @@ C_TYPES = {
 }  # fmt: skip
 # Words of C and C++ that cannot name a parameter, and those that the example uses.
 _TAKEN = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
-    "consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do "
-    "double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable "
-    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
-    "reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch "
-    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
-    "wchar_t while xor xor_eq main i sum status malloc printf size_t errno unix linux".split()
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const
+    consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do
+    double dynamic_cast else enum explicit export extern false float for friend goto if inline int long
+    mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct
+    switch template this thread_local throw true try typedef typeid typename union unsigned using virtual
+    void volatile wchar_t while xor xor_eq main i sum status malloc printf size_t errno unix linux""".split()
 )
 # Extensions that GCC and Clang know how to ask for.
 _ASKABLE = frozenset(
-    "avx avx2 fma bmi bmi2 popcnt avx512f avx512bw avx512cd avx512dq avx512vl avx512vbmi avx512ifma avx512vnni "
-    "avx512vbmi2 avx512bitalg gfni".split()
+    """avx avx2 fma bmi bmi2 popcnt avx512f avx512bw avx512cd avx512dq avx512vl avx512vbmi avx512ifma
+    avx512vnni avx512vbmi2 avx512bitalg gfni""".split()
 )
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a function: its name in the workload, ``word``, its name in C, and what it points to."""
+    """One argument of a function: its name in the workload, ``word``, its name in C, and its array."""
 
     name: str
     word: str
@@ -67,65 +68,58 @@ def identifiers(names: Sequence[str]) -> list[str]:
 
 
 def header(name: str, functions: Sequence[Function], contract: Mapping[str, Any]) -> str:
-    """The header: declarations, the elements of each argument, and what the CPU must have."""
+    """The header: declarations, the elements of each argument, and whether the CPU has what is needed."""
     main, packers = functions[0], functions[1:]
     guard = f"AUTOTUNE_{name.upper()}_H"
-    cpu = contract["cpu"]
+    threads, cpu = contract["threads"], contract["cpu"]
     need = [f for f in cpu["features"] if f in _ASKABLE] if cpu["triple"].startswith("x86_64") else []
-    ask = " && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
-    condition = "defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))"
-    elements = [
-        f"#define {name}_{a.word}_elements ((size_t){prod(a.shape)})"
-        for a in dict.fromkeys((*main.arguments, *(f.arguments[0] for f in packers)))
-    ]
-    lines = [
-        f"/* {contract['operator']}, compiled by autotune {contract['autotune']} for {contract['threads']} "
-        f"thread{'s' if contract['threads'] > 1 else ''} of {cpu['triple']}.",
-        f" * It needs: {_wrapped([cpu['arch'], *cpu['features']])} */",
-        f"#ifndef {guard}",
-        f"#define {guard}",
-        "",
-        "#include <stddef.h>",
-        "#include <stdint.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
-        *elements,
-        "",
-        "/* Arrays are row-major, aligned to their elements, and an output overlaps nothing else. Floats of 16 bits",
-        " * are given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch. */",
-        _declared(main),
-        *(
-            line
-            for f in packers
-            for line in (
-                "",
-                f"/* {f.arguments[1].word} as {main.name} reads it, of {_shown(f.arguments[0])} as it is written. */",
-                _declared(f),
-            )
-        ),
-        "",
-        "/* Frees the scratch memory that is kept between calls. No call may be running. */",
-        *(f"void {f.name}_release(void);" for f in functions),
-        "",
-        "/* Whether this CPU has what the code needs, as far as the compiler can ask. */",
-        f"static inline int {name}_runnable(void) {{",
-        f"#if {condition}",
-        f"    return {ask};",
-        "#else",
-        "    return 1;",
-        "#endif",
-        "}",
-        "",
-        "#ifdef __cplusplus",
-        "}",
-        "#endif",
-        "",
-        "#endif",
-    ]
-    return "\n".join(lines) + "\n"
+    ask = "\n        && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
+    arrays = (*main.arguments, *(f.arguments[0] for f in packers))
+    elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){prod(a.shape)})" for a in arrays)
+    packing = "\n\n".join(
+        f"/* {f.arguments[1].word} as {main.name} reads it, of {f.arguments[0].word}, the weight. It is read "
+        "fastest where it begins with a line of 64 bytes. */\n"
+        f"{_declared(f)}"
+        for f in packers
+    )
+    release = "\n".join(f"void {f.name}_release(void);" for f in functions)
+    return f"""\
+/* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
+ * It needs a CPU with:{_wrapped(cpu["features"])} */
+#ifndef {guard}
+#define {guard}
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{elements}
+
+/* Arrays are row-major and aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
+ * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch. */
+{_declared(main)}
+{packing and f"{chr(10)}{packing}{chr(10)}"}
+/* Frees the scratch memory that is kept between calls. No call may be running. */
+{release}
+
+/* Whether this CPU has what the code needs, as far as the compiler can ask. */
+static inline int {name}_runnable(void) {{
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    return {ask};
+#else
+    return 1;
+#endif
+}}
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
 
 
 def example(name: str, functions: Sequence[Function]) -> str:
@@ -181,10 +175,5 @@ def _type(a: Argument) -> str:
     return C_TYPES[a.dtype]
 
 
-def _wrapped(words: Sequence[str], width: int = 100) -> str:
-    lines = [""]
-    for w in words:
-        if len(lines[-1]) + len(w) > width:
-            lines.append("")
-        lines[-1] += f"{w} "
-    return "\n *   ".join(x.rstrip() for x in lines)
+def _wrapped(words: Sequence[str]) -> str:
+    return "".join(f"\n *   {line}" for line in textwrap.wrap(" ".join(words), 100)) or " nothing special"

@@ -65,6 +65,7 @@ class Kernel:
         "_loaded",
         "_outs",
         "_packing",
+        "_pickled",
         "_single",
         "_source",
         "_torch",
@@ -88,13 +89,15 @@ class Kernel:
         source: Callable[[], str] | None = None,
         packing: Mapping[int, LoadedObject] | None = None,
         chosen_by: str = "schedule",
+        pickled: Callable[[], tuple[Callable[[str], Kernel], tuple[str]]] | None = None,
     ) -> None:
         """``params``: inputs, then ``outputs``. ``record``: the log's record, if it came from one
         (its ``time_s`` is shown). ``trace``: gives the schedule, in the names of the workload;
         ``source`` the IR text. ``packing``: what packs constant inputs, by
         their number. ``chosen_by``: what chose the schedule: "log", a tuned one; "similar_shape",
         "similar_machine", "model" or "default", where none was tuned (see `autotune.load`); "schedule", the
-        caller, by hand. Raises ValueError when ``loaded`` was compiled for other parameters."""
+        caller, by hand. ``pickled``: gives a function, and the text of which it makes this kernel
+        again. Raises ValueError when ``loaded`` was compiled for other parameters."""
         self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
         for i, pack in (packing or {}).items():
             (_, _), (dtype, shape) = parse_signature(pack.signature)[0]
@@ -118,6 +121,7 @@ class Kernel:
         self.record = record
         self.chosen_by = chosen_by
         self._trace = trace
+        self._pickled = pickled
 
     @torch_operator.traced_as(torch_operator.traced)
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
@@ -238,9 +242,11 @@ class Kernel:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._pickled is not None:
+            return self._pickled()
         raise NotPicklable(
-            f"a kernel of {self.workload.op} cannot be pickled: it is machine code at an address of this "
-            f"process; load it in the other one, with the same arguments of autotune.load"
+            f"this kernel of {self.workload.op} cannot be pickled: its schedule is not known, and its code "
+            "is at an address of this process; load it in the other one, by autotune.load"
         )
 
     def __repr__(self) -> str:

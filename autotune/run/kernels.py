@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends
 from autotune.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
+from autotune.run.pickled import read, text_of
 from autotune.settings import Settings
 from autotune.targets import check_here, confined
 from schedules.errors import ScheduleError
@@ -55,9 +57,22 @@ def kernel_of(
     def source() -> str:
         return source_of(workload, target, named())
 
+    def pickled() -> tuple[Callable[[str], Kernel], tuple[str]]:
+        return unpickled, (text_of(workload, target, trace, chosen_by),)
+
     make = _class_for(main)
     outputs = workload.dag.outputs
-    return make(main, params, outputs, workload, target, record, named, source, packing, chosen_by)
+    return make(main, params, outputs, workload, target, record, named, source, packing, chosen_by, pickled)
+
+
+def unpickled(text: str) -> Kernel:
+    """The kernel of a text that `pickle` has in its place. Its schedule goes through every check of one of a
+    log, and is compiled here, or found in this machine's own cache. It has no `Kernel.record`. Raises
+    `TargetError` where this host cannot run it, `ScheduleError`, and `CompileError` or ValueError for a text
+    that is none."""
+    workload, target, trace, chosen_by = read(text)
+    check_here(target)
+    return kernel_of(workload, target, trace, chosen_by=chosen_by)
 
 
 def _built(workload: Workload, trace: Trace, code: Target, named: bool) -> bytes:

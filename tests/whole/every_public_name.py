@@ -66,6 +66,13 @@ def schedule_by_hand() -> at.Kernel:
     return at.build(s, threads=1)
 
 
+def other_programs(kernel: at.Kernel, folder: Path) -> Any:
+    files = at.export(kernel, folder, "doubled")
+    assert_type(files, at.Exported)
+    assert_type(files.library, Path)
+    return at.torch.op(kernel, backward=lambda g, x: g)
+
+
 def suite_and_log(db: Path) -> float | None:
     one = at.ops.workload("softmax", {"m": 64, "n": 64})
     assert_type(one, at.Workload)

@@ -50,7 +50,9 @@ def fork_handler() -> str:
     return """
 declare void @at_pool_reset()
 declare i32 @pthread_atfork(ptr, ptr, ptr)
-@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @watch, ptr null }]
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [
+  { i32, ptr, ptr } { i32 65535, ptr @watch, ptr null }
+]
 
 define internal void @watch() nounwind {
   %status = call i32 @pthread_atfork(ptr null, ptr null, ptr @at_pool_reset)
