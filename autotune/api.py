@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune import targets
 from autotune.dynamic import as_dynamic, varies
 from autotune.settings import SettingsError, database, duration
-from autotune.workloads import Program, as_workload
+from autotune.workloads import Program, as_workload, named
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
@@ -39,6 +39,7 @@ def tune(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    name: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     **params: Any,
 ) -> TuneResult:
@@ -49,8 +50,10 @@ def tune(
     as it happens; earlier ones are reused. ``constant_weights``: weights are known ahead of the calls (True:
     those of the operator, or names of inputs), so that packing them costs a call nothing;
     `Kernel.pack_weights` does it. ``rtol``, ``atol``: an output is right within
-    ``atol + rtol * |reference|``; without them, within what rounding explains. The result's ``best`` is None
-    when nothing valid was found.
+    ``atol + rtol * |reference|``; without them, within what rounding explains. ``name``: of your own
+    expression, such as "geglu". Every command shows it, and takes it in the place of an operator's; kernels
+    have it too. It is no part of what identifies an expression; of several that one was given, a log keeps
+    the last by alphabet. The result's ``best`` is None when nothing valid was found.
 
     A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
@@ -71,10 +74,14 @@ def tune(
         from autotune.tuning.dynamic_tuner import tune_dynamic
 
         dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
+        if name is not None:
+            dynamic = dynamic.named(name)
         tell = None if progress is None else lambda p: progress(p.task)
         with Log(database(db)) as log:
             return tune_dynamic(dynamic, goal, log, options, tell)
     workload = as_workload(program, params, dtype, layout, constant_weights, tune)
+    if name is not None:
+        workload = named(workload, name)
     with Log(database(db)) as log:
         return run(workload, goal, log, options, progress)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autotune.workloads import Program, as_workload
+from autotune.workloads import Program, as_workload, named, own
 from kernels_db import lookup
 from schedules import te
 from schedules.errors import WorkloadError
@@ -62,6 +62,10 @@ class DynamicWorkload:
                     raise WorkloadError(f"{d.name}={n} is outside {d.lo}..{d.hi}; tune it with a wider range")
             self._made[sizes] = self.make(sizes)
         return self._made[sizes]
+
+    def named(self, name: str) -> DynamicWorkload:
+        """A user's own expression under a name. Raises `WorkloadError` as `autotune.workloads.named` does."""
+        return DynamicWorkload(self.dims, lambda sizes: named(self.make(sizes), name))
 
     @property
     def least(self) -> Sizes:
@@ -145,7 +149,7 @@ class DynamicWorkload:
 
         workload = self.at(self.largest)
         names = ", ".join(f"{d.name}={d.lo}..{d.hi}" for d in self.dims)
-        if workload.op == "custom":
+        if own(workload):
             return f"{describe(workload)} with {names}"
         ranges = {d.name: f"{d.lo}..{d.hi}" for d in self.dims}
         words = (w.partition("=") for w in describe(workload).split(" "))
@@ -172,7 +176,7 @@ def as_dynamic(
     if isinstance(program, str):
         dims = tuple(dict.fromkeys(x for x in params.values() if isinstance(x, Dim)))
         names = [next(k for k, x in params.items() if x is d) for d in dims]
-        named = tuple(Dim(n, d.lo, d.hi) for n, d in zip(names, dims, strict=True))
+        ranges = tuple(Dim(n, d.lo, d.hi) for n, d in zip(names, dims, strict=True))
 
         def make(sizes: Sizes) -> Workload:
             values = dict(zip(dims, sizes, strict=True))
@@ -181,13 +185,13 @@ def as_dynamic(
     else:
         tensors: Sequence[Any] = program  # type: ignore[assignment]
         dims = tuple(dims_of(tensors))
-        named = _named(dims)
+        ranges = _named(dims)
 
         def make(sizes: Sizes) -> Workload:
             dag = te.dag(tensors, dict(zip(dims, sizes, strict=True)))
             return as_workload(dag, params, dtype, layout, constant_weights, caller)
 
-    dynamic = DynamicWorkload(named, make)
+    dynamic = DynamicWorkload(ranges, make)
     dynamic.at(dynamic.largest)
     _ = dynamic.seen
     return dynamic

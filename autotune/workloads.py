@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,8 @@ from schedules.te.flops import count_flops
 
 # What `tune` and `load` take: an operator's name, the tensors of `te` (inputs, then outputs), or a DAG.
 Program = str | Sequence[Any] | ComputeDAG | Workload
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
 def as_workload(
@@ -81,6 +84,30 @@ def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
                 raise WorkloadError(f"constant_weights: {n!r} is not an input; the inputs are {have}")
     constants = tuple(n for n in inputs if n in names)
     return replace(workload, dag=replace(workload.dag, constants=constants))
+
+
+def own(workload: Workload) -> bool:
+    """Whether a workload is a user's own expression."""
+    from schedules import ops
+
+    return workload.op not in ops.REGISTRY
+
+
+def named(workload: Workload, name: str) -> Workload:
+    """A user's own expression under a name, which logs and commands show it by. Raises `WorkloadError` for a
+    library operator, and for a name that is taken or is none."""
+    from schedules import ops
+
+    if workload.op in ops.REGISTRY:
+        raise WorkloadError(f"name={name!r}: {workload.op} has a name; name= is for expressions of your own")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise WorkloadError(
+            f"name={name!r} is no name; give at most 100 letters, digits, _, - and ., beginning with a letter"
+        )
+    if name in ops.REGISTRY or name == "custom":
+        what = "an operator of the library" if name in ops.REGISTRY else "what expressions without a name are"
+        raise WorkloadError(f"name={name!r} is {what}; give another name")
+    return replace(workload, op=name)
 
 
 def otherwise_constant(workload: Workload) -> Workload | None:

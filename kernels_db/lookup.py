@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from kernels_db.errors import LogError
 from kernels_db.place import Place, Reader, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
 from schedules.errors import AutotuneError
-from schedules.model import Target
+from schedules.model import Target, Workload
 
 # Queries. ``?`` marks a parameter.
 TARGETS = """
@@ -44,6 +45,8 @@ ABOUT_FLOPS = """
     SELECT json, names FROM workload WHERE flops BETWEEN ? AND ? AND EXISTS (
         SELECT 1 FROM record WHERE record.workload = workload.digest AND record.status = 'ok')
     ORDER BY ABS(flops - ?), digest LIMIT 256"""
+NAME = "SELECT op FROM workload WHERE digest = ?"
+NAMED = "SELECT json, op, params, flops, names FROM workload WHERE op = ? ORDER BY digest LIMIT 100"
 VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
 
 
@@ -115,6 +118,26 @@ def about_flops(
     return _workloads(where, ABOUT_FLOPS, bounds, timeout_s)
 
 
+def name(where: str | os.PathLike[str] | Place, digest: str, *, timeout_s: float = 30.0) -> str | None:
+    """What the workload with this digest is called. None if there is no such workload, or no log."""
+    rows = _rows(where, NAME, (digest,), timeout_s)
+    return str(rows[0]["op"]) if rows else None
+
+
+def called(
+    where: str | os.PathLike[str] | Place, name: str, *, timeout_s: float = 30.0
+) -> list[Workload]:
+    """The workloads of that name, a hundred at most, by digest. Raises `LogError` for one that is damaged."""
+    found = []
+    for row in _rows(where, NAMED, (name,), timeout_s):
+        try:
+            params, names = json.loads(row["params"]), json.loads(row["names"])
+            found.append(Workload.from_json(row["json"], str(row["op"]), params, int(row["flops"]), names))
+        except (ValueError, TypeError, AttributeError, RecursionError) as err:
+            raise LogError(f"{locate(where)}: workload {name!r} is damaged: {err}") from None
+    return found
+
+
 def workloads(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0) -> int:
     """How many workloads a log has; 0 if there is no log."""
     place = locate(where)
@@ -128,12 +151,18 @@ def workloads(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0)
 def _workloads(
     where: str | os.PathLike[str] | Place, query: str, values: tuple[int, ...], timeout_s: float
 ) -> list[tuple[str, str]]:
+    return [(str(row["json"]), str(row["names"])) for row in _rows(where, query, values, timeout_s)]
+
+
+def _rows(
+    where: str | os.PathLike[str] | Place, query: str, values: tuple[Any, ...], timeout_s: float
+) -> list[Mapping[str, Any]]:
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
         return []
     with closing(reader), explained(place, timeout_s):
-        return [(str(row["json"]), str(row["names"])) for row in reader.rows(query, values)]
+        return [*reader.rows(query, values)]
 
 
 def origin(where: str | os.PathLike[str] | Place, uid: str, *, timeout_s: float = 30.0) -> Origin | None:

@@ -179,7 +179,7 @@ def _trust(c: Mapping[str, Any]) -> int:
     agrees; 1: it is no library operator, and its arithmetic count is right; 0: not known."""
     try:
         w = Workload.from_json(c["json"], c["op"], json.loads(c["params"]), c["flops"])
-        return 2 if ops.makes(w) else int(w.op == "custom" and w.flops == count_flops(w.dag))
+        return 2 if ops.makes(w) else int(w.op not in ops.REGISTRY and w.flops == count_flops(w.dag))
     except MALFORMED:
         return 0
 

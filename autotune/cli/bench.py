@@ -79,22 +79,25 @@ def bench(
     where = opt.db_of(db)
 
     from autotune.targets import usable_cpu_set
+    from autotune.workloads import own
 
     cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
 
     def one(workload: Workload) -> Comparison:
-        skip = suite is not None
+        skip = suite is not None or own(workload)  # no library has a user's own expression
         return _compare(workload, target, threads, where, names, time_s, seed, cpus, skip=skip)
 
     if suite is not None:
         met = _bench_suite(suite, constant_weights, one, json, must_beat)
     else:
         assert op is not None
-        done = one(opt.workload_of(op, shape, dtype, layout, constant_weights))
+        done = one(opt.workload_of(op, shape, dtype, layout, constant_weights, where))
         if json:
             print_json({"rows": done.rows, **done.ratios(), "rounds": done.rounds})
         else:
             _print(done)
+        if must_beat is not None and must_beat not in done.ratio:
+            raise typer.BadParameter(f"--must-beat {must_beat}: no peer has {op}, your own expression")
         met = must_beat is None or done.ratio[must_beat] > 1
     if not met:
         raise typer.Exit(1)

@@ -40,8 +40,8 @@ def best(
       autotune best matmul --shape m=512,n=512,k=512
       autotune best softmax --shape m=4096,n=1024 --threads 1 --trace --ir
     """
-    workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
     where = opt.db_of(db)
+    workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
 
     from autotune.building.generator_version import this_machine
     from autotune.run.loading import find

@@ -37,12 +37,13 @@ def export(
       autotune export matmul --shape m=512,n=512,k=512 build
       autotune export softmax --shape m=64,n=1000 --threads 1 --name softmax_64 build
     """
-    workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
+    where = opt.db_of(db)
+    workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
 
     from autotune.run.export import export as write
     from autotune.run.loading import load_workload
 
-    kernel = load_workload(workload, target=target, threads=threads, db=opt.db_of(db), fallback=fallback)
+    kernel = load_workload(workload, target=target, threads=threads, db=where, fallback=fallback)
     files = write(kernel, directory, name)
     written = {part: str(getattr(files, part)) for part in ("library", "header", "contract", "example")}
     if json:

@@ -98,12 +98,26 @@ def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *ot
 
 
 def workload_of(
-    op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
+    op: str,
+    shape: str,
+    dtype: str,
+    layout: str | None,
+    constant_weights: bool = False,
+    db: str | None = None,
 ) -> Workload:
-    """The workload that ``OP --shape ... --dtype ... --layout ... --constant-weights`` names. Raises
-    `WorkloadError`."""
+    """The workload that ``OP --shape ... --dtype ... --layout ... --constant-weights`` names, or the
+    expression of that name in a log ``db``. Raises `WorkloadError`."""
     from autotune.workloads import as_workload
     from schedules import ops
+
+    if db is not None and op not in ops.REGISTRY:
+        from autotune.run.own_names import find
+
+        found = find(op, db)
+        if found is not None:
+            if shape or layout or constant_weights:
+                raise typer.BadParameter(f"{op} is your own expression; leave out all but its name")
+            return found
 
     return as_workload(op, ops.parse_shape(shape), dtype, layout, constant_weights)
 

@@ -81,15 +81,15 @@ def tune(
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
     opt.operator_or_suite(ctx, op, suite, "frozen")
+    where = opt.db_of(db)
     dynamic = None
     if suite is None:
         assert op is not None
         dynamic = opt.dynamic_of(op, shape, dtype, layout, constant_weights)
         if dynamic is None:
-            workload = opt.workload_of(op, shape, dtype, layout, constant_weights)
+            workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
         elif frozen:
             raise typer.BadParameter("--frozen takes one size, not a range")
-    where = opt.db_of(db)
     goal = opt.target_of(target, threads)
 
     from autotune.tuning.interrupts import Interrupts

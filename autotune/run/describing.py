@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.workloads import dtype_of, param_text, shown_params
+from autotune.workloads import dtype_of, own, param_text, shown_params
 from schedules.model import Workload
 
 
@@ -13,17 +13,19 @@ def describe(workload: Workload, threads: int | None = None) -> str:
     if threads is not None:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
     constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
-    if workload.op == "custom":
+    if own(workload):
         made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
-        return " ".join([f"the expression of {made} {dtype_of(workload)}", *constants])
+        what = "the expression" if workload.op == "custom" else workload.op
+        return " ".join([f"{what} of {made} {dtype_of(workload)}", *constants])
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
     return " ".join([workload.op, *words, dtype_of(workload), *constants])
 
 
 def tune_command(workload: Workload, db: str, threads: int | None) -> str:
     """The command, or for a user's own expression the call, that would tune a workload."""
-    if workload.op == "custom":
-        extra = "" if threads is None else f", threads={threads}"
+    if own(workload):
+        extra = "" if workload.op == "custom" else f", name={workload.op!r}"
+        extra += "" if threads is None else f", threads={threads}"
         return f"autotune.tune(the same tensors{extra}, db={db!r})"
     shown = shown_params(workload)
     layout = shown.pop("layout", None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autotune import backends, targets
 from autotune.dynamic import as_dynamic, varies
 from autotune.errors import CompileError, KernelNotFound
+from autotune.run import own_names
 from autotune.run.describing import describe, tune_command
 from autotune.settings import database
 from autotune.workloads import Program, as_workload, otherwise_constant
@@ -98,6 +99,7 @@ def load_workload(
     """`load` for a workload."""
     where = database(db)
     wanted = targets.parse(target, threads)
+    workload = own_names.shown(workload, where)
     found, unusable = stored(workload, wanted, _threads(target, threads), where)
     if found is not None:
         return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from autotune.compare.peers import Arrays, Prepared
+from autotune.compare.peers import Arrays, PeerError, Prepared
 from schedules import ops
 from schedules.model import Workload
 
@@ -24,6 +24,8 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
     """See `autotune.compare.peers`. BLAS is limited to ``threads`` threads within the block."""
     with threadpoolctl.threadpool_limits(threads, user_api="blas"):
         expression = EXPRESSIONS.get(workload.op)
+        if expression is None and workload.op not in ops.REGISTRY:
+            raise PeerError(f"numpy has no peer for {workload.op!r}, which is no operator of the library")
         if expression is None:
             kept: list[Sequence[np.ndarray]] = []
 

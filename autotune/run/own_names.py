@@ -1,0 +1,36 @@
+"""Names of users' own expressions (``tune([...], name="geglu")``), which a log keeps.
+
+A log may come from anywhere: a name says what people call an expression, never what it computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.workloads import own
+from kernels_db import lookup
+from schedules.errors import WorkloadError
+from schedules.model import Workload
+
+
+def shown(workload: Workload, where: str) -> Workload:
+    """An expression without a name, under the one that a log has for it."""
+    if workload.op != "custom":
+        return workload
+    name = lookup.name(where, workload.digest)
+    if name in (None, "custom"):
+        return workload
+    known = replace(workload, op=name)
+    return known if own(known) else workload
+
+
+def find(name: str, where: str) -> Workload | None:
+    """The expression of that name in a log; ``NAME:DIGITS`` is the one whose workload begins so. None if
+    there is none. Raises `WorkloadError` where it is not clear which is meant."""
+    name, _, digits = name.partition(":")
+    found = [w for w in lookup.called(where, name) if own(w) and w.digest.startswith(digits)]
+    if len(found) > 1:
+        made = (", ".join(f"{n}{list(w.dag.tensors[n].shape)}" for n in w.dag.outputs) for w in found)
+        listed = "; ".join(f"{name}:{w.digest[:6]} ({m})" for w, m in zip(found[:5], made))
+        raise WorkloadError(f"{len(found)} expressions are called {name}: {listed}; give one of them so")
+    return found[0] if found else None
