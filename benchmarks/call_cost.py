@@ -1,6 +1,6 @@
 """What a call costs: a kernel on numpy arrays and on torch tensors, beside torch's own calls.
 
-    python benchmarks/call_cost.py [--n 8] [--calls 2000] [--rounds 60] [--json FILE]
+    python benchmarks/call_cost.py [--n 8] [--calls 100] [--rounds 600] [--json FILE]
 
 Needs torch. The kernel is a matrix product of n by n by n on one thread, untuned: n is small, so that the
 call is what takes time. Ways of calling it are interleaved in rounds of some calls each. The least round says
@@ -93,7 +93,6 @@ class _ByDLPack:
         return self.x.__dlpack_device__()
 
 
-
 def _kernel(**shape: int) -> at.Kernel:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as empty:
         warnings.simplefilter("ignore")  # it is not tuned, and need not be
@@ -133,8 +132,8 @@ def _of_tvm_ffi() -> Callable[..., Any] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n", type=int, default=8)
-    parser.add_argument("--calls", type=int, default=2000, help="in a round")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--calls", type=int, default=100, help="in a round")
+    parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -145,7 +144,9 @@ def main() -> None:
         least, median = min(found), statistics.median(found)
         print(f"  {name:56} {least / 1e3:7.2f} {median / 1e3:7.2f} {(least - numpy) / 1e3:+7.2f}")
     if args.json is not None:
-        document = {"n": args.n, "torch": torch.__version__, "commit": commit(), "ns": times}
+        ns = {name: {"least": min(x), "median": statistics.median(x)} for name, x in times.items()}
+        shape = {"n": args.n, "calls": args.calls, "rounds": args.rounds}
+        document = {**shape, "torch": torch.__version__, "commit": commit(), "ns": ns}
         args.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -22,19 +22,21 @@ DISPATCHED = ("dispatched",)
 class TorchCalls:
     """What the calls of one kernel need of torch, looked up once."""
 
-    __slots__ = ("_enabled", "_forward", "_kinds", "_like", "_models", "_tensor", "_touch", "fast")
+    __slots__ = ("_enabled", "_forward", "_like", "_models", "_plain", "_tensor", "_touch", "fast")
 
     def __init__(self, torch: Any, fast: Callable[..., int], outputs: Sequence[Buffer]) -> None:
         """``fast``: the builtin of `entry.at_call` that takes tensors too."""
         self.fast = fast
         self._tensor = torch.Tensor
         self._enabled, self._touch = torch.is_grad_enabled, torch.autograd.graph.increment_version
-        self._forward = torch.autograd.forward_ad
+        # Which levels of forward-mode derivatives are entered. torch has no public name for it.
+        forward = torch.autograd.forward_ad
+        self._forward = forward if hasattr(forward, "_current_level") else _NoLevels()
         # A tensor like one that takes no memory is made in half the time of torch.empty.
         self._like = torch.empty_like
         self._models = [_model(torch, shape_of(b), getattr(torch, b.dtype)) for b in outputs]
-        self._kinds = (torch.Tensor, torch.nn.Parameter)
-        for kind in self._kinds:
+        self._plain = (torch.Tensor, torch.nn.Parameter)  # without a meaning of their own
+        for kind in self._plain:
             exchange.accept(kind)
 
     def outputs(
@@ -46,19 +48,22 @@ class TorchCalls:
         a gradient."""
         tensor = self._tensor
         arrays = inputs if out is None else (*inputs, *out)
-        kinds = self._kinds
+        plain = self._plain
         found = False
         for x in arrays:
-            if type(x) in kinds or isinstance(x, tensor):
+            if type(x) in plain:
                 found = True
-                if x.requires_grad or x.is_neg() or type(x) not in kinds:
-                    if type(x).__torch_dispatch__ is not tensor.__torch_dispatch__:
-                        return DISPATCHED
-                    self._check(x, describe(next(i for i, y in enumerate(arrays) if y is x)))
+                if not (x.requires_grad or x.is_neg()):
+                    continue
+            elif not isinstance(x, tensor):
+                continue
+            found = True
+            if type(x).__torch_dispatch__ is not tensor.__torch_dispatch__:
+                return DISPATCHED
+            self._check(x, describe(next(i for i, y in enumerate(arrays) if y is x)))
         if not found:
             return None
-        # Forward-mode derivatives: torch's own count of the levels entered, less one. It has no public name.
-        if getattr(self._forward, "_current_level", -1) >= 0:
+        if self._forward._current_level >= 0:
             self._check_tangents(arrays, describe)
         if out is not None:
             return out
@@ -67,7 +72,7 @@ class TorchCalls:
                 f"{describe(0)} is a {type(inputs[0]).__name__}, and others are torch tensors, so it is not "
                 "clear what the output is to be: give torch.from_numpy of it, or the output by out="
             )
-        return tuple([self._like(x) for x in self._models])
+        return tuple(map(self._like, self._models))
 
     def plain(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """The same memory, without what autograd knows of it, which DLPack refuses."""
@@ -92,6 +97,12 @@ class TorchCalls:
                     f"{describe(i)} has a forward-mode derivative, which would be lost: kernels have none; "
                     "use reverse mode, by autotune.torch.op(kernel, backward=...)"
                 )
+
+
+class _NoLevels:
+    """In the place of torch's count, where it has another."""
+
+    _current_level = -1
 
 
 def of_process(loaded: Any, outputs: Sequence[Buffer]) -> TorchCalls | None:
