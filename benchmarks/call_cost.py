@@ -49,6 +49,7 @@ def ways(n: int) -> dict[str, Callable[[], Any]]:
         "torch in, new torch out": lambda: kernel(ta, tb),
         "torch in, out=": lambda: kernel(ta, tb, out=tc),
         "torch in, nn.Parameter, in no_grad": _without_gradient(lambda: kernel(ta, weight)),
+        "entering and leaving no_grad": _without_gradient(lambda: None),
         "torch in through DLPack in Python": lambda: kernel(_ByDLPack(ta), _ByDLPack(tb)),
         "at.torch.op": lambda: plain(ta, tb),
         "at.torch.op with backward": lambda: graded(ta, tb),

@@ -60,7 +60,8 @@ class TorchCalls:
             found = True
             if type(x).__torch_dispatch__ is not tensor.__torch_dispatch__:
                 return DISPATCHED
-            self._check(x, describe(next(i for i, y in enumerate(arrays) if y is x)))
+            if (x.requires_grad and self._enabled()) or x.is_neg():
+                raise _refused(x, describe(next(i for i, y in enumerate(arrays) if y is x)))
         if not found:
             return None
         if self._forward._current_level >= 0:
@@ -84,12 +85,6 @@ class TorchCalls:
             if isinstance(x, self._tensor) and not x.is_inference():
                 self._touch(x)
 
-    def _check(self, x: Any, name: str) -> None:
-        if x.requires_grad and self._enabled():
-            raise refuse_gradient(name)
-        if x.is_neg():
-            raise ArgumentError(f"{name} is a negated view of another tensor: give x.resolve_neg()")
-
     def _check_tangents(self, arrays: Sequence[Any], describe: Callable[[int], str]) -> None:
         for i, x in enumerate(arrays):
             if isinstance(x, self._tensor) and self._forward.unpack_dual(x).tangent is not None:
@@ -109,6 +104,12 @@ def of_process(loaded: Any, outputs: Sequence[Buffer]) -> TorchCalls | None:
     """The `TorchCalls` of a kernel's loaded code; None where nobody has imported torch."""
     torch = sys.modules.get("torch")
     return None if torch is None else TorchCalls(torch, loaded.python_function(True) or refuse, outputs)
+
+
+def _refused(x: Any, name: str) -> ArgumentError:
+    if x.is_neg():
+        return ArgumentError(f"{name} is a negated view of another tensor: give x.resolve_neg()")
+    return refuse_gradient(name)
 
 
 def refuse_gradient(name: str) -> ArgumentError:
