@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
-    from autotune.run.dynamic import DynamicKernel as DynamicKernel
+    from autotune.run.dynamic_kernel import DynamicKernel as DynamicKernel
     from autotune.run.export import Exported as Exported
     from autotune.run.export import export as export
     from autotune.run.kernel import Kernel as Kernel
@@ -77,7 +77,7 @@ _EXPORTS = {
     "Workload": ("schedules.model", "Workload"),
     "Log": ("kernels_db.store", "Log"),
     "Kernel": ("autotune.run.kernel", "Kernel"),
-    "DynamicKernel": ("autotune.run.dynamic", "DynamicKernel"),
+    "DynamicKernel": ("autotune.run.dynamic_kernel", "DynamicKernel"),
     "DynamicResult": ("autotune.tuning.dynamic_tuner", "DynamicResult"),
     "SuiteResult": ("autotune.tuning.suite_tuner", "SuiteResult"),
     "TuneResult": ("autotune.tuning.tuner", "TuneResult"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
-from autotune.dynamic import as_dynamic, varies
+from autotune.run.dynamic_workload import as_dynamic, varies
 from autotune.settings import SettingsError, database, duration
 from autotune.workloads import Program, as_workload, named
 from schedules import ops as ops

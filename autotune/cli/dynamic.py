@@ -12,7 +12,7 @@ from autotune.cli.output import console, counts, percent, print_json, rate, seco
 from autotune.cli.progress import suite_reporter
 
 if TYPE_CHECKING:
-    from autotune.dynamic import DynamicWorkload
+    from autotune.run.dynamic_workload import DynamicWorkload
     from autotune.tuning.dynamic_tuner import DynamicResult
     from autotune.tuning.options import TuneOptions, TuneResult
     from schedules.model import Target

@@ -15,7 +15,7 @@ from schedules.dtypes import DTYPES
 from schedules.errors import suggest
 
 if TYPE_CHECKING:
-    from autotune.dynamic import DynamicWorkload
+    from autotune.run.dynamic_workload import DynamicWorkload
     from schedules.model import Target, Trace, Workload
 
 
@@ -126,7 +126,7 @@ def dynamic_of(
     op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
 ) -> DynamicWorkload | None:
     """The workloads of ``--shape m=1..512,…``; None where no size varies. Raises `WorkloadError`."""
-    from autotune.dynamic import as_dynamic, varies
+    from autotune.run.dynamic_workload import as_dynamic, varies
     from schedules import ops
 
     params = ops.parse_shape(shape) if ".." in shape else {}

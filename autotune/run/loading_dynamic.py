@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from autotune import targets
-from autotune.dynamic import DynamicWorkload
 from autotune.errors import KernelNotFound
-from autotune.run import loading
-from autotune.run.dynamic import DynamicKernel
+from autotune.run.dynamic_kernel import DynamicKernel
+from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.kernel import Kernel
+from autotune.run.stored import not_found, stored
 from autotune.settings import database
 from kernels_db.place import locate
 from schedules.model import Target, Workload
@@ -31,7 +31,7 @@ def load_dynamic(
     sizes = dynamic.tuned(where)
     errors: list[Exception] = []
     for one in reversed(sizes):
-        kernel, unusable = loading.stored(
+        kernel, unusable = stored(
             dynamic.at(one), wanted, None if any_threads else wanted.threads, where
         )
         if kernel is not None:
@@ -43,7 +43,7 @@ def load_dynamic(
             raise errors[0] if errors else _not_found(dynamic, sizes, where, threads)
 
     def make(workload: Workload) -> Kernel:
-        found, _ = loading.stored(workload, wanted, wanted.threads, where)
+        found, _ = stored(workload, wanted, wanted.threads, where)
         if found is not None:
             return found
         from autotune.run.untuned import untuned
@@ -57,7 +57,7 @@ def _not_found(
     dynamic: DynamicWorkload, sizes: list[tuple[int, ...]], where: str, threads: int | None
 ) -> KernelNotFound:
     if sizes:  # on other machines, or with other threads
-        return loading.not_found(dynamic.at(sizes[-1]), where, threads)
+        return not_found(dynamic.at(sizes[-1]), where, threads)
     return KernelNotFound(
         f"no tuned kernel of {dynamic} in {locate(where)}\n"
         "tune it first: autotune.tune with the same arguments, or take fallback=True"

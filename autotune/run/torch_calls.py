@@ -31,7 +31,7 @@ class TorchCalls:
         self._enabled, self._touch = torch.is_grad_enabled, torch.autograd.graph.increment_version
         # Which levels of forward-mode derivatives are entered. torch has no public name for it.
         forward = torch.autograd.forward_ad
-        self._forward = forward if hasattr(forward, "_current_level") else _NoLevels()
+        self._forward: Any = forward if hasattr(forward, "_current_level") else _NoLevels()
         # A tensor like one that takes no memory is made in half the time of torch.empty.
         self._like = torch.empty_like
         self._models = [_model(torch, shape_of(b), getattr(torch, b.dtype)) for b in outputs]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, product
 
-from autotune.dynamic import DynamicWorkload, Sizes
+from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.run_records import best_of

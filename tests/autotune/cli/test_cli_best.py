@@ -10,7 +10,7 @@ import pytest
 from cli_runner import run
 from log_filler import host
 
-from autotune.run.loading import describe
+from autotune.run.describing import describe
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops, te

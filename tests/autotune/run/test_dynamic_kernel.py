@@ -10,8 +10,8 @@ import pytest
 
 import autotune as at
 from autotune import targets
-from autotune.dynamic import DynamicWorkload, Sizes, as_dynamic
-from autotune.run.dynamic import DynamicKernel
+from autotune.run.dynamic_kernel import DynamicKernel
+from autotune.run.dynamic_workload import DynamicWorkload, Sizes, as_dynamic
 from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.model import Workload

@@ -17,8 +17,8 @@ from autotune.building.from_trace import build_object
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError, CompileError
 from autotune.measure import Measurer, Options
+from autotune.run.describing import describe, tune_command
 from autotune.run.kernels import kernel_of
-from autotune.run.loading import describe, tune_command
 from autotune.workloads import as_workload, with_constants
 from schedules import ops
 from schedules.constants import split_constants

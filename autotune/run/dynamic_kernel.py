@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.dynamic import DynamicWorkload, Sizes
 from autotune.errors import ArgumentError
+from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.run.kernel import Kernel
 from kernels_db.records import Record
 from schedules.model import Target, Trace, Workload

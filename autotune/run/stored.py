@@ -1,0 +1,119 @@
+"""What a log has for a workload that can be used here, and the words for what it has not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from autotune import targets
+from autotune.errors import CompileError, KernelNotFound
+from autotune.run.describing import describe, tune_command
+from autotune.workloads import otherwise_constant
+from kernels_db import lookup
+from kernels_db.place import locate
+from kernels_db.records import Hit
+from schedules.errors import ScheduleError
+from schedules.model import Target, TraceError, Workload
+
+if TYPE_CHECKING:
+    from autotune.run.kernel import Kernel
+
+OTHERS = 32  # records to look at when the best cannot be used
+# Of a record: written elsewhere, or by another version, or pinned and found wrong since.
+UNUSABLE = (TraceError, ScheduleError, CompileError, KernelNotFound)
+Unusable = TraceError | ScheduleError | CompileError | KernelNotFound
+DOUBTED = (
+    "it was found to be wrong or to fail after it was pinned; autotune log verify checks it again, "
+    "autotune log pin takes what is best now"
+)
+Made = TypeVar("Made")
+
+
+def stored(
+    workload: Workload, wanted: Target, threads: int | None, where: str
+) -> tuple[Kernel | None, Unusable | None]:
+    """The kernel of the best record of a log that can be used here, with any number of threads if ``threads``
+    is None; or the error of the first record if there are only such that cannot. Raises `LogError`."""
+    from autotune.run.kernels import kernel_of
+
+    def use(hit: Hit) -> Kernel:
+        return kernel_of(workload, hit.target, hit.record.trace, hit.record)
+
+    return first(use, hits(workload, wanted, threads, where), 5)
+
+
+def hits(workload: Workload, wanted: Target, threads: int | None, where: str) -> Iterator[Hit]:
+    """What the log has for a target with any number of threads that can run here, best first. After the
+    first, which nearly always is good, the rest is asked for in one more query."""
+    cpus = targets.usable_cpus()
+
+    def fits(t: Target) -> bool:
+        same = replace(t, threads=wanted.threads) == wanted
+        return same and t.threads <= cpus and targets.runnable(t)
+
+    for k in (1, OTHERS):
+        found = lookup.top(where, workload.digest, fits, threads, k)
+        yield from found[0 if k == 1 else 1 :]
+        if len(found) < k:
+            return
+
+
+def first(
+    use: Callable[[Hit], Made], found: Iterable[Hit], stacklevel: int
+) -> tuple[Made | None, Unusable | None]:
+    """What ``use`` makes of the first hit that it does not refuse, with a warning for each that ranks before
+    it; or the error of the first, of the same kind as was raised, if none will do. ``stacklevel``: of the
+    warnings."""
+    unusable: list[Unusable] = []
+    for hit in found:
+        try:
+            if hit.doubted:
+                raise KernelNotFound(DOUBTED)
+            made = use(hit)
+        except UNUSABLE as err:
+            which = f"{'pinned ' if hit.pinned else ''}record {hit.record.uid}"
+            unusable.append(type(err)(f"{which} cannot be used: {err}"))
+        else:
+            for error in unusable:
+                warnings.warn(str(error), stacklevel=stacklevel)
+            return made, None
+    return None, unusable[0] if unusable else None
+
+
+def not_found(workload: Workload, where: str, threads: int | None) -> KernelNotFound:
+    """What was looked for, where, what is there instead, and the command that would help."""
+    from autotune.run.reordered import reordered
+
+    place = str(locate(where))
+    others = _targets(workload, where)
+    wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
+    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
+    if others:
+        shown = sorted({targets.brief(t) for t in others})
+        lines.append(f"stored there: {'; '.join(shown[:5])}" + (" ..." if len(shown) > 5 else ""))
+        missing = sorted({f for t in others for f in targets.lacking(t)})
+        if missing:
+            lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
+        if any(not t.grid and targets.runnable(t) for t in others):
+            lines.append("try that of the most similar machine: --nearest, or nearest=True")
+    twin = otherwise_constant(workload)
+    what = "tune it first"
+    if twin is not None and _targets(twin, where):
+        ahead = "known ahead: --constant-weights, or constant_weights=True"
+        kind = ahead if twin.dag.constants else "as arguments: without --constant-weights"
+        lines.append(f"stored there with its weights {kind}")
+        what = "or tune this one"
+    if not others and (other_order := reordered(workload, where)) is not None:
+        lines.append(other_order)
+        what = "or tune this one"
+    lines.append(f"{what}: {tune_command(workload, place, threads)}")
+    return KernelNotFound("\n".join(lines))
+
+
+def _targets(workload: Workload, where: str) -> list[Target]:
+    """Every target that the log has a kernel of a workload for."""
+    found: list[Target] = []
+    lookup.best(where, workload.digest, lambda t: bool(found.append(t)))  # type: ignore[func-returns-value]
+    return found
