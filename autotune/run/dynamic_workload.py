@@ -160,7 +160,7 @@ def varies(program: Program, params: Mapping[str, Any]) -> bool:
     """Whether a program has a size that varies."""
     if isinstance(program, (list, tuple)) and any(isinstance(t, te.Tensor) for t in program):
         return bool(dims_of(program))
-    return any(isinstance(x, Dim) for x in params.values())
+    return bool(_of_params(params))
 
 
 def as_dynamic(
@@ -174,13 +174,12 @@ def as_dynamic(
     """The workloads of a program of which `varies` holds. Arguments as of `as_workload`. Raises
     `WorkloadError`, also where the least or the largest sizes are no program."""
     if isinstance(program, str):
-        dims = tuple(dict.fromkeys(x for x in params.values() if isinstance(x, Dim)))
-        names = [next(k for k, x in params.items() if x is d) for d in dims]
-        ranges = tuple(Dim(n, d.lo, d.hi) for n, d in zip(names, dims, strict=True))
+        dims = tuple(_of_params(params).values())
+        ranges = tuple(Dim(n, d.lo, d.hi) for n, d in _of_params(params).items())
 
         def make(sizes: Sizes) -> Workload:
             values = dict(zip(dims, sizes, strict=True))
-            numbers = {k: values[x] if isinstance(x, Dim) else x for k, x in params.items()}
+            numbers = {k: _numbers(x, values) for k, x in params.items()}
             return as_workload(program, numbers, dtype, layout, constant_weights, caller)
     else:
         tensors: Sequence[Any] = program  # type: ignore[assignment]
@@ -195,6 +194,25 @@ def as_dynamic(
     dynamic.at(dynamic.largest)
     _ = dynamic.seen
     return dynamic
+
+
+def _of_params(params: Mapping[str, Any]) -> dict[str, Dim]:
+    """The dimensions among parameters, by name: that of the first parameter that has it, for one of several
+    numbers with its place."""
+    found: dict[Dim, str] = {}
+    for name, x in params.items():
+        several = isinstance(x, (list, tuple))
+        for i, d in enumerate(x if several else [x]):
+            if isinstance(d, Dim):
+                found.setdefault(d, f"{name}{i}" if several else name)
+    return {name: d for d, name in found.items()}
+
+
+def _numbers(x: Any, values: Mapping[Dim, int]) -> Any:
+    """A parameter with numbers for its dimensions."""
+    if isinstance(x, (list, tuple)):
+        return tuple(_numbers(i, values) for i in x)
+    return values[x] if isinstance(x, Dim) else x
 
 
 def _named(dims: Sequence[Dim]) -> tuple[Dim, ...]:

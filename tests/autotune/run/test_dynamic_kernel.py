@@ -71,6 +71,14 @@ def test_one_size_in_two_places() -> None:
         kernel(whole(4, 5), whole(5, 2))
 
 
+def test_a_size_among_several_numbers() -> None:
+    dynamic = as_dynamic("permute", {"shape": (3, at.dim(1, 6), 2), "axes": (2, 0, 1)}, "float32")
+    kernel = kernel_of(dynamic)
+    for n in (1, 4, 6):
+        assert np.array_equal(kernel(whole(3, n, 2)), whole(3, n, 2).transpose(2, 0, 1))
+    assert kernel.at(shape1=4).workload.dag.inputs[0].shape == (3, 4, 2)
+
+
 def windows(m: Any) -> list[te.Tensor]:
     x = te.placeholder((2 * m + 1,), name="x")
     k = te.reduce_axis(3, "k")
