@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autotune.workloads import Program, as_workload, named, own
+from autotune.workloads import Program, as_workload, named
 from kernels_db import lookup
 from schedules import te
 from schedules.errors import WorkloadError
@@ -147,13 +147,10 @@ class DynamicWorkload:
         """As `describe` has a workload, with ranges for sizes that vary."""
         from autotune.run.describing import describe
 
-        workload = self.at(self.largest)
-        names = ", ".join(f"{d.name}={d.lo}..{d.hi}" for d in self.dims)
-        if own(workload):
-            return f"{describe(workload)} with {names}"
+        words = [w.partition("=") for w in describe(self.at(self.largest)).split(" ")]
         ranges = {d.name: f"{d.lo}..{d.hi}" for d in self.dims}
-        words = (w.partition("=") for w in describe(workload).split(" "))
-        return " ".join(f"{name}{sign}{ranges.get(name, value)}" for name, sign, value in words)
+        text = " ".join(f"{name}{sign}{ranges.pop(name, value)}" for name, sign, value in words)
+        return text if not ranges else f"{text} with {', '.join(f'{n}={r}' for n, r in ranges.items())}"
 
 
 def varies(program: Program, params: Mapping[str, Any]) -> bool:
