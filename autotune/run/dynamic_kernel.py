@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autotune.errors import ArgumentError
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.run.kernel import Kernel
+from autotune.run.torch_operator import traced_as, traced_of_size
 from kernels_db.records import Record
+from schedules.errors import NotPicklable
 from schedules.model import Target, Trace, Workload
 
 
@@ -40,9 +42,10 @@ class DynamicKernel(Kernel):
         self._constants = bool(largest.dag.constants)
         self._largest = self._of(dynamic.largest)
 
+    @traced_as(traced_of_size)
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         if named:
-            inputs = self._largest._placed(inputs, named)
+            inputs = self.placed(inputs, named)
         try:
             kernel = self._kernels[self._key(inputs)]
         except (LookupError, AttributeError, TypeError):
@@ -50,6 +53,14 @@ class DynamicKernel(Kernel):
         if self._constants:
             inputs = tuple(x.packed(kernel) if isinstance(x, _Weight) else x for x in inputs)
         return kernel(*inputs, out=out)
+
+    def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All inputs in order, those that were given by name after the others. Raises `ArgumentError`."""
+        return self._largest._placed(inputs, named)
+
+    def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Kernel:
+        """The kernel for inputs of these shapes. Raises `ArgumentError`."""
+        return self._of(self._sizes_of(shapes))
 
     def at(self, **sizes: int) -> Kernel:
         """The kernel of one size: ``kernel.at(m=37)``. Raises `WorkloadError` for sizes outside the range."""
@@ -73,13 +84,15 @@ class DynamicKernel(Kernel):
 
     def _sizes(self, inputs: Sequence[Any]) -> Sizes:
         """The sizes of a call. Raises `ArgumentError`."""
+        return self._sizes_of([_shape(x) for x in inputs])
+
+    def _sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> Sizes:
         tensors = self._largest.workload.dag.inputs
-        if len(inputs) != len(tensors):
+        if len(shapes) != len(tensors):
             names = ", ".join(t.name for t in tensors)
             raise ArgumentError(
-                f"{self._largest.workload.op} takes {len(tensors)} inputs ({names}), got {len(inputs)}"
+                f"{self._largest.workload.op} takes {len(tensors)} inputs ({names}), got {len(shapes)}"
             )
-        shapes = [_shape(x) for x in inputs]
         sizes = self.dynamic.sizes_of(shapes)
         if sizes is not None:
             return sizes
@@ -125,6 +138,18 @@ class DynamicKernel(Kernel):
     @property
     def chosen_by(self) -> str:  # type: ignore[override]
         return self._largest.chosen_by
+
+    @property
+    def parameters(self) -> Any:
+        raise ArgumentError(self._one_size("its parameters differ from size to size"))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NotPicklable(self._one_size("it cannot be pickled, as it looks for them in a log"))
+
+    def _one_size(self, why: str) -> str:
+        """The message for what a kernel of one size does."""
+        sizes = ", ".join(f"{d.name}={d.hi}" for d in self.dynamic.dims)
+        return f"a kernel of {self.dynamic} is many kernels; {why}. Take that of one size: kernel.at({sizes})"
 
     def __repr__(self) -> str:
         where = f"on {self.target.arch} x{self.target.threads}"

@@ -63,14 +63,13 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"export takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
     name = _name(kernel, name)
-    trace = kernel.trace
+    functions, trace = _functions(kernel, name), kernel.trace
     if trace is None:
         raise ArgumentError(
             f"the schedule of this kernel of {kernel.workload.op} is not known, so it cannot be compiled for "
             "export: load it by autotune.load"
         )
     target, dag = confined(kernel.target), kernel.workload.dag
-    functions = _functions(kernel, name)
     soname = f"{name}.so"
     symbols = {f.of: f.name for f in functions}
     library = backends.of(target).shared_library(dag, trace, target, symbols, soname)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import index
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -67,17 +68,36 @@ def plain_name(kernel: Any) -> str:
         return _plain[id(kernel)][1]
 
 
-# torch.compile takes what this returns for a constant of the traced program.
+def plain_name_of_size(kernel: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """`plain_name` of the kernel for inputs of these shapes."""
+    return plain_name(kernel.of_shapes(shapes))
+
+
+# torch.compile takes what these return for constants of the traced program.
 plain_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+plain_name_of_size._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def traced(kernel: Any, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
     """What torch.compile traces in the place of ``Kernel.__call__``: the call of an operator."""
-    import torch
-
     if named:
         inputs = kernel._placed(inputs, named)
-    made = getattr(torch.ops.autotune, plain_name(kernel)).default(*inputs)
+    return _called(plain_name(kernel), inputs, out)
+
+
+def traced_of_size(kernel: Any, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
+    """`traced` for a kernel whose sizes vary. Each size is traced for itself."""
+    if named:
+        inputs = kernel.placed(inputs, named)
+    # torch.compile takes an index for a number, and an int for a size that may vary.
+    shapes = tuple([tuple([index(n) for n in x.shape]) for x in inputs])
+    return _called(plain_name_of_size(kernel, shapes), inputs, out)
+
+
+def _called(name: str, inputs: Sequence[Any], out: Any) -> Any:
+    import torch
+
+    made = getattr(torch.ops.autotune, name).default(*inputs)
     if out is None:
         return made
     for to, x in zip(out, made) if isinstance(out, tuple) else [(out, made)]:

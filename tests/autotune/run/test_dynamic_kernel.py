@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,17 @@ def test_it_shows_itself_as_the_kernel_of_its_largest_size() -> None:
     assert (kernel.record, kernel.chosen_by, kernel.target) == (None, "default", TARGET)
     assert kernel.time(whole(3, 2), repeat=1) > 0 and kernel.time(repeat=1) > 0
     assert "define" in kernel.source() and kernel.trace == at.Trace()
+
+
+def test_it_is_no_kernel_that_could_go_elsewhere(tmp_path: Path) -> None:
+    kernel = kernel_of(as_dynamic("matmul", {"m": at.dim(3, 19), "n": 4, "k": 5}))
+    says = r"a kernel of matmul m=3\.\.19 .* is many kernels; .*Take that of one size: kernel\.at\(m=19\)"
+    with pytest.raises(TypeError, match=says):
+        pickle.dumps(kernel)
+    with pytest.raises(at.ArgumentError, match=says):
+        at.export(kernel, tmp_path)
+    other = pickle.loads(pickle.dumps(kernel.at(m=7)))
+    assert np.array_equal(other(whole(7, 5), whole(5, 4)), whole(7, 5) @ whole(5, 4))
 
 
 def test_weights_that_are_known_ahead_are_packed_for_each_size() -> None:

@@ -8,6 +8,10 @@ import needs
 import pytest
 
 import autotune as at
+from autotune.dynamic import as_dynamic
+from autotune.run.dynamic import DynamicKernel
+from autotune.run.kernels import default_kernel
+from autotune.targets import parse
 
 torch = needs.imported("torch")
 N = (5, 3)
@@ -159,6 +163,21 @@ def test_a_plain_call_of_a_kernel_is_compiled_too(backend) -> None:
     x, y = given()
     z = torch.compile(f, backend=backend, fullgraph=True)(x, y, out)
     assert torch.equal(z, (x + 1) * y + x * y) and torch.equal(out, x * y)
+
+
+def test_each_size_of_one_that_varies_is_traced() -> None:
+    target = parse("cpu", 1)
+    dynamic = as_dynamic("matmul", {"m": at.dim(3, 9), "n": 4, "k": 5})
+    kernel = DynamicKernel(dynamic, lambda w: default_kernel(w, target), ())
+    f = torch.compile(lambda a, b: kernel(a, b=b) + 1, backend="eager", fullgraph=True)
+    b = torch.arange(20.0).reshape(5, 4)
+    for m in (4, 7, 9, 4):
+        a = torch.arange(5.0 * m).reshape(m, 5)
+        assert torch.equal(kernel(a, b), a @ b) and torch.equal(f(a, b), a @ b + 1)
+    with pytest.raises(Exception, match=r"the inputs a\[2, 5\] have no size of matmul m=3..9"):
+        f(torch.zeros(2, 5), b)
+    with pytest.raises(at.ArgumentError, match="many kernels; .* that of one size: kernel.at"):
+        at.torch.op(kernel)
 
 
 def test_an_exported_program_names_the_operator() -> None:
