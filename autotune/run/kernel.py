@@ -1,8 +1,8 @@
 """`Kernel`: compiled code that is called on arrays.
 
 A call first tries the builtin of `entry.at_call`, which checks plain numpy arrays in machine code.
-Whatever it refuses comes here: other array types are viewed without a copy, and what does not fit is
-explained by an `ArgumentError`.
+Whatever it refuses comes here: torch tensors go to another such builtin (`torch_calls`), other array types
+are viewed without a copy, and what does not fit is explained by an `ArgumentError`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ class Kernel:
     C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. They may be given by name:
     ``kernel(a=x, b=y)``. ``out``: an array to
     write, or a tuple of them when the kernel has several outputs; it may overlap nothing else.
-    Returns ``out``, or new numpy arrays. Raises `ArgumentError`, and MemoryError for want of scratch
-    memory. The GIL is released; calls from several threads at once are independent.
+    Returns ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
+    requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients).
+    Raises `ArgumentError`, and MemoryError for want of scratch
+    memory. The GIL is released; calls from several threads at once are independent. `pickle` takes a kernel
+    as its workload, schedule and target.
     """
 
     __slots__ = (
