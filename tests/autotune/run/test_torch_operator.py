@@ -8,7 +8,7 @@ import needs
 import pytest
 
 import autotune as at
-from autotune.run.dynamic import DynamicKernel
+from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.run.kernels import default_kernel
 from autotune.targets import parse
