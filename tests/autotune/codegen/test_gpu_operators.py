@@ -33,7 +33,7 @@ from schedules.schedule import Schedule
 from schedules.space import derive
 from schedules.space.estimate.gpu.facts import analyse
 
-EACH = 20  # schedules of an operator
+EACH, MANY = 8, 20  # schedules of an operator
 
 
 def test_every_operator_is_here() -> None:
@@ -43,6 +43,12 @@ def test_every_operator_is_here() -> None:
 @pytest.mark.parametrize("op", SMALL)
 def test_sampled_schedules_compute_the_operator(op: str) -> None:
     emulate(case(op), EACH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", SMALL)
+def test_many_sampled_schedules_compute_the_operator(op: str) -> None:
+    emulate(case(op), MANY)
 
 
 @pytest.mark.parametrize("op", SMALL)
@@ -250,7 +256,7 @@ def test_more_shared_memory_than_there_is_reaches_no_compiler() -> None:
 @pytest.mark.parametrize("op", SMALL)
 def test_estimates_of_a_row_are_what_its_kernels_take(op: str) -> None:
     dag = case(op).dag
-    for name, trace in sampled(dag, 4):
+    for name, trace in sampled(dag, 2):
         p = program(dag, trace)
         facts = analyse(Schedule.replay(dag, trace, TARGET).nest)
         for k, f in zip(p.kernels, facts, strict=True):
@@ -299,7 +305,7 @@ LARGE = {**BIG, "batch_matmul": {"b": 2, "m": 64, "n": 64, "k": 2048}}
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", SMALL)
 def test_twenty_schedules_compile_for_two_architectures(op: str, dtype: str) -> None:
-    _compile(op, LARGE[op], EACH, ("sm_80", "sm_90"), dtype)
+    _compile(op, LARGE[op], MANY, ("sm_80", "sm_90"), dtype)
 
 
 def test_numbers_that_are_computed_from_indices_may_be_large() -> None:
