@@ -49,6 +49,7 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         ("tuning log", lambda: log(db)),
         ("object cache", lambda: objects(settings.cache_dir)),
         ("torch", torch),
+        ("export", export),
         *((name, partial(device, name)) for name in backends.BACKENDS[1:]),
     ]
     return [_guarded(name, check) for name, check in checks]
@@ -223,12 +224,24 @@ def torch() -> Finding:
         return Finding(
             "torch",
             "warn",
-            "not installed; only bench --against torch needs it",
+            "not installed; bench --against torch and autotune.torch.op need it",
             install("torch"),
         )
     from importlib.metadata import version
 
     return Finding("torch", "ok", f"torch {version('torch')}")
+
+
+def export() -> Finding:
+    """Whether kernels can be exported as shared objects."""
+    from autotune.building.shared_library import linker
+    from autotune.codegen.simt import cxx
+
+    found = linker()
+    if found is None:
+        remedy = f"install gcc, or {install('emulator')}"
+        return Finding("export", "warn", "there is no linker; only autotune export needs it", remedy)
+    return Finding("export", "ok", f"{cxx.name(found)} links shared objects")
 
 
 def device(name: str) -> Finding:

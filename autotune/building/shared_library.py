@@ -45,9 +45,14 @@ def shared_library(
     return link(objects, symbols, soname)
 
 
+def linker() -> tuple[str, ...] | None:
+    """The command that links, None if there is none."""
+    return cxx.command(_DRIVERS, "cc")
+
+
 def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str) -> bytes:
     """The shared object of ELF objects, which others see as ``symbols`` alone. Raises CompileError."""
-    driver = cxx.command(_DRIVERS, "cc")
+    driver = linker()
     if driver is None:
         raise CompileError(MISSING)
     with tempfile.TemporaryDirectory() as tmp:

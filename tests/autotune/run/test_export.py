@@ -18,7 +18,7 @@ from cli_runner import run
 from kernel_cases import add_kernel
 
 import autotune as at
-from autotune import te
+from autotune import doctor, te
 from autotune.backends import named
 from autotune.codegen.simt import cxx
 from autotune.run import loading
@@ -246,3 +246,10 @@ def test_the_command(tmp_path, monkeypatch) -> None:
         "library": "small.so", "header": "small.h", "contract": "small.json", "example": "small_example.c"
     }  # fmt: skip
     assert all(Path(v).is_file() for v in done.json.values())
+
+
+def test_doctor_says_whether_there_is_a_linker(monkeypatch) -> None:
+    assert doctor.export().status == "ok"
+    monkeypatch.setattr(cxx, "command", lambda *names: None)
+    found = doctor.export()
+    assert found.status == "warn" and "no linker" in found.detail and "install gcc, or" in found.remedy
