@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import ArgumentError
+from autotune.run.torch_calls import refuse_gradient
 
 CPU, CUDA = 1, 2  # device types of DLPack
 DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
@@ -118,8 +119,8 @@ def empty_like(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def _of_torch(x: Any, name: str) -> DeviceArray | None:
-    if x.requires_grad:
-        raise ArgumentError(f"{name} requires a gradient, which a kernel does not give: pass x.detach()")
+    if x.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise refuse_gradient(name)
     if x.is_neg() or x.is_conj() or x.layout.__repr__() != "torch.strided":
         raise ArgumentError(f"{name} is no plain tensor ({x.layout}): give x.resolve_neg().contiguous()")
     kind = {"cpu": CPU, "cuda": CUDA}.get(x.device.type, 0)

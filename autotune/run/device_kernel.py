@@ -34,6 +34,7 @@ from autotune.run.device_arrays import (
     shown,
 )
 from autotune.run.kernel import Kernel, _Signature
+from autotune.run.torch_calls import written
 from autotune.run.torch_operator import traced_as, traced_on_device
 
 
@@ -105,6 +106,8 @@ class DeviceKernel(Kernel):
             if ready is not None:
                 result, addresses, at = ready
                 self._run(addresses, at)
+                if out is not None:
+                    written(out if type(out) is tuple else (out,))
                 return result
         return self._checked(inputs, out, stream)
 
@@ -162,6 +165,8 @@ class DeviceKernel(Kernel):
         self._run([a.address for a in arrays], at)
         for other in others:
             self._on.wait(other, at)
+        if out is not None:
+            written(outs)
         return tuple(outs) if many else next(iter(outs))
 
     def _known(self, arrays: Sequence[Any], at: int | None) -> tuple[list[DeviceArray | None], int]:
@@ -208,6 +213,11 @@ class DeviceKernel(Kernel):
             )
         if not a.contiguous:
             raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
+        if a.address == 0 and p.nbytes:
+            raise ArgumentError(
+                f"{name} has no memory, as it stands for another array in a transformation of its library: "
+                "give the array itself"
+            )
         if a.address % p.align and p.nbytes:
             raise ArgumentError(
                 f"{name} begins at no multiple of {p.align} bytes, which this kernel's vectors need: give an "

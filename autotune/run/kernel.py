@@ -275,7 +275,7 @@ class Kernel:
                 if status == 1:
                     status = self._slow(self._torch.plain(inputs), self._torch.plain(tensors))
                 if not made:
-                    self._torch.written(tensors)
+                    torch_calls.written(tensors)
                 return status, (tensors[0] if self._single is not None else tensors)
         return self._slow(inputs, outs), result
 

@@ -22,13 +22,13 @@ DISPATCHED = ("dispatched",)
 class TorchCalls:
     """What the calls of one kernel need of torch, looked up once."""
 
-    __slots__ = ("_enabled", "_forward", "_like", "_models", "_plain", "_tensor", "_touch", "fast")
+    __slots__ = ("_enabled", "_forward", "_like", "_models", "_plain", "_tensor", "fast")
 
     def __init__(self, torch: Any, fast: Callable[..., int], outputs: Sequence[Buffer]) -> None:
         """``fast``: the builtin of `entry.at_call` that takes tensors too."""
         self.fast = fast
         self._tensor = torch.Tensor
-        self._enabled, self._touch = torch.is_grad_enabled, torch.autograd.graph.increment_version
+        self._enabled = torch.is_grad_enabled
         # Which levels of forward-mode derivatives are entered. torch has no public name for it.
         forward = torch.autograd.forward_ad
         self._forward: Any = forward if hasattr(forward, "_current_level") else _NoLevels()
@@ -79,12 +79,6 @@ class TorchCalls:
         """The same memory, without what autograd knows of it, which DLPack refuses."""
         return tuple(x.detach() if isinstance(x, self._tensor) else x for x in arrays)
 
-    def written(self, arrays: Sequence[Any]) -> None:
-        """Tell autograd: what it may have saved of them is no longer what it was."""
-        for x in arrays:
-            if isinstance(x, self._tensor) and not x.is_inference():
-                self._touch(x)
-
     def _check_tangents(self, arrays: Sequence[Any], describe: Callable[[int], str]) -> None:
         for i, x in enumerate(arrays):
             if isinstance(x, self._tensor) and self._forward.unpack_dual(x).tangent is not None:
@@ -118,6 +112,15 @@ def refuse_gradient(name: str) -> ArgumentError:
         f"{name} requires a gradient, which would be lost: call the kernel under torch.no_grad(), give "
         "x.detach(), or make an operator with a gradient of it, autotune.torch.op(kernel, backward=...)"
     )
+
+
+def written(arrays: Sequence[Any]) -> None:
+    """Tell autograd: what it may have saved of these is no longer what it was."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        for x in arrays:
+            if isinstance(x, torch.Tensor) and not x.is_inference():
+                torch.autograd.graph.increment_version(x)
 
 
 def is_tensor(x: Any) -> bool:

@@ -326,6 +326,18 @@ def test_tensors_of_torch(on_cpu: EmulatedDevice) -> None:
     c.check([out.numpy()], "torch out")
     with pytest.raises(at.ArgumentError, match=r"input 'x' requires a gradient.* x.detach\(\)"):
         k(x.clone().requires_grad_())
+    with torch.no_grad():
+        y = k(torch.nn.Parameter(x))
+    c.check([y.numpy()], "a parameter, without gradients")
+    saving = torch.ones(y.shape, requires_grad=True) * out
+    for place in (out, torch.zeros(y.shape)):  # the second has nothing saved of it
+        before = place._version
+        k(x, out=place)
+        assert place._version == before + 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saving.sum().backward()
+    with pytest.raises(at.ArgumentError, match="input 'x' has no memory"):
+        torch.func.functionalize(k)(x)
     with pytest.raises(at.ArgumentError, match="input 'x' is float64"):
         k(x.double())
     with pytest.raises(at.ArgumentError, match="input 'x' is not C-contiguous"):
