@@ -39,6 +39,7 @@ def ways(n: int) -> dict[str, Callable[[], Any]]:
     c = np.empty((n, n), np.float32)
     ta, tb, tc = (torch.from_numpy(x.copy()) for x in (a, b, c))
     weight, needs = torch.nn.Parameter(tb), ta.clone().requires_grad_()
+    varying = _kernel(m=at.dim(1, n), n=n, k=n)
     plain = at.torch.op(kernel)
     da, db = (at.torch.op(_kernel(m=n, n=n, k=n, **{t: 1})) for t in ("transpose_b", "transpose_a"))
     graded = at.torch.op(kernel, backward=lambda g, x, y: (da(g, y), db(x, g)))
@@ -46,6 +47,9 @@ def ways(n: int) -> dict[str, Callable[[], Any]]:
     found = {
         "numpy in, new numpy out": lambda: kernel(a, b),
         "numpy in, out=": lambda: kernel(a, b, out=c),
+        "numpy in, a size that varies": lambda: varying(a, b),
+        "numpy in, out=, a size that varies": lambda: varying(a, b, out=c),
+        "torch in, a size that varies": lambda: varying(ta, tb),
         "torch in, new torch out": lambda: kernel(ta, tb),
         "torch in, out=": lambda: kernel(ta, tb, out=tc),
         "torch in, nn.Parameter, in no_grad": _without_gradient(lambda: kernel(ta, weight)),
@@ -94,7 +98,7 @@ class _ByDLPack:
         return self.x.__dlpack_device__()
 
 
-def _kernel(**shape: int) -> at.Kernel:
+def _kernel(**shape: Any) -> at.Kernel:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as empty:
         warnings.simplefilter("ignore")  # it is not tuned, and need not be
         return at.load("matmul", **shape, threads=1, fallback=True, db=f"{empty}/none.db")
