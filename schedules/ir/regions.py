@@ -172,7 +172,7 @@ def footprint(
             acc = s if n == 0 or s is None else (None if acc is None else union(acc, s))
             if acc is None:
                 break
-        if acc is None:
+        if acc is None or (clip and covers(acc, (Const(0), size)) and not E.holes(acc[1])):
             acc = (Const(0), size)
         elif clip and not _may_be_negative(acc[0]):
             acc = (Const(0), size) if acc[1] == size else (acc[0], E.minimum(acc[1], size))

@@ -15,15 +15,22 @@ def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
     """``s`` with an `Alloc` for each buffer at the innermost statement that holds all its uses. The buffer
     has the region touched from there, and its indices begin at that region's base."""
     for b in buffers:
-        s = _place(s, b)
+        if _inside(s, b):
+            s = _place(s, b)
     return s
 
 
+def _inside(s: Stmt, b: Buffer) -> bool:
+    return any(uses(x, b.name) for x in walk(s))
+
+
 def _place(s: Stmt, b: Buffer) -> Stmt:
-    """Descend while a single child holds every use. Not into a loop of lanes or threads, nor into one whose
-    later iterations read what its first one wrote, as those of a reduction do."""
-    users = [k for k in kids(s) if any(uses(x, b.name) for x in walk(k))]
+    """Descend while a single child holds every use; ``s`` has one. Not into a loop of lanes or threads, nor
+    into one whose later iterations read what its first one wrote, as those of a reduction do."""
     own = any(x.buffer == b.name for e in expressions(s) for x in E.loads(e))
+    users = list(kids(s))
+    if own or len(users) != 1:  # an only child is not searched: allocations nest as deep as there are buffers
+        users = [k for k in users if _inside(k, b)]
     if not users:
         return s
     if isinstance(s, Loop) and _goes_on(s, b):

@@ -8,6 +8,7 @@ that passes the legality checks becomes a sketch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
@@ -34,14 +35,20 @@ class SketchBuilder:
         self.words: list[str] = []
         self.done: set[str] = set()  # blocks that a rule has scheduled
         self.roots: set[str] = set()  # blocks that stay stages of their own
+        self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
+        self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}
         self._answers = tuple(answers)
 
     def choose(self, what: str, options: Sequence[str]) -> str:
         """One of ``options``: a structural choice. An empty option adds nothing to the sketch's name, so that
-        the name is the same where the question is not asked."""
+        the name is the same where the question is not asked. Of blocks that are alike the first is asked."""
+        shared = self._shared(what)
+        if shared != what and self._picked.get(shared, ((), ""))[0] == tuple(options):
+            return self._picked[shared][1]
         n = len(self.asked)
         self.asked.append(len(options))
         picked = options[self._answers[n] if n < len(self._answers) else 0]
+        self._picked[what] = tuple(options), picked
         if len(options) > 1 and picked:
             self.words.append(f"{what}={picked}")
         return picked
@@ -51,22 +58,40 @@ class SketchBuilder:
         options = tuple(sorted(set(options)))
         if len(options) == 1:
             return options[0]
-        self.holes.append(Choice(name, options))
-        return Hole(name)
+        return self._hole(Choice(name, options))
 
     def divisor(self, name: str, of: Expr, cap: int = 1 << 40, least: int = 1) -> int | Hole:
         """A hole that divides ``of``."""
         if isinstance(of, Const) and int(of.value) == 1:
             return 1
-        self.holes.append(PerfectTile(name, of, cap, least))
-        return Hole(name)
+        return self._hole(PerfectTile(name, of, cap, least))
 
     def even(self, name: str, of: Expr, unit: int | Hole = 1) -> int | Hole:
         """A hole that cuts ``of`` into even blocks, multiples of ``unit`` (`EvenTile`)."""
         if isinstance(of, Const) and isinstance(unit, int) and int(of.value) <= unit:
             return unit
-        self.holes.append(EvenTile(name, of, Const(unit) if isinstance(unit, int) else unit))
-        return Hole(name)
+        return self._hole(EvenTile(name, of, Const(unit) if isinstance(unit, int) else unit))
+
+    def _hole(self, spec: HoleSpec) -> Hole:
+        """A hole, or the equal one of a block that is alike."""
+        taken = {h.name for h in self.holes}
+        shared = replace(spec, name=self._shared(spec.name))
+        if shared in self.holes and self.alike:
+            return Hole(shared.name)
+        found = next((x for x in (shared.name, spec.name) if x not in taken), f"{spec.name}.own")
+        self.holes.append(replace(spec, name=found))
+        return Hole(found)
+
+    def _shared(self, name: str) -> str:
+        """The name of a hole or a question, ``block.what``, as that of the block whose decisions it shares.
+        What was made of a block, as its loops and its partial results, is called ``block_...``."""
+        block, dot, what = name.partition(".")
+        end = len(block)
+        while end > 0:
+            if block[:end] in self.alike:
+                return f"{self.alike[block[:end]]}{block[end:]}{dot}{what}"
+            end = block.rfind("_", 0, end)
+        return name
 
     @property
     def name(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from schedules.ir import Block
 from schedules.ir.nest import readers
+from schedules.primitives.inline import outgrown
 from schedules.space.rules.patterns import (
+    MAX_INLINED,
     computed_again,
     is_costly,
     is_guarded_copy,
@@ -16,15 +18,21 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder
 
+# Largest expression (nodes) of a reader for whose neighbours a stage would be computed again.
+MAX_AGAIN = 256
+
 Padding = Callable[[SketchBuilder, Block, list[Block]], bool | None]
 
 
-def inline_stages(d: SketchBuilder, padding: Padding, costly_in_tiles: bool) -> None:
+def inline_stages(
+    d: SketchBuilder, padding: Padding, costly_in_tiles: bool, ways: Sequence[str] = ("kept",)
+) -> str:
     """Inline every elementwise stage that is cheap or read once.
 
     ``padding(d, stage, readers)``: whether to inline a guarded copy that reductions read; None: as any other
     stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it. Stages
-    whose values would then be computed several times may stay, all of them or none: a structural choice."""
+    whose values would then be computed several times may stay, all of them or none: a structural choice.
+    ``ways``: what then becomes of them. Returns the way, "" if none stay."""
     again: str | None = None
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)
@@ -46,7 +54,10 @@ def inline_stages(d: SketchBuilder, padding: Padding, costly_in_tiles: bool) -> 
         if is_costly(b) and (wider or len(users) > 1 or tiled):
             continue
         if computed_again(nest, b):
-            again = d.choose("stages", ("", "kept")) if again is None else again
-            if again:
+            large = outgrown(nest, b, MAX_AGAIN, MAX_INLINED[1]) is not None
+            if again is None:
+                again = d.choose("stages", (*ways,) if large else ("", *ways))
+            if again or large:
                 continue
         d.s.inline(name)
+    return again or ""

@@ -22,6 +22,7 @@ class Limits:
     spilled_registers: int = 6
     unrolled_vectors: int = 640  # vector operations in one unrolled body
     peeled_vectors: int = 2560  # vector operations in all copies of that body
+    operations: int = 1 << 13  # arithmetic of all bodies and their copies, in vectors
     scratch_bytes: int = 1 << 30
 
 
@@ -31,14 +32,17 @@ def within(
     """Whether a candidate keeps the limits, or a column of such truths."""
     limits = limits or Limits()
     ok: Number = np.True_
+    operations: Number = np.zeros(())
     for b in facts:
         tile = register_tile(b, env, m)
         ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
         ok = ok & (tile.vectors <= limits.unrolled_vectors)
-        ok = ok & (tile.vectors * number(b.copies, env) <= limits.peeled_vectors)
+        vectors = tile.vectors * number(b.copies, env)
+        ok = ok & (vectors <= limits.peeled_vectors)
+        operations = operations + vectors * max(b.flops, 1)
         if b.reduces:  # a tile of a single register cannot be made smaller
             single = tile.lanes * tile.unrolled * b.item <= m.vector
             ok = ok & (single | (tile.spills <= limits.spilled_registers))
         scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)
         ok = ok & (scratch <= limits.scratch_bytes)
-    return ok
+    return ok & (operations <= limits.operations)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from schedules.errors import ScheduleError
 from schedules.ir import Block
 from schedules.ir.nest import loops_of, reads, writers
+from schedules.space.rules.alike import schedule_alike
+from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
@@ -27,12 +30,20 @@ SHORT_REDUCTION = 64
 
 def apply_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
-    inline_stages(d, _inline_padding, costly_in_tiles=False)
+    way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
+    schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
             split_long_reduction(d, name)
+    banded = False
     while (last := _last_unscheduled(d)) is not None:
-        _schedule_group(d, last)
+        if way == "bands" and is_map(d.block(last)) and schedule_bands(d, last):
+            d.done.add(last)
+            banded = True
+        else:
+            _schedule_group(d, last)
+    if way == "bands" and not banded:
+        raise ScheduleError("no stage is read near its own row, so there are no bands")
     stream_outputs(d)
 
 

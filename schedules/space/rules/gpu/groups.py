@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedules.ir import Block
+from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.groups import reductions_behind
 from schedules.space.rules.cpu.rows import row_rank
 from schedules.space.rules.gpu.maps import schedule_map
@@ -18,6 +19,7 @@ from schedules.space.sketch_builder import SketchBuilder
 def apply_gpu_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
     inline_stages(d, _inline_padding, costly_in_tiles=True)
+    schedule_alike(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
         split_reduction(d, name)
