@@ -121,7 +121,7 @@ def grid_code(
 
     def array(b: Buffer) -> Array:
         # the kernels know how what is their own lies: the device gives memory
-        shape = tuple(const(n) or 0 for n in b.shape) if b.strides is None else (elements(b),)
+        shape = tuple(const(n) or 0 for n in b.given or b.shape) if b.strides is None else (elements(b),)
         return Array(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
 
     return GridCode(

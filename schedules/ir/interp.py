@@ -84,14 +84,14 @@ def run(
         params = list(program.params)
     for b in params:
         a = arrays[b.name]
-        want = tuple(int(E.evaluate(n, {})) for n in b.shape)
+        want = tuple(int(E.evaluate(n, {})) for n in b.given or b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
         steps = known_strides(b)
         if b.strides is not None and not _lies_as(a, steps):
             got = [s / a.itemsize for s in a.strides]
             raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
-        mem.add(b.name, a, known=b.name not in program.outputs)
+        mem.add(b.name, as_merged(b, a), known=b.name not in program.outputs)
     env = {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
     Compiler(mem, counts).stmt(program.body)(env)
     for n in program.outputs:
@@ -101,6 +101,19 @@ def run(
             raise InterpError(
                 f"{n}: {missing} of {mem.written[n].size} elements never written, first at {list(first)}"
             )
+
+
+def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
+    """An argument as the program sees it, with the dimensions that are merged. Raises InterpError if they do
+    not lie one after another."""
+    if b.given is None:
+        return a
+    merged = a.view()
+    try:
+        merged.shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+    except AttributeError:
+        raise InterpError(f"{b.name}: expected row-major elements, got strides {list(a.strides)}") from None
+    return merged
 
 
 def _lies_as(a: np.ndarray, strides: tuple[int, ...]) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from schedules import expr as E
 from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, kids, walk
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import Compiler, Env, InterpError, new_array, rounding
+from schedules.ir.interp import Compiler, Env, InterpError, as_merged, new_array, rounding
 
 AFTER = Seq(())  # where the values of a reduction may be overwritten
 Place = tuple[str, tuple[int, ...]]
@@ -108,7 +108,7 @@ def run_grid(program: GridProgram, arrays: Mapping[str, np.ndarray], *, backward
     """Execute on numpy arrays by parameter name; outputs are written in place. ``backwards``: the last thread
     of a block first. Raises InterpError on a race, a barrier that not all threads reach, an access out of
     bounds, or an output that holds NaN where nothing was written."""
-    everyone = dict(arrays)
+    everyone = dict(arrays) | {b.name: as_merged(b, arrays[b.name]) for b in program.params}
     for b in program.scratch:
         everyone[b.name] = new_array(b)
     for kernel in program.kernels:

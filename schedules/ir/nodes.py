@@ -42,13 +42,15 @@ SCOPES = ("global", "shared", "local")  # local: registers or the stack of one t
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A named array; extents are expressions over holes until a decision fills them. ``strides``: elements of
-    memory from an index to the next along each dimension; None: row-major (see `schedules.ir.strides`)."""
+    memory from an index to the next along each dimension; None: row-major (see `schedules.ir.strides`).
+    ``given``: the shape that callers give an argument in, if dimensions were merged (`primitives.merge_dims`)."""
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str
     scope: str = "global"
     strides: tuple[Expr, ...] | None = None
+    given: tuple[Expr, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
+from schedules.primitives.merge_axes import MergeAxes
+from schedules.primitives.merge_dims import MergeDims
 from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
@@ -86,6 +88,8 @@ class Methods(ABC):
     decompose_reduction = _method(DecomposeReduction, DecomposeReduction)
     fuse = _method(Fuse, Fuse.of)
     inline = _method(Inline, Inline)
+    merge_axes = _method(MergeAxes, MergeAxes.of)
+    merge_dims = _method(MergeDims, MergeDims)
     online = _method(Online, Online.of)
     pack = _method(Pack, Pack.of)
     parallel = _method(Parallel, Parallel)

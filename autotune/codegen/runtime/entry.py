@@ -68,10 +68,12 @@ C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
 
 
 def shape_of(b: Buffer) -> tuple[int, ...]:
-    """Extents of a parameter in elements. Raises ValueError unless all are integer literals."""
-    shape = tuple(n for n in (const(e) for e in b.shape) if n is not None and n >= 0)
-    if len(shape) != len(b.shape):
-        raise ValueError(f"parameter {b.name} has shape {b.shape}; a compiled kernel needs integers")
+    """Extents of a parameter in elements, as callers give it. Raises ValueError unless all are integer
+    literals."""
+    given = b.given or b.shape
+    shape = tuple(n for n in (const(e) for e in given) if n is not None and n >= 0)
+    if len(shape) != len(given):
+        raise ValueError(f"parameter {b.name} has shape {given}; a compiled kernel needs integers")
     return shape
 
 

@@ -15,6 +15,7 @@ from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
 from schedules.space.rules.inline import inline_stages
+from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import (
     is_map,
     is_row_reduction,
@@ -31,6 +32,7 @@ SHORT_REDUCTION = 64
 def apply_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
+    merge_neighbours(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):

@@ -12,6 +12,7 @@ from schedules.space.rules.gpu.rows import schedule_rows, split_among_blocks
 from schedules.space.rules.gpu.tiles import schedule_tiles, split_reduction
 from schedules.space.rules.gpu.transposed import read_across, schedule_transposed
 from schedules.space.rules.inline import inline_stages
+from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import is_row_reduction, spatial
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -19,6 +20,7 @@ from schedules.space.sketch_builder import SketchBuilder
 def apply_gpu_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
     inline_stages(d, _inline_padding, costly_in_tiles=True)
+    merge_neighbours(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)

@@ -1,0 +1,95 @@
+"""merge_dims: neighbouring dimensions of a buffer into one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Binary, Const, Expr, Load, Var
+from schedules.ir import Access, Block, Nest
+from schedules.ir.nest import map_blocks, set_buffer, writers
+from schedules.model import Target
+from schedules.primitives.base import Primitive
+from schedules.primitives.merge_axes import rejoined
+
+
+@dataclass(frozen=True)
+class MergeDims(Primitive[None]):
+    """See ``count`` dimensions of ``buffer``, from ``first`` on, as one, where they lie one after another in
+    memory.
+
+    Before: ``C[i_j // m, i_j % m] = A[i_j // m, i_j % m]``. After ``merge_dims("A", 0, 2)``::
+
+        C[i_j // m, i_j % m] = A[i_j]
+
+    Callers give arguments in their own shape, as before. Legal for a row-major buffer; one that the nest
+    writes is written at the parts of one axis, as `merge_axes` makes it. Cost: where other axes read the
+    buffer, all that is told of the region they touch is where it begins and ends.
+    """
+
+    name: ClassVar[str] = "merge_dims"
+    buffer: str
+    first: int
+    count: int
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        what = f"merge_dims {self.buffer}"
+        b = next((b for b in nest.buffers if b.name == self.buffer), None)
+        if b is None:
+            have = ", ".join(b.name for b in nest.buffers)
+            raise ScheduleError(f"merge_dims: there is no buffer {self.buffer!r}; the buffers are {have}")
+        if self.first < 0 or self.count < 2 or self.first + self.count > len(b.shape):
+            raise ScheduleError(
+                f"{what}: it has {len(b.shape)} dimensions, and {self.count} from {self.first} on are asked "
+                "for; name two or more that it has"
+            )
+        if b.strides is not None:
+            raise ScheduleError(f"{what}: it has strides, so that its dimensions may have gaps; merge none")
+        some = slice(self.first, self.first + self.count)
+        if not all(isinstance(n, Const) for n in b.shape[some]):
+            raise ScheduleError(f"{what}: its extents are not decided yet; merge dimensions before other steps")
+        for w in writers(nest, self.buffer):
+            for place in (x.indices for x in w.writes if x.buffer == self.buffer):
+                if not isinstance(self._merged(nest, place)[self.first], Var):
+                    raise ScheduleError(
+                        f"{what}: block {w.name} writes it along several axes; use merge_axes on them first"
+                    )
+
+    def _merged(self, nest: Nest, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """An access as one of the merged buffer."""
+        shape = nest.buffer(self.buffer).shape
+        last = self.first + self.count
+        at = indices[self.first]
+        for i, n in zip(indices[self.first + 1 : last], shape[self.first + 1 : last], strict=True):
+            at = Binary("+", Binary("*", at, n), i)
+        return (*indices[: self.first], rejoined(at), *indices[last:])
+
+    def apply(self, nest: Nest) -> Nest:
+        old = nest.buffer(self.buffer)
+
+        def load(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer == self.buffer:
+                indices = tuple(E.rewrite(i, load) for i in e.indices)
+                return Load(e.buffer, self._merged(nest, indices), e.dtype)
+            return None
+
+        def block(b: Block) -> Block:
+            return replace(
+                b,
+                writes=tuple(
+                    Access(w.buffer, self._merged(nest, w.indices)) if w.buffer == self.buffer else w
+                    for w in b.writes
+                ),
+                values=tuple(E.rewrite(v, load) for v in b.values),
+                where=tuple(E.rewrite(v, load) for v in b.where),
+            )
+
+        last = self.first + self.count
+        total: Expr = Const(1)
+        for n in old.shape[self.first : last]:
+            total = total * n
+        shape = (*old.shape[: self.first], total, *old.shape[last:])
+        given = (old.given or old.shape) if self.buffer in nest.params else None
+        return set_buffer(map_blocks(nest, block), replace(old, shape=shape, given=given))
