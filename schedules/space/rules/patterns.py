@@ -6,7 +6,7 @@ import math
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Load, Select, Var
+from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.functions import FUNCTIONS
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import find_loop, readers, reads
@@ -142,6 +142,28 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     if n[v] == 1:
         return any(unit_stride_vars(nest, x) & reduce for x in own)
     return not along and not reused
+
+
+def rows_of_group(index: Expr, axis: str) -> int:
+    """How many neighbouring points of ``axis`` read the same place: 1 for the axis itself, the divisor where
+    it is divided by a constant. 0 for other indices."""
+    if isinstance(index, Binary) and index.op == "//" and isinstance(index.b, Const):
+        return int(index.b.value) if index.a == Var(axis) else 0
+    return int(index == Var(axis))
+
+
+def is_read_by_rows(nest: Nest, b: Block) -> bool:
+    """Whether all that read a reduction over rows go along its rows themselves, or along groups of rows, with
+    their own first axes. Else a row of a reader needs several of its rows."""
+    for w in b.writes:
+        for u in readers(nest, w.buffer):
+            axes = spatial(u)
+            for x in reads(u):
+                if x.buffer != w.buffer or u is b:
+                    continue
+                if len(x.indices) > len(axes) or not all(map(rows_of_group, x.indices, axes)):
+                    return False
+    return True
 
 
 def reads_identity(consumer: Block, buffer: str) -> bool:

@@ -18,6 +18,7 @@ from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import (
     is_map,
+    is_read_by_rows,
     is_row_reduction,
     reads_identity,
     reduction_length,
@@ -36,6 +37,8 @@ def apply_rules(d: SketchBuilder) -> None:
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
+            if not is_read_by_rows(d.s.nest, d.block(name)):
+                d.roots.add(name)
             split_long_reduction(d, name)
     banded = False
     while (last := _last_unscheduled(d)) is not None:
@@ -109,7 +112,7 @@ def reductions_behind(
             if p.name in d.done:
                 continue
             if is_row_reduction(d.s.nest, p):
-                rows = p
+                rows = rows if p.name in d.roots else p
             elif is_map(p):
                 if rows is None and p.name not in bare:
                     rows = reductions_behind(d, p, bare)[1]

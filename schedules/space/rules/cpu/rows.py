@@ -14,12 +14,19 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir import Block, Loop, blocks
-from schedules.ir.nest import apart, bound, reads, vars_bound
+from schedules.ir.nest import apart, bound, reads, vars_bound, writers
 from schedules.ir.strides import buffer_strides
 from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
 from schedules.space.rules.cpu.streaming import beyond_caches
-from schedules.space.rules.patterns import is_map, is_row_reduction, operands, read_only_inside
+from schedules.space.rules.patterns import (
+    is_map,
+    is_row_reduction,
+    operands,
+    read_only_inside,
+    rows_of_group,
+    spatial,
+)
 from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
 # Fewest steps of a reduction that is split among threads.
@@ -56,6 +63,8 @@ def schedule_rows(d: SketchBuilder, root: str) -> None:
     """Schedule ``root`` and all that it reads and that can be computed row by row."""
     b = d.block(root)
     rank = row_rank(d, b)
+    if b.reducer is None:
+        split_groups(d, root, rank)
     partial = lanes_of_reduction(d, root) if b.reducer is not None else ""
     loops = [x.var for x in d.loops(root)]
     rows = loops[:rank]
@@ -78,6 +87,22 @@ def schedule_rows(d: SketchBuilder, root: str) -> None:
         vectorize_partial(d, partial)
     if row is not None:
         walk_rows(d, row, root)
+
+
+def split_groups(d: SketchBuilder, root: str, rank: int) -> None:
+    """Split axes of ``root`` that are rows, ``rank`` of them, where several of its rows read one row of a
+    reduction: the channels of a group, whose mean is then computed once."""
+    b = d.block(root)
+    for k, (axis, loop) in enumerate(zip(spatial(b)[:rank], d.loops(root)[:rank], strict=True)):
+        places = [x.indices[k] for x in reads(b) if _is_reduced(d, x.buffer) and k < len(x.indices)]
+        sizes = {rows_of_group(i, axis) for i in places}
+        if len(sizes) == 1 and (n := sizes.pop()) > 1 and extent(loop) % n == 0 and extent(loop) > n:
+            d.s.split(loop.var, (None, n))
+
+
+def _is_reduced(d: SketchBuilder, buffer: str) -> bool:
+    made = [w for w in writers(d.s.nest, buffer) if w.name not in d.done and w.name not in d.roots]
+    return any(is_row_reduction(d.s.nest, w) for w in made)
 
 
 def walk_rows(d: SketchBuilder, row: str, root: str) -> None:
@@ -127,7 +152,7 @@ def row_rank(d: SketchBuilder, b: Block) -> int:
     ranks = [
         len([i for i in x.iters if i.kind == "spatial"])
         for x in blocks(d.s.nest.body)
-        if is_row_reduction(d.s.nest, x) and x.name not in d.done
+        if is_row_reduction(d.s.nest, x) and x.name not in d.done and x.name not in d.roots
     ]
     return min([n_spatial, *ranks])
 
