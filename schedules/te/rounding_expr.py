@@ -66,7 +66,7 @@ def rounded(v: Any, e: Any, dtype: str, times: float = 1.0, anything: Any = Fals
     finite = own.max(initial=0) <= info.max
     own *= times * unit_roundoff(dtype)
     own += times * unit_roundoff(dtype) * float(info.tiny)  # gradual underflow
-    own *= inexact
+    own *= inexact if e is None else inexact | (e > 0)  # what is off by its operands is rounded too
     e = own if e is None else e + own
     if finite:
         return v, e

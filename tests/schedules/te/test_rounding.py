@@ -383,6 +383,17 @@ def test_exact_arithmetic_has_no_bound() -> None:
     assert "1 of 30 elements wrong" in check(draw, dag, [off])
 
 
+def test_a_result_that_is_a_float32_by_chance_is_rounded_if_its_operands_are_off() -> None:
+    """1 + 2⁻²⁴ rounds to 1, and adding 2⁻²⁴ once more again: two roundings, where 1 + 2⁻²³ needs none."""
+    half = np.float32(2.0**-24)
+    x = te.placeholder((2,), "float32", "x")
+    dag = te.dag([x, te.compute((2,), lambda i: (x[i] + float(half)) + float(half), "y")])
+    found = evaluate_with_bounds(dag, [np.array([1.0, 2.0], np.float32)])
+    right = (np.array([1.0, 2.0], np.float32) + half) + half
+    assert right[0] == 1.0 and found.values[0][0] == 1 + 2.0**-23
+    assert (np.abs(right - found.values[0]) <= found.bounds[0]).all()
+
+
 def test_infinities_and_nan_stand_where_the_reference_has_them() -> None:
     dag = ops.workload("softmax", {"m": 4, "n": 6}).dag
     x = np.zeros((4, 6), "float32")
