@@ -479,10 +479,10 @@ class Expressions(Addresses):
         return Value(self.s.emit(f"and {self.mask}, {cond.ref}"), "bool", self.lanes)
 
     def _select(self, e: Select) -> Value:
-        """A select. Only the chosen side is evaluated if the sides load, as evaluating the other could
-        fault."""
+        """A select. Only the chosen side is evaluated if the sides load what the condition does not, as
+        evaluating the other could fault."""
         cond = self.value(e.cond)
-        risky = any(E.loads(x) for x in (e.a, e.b))
+        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - _always_loaded(e.cond)
         if not risky:
             x, y = self.same_lanes(self.value(e.a), self.value(e.b))
             lanes = max(x.lanes, cond.lanes)
@@ -545,3 +545,11 @@ class Expressions(Addresses):
         (x, sx), (y, sy) = sides
         ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
         return Value(ref, x.dtype, x.lanes)
+
+
+def _always_loaded(cond: Expr) -> set[Load]:
+    """What is loaded wherever a condition is evaluated."""
+    if isinstance(cond, Select):
+        return _always_loaded(cond.cond)
+    here = {cond} if isinstance(cond, Load) else set()
+    return here.union(*map(_always_loaded, E.children(cond)))

@@ -347,6 +347,16 @@ def test_a_vector_or_a_constant_is_loaded_without_a_branch(dtype: str, other: fl
     assert "ptr @constant." in emit_module(dag, s.trace, host()).text
 
 
+def test_a_select_branches_only_where_a_side_reads_what_the_condition_does_not() -> None:
+    """Of a leaky rectifier and of the place of an extreme all has been read."""
+    x = te.placeholder((16,), name="x")
+    for read, branches in ((lambda i: x[i], False), (lambda i: x[15 - i], True)):
+        dag = te.dag([x, te.compute((16,), lambda i, f=read: te.select(x[i] > 0, f(i), x[i] * 0.5), "y")])
+        assert ("phi float" in emit_module(dag, Schedule(dag).trace, host()).text) == branches
+        data = inputs(dag)
+        check_compiled(dag, Schedule(dag).trace, host(), data, expected(dag, data))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("source", ["float32", "float64"])
 @pytest.mark.parametrize("lanes", [None, 4])

@@ -276,7 +276,15 @@ def test_expressions_that_nest_too_deeply_are_refused() -> None:
     dag = repeated(400, lambda x, a: x + a)
     got = at.build(Schedule(dag), target=detect(threads=1))(np.arange(3, dtype=np.float32))
     np.testing.assert_array_equal(got, np.arange(3) * 401)
-    dag = repeated(400, lambda x, a: te.select(a < 2, x, a))  # takes more calls to compile
+    a = te.placeholder((3,), name="A")
+
+    def chosen(i: E.Expr) -> E.Expr:
+        x = a[i]
+        for _ in range(400):
+            x = te.select(a[2 - i] < 2, x, a[i])  # a branch, which takes more calls to compile
+        return x
+
+    dag = te.dag([a, te.compute((3,), chosen, "C")])
     with pytest.raises(ScheduleError, match="nests loops or an expression too deeply.*in several stages"):
         at.build(Schedule(dag), target=detect(threads=1))
 
