@@ -43,7 +43,7 @@ SCOPES = ("global", "shared", "local")  # local: registers or the stack of one t
 class Buffer:
     """A named array; extents are expressions over holes until a decision fills them. ``strides``: elements of
     memory from an index to the next along each dimension; None: row-major (see `schedules.ir.strides`).
-    ``given``: the shape that callers give an argument in, if dimensions were merged (`primitives.merge_dims`)."""
+    ``given``: the shape in which callers give an argument whose dimensions were merged (`merge_dims`)."""
 
     name: str
     shape: tuple[Expr, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 
 from schedules import affine
 from schedules import expr as E
@@ -12,11 +13,15 @@ from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
 from schedules.ir.exprs import expressions, substitute
 from schedules.passes.simplify import Ranges, loop_range, simplify
 
+# Most places at which a loop is cut where loads are chosen.
+MOST_CUTS = 8
+
 
 def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
     """Split loops marked ``partition`` into prologue, middle and epilogue, so that every condition on the
     loop variable holds in the middle. Outer loops come first; inside a peeled part inner loops are split
-    again."""
+    again. Where a condition chooses between loads, as where arrays are joined, the loop is first cut into
+    the parts of each."""
     ranges = ranges or {}
     if not isinstance(s, Loop):
         return with_body(s, lambda k: partition(k, ranges))
@@ -25,15 +30,19 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
     inner = ranges | ({s.var: r} if r is not None else {})
     if ("partition", 1) not in s.annotations or n is None:
         return replace(s, body=partition(s.body, inner))
+    marks = tuple(a for a in s.annotations if a[0] != "partition")
+
+    def part_of(first: Expr, end: Expr, body: Stmt, marks: tuple[tuple[str, int], ...]) -> Stmt:
+        body = substitute(body, {s.var: Var(s.var) + first})
+        piece = simplify(Loop(s.var, affine.simplify(end - first, ranges), body, s.kind, marks), ranges)
+        return partition(piece, ranges)
+
+    if cuts := _cuts(s, n):
+        ends = [Const(k) for k in (0, *cuts, n)]
+        return seq(*(part_of(a, b, s.body, s.annotations) for a, b in pairwise(ends)))
     lo, hi, holding = _middle(s, n)
     pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, Const(n), s.body)]
-    marks = tuple(a for a in s.annotations if a[0] != "partition")
-    out: list[Stmt] = []
-    for first, end, part in pieces:
-        body = substitute(part, {s.var: Var(s.var) + first})
-        piece = simplify(Loop(s.var, affine.simplify(end - first, ranges), body, s.kind, marks), ranges)
-        out.append(partition(piece, ranges))
-    return seq(*out)
+    return seq(*(part_of(*piece, marks) for piece in pieces))
 
 
 def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
@@ -76,6 +85,30 @@ def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
         start = E.minimum(start, hi)
         end = E.maximum(end, start)
     return start, end, frozenset(holding)
+
+
+def _cuts(loop: Loop, n: int) -> list[int]:
+    """Where conditions that choose between loads begin or cease to hold for all iterations of inner loops, in
+    order; none if there are more than `MOST_CUTS`, as code grows with each."""
+    inner = {x.var: r for x in walk(loop.body) if isinstance(x, Loop) and (r := loop_range(x.extent, {}))}
+    found: set[int] = set()
+    every = (y for x in walk(loop.body) for e in expressions(x) for y in E.walk(e))
+    for y in every:
+        if not isinstance(y, Select) or not (E.loads(y.a) and E.loads(y.b)):
+            continue
+        for c in E.conjuncts(y.cond):
+            if not isinstance(c, Compare) or c.op not in ("<", "<=") or E.dtype_of(c.a) != E.INDEX:
+                continue
+            gap = affine.simplify(c.a - c.b + (0 if c.op == "<" else -1), inner | {loop.var: (0, n - 1)})
+            step, others = affine.isolate(gap, loop.var)
+            least, most = (affine.extreme(others, inner, which) for which in (0, 1))
+            rests = [int(x.value) for x in (least, most) if isinstance(x, Const)]
+            if isinstance(step, Const) and step.value and len(rests) == 2:
+                # step * v + rest < 0 holds for all rests up to one of these, and for none beyond the other
+                a = int(step.value)
+                found |= {-(x // a) if a > 0 else -x // a + 1 for x in rests}
+    cuts = sorted(x for x in found if 0 < x < n)
+    return cuts if len(cuts) <= MOST_CUTS else []
 
 
 def _given(s: Stmt, holding: frozenset[Expr]) -> Stmt:

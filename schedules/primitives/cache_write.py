@@ -1,4 +1,4 @@
-"""cache_write: write a buffer through a copy."""
+"""cache_write: write the outputs of a block through copies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from schedules.ir.nest import (
     find_block,
     fresh_each,
     insert,
-    map_blocks,
     readers,
     redirect,
+    replace_stmt,
     root_child,
     wrap_loops,
     writers,
@@ -28,11 +28,11 @@ from schedules.primitives.base import Primitive
 @dataclass(frozen=True)
 class CacheWrite(Primitive[str]):
     """Let ``block`` compute into ``<buffer>_<scope>`` and copy that out afterwards (block
-    ``<buffer>_write``).
+    ``<block>_write``), all outputs of a tuple together.
 
     Before: ``C[i] += A[i, k]``. After: ``C_local[i] += A[i, k]; C[x] = C_local[x]``. With
     `ReverseComputeAt` on the copy, the cache shrinks to a tile: accumulators in registers.
-    Legal for a block with one output that no other block writes. Cost: one more copy.
+    Legal for a block whose outputs no other block writes. Cost: one more copy.
     """
 
     name: ClassVar[str] = "cache_write"
@@ -48,47 +48,47 @@ class CacheWrite(Primitive[str]):
             raise ScheduleError(
                 f"cache_write {self.block}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
             )
-        if len(b.writes) != 1:
-            raise ScheduleError(
-                f"cache_write {self.block}: it has {len(b.writes)} outputs; only one can be cached"
-            )
         if b.reducer is not None and not b.init:
             raise ScheduleError(f"cache_write {self.block}: use it before decompose_reduction")
-        buffer = b.writes[0].buffer
-        others = [x.name for x in writers(nest, buffer) if x is not b]
-        if others:
-            raise ScheduleError(
-                f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before "
-                "decompose_reduction"
-            )
-        here = root_child(nest, self.block)
-        users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in blocks(here))]
-        if users:
-            raise ScheduleError(
-                f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop around both, so the copy "
-                "would be too late; use cache_write before compute_at"
-            )
-        for n in (self.result(), f"{b.writes[0].buffer}_{self.scope}"):
+        here = blocks(root_child(nest, self.block))
+        for buffer in (w.buffer for w in b.writes):
+            others = [x.name for x in writers(nest, buffer) if x is not b]
+            if others:
+                raise ScheduleError(
+                    f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before "
+                    "decompose_reduction"
+                )
+            users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in here)]
+            if users:
+                raise ScheduleError(
+                    f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop around both, so the "
+                    "copy would be too late; use cache_write before compute_at"
+                )
+        for n in (self.result(), *(self._cache(w.buffer) for w in b.writes)):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):
                 raise ScheduleError(f"cache_write {self.block}: {n} exists already")
 
+    def _cache(self, buffer: str) -> str:
+        return f"{buffer}_{self.scope}"
+
     def apply(self, nest: Nest) -> Nest:
         block = find_block(nest, self.block)
-        out = nest.buffer(block.writes[0].buffer)
-        local = f"{out.name}_{self.scope}"
-        iters = tuple(Iter(f"x{d}", n, "spatial") for d, n in enumerate(out.shape))
+        outs = [nest.buffer(w.buffer) for w in block.writes]
+        iters = tuple(Iter(f"x{d}", n, "spatial") for d, n in enumerate(outs[0].shape))
         at = tuple(Var(i.var) for i in iters)
         copy = Block(
             self.result(),
             iters,
             tuple(Const(0) for _ in iters),
-            (Access(out.name, at),),
-            (Load(local, at, out.dtype),),
+            tuple(Access(out.name, at) for out in outs),
+            tuple(Load(self._cache(out.name), at, out.dtype) for out in outs),
         )
-        nest = map_blocks(nest, lambda b: redirect(b, out.name, local) if b.name == self.block else b)
-        nest = add_buffer(nest, Buffer(local, out.shape, out.dtype, self.scope))
+        here = block
+        for out in outs:
+            here = redirect(here, out.name, self._cache(out.name))
+            nest = add_buffer(nest, Buffer(self._cache(out.name), out.shape, out.dtype, self.scope))
+        nest = replace_stmt(nest, block, here)
         stmt = wrap_loops(copy, fresh_each(nest, (f"{self.result()}_{i.var}" for i in iters)))
-        users = readers(nest, out.name)
-        return insert(nest, None, stmt, before=users[0] if users else None)
-
-
+        read = {b.name for out in outs for b in readers(nest, out.name)}
+        first = next((b for b in blocks(nest.body) if b.name in read), None)
+        return insert(nest, None, stmt, before=first)

@@ -18,8 +18,8 @@ from schedules.primitives.base import Primitive, extent_of, require_extent, requ
 
 @dataclass(frozen=True)
 class MergeAxes(Primitive[str]):
-    """Merge directly nested loops, outermost first, and the axes of the block that they are, into one loop and
-    one axis named ``i_j``.
+    """Merge directly nested loops, outermost first, and the axes of the block that they are, into one loop
+    and one axis named ``i_j``.
 
     Before: ``for i in range(n): for j in range(m): C[i, j] = A[i, j] + b[j]``. After::
 
@@ -67,17 +67,22 @@ class MergeAxes(Primitive[str]):
         """The axes of the block that the loops are. Raises ScheduleError if they are none."""
         for v in self.loops:
             uses = [n for n, e in enumerate(b.binds) if v in E.variables(e)]
-            if len(uses) != 1 or b.binds[uses[0]] != Var(v) or b.iters[uses[0]].extent != find_loop(nest, v).extent:
+            if (
+                len(uses) != 1
+                or b.binds[uses[0]] != Var(v)
+                or b.iters[uses[0]].extent != find_loop(nest, v).extent
+            ):
                 raise ScheduleError(
-                    f"merge_axes: loop {v} is not a whole axis of block {b.name}; merge axes before other steps"
+                    f"merge_axes: loop {v} is not a whole axis of block {b.name}; merge axes before other "
+                    "steps"
                 )
         first = b.binds.index(Var(self.loops[0]))
         some = slice(first, first + len(self.loops))
         kinds = {i.kind for i in b.iters[some]}
         if b.binds[some] != tuple(map(Var, self.loops)) or len(kinds) > 1:
             raise ScheduleError(
-                f"merge_axes: {', '.join(self.loops)} are not neighbouring axes of one kind of block {b.name}; its "
-                f"axes are {', '.join(i.var for i in b.iters)}"
+                f"merge_axes: {', '.join(self.loops)} are not neighbouring axes of one kind of block "
+                f"{b.name}; its axes are {', '.join(i.var for i in b.iters)}"
             )
         return b.iters[some]
 

@@ -49,7 +49,9 @@ class MergeDims(Primitive[None]):
             raise ScheduleError(f"{what}: it has strides, so that its dimensions may have gaps; merge none")
         some = slice(self.first, self.first + self.count)
         if not all(isinstance(n, Const) for n in b.shape[some]):
-            raise ScheduleError(f"{what}: its extents are not decided yet; merge dimensions before other steps")
+            raise ScheduleError(
+                f"{what}: its extents are not decided yet; merge dimensions before other steps"
+            )
         for w in writers(nest, self.buffer):
             for place in (x.indices for x in w.writes if x.buffer == self.buffer):
                 if not isinstance(self._merged(nest, place)[self.first], Var):

@@ -35,6 +35,7 @@ class SketchBuilder:
         self.words: list[str] = []
         self.done: set[str] = set()  # blocks that a rule has scheduled
         self.roots: set[str] = set()  # blocks that stay stages of their own
+        self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
         self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
         self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}
         self._answers = tuple(answers)

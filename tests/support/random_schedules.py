@@ -20,6 +20,8 @@ from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.fuse import Fuse
 from schedules.primitives.inline import Inline
+from schedules.primitives.merge_axes import MergeAxes
+from schedules.primitives.merge_dims import MergeDims
 from schedules.primitives.online import Online
 from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
@@ -70,6 +72,16 @@ def _chain(s: Schedule, rng: Random) -> list[str]:
 
 def _fuse(s: Schedule, rng: Random) -> Primitive:
     return Fuse(tuple(_chain(s, rng)[: rng.choice((2, 2, 3))]))
+
+
+def _merge_axes(s: Schedule, rng: Random) -> Primitive:
+    return MergeAxes(tuple(_chain(s, rng)[: rng.choice((2, 2, 3))]))
+
+
+def _merge_dims(s: Schedule, rng: Random) -> Primitive:
+    b = rng.choice(s.nest.buffers)
+    first = rng.randrange(max(1, len(b.shape) - 1))
+    return MergeDims(b.name, first, min(rng.choice((2, 2, 3)), max(2, len(b.shape) - first)))
 
 
 def _reorder(s: Schedule, rng: Random) -> Primitive:
@@ -161,6 +173,8 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "decompose_reduction": _decompose,
     "fuse": _fuse,
     "inline": lambda s, rng: Inline(_block(s, rng)),
+    "merge_axes": _merge_axes,
+    "merge_dims": _merge_dims,
     "online": _online,
     "pack": _pack,
     "parallel": lambda s, rng: Parallel(_loop(s, rng)),

@@ -3,14 +3,15 @@ where an expression has many short ones: the height and width of an image, the a
 channels.
 
 Two axes are merged if every access of their stage that has one of them steps through memory along the first
-as along the end of the second. That must hold in all stages which share a buffer, as its dimensions are merged
-with them.
+as along the end of the second. That must hold in all stages which share a buffer, as its dimensions are
+merged with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from schedules import affine
 from schedules import expr as E
@@ -60,7 +61,8 @@ def _mergeable(nest: Nest) -> tuple[set[Pair], set[Pair]]:
     before = -1
     while before != len(axes) + len(dims):
         before = len(axes) + len(dims)
-        axes = {(s.block.name, n) for s in stages for n in s.pairs() if (s.block.name, n) in axes and s.merges(nest, n, dims)}
+        kept = [(s, n) for s in stages for n in s.pairs() if (s.block.name, n) in axes]
+        axes = {(s.block.name, n) for s, n in kept if s.merges(nest, n, dims)}
         dims = {(name, n) for name, n in dims if all(s.takes(nest, name, n, axes) for s in stages)}
     wanted = {x for s in stages for n in s.pairs() if (s.block.name, n) in axes for x in s.needs(n)}
     return axes, dims & wanted
@@ -86,7 +88,7 @@ class _Uses:
         its = self.block.iters
         return [
             n
-            for n, (a, b) in enumerate(zip(its, its[1:], strict=False))
+            for n, (a, b) in enumerate(pairwise(its))
             if a.kind == b.kind and min(const(a.extent) or 0, const(b.extent) or 0) > 1
         ]
 
@@ -107,8 +109,8 @@ class _Uses:
         return True
 
     def _dimension(self, x: Load, n: int) -> int | None:
-        """The dimension that axis ``n`` moves along in a load, if ``n + 1`` alone moves along the next one; -1
-        if neither axis is in it. None if they do not go on from each other. Windows that overlap do not."""
+        """The dimension that axis ``n`` moves along in a load, if ``n + 1`` alone moves along the next one;
+        -1 if neither axis is in it. None if they do not go on from each other, as overlapping windows."""
         outer, inner = self.block.iters[n], self.block.iters[n + 1]
         used = [E.variables(i) & {outer.var, inner.var} for i in x.indices]
         if not any(used):
@@ -117,12 +119,11 @@ class _Uses:
         if at < 0 or any(used[:at]) or any(used[at + 2 :]) or used[at] != {outer.var}:
             return None
         terms, start = affine.linear(x.indices[at])
-        step = terms.get(Var(outer.var))
-        apart = all(
-            a == Var(outer.var) or (outer.var not in E.variables(a) and (const(c) or 0) % (const(outer.extent) or 1) == 0)
-            for a, c in terms.items()
-        )
-        return at if step == Const(1) and apart and (const(start) or 0) % (const(outer.extent) or 1) == 0 else None
+        terms = {a: c for a, c in terms.items() if (a, c) != (Var(outer.var), Const(1))}
+        if any(outer.var in E.variables(a) for a in terms):
+            return None
+        whole = const(outer.extent) or 1
+        return at if all((const(c) or 0) % whole == 0 for c in (*terms.values(), start)) else None
 
     def takes(self, nest: Nest, buffer: str, n: int, axes: set[Pair]) -> bool:
         """Whether the stage allows that dimensions ``n`` and ``n + 1`` of a buffer are merged: it goes over

@@ -15,6 +15,8 @@ from schedules.primitives.inline import outgrown
 
 # Largest expression after inlining: nodes, levels. Computing a larger one again costs more than memory does.
 MAX_INLINED = 1 << 12, 256
+# Longest side of a window (steps) whose lanes are neighbouring outputs, whatever lies side by side.
+SHORT_WINDOW = 7
 
 
 def outgrows(nest: Nest, b: Block) -> bool:
@@ -65,6 +67,12 @@ def is_chosen_along(b: Block, axis: str) -> bool:
     """Whether a select, such as that of inlined padding, depends on ``axis``."""
     every = (x for v in b.values for x in E.walk(v))
     return any(isinstance(x, Select) and axis in E.variables(x.cond) for x in every)
+
+
+def is_joined_along(b: Block, axis: str) -> bool:
+    """Whether it depends on ``axis`` which of two loads a value is, as where arrays are joined."""
+    every = (x for v in b.values for x in E.walk(v) if isinstance(x, Select))
+    return any(axis in E.variables(x.cond) and E.loads(x.a) and E.loads(x.b) for x in every)
 
 
 def is_costly(b: Block) -> bool:
@@ -142,6 +150,14 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     if n[v] == 1:
         return any(unit_stride_vars(nest, x) & reduce for x in own)
     return not along and not reused
+
+
+def is_short_window(b: Block) -> bool:
+    """Whether a reduction is a window that moves with its output and is too short for lanes of its own."""
+    n = extents(b)
+    reduce = {i.var for i in b.iters if i.kind == "reduce"}
+    moves = any(reduce & E.variables(i) and len(E.variables(i)) > 1 for x in operands(b) for i in x.indices)
+    return moves and all(n[r] <= SHORT_WINDOW for r in reduce)
 
 
 def rows_of_group(index: Expr, axis: str) -> int:

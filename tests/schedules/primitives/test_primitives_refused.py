@@ -172,6 +172,34 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         after(lambda s: s.decompose_reduction("C", "C_k"), lambda s: s.inline("C_init")),
         r"inline C_init: C writes C too; only a whole stage can be inlined",
     ),
+    (matmul, lambda s: s.merge_axes("C_i"), r"merge_axes: needs at least two loops, got \['C_i'\]"),
+    (
+        matmul,
+        lambda s: s.merge_axes("C_i", "C_k"),
+        r"merge_axes: C_k is not directly inside C_i; reorder them to be neighbours first",
+    ),
+    (
+        matmul,
+        lambda s: s.merge_axes("C_j", "C_k"),
+        r"C_j, C_k are not neighbouring axes of one kind of block C; its axes are i, j, k",
+    ),
+    (
+        matmul,
+        after(lambda s: s.split("C_j", (None, 2)), lambda s: s.merge_axes("C_j_0", "C_j_1")),
+        r"loop C_j_0 is not a whole axis of block C; merge axes before other steps",
+    ),
+    (
+        matmul,
+        after(lambda s: s.parallel("C_i"), lambda s: s.merge_axes("C_i", "C_j")),
+        r"merge_axes C_i: the loop is already parallel",
+    ),
+    (matmul, lambda s: s.merge_dims("Z", 0, 2), r"there is no buffer 'Z'; the buffers are A, B, C"),
+    (matmul, lambda s: s.merge_dims("A", 1, 2), r"A: it has 2 dimensions, and 2 from 1 on are asked for"),
+    (
+        matmul,
+        lambda s: s.merge_dims("C", 0, 2),
+        r"merge_dims C: block C writes it along several axes; use merge_axes on them first",
+    ),
     (matmul, lambda s: s.cache_read("C", "A", "l1"), r"scope 'l1' is not one of global, shared, local"),
     (matmul, lambda s: s.cache_read("C", "Z"), r"block C does not read it; it reads A, B"),
     (
@@ -185,7 +213,11 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         r"cache_read C: C computes it inside a loop around block D.*use cache_read before compute_at",
     ),
     (matmul, lambda s: s.cache_write("C", "l1"), r"scope 'l1' is not one of"),
-    (argmax, lambda s: s.cache_write("V"), r"cache_write V: it has 2 outputs; only one can be cached"),
+    (
+        argmax,
+        after(lambda s: s.decompose_reduction("V", s.loops("V")[-1]), lambda s: s.cache_write("V_init")),
+        r"cache_write V_init: V writes V too; use cache_write before decompose_reduction",
+    ),
     (
         matmul,
         after(lambda s: s.decompose_reduction("C", "C_k"), lambda s: s.cache_write("C")),

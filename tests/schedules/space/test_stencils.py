@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import cycle
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest

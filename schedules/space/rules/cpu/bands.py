@@ -38,8 +38,9 @@ def schedule_bands(d: SketchBuilder, root: str) -> bool:
     band = d.fused([*(x.var for x in loops[:axis]), outer])
     for name in stages:
         d.s.compute_at(name, band)
-        vectorize_last(d, name)
         d.done.add(name)
+    for name in stages:  # lanes of one do not widen what another computes
+        vectorize_last(d, name)
     vectorize_last(d, root, skip=1)
     if d.threads > 1:
         d.s.parallel(band)

@@ -25,8 +25,10 @@ from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Most uses of an element of the larger operand.
 FEW = 8
-# Fewest steps of a reduction: adding up the lanes at its end then costs little.
+# Fewest steps of a reduction: adding up the lanes at its end then costs little;
 LONG = 256
+# and where each element of the larger operand is used once, as transposing that costs more.
+ONCE = 32
 # Rows of a tile that are offered.
 ROWS = (1, 2, 3, 4, 6, 8)
 # Vectors of sums for each result that are offered, where the larger operand is used once.
@@ -42,7 +44,8 @@ def dot_product_axes(d: SketchBuilder, b: Block) -> list[str]:
         return []
     larger = _larger(b)
     still = [a for a in axes if n[a] == 1 or not depends(larger, a)]
-    few = math.prod(n[a] for a in still) <= FEW and reduction_length(b) >= LONG
+    uses = math.prod(n[a] for a in still)
+    few = uses <= FEW and reduction_length(b) >= (ONCE if uses == 1 else LONG)
     moving = [a for a in axes if a not in still]
     return [*moving, *still] if few and moving and larger.buffer not in d.s.dag.constants else []
 

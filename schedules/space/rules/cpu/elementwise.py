@@ -9,7 +9,13 @@ from schedules.expr import Var
 from schedules.ir import Block
 from schedules.ir.nest import reads
 from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vectors
-from schedules.space.rules.patterns import extents, spatial, unit_stride_vars, vector_axis
+from schedules.space.rules.patterns import (
+    extents,
+    is_joined_along,
+    spatial,
+    unit_stride_vars,
+    vector_axis,
+)
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Tiles in a block of a transposition, along each axis.
@@ -59,6 +65,7 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     last = vector_axis(b)
     along = {v for x in reads(b) for v in unit_stride_vars(d.s.nest, x)} - {last}
     across = [v for v in axes if v in along and n[v] > 1]
+    joined = last is not None and not across and is_joined_along(b, last)
     whole: list[str] = []
     outer: list[str] = []
     middle: list[str] = []
@@ -80,7 +87,7 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
             o, m, i = d.s.split(loop, (None, d.choice(f"{name}.{axis}.block", blocks), tile), "shift")
             middle.append(m)
         else:
-            o, i = d.s.split(loop, (None, tile), "shift")
+            o, i = d.s.split(loop, (None, tile), "guard" if joined else "shift")
         most[o] = n[axis] // least
         outer.append(o)
         inner.append(i)
@@ -96,6 +103,8 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
         count = list(accumulate((most[v] for v in outer), mul))
         take = 1 + sum(c < 16 * d.threads for c in count[:-1])
         d.s.parallel(d.s.fuse(*outer[:take]) if take > 1 else outer[0])
+    if joined and take < len(outer):  # loops around each array, not selects within one
+        d.s.partition(outer[-1])
     if across and take < len(outer):
         prefetch_blocks(d, outer[-1], name)
 

@@ -20,6 +20,7 @@ from schedules.space.rules.patterns import (
     is_map,
     is_read_by_rows,
     is_row_reduction,
+    is_short_window,
     reads_identity,
     reduction_length,
     sole_reader,
@@ -37,6 +38,9 @@ def apply_rules(d: SketchBuilder) -> None:
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
+            if is_short_window(d.block(name)):
+                d.windows.add(name)
+                continue
             if not is_read_by_rows(d.s.nest, d.block(name)):
                 d.roots.add(name)
             split_long_reduction(d, name)
@@ -68,7 +72,7 @@ def _schedule_group(d: SketchBuilder, name: str) -> None:
 def _apply_one(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
-        if is_row_reduction(d.s.nest, b) or len(b.writes) > 1 or name in d.roots:  # parts of a row too
+        if name in d.roots or (is_row_reduction(d.s.nest, b) and name not in d.windows):  # parts of a row too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
             schedule_tiled(d, name, d.s.cache_write(name, "local"))
@@ -111,7 +115,7 @@ def reductions_behind(
         for p in writers(d.s.nest, x.buffer):
             if p.name in d.done:
                 continue
-            if is_row_reduction(d.s.nest, p):
+            if is_row_reduction(d.s.nest, p) and p.name not in d.windows:
                 rows = rows if p.name in d.roots else p
             elif is_map(p):
                 if rows is None and p.name not in bare:

@@ -20,6 +20,7 @@ from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
 from schedules.space.rules.cpu.streaming import beyond_caches
 from schedules.space.rules.patterns import (
+    is_joined_along,
     is_map,
     is_row_reduction,
     operands,
@@ -31,6 +32,8 @@ from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
 # Fewest steps of a reduction that is split among threads.
 LONG_REDUCTION = 1 << 15
+# Vectors of partial results of a reduction.
+CHAINS = (1, 2, 4, 8)
 
 
 def split_long_reduction(d: SketchBuilder, name: str) -> bool:
@@ -65,7 +68,7 @@ def schedule_rows(d: SketchBuilder, root: str) -> None:
     rank = row_rank(d, b)
     if b.reducer is None:
         split_groups(d, root, rank)
-    partial = lanes_of_reduction(d, root) if b.reducer is not None else ""
+    partials = lanes_of_reduction(d, root) if b.reducer is not None else []
     loops = [x.var for x in d.loops(root)]
     rows = loops[:rank]
     row = None
@@ -74,7 +77,7 @@ def schedule_rows(d: SketchBuilder, root: str) -> None:
     if row is not None:
         compute_stages_at(d, root, row)
         inside = [x for x in d.s.blocks() if row in {y.var for y in d.loops(x)}]
-        inside = [x for x in inside if x not in (root, partial, f"{root}_init")]
+        inside = [x for x in inside if x not in (root, *partials, f"{root}_init")]
         maps = [x for x in inside if is_map(d.block(x))]
         for name in inside:
             if name not in maps:
@@ -83,8 +86,7 @@ def schedule_rows(d: SketchBuilder, root: str) -> None:
             vectorize_last(d, name)
     if b.reducer is None:
         vectorize_last(d, root, skip=1 if row is not None else 0)
-    else:
-        vectorize_partial(d, partial)
+    vectorize_partials(d, partials)
     if row is not None:
         walk_rows(d, row, root)
 
@@ -157,26 +159,38 @@ def row_rank(d: SketchBuilder, b: Block) -> int:
     return min([n_spatial, *ranks])
 
 
-def lanes_of_reduction(d: SketchBuilder, name: str, unit: int = 0) -> str:
-    """rfactor over lanes of the last reduction axes, for vectors of partial results. Returns the new block's
-    name, "" if these axes are shorter than a vector. ``unit``: number that divides an open extent, 0 if not
-    known."""
+def lanes_of_reduction(d: SketchBuilder, name: str, unit: int = 0) -> list[str]:
+    """rfactor over lanes of the last reduction axes, for vectors of partial results. Returns the new blocks
+    in the order in which they run; none if these axes are shorter than a vector. ``unit``: number that
+    divides an open extent, 0 if not known."""
     last = _last_axis(d, name)
     b = d.block(name)
     # The rest of a long reduction is long for any number of parts. The parts are few.
     n = extent(last) or unit or (LONG_REDUCTION if isinstance(last.extent, E.Binary) else 0)
     w = d.lanes_of(d.dtype(b))
-    options = [w * k for k in (1, 2, 4, 8) if w * k <= n]
+    options = [w * k for k in CHAINS if w * k <= n]
     if not options:
-        return ""
+        return []
+    if not apart(b):
+        return _lanes_of_tuple(d, name, last, [n // w for n in options], w)
     lanes = d.choice(f"{name}.lanes", options)
     _, inner = d.s.split(last.var, (None, lanes))
     partial = d.s.rfactor(name, inner)
-    if apart(b):
-        lane = d.loops(name)[-1].var
-        d.s.decompose_reduction(name, lane)  # lanes share no first value: they are reduced in one piece
-        d.s.vectorize(lane)
-    return partial
+    lane = d.loops(name)[-1].var
+    d.s.decompose_reduction(name, lane)
+    d.s.vectorize(lane)
+    return [partial]
+
+
+def _lanes_of_tuple(d: SketchBuilder, name: str, last: Loop, chains: list[int], w: int) -> list[str]:
+    """The same of a reducer whose outputs need each other. No instruction reduces its lanes, so that they are
+    reduced one by one: several vectors of partial results become one before."""
+    if chains == [1]:
+        _, inner = d.s.split(last.var, (None, w))
+        return [d.s.rfactor(name, inner)]
+    _, vector, inner = d.s.split(last.var, (None, d.choice(f"{name}.chains", chains), w))
+    one = d.s.rfactor(name, inner)
+    return [d.s.rfactor(one, vector), one]
 
 
 def _last_axis(d: SketchBuilder, name: str) -> Loop:
@@ -209,33 +223,42 @@ def _goes_on(d: SketchBuilder, b: Block, outer: Loop, inner: Loop) -> bool:
     return True
 
 
-def vectorize_partial(d: SketchBuilder, name: str) -> None:
-    """Vectorize partial results: the first values in vectors, then whole vectors until the tail."""
-    if not name:
-        return
+def vectorize_partials(d: SketchBuilder, names: Sequence[str]) -> None:
+    """Vectorize blocks of partial results as `lanes_of_reduction` gives them."""
+    for n, name in enumerate(names, 1):
+        _vectorize_partial(d, name, n < len(names))
+
+
+def _vectorize_partial(d: SketchBuilder, name: str, several: bool) -> None:
+    """Vectorize partial results: the first values in vectors, then whole vectors until the tail. ``several``:
+    their last axis counts vectors, and lanes are the axis before."""
     b = d.block(name)
-    loops = d.loops(name)
-    spatial_rank = len([i for i in b.iters if i.kind == "spatial"])
-    lane = loops[-1].var
-    own = d.own_loops(name)
-    reduce = [x for x in own if x.var in vars_bound(b, "reduce")]
-    if f"{name}_ax0" in {x.var for x in own}:  # moved into a row: loops are ax*, then r*
-        lane = f"{name}_ax{spatial_rank - 1}"
-        order = [x.var for x in reduce]
-        rest = [x.var for x in own if x.var not in order and x.var != lane]
-        d.s.reorder(*rest, *order, lane) if rest else d.s.reorder(*order, lane)
-    d.s.vectorize(lane)
+    lane = spatial(b)[-2 if several else -1]
+    bound_to = dict(zip((i.var for i in b.iters), b.binds, strict=True))
+    own = [x.var for x in d.own_loops(name)]
+    reduce = [v for v in own if v in vars_bound(b, "reduce")]
+    last = [v for v in own if v in E.variables(bound_to[lane])]
+    vectors = [v for v in own if several and v in E.variables(bound_to[spatial(b)[-1]])]
+    if f"{name}_ax0" in own:  # moved into a row: loops are ax*, then r*
+        rest = [v for v in own if v not in (*reduce, *vectors, *last)]
+        d.s.reorder(*rest, *reduce, *vectors, *last)
+    for v in vectors:
+        d.s.unroll(v)
+    for x in b.writes if several else ():  # the lanes of a vector lie side by side
+        rank = len(x.indices)
+        d.s.reorder_storage(x.buffer, [*range(rank - 2), rank - 1, rank - 2])
+    d.s.vectorize(last[-1])
     if reduce:
-        d.s.decompose_reduction(name, reduce[0].var)
-        d.s.partition(reduce[-1].var)
+        d.s.decompose_reduction(name, reduce[0])
+        d.s.partition(reduce[-1])
 
 
 def reduce_row(d: SketchBuilder, name: str, maps: Sequence[str], unit: int = 0) -> list[str]:
     """Make partial results of reduction ``name``, and compute in their loop those of ``maps`` (stages of the
     same rows) that it reads first. Returns the other maps."""
-    partial = lanes_of_reduction(d, name, unit)
-    vectorize_partial(d, partial)
-    return [x for x in maps if not reduce_as_computed(d, x, partial)]
+    partials = lanes_of_reduction(d, name, unit)
+    vectorize_partials(d, partials)
+    return [x for x in maps if not reduce_as_computed(d, x, partials[0] if partials else "")]
 
 
 def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
@@ -281,7 +304,11 @@ def vectorize_last(
     if all(isinstance(v, Const) for v in b.values):
         fit = fit[-1:]
     if fit != [n]:
-        _, lanes = d.s.split(last.var, (None, d.choice(f"{name}.vec", fit)), tail)
+        along = [i.var for i, e in zip(b.iters, b.binds, strict=True) if last.var in E.variables(e)]
+        joined = any(is_joined_along(b, v) for v in along)
+        outer, lanes = d.s.split(last.var, (None, d.choice(f"{name}.vec", fit)), "guard" if joined else tail)
         d.s.vectorize(lanes)
+        if joined:
+            d.s.partition(outer)
     else:
         d.s.vectorize(last.var)

@@ -6,10 +6,12 @@ third cache is written there sooner, and read sooner by the next operator: docs/
 
 from __future__ import annotations
 
+from schedules.dtypes import DTYPES
 from schedules.ir import Block, Nest, blocks, nbytes, rows_are_lines
 from schedules.ir.nest import reads, writers
 from schedules.microarchitecture import third_cache_bytes
-from schedules.space.rules.patterns import depends, unit_stride_vars, vector_axis
+from schedules.model import LINE
+from schedules.space.rules.patterns import depends, extents, unit_stride_vars, vector_axis
 from schedules.space.sketch_builder import SketchBuilder
 
 
@@ -45,6 +47,12 @@ def beyond_caches(d: SketchBuilder) -> bool:
 
 
 def _in_order(nest: Nest, b: Block) -> bool:
-    """Whether a block writes in the order in which it reads."""
+    """Whether a block writes in the order in which it reads. Rows that are shorter than a line count only if
+    they are walked as one: alone, each leaves as pieces of lines."""
     v = vector_axis(b)
-    return v is None or all(not depends(x, v) or v in unit_stride_vars(nest, x) for x in reads(b))
+    if v is None:
+        return True
+    short = extents(b)[v] * DTYPES[nest.buffer(b.writes[0].buffer).dtype].itemsize < LINE
+    if short and not all(x.indices == w.indices for x in reads(b) for w in b.writes):
+        return False
+    return all(not depends(x, v) or v in unit_stride_vars(nest, x) for x in reads(b))

@@ -168,11 +168,11 @@ def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int]
 
 def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
     """Store accumulators with the lanes of a vector side by side."""
-    write = d.block(t.producer).writes[0]
-    lane = write.indices.index(Var(t.axis_of[t.v]))
-    rank = len(write.indices)
-    if lane != rank - 1:
-        d.s.reorder_storage(write.buffer, [k for k in range(rank) if k != lane] + [lane])
+    for write in d.block(t.producer).writes:
+        lane = write.indices.index(Var(t.axis_of[t.v]))
+        rank = len(write.indices)
+        if lane != rank - 1:
+            d.s.reorder_storage(write.buffer, [k for k in range(rank) if k != lane] + [lane])
 
 
 def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
