@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
 SHORT_S = 3.0
+# Budgets below this begin with a first pick (seconds): plain loops are slow, and a search of a busy machine may
+# have time for little more.
+AT_ONCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class TuneOptions:
     @property
     def begins_at_once(self) -> bool:
         """Whether the candidates of a first pick come before everything else."""
-        return self.trials == 0 or self.budget_s < SHORT_S
+        return self.trials == 0 or self.budget_s < AT_ONCE_S
 
     @property
     def needs_xgboost(self) -> bool:
