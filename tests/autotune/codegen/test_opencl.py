@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,18 +53,21 @@ def check(op: str, each: int, dtype: str = "float32") -> None:
         c.check(outputs, name)
 
 
-@pytest.mark.parametrize("op", ["masked add", *SMALL])
+def few(quick: tuple[str, ...]) -> list[Any]:
+    """All operators, those that are not ``quick`` behind the slow marker: each takes seconds to compile."""
+    return [op if op in quick else pytest.param(op, marks=pytest.mark.slow) for op in ("masked add", *SMALL)]
+
+
+KINDS = ("masked add", "add", "permute", "matmul", "conv2d", "conv2d_transpose", "depthwise_conv2d")
+ROWS = ("max_pool2d", "softmax", "layer_norm", "norm2", "argmax")
+
+
+@pytest.mark.parametrize("op", few((*KINDS, *ROWS)))
 def test_a_schedule_of_every_operator(op: str) -> None:
     check(op, 1)
 
 
-# Those that take other ways to float16; each takes seconds to compile.
-HALF = ("add", "matmul", "depthwise_conv2d", "softmax", "max_pool2d")
-
-
-@pytest.mark.parametrize(
-    "op", [op if op in HALF else pytest.param(op, marks=pytest.mark.slow) for op in SMALL]
-)
+@pytest.mark.parametrize("op", few(("add", "matmul", "depthwise_conv2d", "softmax", "max_pool2d"))[1:])
 def test_a_schedule_of_every_operator_in_float16(op: str) -> None:
     check(op, 1, "float16")
 

@@ -158,7 +158,7 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
 def test_code_for_gpus_does_what_numpy_does(name: str) -> None:
     need_cxx()
     c = CASES[name]
-    programs = [program(c.dag, trace) for _, trace in sampled(c.dag, 2)]
+    programs = [program(c.dag, trace) for _, trace in sampled(c.dag, 1)]
     obj = emulator.build(*programs)
     for n, p in enumerate(programs):
         outputs = c.poisoned()
