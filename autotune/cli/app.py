@@ -97,7 +97,13 @@ def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bo
 app = typer.Typer(
     name="autotune",
     cls=Group,
-    help="Tune tensor operators for the machine at hand, and use the kernels that were found.",
+    help="""Tune tensor operators for the machine at hand, and use the kernels that were found.
+
+    \b
+    Examples:
+      autotune tune matmul --shape m=512,n=512,k=512 --budget 60s
+      autotune bench matmul --shape m=512,n=512,k=512 --against numpy
+    """,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -120,12 +126,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Tune tensor operators for the machine at hand, and use the kernels that were found.
-
-    \b
-    autotune tune matmul --shape m=512,n=512,k=512 --budget 60s
-    autotune bench matmul --shape m=512,n=512,k=512 --against numpy
-    """
+    """What every command begins with."""
     logging.basicConfig(
         level=Settings.from_environment().log_level.upper(), format="autotune: %(levelname)s: %(message)s"
     )

@@ -106,13 +106,14 @@ def bench(
 @dataclass(frozen=True)
 class Comparison:
     """The rows of all implementations. ``ratio``: {peer: its time over the tuned kernel's}, the median of the
-    rounds; ``quartiles``: those of the rounds' ratios."""
+    rounds; ``quartiles``: those of the rounds' ratios. ``left_out``: peers that have no such operator."""
 
     workload: Workload
     rows: list[dict[str, Any]]
     ratio: dict[str, float]
     quartiles: dict[str, tuple[float, float]]
     rounds: int
+    left_out: tuple[str, ...] = ()
 
     def ratios(self) -> dict[str, Any]:
         """The ratios for JSON documents."""
@@ -141,6 +142,7 @@ def _compare(
         call()
         limit = backends.of(kernel.target).roofline(workload, kernel.target, memory_afresh=True)
     n = kernel.target.threads
+    left_out = []
     peers = {name: peer(name) for name in names}
     with ExitStack() as stack:
         contenders = [Contender(TUNED, call)]
@@ -153,6 +155,7 @@ def _compare(
             except PeerError:
                 if not skip:
                     raise
+                left_out.append(name)
                 continue
             agree(workload, name, prepared.result(), outputs)
             contenders.append(Contender(name, prepared.call, prepared.sample))
@@ -173,7 +176,7 @@ def _compare(
     ]
     ratio = {c.name: result.ratio(TUNED, c.name) for c in contenders[1:]}
     quartiles = {c.name: result.quartiles(TUNED, c.name) for c in contenders[1:]}
-    return Comparison(workload, rows, ratio, quartiles, len(result.times_s[TUNED]))
+    return Comparison(workload, rows, ratio, quartiles, len(result.times_s[TUNED]), tuple(left_out))
 
 
 def _bench_suite(
@@ -252,6 +255,8 @@ def _print(done: Comparison) -> None:
     if done.ratio:  # a median over rounds, not the quotient of the times above
         said = f"All took turns, {done.rounds} rounds"
         out.print(f"{said}. Times are medians; shares and ratios are medians over the rounds.", style="dim")
+    for name in done.left_out:
+        out.print(f"{name} is left out: it has no {done.workload.op}.", style="dim")
     for name, factor in done.ratio.items():
         if factor > 1:
             out.print(f"The tuned kernel is {factor:.2f} times as fast as {name}.", style="green")

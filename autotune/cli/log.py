@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from kernels_db.store import Log
 
 app = typer.Typer(
-    help="The tuning log: look into it, check, pin, share it.",
+    help="""The tuning log: look into it, check, pin, share it.
+
+    \b
+    Examples:
+      autotune log stats
+      autotune log export kernels.jsonl --top 1
+      autotune log import kernels.jsonl
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

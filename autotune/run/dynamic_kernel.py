@@ -98,7 +98,9 @@ class DynamicKernel(Kernel):
             return sizes
         which = sorted({s.input for s in self.dynamic.seen})
         got = ", ".join(f"{tensors[i].name}{list(shapes[i])}" for i in which)
-        raise ArgumentError(f"the inputs {got} have no size of {self.dynamic}; tune it with a wider range")
+        raise ArgumentError(
+            f"the inputs {got} have no size of {self.dynamic}; give one in range, or tune a wider range"
+        )
 
     def pack_weights(self, *weights: Any) -> Any:
         """As of `Kernel`. The weights are kept, and packed for each size at its first call: kernels of two

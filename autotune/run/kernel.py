@@ -341,8 +341,8 @@ def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
         raise ArgumentError(f"{name} is {a.dtype}, but the kernel takes {b.dtype}: {remedy}")
     if a.shape != shape:
         raise ArgumentError(
-            f"{name} has shape {a.shape}, but the kernel is compiled for {shape}: "
-            f"give that shape, or tune the kernel for {a.shape}"
+            f"{name} has shape {a.shape}, but the kernel is compiled for {shape}: give that shape"
+            + (f", or tune the kernel for {a.shape}" if a.ndim == len(shape) and a.size else "")
         )
     if not a.flags.c_contiguous:
         copy = "its .contiguous()" if torch_calls.is_tensor(x) else "np.ascontiguousarray of it"

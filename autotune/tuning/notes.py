@@ -9,6 +9,8 @@ from schedules.space.base import Space
 FAR = 0.3
 # Most configurations of a space that needs no search.
 SMALL = 64
+# A run that its budget ended before so many trials needs more time first.
+FEW_TRIALS = 16
 
 
 def small(space: Space) -> int | None:
@@ -29,6 +31,10 @@ def notes(best: Best | None, few: int | None, tried: int, stopped: str) -> tuple
     ``stopped``: why it ended (`TuneResult`)."""
     if best is None or best.share_of_peak is None or best.share_of_peak >= FAR:
         return ()
+    share = f"the best reaches {best.share_of_peak:.0%} of the limit"
+    if stopped == "budget" and tried < FEW_TRIALS and (few is None or tried < few):
+        plural = "s" if tried != 1 else ""
+        return (f"{share} after {tried} trial{plural}; give it more time",)
     if stopped == "exhausted":
         told = f"all {tried} configurations of the space were tried, so more time will not help"
     elif few is not None:
@@ -36,5 +42,4 @@ def notes(best: Best | None, few: int | None, tried: int, stopped: str) -> tuple
         told = f"the space has only {few} configuration{plural}, of which {tried} were tried"
     else:
         return ()
-    share = f"the best reaches {best.share_of_peak:.0%} of the limit"
     return (f"{share}: {told}; compute the expression in other stages, or schedule it by hand",)

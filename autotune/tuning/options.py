@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
 SHORT_S = 3.0
-# Budgets below this begin with a first pick (seconds): plain loops are slow, and a search of a busy machine may
-# have time for little more.
+# Budgets below this begin with a first pick (seconds): plain loops are slow, and a search on a busy machine
+# may have time for little else.
 AT_ONCE_S = 10.0
 
 

@@ -17,9 +17,10 @@ inf = math.inf
 
 
 def check_dtype(dtype: Any, what: str) -> str:
-    """``dtype`` as a name; numpy dtypes are accepted. Raises `WorkloadError` for others."""
-    if isinstance(dtype, str) and dtype in DTYPES:
-        return dtype
+    """``dtype`` as a name; those of numpy and torch are accepted. Raises `WorkloadError` for others."""
+    text = str(dtype).removeprefix("torch.")
+    if text in DTYPES:
+        return text
     try:
         name = "" if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
     except TypeError:

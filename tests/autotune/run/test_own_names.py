@@ -45,6 +45,8 @@ def test_every_command_shows_the_name_and_takes_it(tmp_path: Path) -> None:
     assert best.status == 0 and best.out.startswith("geglu of z[40] float32, 1 thread")
     rows = run("bench", "geglu", "--db", db, "--duration", "1ms", "--json").json["rows"]
     assert [(r["impl"], r["op"]) for r in rows] == [("autotune", "geglu")]
+    said = run("bench", "geglu", "--db", db, "--duration", "1ms", "--against", "numpy").out
+    assert "numpy is left out: it has no geglu." in said
     beaten = run("bench", "geglu", "--db", db, "--duration", "1ms", "--must-beat", "numpy")
     assert beaten.status == 2 and "no peer has geglu, your own expression" in beaten.err
     shaped = run("best", "geglu", "--shape", "n=40", "--db", db)

@@ -475,8 +475,10 @@ def test_what_is_foretold_of_plain_loops() -> None:
     ("share", "few", "stopped", "said"),
     [
         (0.02, None, "exhausted", "2% of the limit: all 9 configurations of the space were tried, so"),
-        (0.02, 12, "budget", "2% of the limit: the space has only 12 configurations, of which 9 were"),
-        (0.02, None, "budget", None),
+        (0.02, 9, "budget", "2% of the limit: the space has only 9 configurations, of which 9 were"),
+        (0.02, 12, "budget", "2% of the limit after 9 trials; give it more time"),
+        (0.02, None, "budget", "2% of the limit after 9 trials; give it more time"),
+        (0.02, None, "converged", None),
         (0.9, 12, "exhausted", None),
         (None, 12, "exhausted", None),
     ],

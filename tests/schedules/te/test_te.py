@@ -370,3 +370,12 @@ def test_dags_refused() -> None:
         te.dag([a, b])
     with pytest.raises(WorkloadError, match="item 1"):
         te.dag([a, 3, c])  # type: ignore[list-item]
+
+
+def test_dtypes_of_numpy_and_torch_are_taken() -> None:
+    class OfTorch:
+        def __repr__(self) -> str:
+            return "torch.bfloat16"
+
+    given = [te.placeholder((2,), d).dtype for d in ("int8", np.float32, np.dtype("int64"), OfTorch())]
+    assert given == ["int8", "float32", "int64", "bfloat16"]
