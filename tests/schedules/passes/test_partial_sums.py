@@ -89,8 +89,8 @@ def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return limit
 
 
-@pytest.mark.parametrize("short", [2, 3, 5], indirect=True)
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("short", [2, 5], indirect=True)
+@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.slow)])
 def test_random_schedules_mean_the_same_in_runs(first: int, short: int) -> None:
     for seed in range(first, first + 10):
         rng = Random(seed)
@@ -107,7 +107,7 @@ def test_random_schedules_mean_the_same_in_runs(first: int, short: int) -> None:
             check_compiled(dag, s.trace, host(1 + seed // 2 % 2), data, want)
 
 
-@pytest.mark.parametrize("short", [2, 5], indirect=True)
+@pytest.mark.parametrize("short", [2], indirect=True)
 @pytest.mark.parametrize("op", ["matmul", "layer_norm", "reduce_sum", "attention", "conv2d", "avg_pool2d"])
 def test_kernels_of_gpus_mean_the_same_in_runs(op: str, short: int) -> None:
     emulate(case(op), 3)
