@@ -78,7 +78,7 @@ def test_an_error_that_quotes_what_is_no_text(log_file: Path, tmp_path: Path, na
             uses(tmp_path / "bad.db", tmp_path)[way]()
 
 
-WRONG = ("'abc'", "9e999", "x'ff'", "'[]'", "'{'", """'{"x":1e999}'""")
+WRONG = ("'abc'", "9e999", "x'ff'", """'{"x":1e999}'""")
 
 
 @pytest.mark.parametrize("column", RECORD_COLUMNS)

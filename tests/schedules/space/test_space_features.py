@@ -29,12 +29,12 @@ def one(nest: Nest, machine: CpuRates) -> np.ndarray:
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
 def test_features_are_those_of_the_instantiated_nest(name: str) -> None:
     rng = np.random.default_rng(11)
-    for seed in range(3):
+    for seed in range(2):
         case = library_case(name, np.random.default_rng([seed, 5]), 40)
         space = derive(case.dag, target(1 + seed % 2))
-        for k in rng.permutation(len(space.sketches))[:4]:
+        for k in rng.permutation(len(space.sketches))[:3]:
             rows = space.sample(k, 64, rng)
-            rows = rows[space.valid(k, rows)][:3]
+            rows = rows[space.valid(k, rows)][:2]
             found = space.features(k, rows)
             for row, got in zip(rows, found, strict=True):
                 nest = Schedule.replay(case.dag, space.trace(k, row), space.target).nest

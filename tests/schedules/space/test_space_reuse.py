@@ -80,7 +80,7 @@ def estimated(s: Schedule, size: int) -> float:
 
 @pytest.mark.parametrize("size", [512, 1024, 2048])
 @pytest.mark.parametrize("factors", [(4, 8, 4), (6, 4, 12), (12, 24, 2)])
-@pytest.mark.parametrize("order", ["ijkIKJ", "ikjIKJ", "jkiKIJ", "kijIKJ", "jikJKI"])
+@pytest.mark.parametrize("order", ["ijkIKJ", "jkiKIJ", "kijIKJ"])
 def test_a_tiled_product_brings_what_a_cache_misses(
     order: str, factors: tuple[int, int, int], size: int
 ) -> None:
