@@ -27,7 +27,7 @@ from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
 
 # Seconds of the budget that a tuned size takes, and the share of the budget that tuned sizes get.
-SECONDS_A_SIZE, TUNED_SHARE = 5.0, 0.75
+SECONDS_A_SIZE, TUNED_SHARE = 8.0, 0.75
 # Most tuned sizes of one dimension for each doubling of its range, and of all together.
 A_DOUBLING, MOST = 1, 64
 # FLOPs that take about as long as moving a byte: what sizes are expected to take, relative to each other.
