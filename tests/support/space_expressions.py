@@ -289,7 +289,8 @@ def _iota(d: Draw, t: str) -> Own:
     m, n = d.n(), d.n()
     a = te.placeholder((1,), t, "a")
     out = te.compute((m, n), lambda i, j: te.cast(i * n + j, t) + a[0], "c")
-    return [a, out], lambda a: [(np.arange(m * n).reshape(m, n) + a[0]).astype(a.dtype)]
+    counted = np.arange(m * n).reshape(m, n)
+    return [a, out], lambda a: [counted.astype(a.dtype).astype(out.dtype) + a[0].astype(out.dtype)]
 
 
 def _contract4(d: Draw, t: str) -> Own:
