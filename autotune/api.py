@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import targets
-from autotune.run.dynamic_workload import as_dynamic, varies
+from autotune.run.dynamic_workload import as_dynamic
 from autotune.settings import SettingsError, database, duration
 from autotune.workloads import Program, as_workload, named
 from schedules import ops as ops
@@ -70,10 +70,10 @@ def tune(
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
-    if varies(program, params):
+    dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
+    if dynamic is not None:
         from autotune.tuning.dynamic_tuner import tune_dynamic
 
-        dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
         if name is not None:
             dynamic = dynamic.named(name)
         tell = None if progress is None else lambda p: progress(p.task)

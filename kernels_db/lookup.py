@@ -45,6 +45,7 @@ ABOUT_FLOPS = """
     SELECT json, names FROM workload WHERE flops BETWEEN ? AND ? AND EXISTS (
         SELECT 1 FROM record WHERE record.workload = workload.digest AND record.status = 'ok')
     ORDER BY ABS(flops - ?), digest LIMIT 256"""
+COUNT = "SELECT COUNT(*) AS number FROM workload"
 NAME = "SELECT op FROM workload WHERE digest = ?"
 NAMED = "SELECT json, op, params, flops, names FROM workload WHERE op = ? ORDER BY digest LIMIT 100"
 VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
@@ -140,12 +141,8 @@ def called(
 
 def workloads(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0) -> int:
     """How many workloads a log has; 0 if there is no log."""
-    place = locate(where)
-    reader = place.reader(timeout_s) if place.exists() else None
-    if reader is None:
-        return 0
-    with closing(reader), explained(place, timeout_s):
-        return int(reader.rows("SELECT COUNT(*) AS number FROM workload")[0]["number"])
+    rows = _rows(where, COUNT, (), timeout_s)
+    return int(rows[0]["number"]) if rows else 0
 
 
 def _workloads(

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import options as opt
 from autotune.cli import results
-from autotune.cli.output import console, counts, percent, print_json, rate, seconds, table
+from autotune.cli.output import console, print_json, table
 from autotune.cli.progress import suite_reporter
 
 if TYPE_CHECKING:
     from autotune.run.dynamic_workload import DynamicWorkload
     from autotune.tuning.dynamic_tuner import DynamicResult
-    from autotune.tuning.options import TuneOptions, TuneResult
+    from autotune.tuning.options import TuneOptions
     from schedules.model import Target
 
 
@@ -60,20 +59,8 @@ def _print(dynamic: DynamicWorkload, result: DynamicResult, where: str) -> None:
     table(
         out,
         (*heads, ">best", ">rate", ">of peak", ">trials", "remarks"),
-        [(*map(str, size), *_row(r)) for size, r in result.by_size.items()],
+        [(*map(str, size), *results.cells(r)) for size, r in result.by_size.items()],
     )
     out.print("  a size between these takes the schedule of one that is near, at its first call")
     out.print(f"  time     {result.elapsed_s:.1f} s ({results.ENDINGS.get(result.stopped, result.stopped)})")
     out.print(f"  log      {locate(where)}")
-
-
-def _row(r: TuneResult) -> tuple[str, ...]:
-    best_s = None if r.best is None else r.best.time_s
-    failed = counts(r.failed)
-    return (
-        seconds(best_s),
-        rate(r.workload.flops, opt.compulsory_bytes(r.workload), best_s),
-        percent(None if r.best is None else r.best.share_of_peak),
-        f"{r.measured}{f'+{r.resumed}' if r.resumed else ''}",
-        f"failed: {failed}" if failed else "",
-    )

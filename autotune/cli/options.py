@@ -126,11 +126,11 @@ def dynamic_of(
     op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
 ) -> DynamicWorkload | None:
     """The workloads of ``--shape m=1..512,…``; None where no size varies. Raises `WorkloadError`."""
-    from autotune.run.dynamic_workload import as_dynamic, varies
+    from autotune.run.dynamic_workload import as_dynamic
     from schedules import ops
 
     params = ops.parse_shape(shape) if ".." in shape else {}
-    return as_dynamic(op, params, dtype, layout, constant_weights) if varies(op, params) else None
+    return as_dynamic(op, params, dtype, layout, constant_weights)
 
 
 def target_of(name: str, threads: int | None) -> Target:

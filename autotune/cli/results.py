@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import options as opt
+from autotune.cli.output import counts, percent, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.options import TuneResult
@@ -18,6 +19,20 @@ ENDINGS = {
     "converged": "nothing better to expect",
     "frozen": "the log as it is",
 }
+
+
+def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
+    """Of a row of a table: the best time, its rate, its share of the peak, trials, and failures."""
+    workload, best = result.workload, result.best
+    best_s = None if best is None else best.time_s
+    failed = counts(result.failed)
+    return (
+        seconds(best_s),
+        rate(workload.flops, opt.compulsory_bytes(workload), best_s),
+        percent(None if best is None else best.share_of_peak),
+        f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
+        f"failed: {failed}" if failed else "",
+    )
 
 
 def document(result: TuneResult, dtype: str) -> dict[str, Any]:

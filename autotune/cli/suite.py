@@ -8,7 +8,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli import results
-from autotune.cli.output import console, counts, percent, print_json, rate, seconds, table
+from autotune.cli.output import console, print_json, seconds, table
 from autotune.cli.progress import suite_reporter
 
 if TYPE_CHECKING:
@@ -86,18 +86,6 @@ def _print(result: SuiteResult, where: str) -> None:
 def _row(t: TaskResult) -> tuple[str, ...]:
     from autotune.run.describing import describe
 
-    workload, best = t.task.workload, t.result.best
-    failed = counts(t.result.failed)
-    resumed = f"+{t.result.resumed}" if t.result.resumed else ""
-    remarks = t.error or (f"failed: {failed}" if failed else "")
-    return (
-        t.task.group,
-        describe(workload),
-        seconds(None if best is None else best.time_s),
-        rate(workload.flops, opt.compulsory_bytes(workload), None if best is None else best.time_s),
-        percent(None if best is None else best.share_of_peak),
-        f"{t.task.weight:g}",
-        f"{t.result.measured}{resumed}",
-        f"{t.seconds:.1f}",
-        remarks,
-    )
+    best, speed, share, trials, failed = results.cells(t.result)
+    about = (t.task.group, describe(t.task.workload))
+    return (*about, best, speed, share, f"{t.task.weight:g}", trials, f"{t.seconds:.1f}", t.error or failed)

@@ -79,7 +79,7 @@ class DynamicKernel(Kernel):
             return self._kernels[key]
 
     def _key_of(self, sizes: Sizes) -> Any:
-        extents = tuple(s.scale * n + s.offset for s, n in zip(self.dynamic.seen, sizes, strict=True))
+        extents = tuple(s.extent(n) for s, n in zip(self.dynamic.seen, sizes, strict=True))
         return extents if len(extents) > 1 else extents[0]
 
     def _sizes(self, inputs: Sequence[Any]) -> Sizes:

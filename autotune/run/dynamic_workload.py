@@ -44,6 +44,10 @@ class Seen:
         size, rest = divmod(extent - self.offset, self.scale)
         return None if rest else size
 
+    def extent(self, value: int) -> int:
+        """The extent at a value."""
+        return self.scale * value + self.offset
+
 
 @dataclass(frozen=True, eq=False)
 class DynamicWorkload:
@@ -153,13 +157,6 @@ class DynamicWorkload:
         return text if not ranges else f"{text} with {', '.join(f'{n}={r}' for n, r in ranges.items())}"
 
 
-def varies(program: Program, params: Mapping[str, Any]) -> bool:
-    """Whether a program has a size that varies."""
-    if isinstance(program, (list, tuple)) and any(isinstance(t, te.Tensor) for t in program):
-        return bool(dims_of(program))
-    return bool(_of_params(params))
-
-
 def as_dynamic(
     program: Program,
     params: Mapping[str, Any],
@@ -167,19 +164,20 @@ def as_dynamic(
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     caller: Callable[..., Any] | None = None,
-) -> DynamicWorkload:
-    """The workloads of a program of which `varies` holds. Arguments as of `as_workload`. Raises
-    `WorkloadError`, also where the least or the largest sizes are no program."""
+) -> DynamicWorkload | None:
+    """The workloads of a program whose sizes vary; None where none does. Arguments as of `as_workload`.
+    Raises `WorkloadError`, also where the least or the largest sizes are no program."""
     if isinstance(program, str):
-        dims = tuple(_of_params(params).values())
-        ranges = tuple(Dim(n, d.lo, d.hi) for n, d in _of_params(params).items())
+        found = _of_params(params)
+        dims = tuple(found.values())
+        ranges = tuple(Dim(n, d.lo, d.hi) for n, d in found.items())
 
         def make(sizes: Sizes) -> Workload:
             values = dict(zip(dims, sizes, strict=True))
             numbers = {k: _numbers(x, values) for k, x in params.items()}
             return as_workload(program, numbers, dtype, layout, constant_weights, caller)
     else:
-        tensors: Sequence[Any] = program  # type: ignore[assignment]
+        tensors: Sequence[Any] = program if isinstance(program, (list, tuple)) else ()
         dims = tuple(dims_of(tensors))
         ranges = _named(dims)
 
@@ -187,6 +185,8 @@ def as_dynamic(
             dag = te.dag(tensors, dict(zip(dims, sizes, strict=True)))
             return as_workload(dag, params, dtype, layout, constant_weights, caller)
 
+    if not dims:
+        return None
     dynamic = DynamicWorkload(ranges, make)
     dynamic.at(dynamic.largest)
     _ = dynamic.seen

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune import backends, targets
 from autotune.run import own_names
-from autotune.run.dynamic_workload import as_dynamic, varies
-from autotune.run.stored import first, hits, not_found, stored
+from autotune.run.dynamic_workload import as_dynamic
+from autotune.run.stored import asked_threads, first, hits, not_found, stored
 from autotune.settings import database
 from autotune.workloads import Program, as_workload
 from kernels_db.records import Hit
@@ -61,10 +61,10 @@ def load(
     With a size that varies (``m=at.dim(1, 512)``, see `dim`) a `DynamicKernel` comes back, which looks at the
     size of each call. It takes that some size in the range is tuned, or ``fallback=True``.
     """
-    if varies(program, params):
+    dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
+    if dynamic is not None:
         from autotune.run.loading_dynamic import load_dynamic
 
-        dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
         return load_dynamic(dynamic, target=target, threads=threads, db=db, fallback=fallback)
     workload = as_workload(program, params, dtype, layout, constant_weights, load)
     return load_workload(
@@ -85,7 +85,7 @@ def load_workload(
     where = database(db)
     wanted = targets.parse(target, threads)
     workload = own_names.shown(workload, where)
-    found, unusable = stored(workload, wanted, _threads(target, threads), where)
+    found, unusable = stored(workload, wanted, asked_threads(target, threads), where)
     if found is not None:
         return found
     if nearest and target == backends.HOST:
@@ -144,7 +144,7 @@ def find(
         check_legal(workload.dag, to_named(workload, hit.record.trace), hit.target)
         return hit
 
-    found, unusable = first(use, hits(workload, wanted, _threads(target, threads), where), 4)
+    found, unusable = first(use, hits(workload, wanted, asked_threads(target, threads), where), 4)
     if found is not None:
         return found
     if nearest and target == backends.HOST:
@@ -158,7 +158,3 @@ def find(
             warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
             return tried.hit
     raise unusable or not_found(workload, where, threads)
-
-
-def _threads(target: str | Target, threads: int | None) -> int | None:
-    return target.threads if isinstance(target, Target) and threads is None else threads

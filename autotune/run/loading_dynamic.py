@@ -9,7 +9,7 @@ from autotune.errors import KernelNotFound
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.kernel import Kernel
-from autotune.run.stored import not_found, stored
+from autotune.run.stored import asked_threads, not_found, stored
 from autotune.settings import database
 from kernels_db.place import locate
 from schedules.model import Target, Workload
@@ -27,13 +27,11 @@ def load_dynamic(
     best record of the largest tuned size. Raises as `autotune.load` does."""
     where = database(db)
     wanted = targets.parse(target, threads)
-    any_threads = threads is None and not isinstance(target, Target)
+    asked = asked_threads(target, threads)
     sizes = dynamic.tuned(where)
     errors: list[Exception] = []
     for one in reversed(sizes):
-        kernel, unusable = stored(
-            dynamic.at(one), wanted, None if any_threads else wanted.threads, where
-        )
+        kernel, unusable = stored(dynamic.at(one), wanted, asked, where)
         if kernel is not None:
             wanted = kernel.target
             break

@@ -31,6 +31,11 @@ DOUBTED = (
 Made = TypeVar("Made")
 
 
+def asked_threads(target: str | Target, threads: int | None) -> int | None:
+    """The number of threads that a caller asks for; None: any."""
+    return target.threads if isinstance(target, Target) and threads is None else threads
+
+
 def stored(
     workload: Workload, wanted: Target, threads: int | None, where: str
 ) -> tuple[Kernel | None, Unusable | None]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from autotune.search.base import Result, SearchPolicy
-from schedules.space.base import Candidate, Space
+from schedules.space.base import Candidate, Space, trace_of
 
 
 class Seeded:
@@ -19,7 +17,7 @@ class Seeded:
         self._policy = policy
         self._seeds: dict[str, Candidate] = {}
         for s in seeds:
-            self._seeds.setdefault(space.trace(s.sketch, np.array(s.row, dtype=np.int64)).digest, s)
+            self._seeds.setdefault(trace_of(space, s).digest, s)
         self._proposed: set[Candidate] = set()
 
     def ask(self, n: int) -> list[Candidate]:

@@ -63,7 +63,7 @@ def tune_dynamic(
     """Tune a program whose sizes vary until the budget is used up, or each chosen size has ``options.trials``
     new trials.
 
-    Raises as `tune_suite` does. A size that cannot be tuned costs the others nothing.
+    Raises as `tune` does, of the first size that cannot be picked.
     """
     return _Run(dynamic, target, log, options or TuneOptions(), progress, interrupts, site).result()
 

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
 from autotune.tuning import plain_loops
 from autotune.tuning.plain_loops import PlainLoops
@@ -25,7 +23,7 @@ from cost_model.analytic import AnalyticModel
 from kernels_db.place import Place
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive
-from schedules.space.base import Candidate, Space
+from schedules.space.base import Space, trace_of
 
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
@@ -128,8 +126,3 @@ def _better(best_s: float | None, m: Measurement) -> float | None:
     if m.status != "ok" or m.time_s is None:
         return best_s
     return m.time_s if best_s is None else min(best_s, m.time_s)
-
-
-def trace_of(space: Space, candidate: Candidate) -> Trace:
-    """The schedule of a candidate."""
-    return space.trace(candidate.sketch, np.array(candidate.row, dtype=np.int64))

@@ -20,7 +20,7 @@ from autotune.search.base import Result
 from autotune.search.decisions import candidate_of
 from kernels_db.errors import LogError
 from schedules.model import Target, Workload
-from schedules.space.base import Candidate, Space
+from schedules.space.base import Candidate, Space, trace_of
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -100,7 +100,7 @@ def read(
 def _makes(space: Space, candidate: Candidate, digest: str) -> bool:
     """Whether these decisions still make the trace with this digest. They may come from any log."""
     try:
-        trace = space.trace(candidate.sketch, np.array(candidate.row, dtype=np.int64))
+        trace = trace_of(space, candidate)
     except (ValueError, LookupError, ArithmeticError):  # no decision of this space
         return False
     return trace.digest == digest

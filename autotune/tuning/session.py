@@ -15,8 +15,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from autotune import backends, targets
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
@@ -37,6 +35,7 @@ from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, Workload
 from schedules.space.base import Candidate, Space
+from schedules.space.base import trace_of as schedule_of
 
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
@@ -170,7 +169,7 @@ class Session:
         policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
         similar = seeds(self.workload, self.target, space, self.log.place, SEEDS)
         policy = Seeded(policy, space, [s.candidate for s in similar])
-        picked = [first_pick.trace_of(space, r.candidate).digest for r in self._picked]
+        picked = [schedule_of(space, r.candidate).digest for r in self._picked]
         policy.exclude({*self._earlier.digests, *picked, plain_loops.TRACE.digest})
         policy.tell([*self._earlier.results, *self._picked])
         self._search = self._stack.enter_context(AskAhead(policy))
@@ -227,7 +226,7 @@ class Session:
         with self.timed("first pick"):
             proposed = first_pick.proposals(self.workload, self.target, self.space, self.log.place)
             proposed = proposed[: self.options.trials or None]
-            traces = [first_pick.trace_of(self.space, p.candidate) for p in proposed]
+            traces = [schedule_of(self.space, p.candidate) for p in proposed]
             until = max(self.started + first_pick.LIMIT_S - first_pick.MARGIN_S, time.monotonic())
             grace_s = first_pick.grace_s(self.workload)
             with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
@@ -284,7 +283,7 @@ class Session:
         search, space = self._search, self.space
         asked, predicted, searched = chosen
         ahead = self.spare and self.options.batch is None
-        traces = [space.trace(c.sketch, np.array(c.row, dtype=np.int64)) for c in asked]
+        traces = [schedule_of(space, c) for c in asked]
         results: dict[int, Result] = {}
         untold: set[int] = set()
         sized = chosen is self._left  # the rest of a round says nothing of the size of the next one

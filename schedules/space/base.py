@@ -27,6 +27,11 @@ class Candidate:
     row: tuple[int, ...]
 
 
+def trace_of(space: Space, candidate: Candidate) -> Trace:
+    """The schedule of a candidate."""
+    return space.trace(candidate.sketch, np.array(candidate.row, dtype=np.int64))
+
+
 class Space(Protocol):
     """Sketches and their decision rows. All randomness comes from the generator that is passed."""
 

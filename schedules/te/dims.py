@@ -70,7 +70,7 @@ def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:
             return cast(at_sizes(x.a, sizes), x.dtype)
         return None
 
-    return E.rewrite(e, visit)
+    return E.rewrite(e, visit) if sizes else e
 
 
 def extent_at(extent: Any, sizes: Mapping[Dim, int]) -> int:

@@ -174,7 +174,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     names = _assign(inputs, ops, taken)
     stages = []
     for op in ops:
-        values = tuple(_resolve(v, names, sizes) for v in op.values)
+        values = tuple(at_sizes(_resolve(v, names), sizes) for v in op.values)
         axes, reduce_axes = _axes(op.axes, sizes), _axes(op.reduce_axes, sizes)
         shape = tuple(a.extent for a in axes)
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
@@ -256,13 +256,12 @@ def _assign(
     return names
 
 
-def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str], sizes: Mapping[Dim, int]) -> Expr:
-    """``e`` with loads by final name, and numbers for dimensions."""
+def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str]) -> Expr:
+    """``e`` with loads by final name."""
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, TensorLoad):
-            indices = tuple(at_sizes(i, sizes) for i in x.indices) if sizes else x.indices
-            return Load(names[_key(x.tensor)], indices, x.dtype)
+            return Load(names[_key(x.tensor)], x.indices, x.dtype)
         return None
 
-    return at_sizes(E.rewrite(e, visit), sizes) if sizes else E.rewrite(e, visit)
+    return E.rewrite(e, visit)
