@@ -37,9 +37,9 @@ class Graph:
     """A model. Its meaning is that of ``dag``, with ``values`` for ``dag.constants``.
 
     ``inputs`` and ``outputs``: names of the DAG's tensors that a caller gives and gets, in order. Other
-    inputs of the DAG are constants, or written by an island. Other outputs are read by an island. ``origins``:
-    {name of a stage: name of the model's node that it comes from}, for what is shown to users. Raises
-    ValueError for values that are missing, or have another shape or dtype than their constant.
+    inputs of the DAG are constants, or written by an island. Other outputs are read by an island.
+    ``origins``: {name of a stage: name of the model's node that it comes from}, for what is shown to users.
+    Raises ValueError for values that are missing, or have another shape or dtype than their constant.
     """
 
     dag: ComputeDAG

@@ -33,7 +33,8 @@ def plan(steps: Sequence[Step], nbytes: Mapping[str, int], kept: Iterable[str] =
     """The places of tensors of ``nbytes`` bytes each. A tensor lives from the step that writes it to the last
     one that reads it; those ``kept`` live on to the end. Names that ``nbytes`` lacks lie elsewhere.
 
-    >>> plan([Step((), ("a",)), Step(("a",), ("b",)), Step(("b",), ("c",))], {"a": 64, "b": 64, "c": 64}).nbytes
+    >>> steps = [Step((), ("a",)), Step(("a",), ("b",)), Step(("b",), ("c",))]
+    >>> plan(steps, {"a": 64, "b": 64, "c": 64}).nbytes
     128
     """
     first: dict[str, int] = {}
