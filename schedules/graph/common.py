@@ -1,0 +1,57 @@
+"""Common subexpression elimination: what is computed or stored twice is kept once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from schedules import expr as E
+from schedules.expr import Expr, Var
+from schedules.graph.edit import remade, with_loads
+from schedules.graph.graph import Array, Graph
+from schedules.te.compute_dag import Stage
+
+
+def eliminate_common(graph: Graph) -> Graph:
+    """The graph with equal stages as one, and constants of equal values as one. An output stays itself where
+    an equal one is an output too, because both are returned."""
+    names: dict[str, str] = {}
+    first: dict[Any, str] = {}
+    for t in graph.dag.inputs:
+        if t.name in graph.values:
+            key = t.dtype, t.shape, _digest(graph.values[t.name])
+            one = first.setdefault(key, t.name)
+            if one != t.name:
+                names[t.name] = one
+
+    def renamed(x: E.Load) -> Expr | None:
+        return replace(x, buffer=names[x.buffer]) if x.buffer in names else None
+
+    known: dict[Any, Stage] = {}
+    stages: list[Stage] = []
+    for s in graph.dag.stages:
+        if names:
+            s = replace(s, values=tuple(with_loads(v, renamed) for v in s.values))
+        one_stage = known.setdefault(_content(s), s)
+        both = {t.name for t in (*s.outputs, *one_stage.outputs)} & set(graph.dag.outputs)
+        if one_stage is s or len(both) > 1 or (both and both <= {t.name for t in s.outputs}):
+            stages.append(s)
+        else:
+            names |= {t.name: o.name for t, o in zip(s.outputs, one_stage.outputs, strict=True)}
+    return remade(graph, stages) if names else graph
+
+
+def _digest(value: Array) -> bytes:
+    return hashlib.sha256(value.tobytes()).digest()
+
+
+def _content(s: Stage) -> Any:
+    """A stage without its names of axes and outputs."""
+    places = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
+    return (
+        tuple(a.extent for a in s.axes),
+        tuple(a.extent for a in s.reduce_axes),
+        tuple(E.substitute(v, places) for v in s.values),
+        None if s.reducer is None else (s.reducer.identity, s.reducer.combine),
+    )

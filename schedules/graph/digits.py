@@ -1,0 +1,155 @@
+"""Dimensions that are read digit by digit become dimensions of their own.
+
+A head of attention is ``h * 64 + d`` of a product's columns; a flattened image is ``(c * 7 + y) * 7 + x``.
+Where every access of a dimension is such a number in two digits, the dimension is split into two, and its
+arithmetic vanishes: of a tensor between stages and of a constant by another shape, of a reduction by two
+axes.
+What callers see keeps its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Binary, Const, Expr, Load, Var
+from schedules.graph.edit import loads_of, mapped, ranges, remade, simplified
+from schedules.graph.graph import Graph
+from schedules.te.compute_dag import Axis, Stage, Tensor
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Dimension ``dim`` of ``tensor`` into its quotient and its remainder by ``by``."""
+
+    tensor: str
+    dim: int
+    by: int
+
+
+def split_digits(graph: Graph) -> Graph:
+    """The graph without dimensions and reductions that are read digit by digit."""
+    graph = _reductions(graph)
+    while (found := next(_splits(graph), None)) is not None:
+        graph = _reductions(_apply(graph, found))
+    return graph
+
+
+def _reductions(graph: Graph) -> Graph:
+    """Reduction axes that are used as a quotient or a remainder, as two axes each."""
+    stages = tuple(map(_reduced, graph.dag.stages))
+    return graph if stages == graph.dag.stages else remade(graph, stages)
+
+
+def _reduced(stage: Stage) -> Stage:
+    for axis in stage.reduce_axes:
+        by = next(_divisors(stage, axis), None)
+        if by is not None:
+            return _reduced(split_axis(stage, axis, by))
+    return stage
+
+
+def _divisors(stage: Stage, axis: Axis) -> Iterator[int]:
+    """By what an axis is divided in the stage's indices, with no remainder left of its extent."""
+    for x in stage.reads():
+        for i in x.indices:
+            for e in E.walk(i):
+                match e:
+                    case Binary(op="//" | "%", a=Var(name=name), b=Const(value=int(c))) if name == axis.var:
+                        if 1 < c < axis.extent and axis.extent % c == 0:
+                            yield c
+
+
+def split_axis(stage: Stage, axis: Axis, by: int) -> Stage:
+    """The stage with an axis as two: its quotient and its remainder by ``by``. Outputs are split with it."""
+    names = {a.var for a in (*stage.axes, *stage.reduce_axes)}
+    high, low = Axis(_free(axis.var + "o", names), axis.extent // by), Axis(_free(axis.var + "i", names), by)
+    whole = Var(high.var) * by + Var(low.var)
+    values = tuple(E.substitute(v, {axis.var: whole}) for v in stage.values)
+    axes = _two(stage.axes, axis, high, low)
+    outputs = tuple(replace(t, shape=tuple(a.extent for a in axes)) for t in stage.outputs)
+    inner = _two(stage.reduce_axes, axis, high, low)
+    return simplified(replace(stage, outputs=outputs, axes=axes, reduce_axes=inner, values=values))
+
+
+def _two(axes: Sequence[Axis], axis: Axis, high: Axis, low: Axis) -> tuple[Axis, ...]:
+    return tuple(b for a in axes for b in ((high, low) if a == axis else (a,)))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _splits(graph: Graph) -> Iterator[_Split]:
+    """Dimensions that may be split: of constants, and of tensors between stages."""
+    loads = loads_of(graph.dag.stages)
+    made = {t.name: s for s in graph.dag.stages for t in s.outputs}
+    for t in graph.dag.tensors.values():
+        constant = t.name in graph.values
+        if t.name in graph.dag.outputs or not (constant or t.name in made):
+            continue
+        if not constant and len(made[t.name].outputs) > 1:
+            continue
+        reads = loads.get(t.name, ())
+        for dim, extent in enumerate(t.shape):
+            used = [(s, x.indices[dim]) for s, x in reads]
+            divided = [] if constant else list(_divisors(made[t.name], made[t.name].axes[dim]))
+            composite = [(s, i) for s, i in used if not isinstance(i, (Var, Const))]
+            if not composite and not divided:
+                continue
+            for by in sorted({*divided, *(c for s, i in composite for c in _steps(i))}, reverse=True):
+                if 1 < by < extent and extent % by == 0 and all(_two_digits(s, i, by) for s, i in used):
+                    yield _Split(t.name, dim, by)
+                    break
+
+
+def _steps(index: Expr) -> set[int]:
+    """The factors of axes in an index."""
+    terms, const = affine.linear(index)
+    found = {abs(int(c.value)) for c in terms.values() if isinstance(c, Const)}
+    if isinstance(const, Const) and const.value > 1:
+        found.add(int(const.value))
+    return found
+
+
+def _two_digits(stage: Stage, index: Expr, by: int) -> bool:
+    """Whether quotient and remainder of an index by ``by`` need no division. An axis that is reduced needs
+    none either, because it can be split itself, and so can one that walks nothing else in its stage."""
+    inside = ranges(stage)
+    if isinstance(index, Var):
+        return any(a.var == index.name and a.extent % by == 0 for a in stage.reduce_axes)
+    if E.loads(index):
+        return False
+    both = (affine.simplify(Binary(op, index, Const(by)), inside) for op in ("//", "%"))
+    return not any(isinstance(x, Binary) and x.op in ("//", "%") for e in both for x in E.walk(e))
+
+
+def _apply(graph: Graph, split: _Split) -> Graph:
+    tensor = graph.dag.tensors[split.tensor]
+    n, by = tensor.shape[split.dim], split.by
+    shape = (*tensor.shape[: split.dim], n // by, by, *tensor.shape[split.dim + 1 :])
+
+    def digits(x: Load) -> Expr | None:
+        if x.buffer != split.tensor:
+            return None
+        i = x.indices[split.dim]
+        two = (Binary("//", i, Const(by)), Binary("%", i, Const(by)))
+        return Load(x.buffer, (*x.indices[: split.dim], *two, *x.indices[split.dim + 1 :]), x.dtype)
+
+    stages = []
+    for s in graph.dag.stages:
+        s = mapped(s, digits)
+        if any(t.name == split.tensor for t in s.outputs):
+            s = split_axis(s, s.axes[split.dim], by)
+        stages.append(s)
+    if split.tensor not in graph.values:
+        return remade(graph, stages)
+    inputs: list[Tensor] = [
+        replace(t, shape=shape) if t.name == split.tensor else t for t in graph.dag.inputs
+    ]
+    values = dict(graph.values) | {split.tensor: graph.values[split.tensor].reshape(shape)}
+    return remade(graph, stages, inputs, values)

@@ -1,0 +1,145 @@
+"""What the rewrites share: loads replaced, indices simplified, unused parts dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Expr, Load
+from schedules.graph.graph import Array, Graph
+from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+
+OnLoad = Callable[[Load], Expr | None]
+
+
+def with_loads(e: Expr, change: OnLoad) -> Expr:
+    """``e`` with loads replaced, those in indices before those around them. ``change`` returns None for a
+    load that stays."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        load = Load(x.buffer, tuple(E.rewrite(i, visit) for i in x.indices), x.dtype)
+        made = change(load)
+        return load if made is None else made
+
+    return E.rewrite(e, visit)
+
+
+def ranges(stage: Stage) -> dict[str, affine.Range]:
+    """{axis of a stage: its least and its largest value}."""
+    return {a.var: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)}
+
+
+def simplified(stage: Stage) -> Stage:
+    """A stage with the arithmetic on its axes simplified."""
+    inside = ranges(stage)
+    return replace(stage, values=tuple(affine.simplify(v, inside) for v in stage.values))
+
+
+def mapped(stage: Stage, change: OnLoad) -> Stage:
+    """A stage with loads replaced, simplified where any was."""
+    values = tuple(with_loads(v, change) for v in stage.values)
+    return stage if values == stage.values else simplified(replace(stage, values=values))
+
+
+def readers(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
+    """{tensor: stages that read it, in their order}."""
+    found: dict[str, list[Stage]] = {}
+    for s in stages:
+        for name in dict.fromkeys(x.buffer for x in s.reads()):
+            found.setdefault(name, []).append(s)
+    return found
+
+
+def loads_of(stages: Iterable[Stage]) -> dict[str, list[tuple[Stage, Load]]]:
+    """{tensor: loads of it, each with its stage}."""
+    found: dict[str, list[tuple[Stage, Load]]] = {}
+    for s in stages:
+        for x in s.reads():
+            found.setdefault(x.buffer, []).append((s, x))
+    return found
+
+
+def is_map(stage: Stage) -> bool:
+    """Whether a stage makes each element from others without a reduction."""
+    return stage.reducer is None
+
+
+def is_plain(indices: Sequence[Expr]) -> bool:
+    """Whether indices are different axes and nothing else."""
+    names = [i.name for i in indices if isinstance(i, E.Var)]
+    return len(names) == len(indices) == len(set(names))
+
+
+def is_product(stage: Stage) -> bool:
+    """Whether a stage is a sum of products of two tensors that walk different axes: a matrix product, a
+    convolution. A sum of squares is none."""
+    if stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) != "+":
+        return False
+    walked = [frozenset(v for i in x.indices for v in E.variables(i)) for x in factors(stage.values[0])]
+    return len(set(walked)) == 2
+
+
+def factors(e: Expr) -> tuple[Load, ...]:
+    """The loads of a product of two loads, each perhaps converted or guarded by a condition on axes; empty
+    for what is no such product."""
+    if isinstance(e, E.Binary) and e.op == "*":
+        both = [x for side in (e.a, e.b) for x in (_factor(side),) if x is not None]
+        return tuple(both) if len(both) == 2 else ()
+    return ()
+
+
+def _factor(e: Expr) -> Load | None:
+    match e:
+        case Load():
+            return e
+        case E.Cast(a=a):
+            return _factor(a)
+        case E.Select(a=a, b=E.Const(), cond=c) if not E.loads(c):
+            return _factor(a)
+    return None
+
+
+def fresh(name: str, taken: Iterable[str]) -> str:
+    """``name``, with a number where it is taken."""
+    used = set(taken)
+    out, n = name, 1
+    while out in used:
+        out, n = f"{name}_{n}", n + 1
+    return out
+
+
+def remade(
+    graph: Graph,
+    stages: Sequence[Stage],
+    inputs: Sequence[Tensor] | None = None,
+    values: Mapping[str, Array] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Graph:
+    """The graph with other stages, inputs and values of constants. What no output needs is dropped; those of
+    ``graph.inputs`` stay. ``renamed``: {tensor: the equal one that now stands for it}."""
+    names = renamed or {}
+    known = dict(graph.values if values is None else values)
+    kept = tuple(dict.fromkeys(names.get(n, n) for n in graph.dag.outputs))
+    needed, live = set(kept), []
+    for s in reversed(stages):
+        if any(t.name in needed for t in s.outputs):
+            live.append(s)
+            needed |= {x.buffer for x in s.reads()}
+    live.reverse()
+    every = graph.dag.inputs if inputs is None else inputs
+    given = {*graph.inputs, *(t.name for i in graph.islands for t in i.writes)}
+    left = tuple(t for t in every if t.name in needed or t.name in given)
+    constants = tuple(t.name for t in left if t.name in known)
+    alive = {s.name for s in live}
+    return Graph(
+        ComputeDAG(left, tuple(live), kept, constants),
+        {n: known[n] for n in constants},
+        graph.inputs,
+        tuple(names.get(n, n) for n in graph.outputs),
+        {n: o for n, o in graph.origins.items() if n in alive},
+        tuple(replace(i, reads=tuple(names.get(n, n) for n in i.reads)) for i in graph.islands),
+    )

@@ -1,0 +1,43 @@
+"""Constant folding: what is computed of constants alone is computed once, ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedules.graph.edit import remade
+from schedules.graph.graph import Array, Graph
+from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.evaluator import evaluate
+
+# A result may be so much larger than what it is made of, or have so many bytes; else a constant that is
+# broadcast would fill memory, and reading it would take longer than computing it.
+LARGER, SMALL = 2, 1 << 16
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """The graph with stages that read constants alone as constants themselves. Stages that read nothing, such
+    as a mask made of axes, stay: kernels compute them in place."""
+    inputs, values = list(graph.dag.inputs), dict(graph.values)
+    stages: list[Stage] = []
+    for s in graph.dag.stages:
+        reads = list(dict.fromkeys(x.buffer for x in s.reads()))
+        if not reads or not all(n in values for n in reads) or not _pays(s, [values[n] for n in reads]):
+            stages.append(s)
+            continue
+        names = {t.name for t in s.outputs}
+        if names & set(graph.dag.outputs):
+            stages.append(s)
+            continue
+        tensors = [t for t in inputs if t.name in reads]
+        part = ComputeDAG(tuple(tensors), (s,), tuple(t.name for t in s.outputs))
+        made = evaluate(part, [values[t.name] for t in tensors])
+        inputs += s.outputs
+        values |= {t.name: a for t, a in zip(s.outputs, made, strict=True)}
+    if len(stages) == len(graph.dag.stages):
+        return graph
+    return remade(graph, stages, inputs, values)
+
+
+def _pays(stage: Stage, read: Sequence[Array]) -> bool:
+    made = sum(t.nbytes for t in stage.outputs)
+    return made <= max(SMALL, LARGER * sum(a.nbytes for a in read))

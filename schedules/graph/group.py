@@ -1,0 +1,76 @@
+"""Makes a group of stages of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import prod
+
+from schedules.expr import Const, Expr, Load
+from schedules.graph.edit import factors, fresh, is_product, with_loads
+from schedules.graph.graph import Argument, Graph, Group
+from schedules.graph.tidy import tidy
+from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+
+Prefix = tuple[int, ...]
+
+
+def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Group:
+    """The group of ``stages``, in topological order. ``kept``: tensors that are needed outside.
+
+    What stages read by numbers in the first indices is an argument from there on: of a tensor of queries,
+    keys and values that one kernel made, another one reads three. Weights of products are constants of the
+    group's DAG. Dimensions are merged where that changes nothing (`tidy`).
+    """
+    own = {t.name for s in stages for t in s.outputs}
+    outside: dict[str, list[Load]] = {}
+    for s in stages:
+        for x in s.reads():
+            if x.buffer not in own:
+                outside.setdefault(x.buffer, []).append(x)
+    cut = {name: min(map(_numbers, loads)) for name, loads in outside.items()}
+    taken = own | set(outside)
+    names: dict[tuple[str, Prefix], str] = {}
+    inputs: list[Tensor] = []
+    arguments: list[Argument] = []
+    for name, loads in outside.items():
+        t = graph.dag.tensors[name]
+        n = cut[name]
+        inner = prod(t.shape[n:])
+        for x in loads:
+            prefix = _prefix(x, n)
+            if (name, prefix) in names:
+                continue
+            names[name, prefix] = new = fresh(name, taken) if n else name
+            taken.add(new)
+            start = 0
+            for i, extent in zip(prefix, t.shape, strict=False):
+                start = start * extent + i
+            inputs.append(Tensor(new, t.shape[n:], t.dtype))
+            arguments.append(Argument(name, start * inner))
+
+    def local(x: Load) -> Expr | None:
+        n = cut.get(x.buffer, 0)
+        return Load(names[x.buffer, _prefix(x, n)], x.indices[n:], x.dtype) if n else None
+
+    made = [replace(s, values=tuple(with_loads(v, local) for v in s.values)) for s in stages]
+    weights = {
+        x.buffer for s in stages if is_product(s) for x in factors(s.values[0]) if x.buffer in graph.values
+    }
+    constants = tuple(t.name for t, a in zip(inputs, arguments, strict=True) if a.tensor in weights)
+    outputs = tuple(t.name for s in stages for t in s.outputs if t.name in kept)
+    dag = tidy(ComputeDAG(tuple(inputs), tuple(made), outputs, constants))
+    origins = tuple(dict.fromkeys(graph.origins[s.name] for s in stages if s.name in graph.origins))
+    return Group(dag, tuple(arguments), outputs, origins)
+
+
+def _numbers(x: Load) -> int:
+    """How many first indices of a load are numbers."""
+    n = 0
+    while n < len(x.indices) and isinstance(x.indices[n], Const):
+        n += 1
+    return n
+
+
+def _prefix(x: Load, n: int) -> Prefix:
+    return tuple(int(i.value) for i in x.indices[:n] if isinstance(i, Const))

@@ -1,0 +1,65 @@
+"""Elementwise operations in a row become one.
+
+A map that only another map reads, or a reduction of rows, is computed there: what a model's file spells as
+five nodes, such as GELU, is one expression. Products keep their factors, because schedules look for them.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load
+from schedules.graph.edit import is_map, is_plain, is_product, mapped, readers, remade
+from schedules.graph.graph import Graph
+from schedules.te.compute_dag import Stage
+
+# Nodes of an expression, above which it is left in parts.
+MAX_NODES = 512
+
+
+def inline_maps(graph: Graph) -> Graph:
+    """The graph whose maps are joined with the one map, or reduction of rows, that reads them one to one. A
+    map after a product stays for the product's kernel where a reduction reads it."""
+    outputs = set(graph.dag.outputs)
+    read = readers(graph.dag.stages)
+    products = {s.name for s in graph.dag.stages if is_product(s)}
+    inlined: dict[str, Stage] = {}
+    stages: list[Stage] = []
+
+    def inside(x: Load) -> Expr | None:
+        s = inlined.get(x.buffer)
+        if s is None:
+            return None
+        return E.substitute(s.values[0], {a.var: i for a, i in zip(s.axes, x.indices, strict=True)})
+
+    for s in graph.dag.stages:
+        s = mapped(s, inside)
+        stages.append(s)
+        users = read.get(s.name, ())
+        if not is_map(s) or len(s.values) > 1 or s.name in outputs or len(users) != 1:
+            continue
+        reader = users[0]
+        if not is_product(reader) and _one_to_one(s, reader) and not _large(s, reader):
+            if is_map(reader) or not any(x.buffer in products for x in s.reads()):
+                inlined[s.name] = s
+    return remade(graph, stages) if inlined else graph
+
+
+def _one_to_one(s: Stage, reader: Stage) -> bool:
+    """Whether a reader reads each element once."""
+    loads = {x for x in reader.reads() if x.buffer == s.name}
+    points = prod(a.extent for a in (*reader.axes, *reader.reduce_axes))
+    one = next(iter(loads))
+    return len(loads) == 1 and points == prod(a.extent for a in s.axes) and _bijective(one)
+
+
+def _bijective(x: Load) -> bool:
+    return is_plain([i for i in x.indices if not isinstance(i, Const)])
+
+
+def _large(s: Stage, reader: Stage) -> bool:
+    """Whether the reader's expression would grow too large."""
+    times = sum(x.buffer == s.name for x in reader.reads())
+    size = E.size(s.values[0])[0] * times + sum(E.size(v)[0] for v in reader.values)
+    return size > MAX_NODES

@@ -1,0 +1,42 @@
+"""All rewrites, in the order in which each finds what the ones before it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from schedules.graph.common import eliminate_common
+from schedules.graph.dead import eliminate_dead
+from schedules.graph.digits import split_digits
+from schedules.graph.fold import fold_constants
+from schedules.graph.graph import Graph
+from schedules.graph.layout import order_dimensions
+from schedules.graph.maps import inline_maps
+from schedules.graph.scale import fold_scales
+from schedules.graph.stack import stack_equal
+from schedules.graph.units import drop_unit_dimensions
+from schedules.graph.views import compute_at_views, forward_views
+
+# Each keeps the meaning: the evaluator says the same before and after.
+REWRITES: tuple[Callable[[Graph], Graph], ...] = (
+    eliminate_dead,
+    drop_unit_dimensions,
+    fold_constants,
+    eliminate_common,
+    forward_views,
+    compute_at_views,
+    inline_maps,
+    fold_scales,
+    fold_constants,
+    split_digits,
+    eliminate_common,
+    stack_equal,
+    order_dimensions,
+    eliminate_dead,
+)
+
+
+def optimize(graph: Graph) -> Graph:
+    """The graph after every rewrite of `REWRITES`."""
+    for rewrite in REWRITES:
+        graph = rewrite(graph)
+    return graph

@@ -1,0 +1,254 @@
+"""Cuts a graph into groups, each of which is one kernel.
+
+Predicates decide, no operator's name:
+
+- A product is a group, with the maps that follow it one to one: bias, residual, activation.
+- A reduction of whole rows is a group with all that follows until rows are whole again: softmax, layer norm.
+- Two products with reductions of rows between them are one group: attention.
+- A map whose readers are all in one group joins them. One that pads, or reads nothing, is computed by each
+  reader for itself.
+
+No path leaves a group and comes back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from schedules import expr as E
+from schedules.expr import Const, Load, Select, Var
+from schedules.graph.edit import factors, is_map, is_plain, is_product, readers
+from schedules.graph.graph import Graph, Group, Island
+from schedules.graph.group import group_of
+from schedules.te.compute_dag import Stage
+
+
+def partition(graph: Graph) -> tuple[Group | Island, ...]:
+    """The groups and islands of a graph, in an order in which they can run."""
+    cut = _Cut(graph)
+    cut.copies()
+    cut.rows()
+    cut.epilogues()
+    cut.prologues(of_rows=True)
+    cut.attention()
+    cut.prologues()
+    return tuple(cut.result())
+
+
+def is_guarded(stage: Stage) -> bool:
+    """Whether a stage pads: a load where a condition on axes holds, else a number."""
+    match stage.values:
+        case (Select(cond=c, a=Load(indices=ix), b=Const()),):
+            return is_map(stage) and not E.loads(c) and not any(map(E.loads, ix))
+    return False
+
+
+def points(stage: Stage) -> int:
+    """Elements of an output of a stage."""
+    return prod(a.extent for a in stage.axes)
+
+
+def is_row_reduction(stage: Stage) -> bool:
+    """Whether a stage reduces dimensions of what it reads from end to end."""
+    if is_map(stage) or is_product(stage):
+        return False
+    reduced = {a.var for a in stage.reduce_axes}
+    for x in stage.reads():
+        if all(isinstance(i, Var) or not E.variables(i) & reduced for i in x.indices):
+            return True
+    return False
+
+
+class _Cut:
+    """The group of each stage, by number, while groups are joined."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.stages = {s.name: s for s in graph.dag.stages}
+        self.place = {name: n for n, name in enumerate(self.stages)}
+        self.made = {t.name: s for s in graph.dag.stages for t in s.outputs}
+        self.kept = set(graph.dag.outputs)  # callers get them, or islands
+        self.group = dict(self.place)
+        self.members: dict[int, list[Stage]] = {n: [s] for n, s in enumerate(graph.dag.stages)}
+        self.read = readers(graph.dag.stages)
+        self.copied: set[str] = set()  # stages that each reader computes for itself
+
+    # -- the graph ---------------------------------------------------------------------------
+
+    def users(self, s: Stage) -> list[Stage]:
+        """Stages that read a stage, through those that are copied."""
+        found: dict[str, Stage] = {}
+        for t in s.outputs:
+            for r in self.read.get(t.name, ()):
+                found |= {u.name: u for u in self.users(r)} if r.name in self.copied else {r.name: r}
+        return list(found.values())
+
+    def after(self, s: Stage) -> Iterator[Stage]:
+        """Stages that need a stage, also by way of islands."""
+        yield from self.users(s)
+        names = {t.name for t in s.outputs}
+        for island in self.graph.islands:
+            if names & set(island.reads):
+                yield from self._after_island(island)
+
+    def _after_island(self, island: Island) -> Iterator[Stage]:
+        names = {t.name for t in island.writes}
+        for n in names:
+            for r in self.read.get(n, ()):
+                yield from self.users(r) if r.name in self.copied else (r,)
+        for other in self.graph.islands:
+            if names & set(other.reads):
+                yield from self._after_island(other)
+
+    def sources(self, s: Stage) -> list[Stage]:
+        """Stages that a stage reads."""
+        return [self.made[n] for n in dict.fromkeys(x.buffer for x in s.reads()) if n in self.made]
+
+    def join(self, stages: Iterable[Stage]) -> bool:
+        """Make the groups of stages one, unless a path would leave it and come back."""
+        numbers = {self.group[s.name] for s in stages}
+        if len(numbers) == 1:
+            return True
+        if self._returns(numbers):
+            return False
+        one = min(numbers)
+        joined = sorted((m for n in numbers for m in self.members.pop(n)), key=lambda s: self.place[s.name])
+        self.members[one] = joined
+        self.group |= {m.name: one for m in joined}
+        return True
+
+    def _returns(self, numbers: set[int]) -> bool:
+        """Whether a path leads from groups over another one back to them."""
+        todo = [r for n in numbers for m in self.members[n] for r in self.after(m)]
+        todo = [r for r in todo if self.group[r.name] not in numbers]
+        seen: set[int] = set()
+        while todo:
+            g = self.group[todo.pop().name]
+            if g in numbers:
+                return True
+            if g not in seen:
+                seen.add(g)
+                todo += [r for m in self.members[g] for r in self.after(m)]
+        return False
+
+    # -- rules -------------------------------------------------------------------------------
+
+    def copies(self) -> None:
+        """What each reader computes for itself: padding, and what reads nothing."""
+        for s in reversed(self.stages.values()):
+            free = is_map(s) and not s.reads()
+            if (free or is_guarded(s)) and not {t.name for t in s.outputs} & self.kept:
+                if free or any(not is_map(r) for r in self.users(s)):
+                    self.copied.add(s.name)
+
+    def rows(self) -> None:
+        """Reductions of rows, up to where rows are whole again."""
+        for s in self.stages.values():
+            if not is_row_reduction(s):
+                continue
+            whole = points(s) * prod(a.extent for a in s.reduce_axes)
+            inside, edge = {s.name: s}, [s]
+            while edge:
+                for r in self.users(edge.pop()):
+                    if r.name in inside or is_product(r):
+                        continue
+                    inside[r.name] = r
+                    if points(r) < whole:
+                        edge.append(r)
+            self.join(inside.values())
+
+    def prologues(self, of_rows: bool = False) -> None:
+        """Maps whose readers are all in one group, which is one of rows if so asked. What follows a product
+        stays with that."""
+        for s in reversed(self.stages.values()):
+            users = self.users(s)
+            numbers = {self.group[r.name] for r in users}
+            outputs = {t.name for t in s.outputs}
+            if s.name in self.copied or not is_map(s) or outputs & self.kept or len(numbers) != 1:
+                continue
+            beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
+            rows = any(map(is_row_reduction, readers_))
+            if any(map(is_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
+                continue
+            self.join([s, *users])
+
+    def epilogues(self) -> None:
+        """Maps that follow one to one what nobody else reads."""
+        for s in self.stages.values():
+            if not is_map(s) or s.name in self.copied:
+                continue
+            found = [p for p in self.sources(s) if self._one_to_one(p, s)]
+            for p in sorted(found, key=lambda p: -self.place[p.name]):
+                if self.join([p, s]):
+                    break
+
+    def _one_to_one(self, p: Stage, s: Stage) -> bool:
+        names = {t.name for t in p.outputs}
+        loads = [x for x in s.reads() if x.buffer in names]
+        whole = points(p) == points(s) and all(is_plain(x.indices) for x in loads)
+        return (
+            p.name not in self.copied
+            and whole
+            and not names & self.kept
+            and [r.name for r in self.users(p)] == [s.name]
+        )
+
+    def attention(self) -> None:
+        """Products of two tensors, of which the second reads rows made of the first."""
+        for s in self.stages.values():
+            if not self._of_tensors(s):
+                continue
+            rows = self._next(self.group[s.name])
+            after = None if rows is None else self._next(rows)
+            if rows is None or after is None or not any(map(is_row_reduction, self.members[rows])):
+                continue
+            products = [m for m in self.members[after] if is_product(m)]
+            if len(products) == 1 and self._of_tensors(products[0]):
+                self.join([s, *self.members[rows], *products])
+
+    def _of_tensors(self, s: Stage) -> bool:
+        pair = factors(s.values[0]) if is_product(s) else ()
+        return bool(pair) and not any(x.buffer in self.graph.values for x in pair)
+
+    def _next(self, number: int) -> int | None:
+        """The only group that reads a group, whose results nobody else gets."""
+        members = self.members[number]
+        if any(t.name in self.kept for m in members for t in m.outputs):
+            return None
+        found = {self.group[r.name] for m in members for r in self.users(m)} - {number}
+        return found.pop() if len(found) == 1 else None
+
+    # -- result ------------------------------------------------------------------------------
+
+    def result(self) -> Iterator[Group | Island]:
+        """Groups and islands in the order of what they need."""
+        ready = set(self.graph.inputs) | set(self.graph.values)
+        left: list[tuple[set[str], set[str], Group | Island]] = []
+        for number in sorted(self.members):
+            members = [m for m in self.members[number] if m.name not in self.copied]
+            if members:
+                one = group_of(
+                    self.graph, self._with_copies(members), self.kept | self._read_outside(members)
+                )
+                left.append(({a.tensor for a in one.inputs}, set(one.outputs), one))
+        left += [(set(i.reads), {t.name for t in i.writes}, i) for i in self.graph.islands]
+        while left:
+            n = next(k for k, (needs, _, _) in enumerate(left) if needs <= ready)
+            _, gives, item = left.pop(n)
+            ready |= gives
+            yield item
+
+    def _with_copies(self, members: list[Stage]) -> list[Stage]:
+        found = {m.name: m for m in members}
+        todo = list(members)
+        while todo:
+            for p in self.sources(todo.pop()):
+                if p.name in self.copied and p.name not in found:
+                    found[p.name] = p
+                    todo.append(p)
+        return sorted(found.values(), key=lambda s: self.place[s.name])
+
+    def _read_outside(self, members: list[Stage]) -> set[str]:
+        own = {m.name for m in members}
+        return {t.name for m in members for t in m.outputs if {r.name for r in self.users(m)} - own}

@@ -1,0 +1,194 @@
+"""Equal stages side by side become one with one axis more: the products of queries, keys and values.
+
+Stages that differ only in constants, or in a number that counts up in one index of what they read, compute
+the same of other data. One stage over all of them reads its input once, and is one larger kernel in place of
+several small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load, Var
+from schedules.graph.edit import fresh, is_product, mapped, remade, with_loads
+from schedules.graph.graph import Array, Graph
+from schedules.te.compute_dag import Axis, Stage, Tensor
+
+AXIS = "z"  # of the stages that were stacked
+
+
+def stack_equal(graph: Graph) -> Graph:
+    """The graph with equal products of one tensor stacked, and the maps after them."""
+    while (found := _alike(graph)) is not None:
+        graph = _stacked(graph, found)
+    return graph
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Stages to stack. ``constants``: for each place of a constant in their expression, the names in order of
+    the stages. ``counted``: {(place of a load, dimension): the first number}."""
+
+    stages: tuple[Stage, ...]
+    constants: tuple[tuple[str, ...], ...]
+    counted: tuple[tuple[int, int, int], ...]
+
+
+def _alike(graph: Graph) -> _Alike | None:
+    """The first stages that can be stacked: products of constants and the same tensor, or maps of what was
+    stacked before."""
+    outputs = set(graph.dag.outputs)
+    classes: dict[Any, list[Stage]] = {}
+    for s in graph.dag.stages:
+        gathers = any(E.loads(i) for x in s.reads() for i in x.indices)
+        if len(s.outputs) == 1 and s.name not in outputs and not gathers:
+            classes.setdefault(_shape(s, graph), []).append(s)
+    for stages in classes.values():
+        if len(stages) > 1:
+            found = _difference(stages, graph)
+            if found is not None:
+                return found
+    return None
+
+
+def _shape(s: Stage, graph: Graph) -> Any:
+    """What must be equal: everything but constants' names and numbers in indices of loads."""
+    axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
+
+    def anonymous(x: Load) -> Expr:
+        name = f"constant{list(graph.values[x.buffer].shape)}" if x.buffer in graph.values else x.buffer
+        indices = (Const(0) if isinstance(i, Const) else i for i in x.indices)
+        return Load(name, tuple(indices), x.dtype)
+
+    values = tuple(with_loads(E.substitute(v, axes), anonymous) for v in s.values)
+    return (
+        tuple(a.extent for a in s.axes), tuple(a.extent for a in s.reduce_axes), values,
+        None if s.reducer is None else (s.reducer.identity, s.reducer.combine), is_product(s),
+    )  # fmt: skip
+
+
+def _difference(stages: Sequence[Stage], graph: Graph) -> _Alike | None:
+    """How stages of one shape differ; None where that is no constant's name and no count."""
+    reads = [s.reads() for s in stages]
+    constants: list[tuple[str, ...]] = []
+    counted: list[tuple[int, int, int]] = []
+    for place, loads in enumerate(zip(*reads, strict=True)):
+        names = tuple(x.buffer for x in loads)
+        if names[0] in graph.values:
+            if not _same_numbers(loads):
+                return None
+            constants.append(names)
+            continue
+        for dim, numbers in enumerate(zip(*(x.indices for x in loads), strict=True)):
+            if all(isinstance(i, Const) for i in numbers):
+                first = [int(i.value) for i in numbers if isinstance(i, Const)]
+                if len(set(first)) == 1:
+                    continue
+                if first != list(range(first[0], first[0] + len(first))):
+                    return None
+                counted.append((place, dim, first[0]))
+    weights = any(len(set(names)) > 1 for names in constants)
+    product = is_product(stages[0])
+    if (product and weights and not counted) or (not product and counted):
+        return _Alike(tuple(stages), tuple(constants), tuple(counted))
+    return None
+
+
+def _same_numbers(loads: Sequence[Load]) -> bool:
+    numbers = [tuple(i.value for i in x.indices if isinstance(i, Const)) for x in loads]
+    return len(set(numbers)) == 1
+
+
+def _stacked(graph: Graph, found: _Alike) -> Graph:
+    first = found.stages[0]
+    count = len(found.stages)
+    taken = set(graph.dag.tensors)
+    axis = Axis(fresh(AXIS, {a.var for a in (*first.axes, *first.reduce_axes)}), count)
+    values: dict[str, Array] = dict(graph.values)
+    inputs: list[Tensor] = list(graph.dag.inputs)
+    joined: dict[tuple[str, ...], str] = {}
+    for names in found.constants:
+        if names in joined or len(set(names)) == 1:
+            continue
+        name = fresh(f"{names[0]}_stacked", taken)
+        taken.add(name)
+        joined[names] = name
+        values[name] = np.stack([graph.values[n] for n in names])
+        inputs.append(replace(graph.dag.tensors[names[0]], name=name, shape=values[name].shape))
+    name = fresh(f"{first.name}_stacked", taken)
+    places = iter(range(len(first.reads())))
+    constants = iter(found.constants)
+    counted = {(p, d) for p, d, _ in found.counted}
+    starts = {(p, d): n for p, d, n in found.counted}
+
+    def change(x: Load) -> Expr | None:
+        place = next(places)
+        if x.buffer in graph.values:
+            new = joined.get(next(constants))
+            return None if new is None else Load(new, (Var(axis.var), *x.indices), x.dtype)
+        indices = tuple(
+            Var(axis.var) + starts[place, d] if (place, d) in counted else i for d, i in enumerate(x.indices)
+        )
+        return replace(x, indices=indices)
+
+    value = _in_order(first.values[0], change)
+    shape = (count, *first.outputs[0].shape)
+    stage = replace(
+        first,
+        outputs=(replace(first.outputs[0], name=name, shape=shape),),
+        axes=(axis, *first.axes),
+        values=(value,),
+    )
+    number = {s.name: n for n, s in enumerate(found.stages)}
+
+    def read(x: Load) -> Expr | None:
+        n = number.get(x.buffer)
+        return None if n is None else Load(name, (Const(n), *x.indices), x.dtype)
+
+    stages: list[Stage] = []
+    for s in graph.dag.stages:
+        if s is found.stages[-1]:
+            stages.append(stage)
+        if s.name not in number:
+            stages.append(s)
+    stages = [mapped(s, read) for s in stages]
+    origins = dict(graph.origins) | {name: graph.origins.get(first.name, first.name)}
+    return remade(replace(graph, origins=origins), _sorted(stages), inputs, values)
+
+
+def _in_order(e: Expr, change: Any) -> Expr:
+    """`with_loads`, in the order of `Stage.reads`. Indices hold no loads."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        made: Expr | None = change(x)
+        return x if made is None else made
+
+    return E.rewrite(e, visit)
+
+
+def _sorted(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages in topological order, as they stood where that is one."""
+    made = {t.name: s for s in stages for t in s.outputs}
+    done: dict[str, Stage] = {}
+
+    def visit(s: Stage) -> None:
+        todo = [s]
+        while todo:
+            one = todo[-1]
+            before = [made[x.buffer] for x in one.reads() if x.buffer in made]
+            missing = [b for b in before if b.name not in done]
+            if missing:
+                todo += missing
+            else:
+                done.setdefault(todo.pop().name, one)
+
+    for s in stages:
+        visit(s)
+    return list(done.values())

@@ -1,0 +1,171 @@
+"""The same loops with fewer dimensions: those of extent 1 are dropped, and neighbours that are always used
+together are merged.
+
+A convolution of 1×1 over an image is a matrix product over its pixels, and an elementwise operation walks one
+dimension. Tensors are row-major, so that they lie in memory as before. What remains is the same for groups
+that differ only in how dimensions were written, which so are one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load, Var
+from schedules.graph.edit import simplified, with_loads
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
+
+
+def tidy(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG without dimensions that change nothing. Strides of tensors must be row-major."""
+    dag = drop_units(dag)
+    while (made := _merged(dag)) is not None:
+        dag = made
+    return dag
+
+
+def drop_units(dag: ComputeDAG, fixed: Collection[str] = ()) -> ComputeDAG:
+    """The DAG without dimensions and axes of one point. Tensors that are ``fixed`` keep their shape."""
+
+    def used(x: Load) -> Expr | None:
+        shape = dag.tensors[x.buffer].shape
+        if 1 not in shape or x.buffer in fixed:
+            return None
+        return replace(x, indices=tuple(i for i, n in zip(x.indices, shape, strict=True) if n > 1))
+
+    def stage(s: Stage) -> Stage:
+        stays = any(t.name in fixed for t in s.outputs)
+        gone = [a for a in (*(() if stays else s.axes), *s.reduce_axes) if a.extent == 1]
+        one: dict[str, Expr] = {a.var: Const(0) for a in gone}
+        values = tuple(with_loads(E.substitute(v, one), used) for v in s.values)
+        axes = tuple(a for a in s.axes if a.var not in one)
+        reduce_axes = tuple(a for a in s.reduce_axes if a.var not in one)
+        reducer = s.reducer if reduce_axes else None  # one value alone is what it is reduced to
+        outputs = tuple(replace(t, shape=tuple(a.extent for a in axes)) for t in s.outputs)
+        return simplified(Stage(outputs, axes, reduce_axes, values, reducer))
+
+    def shrunk(t: Tensor) -> Tensor:
+        return t if t.name in fixed else replace(t, shape=tuple(n for n in t.shape if n > 1))
+
+    return replace(dag, inputs=tuple(map(shrunk, dag.inputs)), stages=tuple(map(stage, dag.stages)))
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Two axes of a stage that are always used as neighbours."""
+
+    stage: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class _Dims:
+    """Dimensions ``dim`` and ``dim + 1`` of a tensor."""
+
+    tensor: str
+    dim: int
+
+
+Link = tuple[_Axes, _Dims]
+
+
+def _merged(dag: ComputeDAG) -> ComputeDAG | None:
+    """The DAG with one set of axes and dimensions merged that belong together; None where there is none."""
+    links: list[Link] = []
+    wrong: set[_Axes | _Dims] = set()
+    for s in dag.stages:
+        _look(s, dag, links, wrong)
+    beside: dict[_Axes | _Dims, set[_Axes | _Dims]] = {}
+    for one, other in links:
+        beside.setdefault(one, set()).add(other)
+        beside.setdefault(other, set()).add(one)
+    seen: set[_Axes | _Dims] = set()
+    for start in beside:
+        if start in seen:
+            continue
+        found, todo = {start}, [start]
+        while todo:
+            new = beside[todo.pop()] - found
+            found |= new
+            todo += new
+        seen |= found
+        if not found & wrong:
+            return _with(dag, found)
+    return None
+
+
+def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims]) -> None:
+    """Add the links of a stage, and what cannot be merged because of it."""
+    extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
+    spatial, reduced = [a.var for a in s.axes], {a.var for a in s.reduce_axes}
+    total: dict[str, int] = {}
+    paired: dict[_Axes, int] = {}
+    for v in s.values:
+        for e in E.walk(v):
+            if isinstance(e, Var):
+                total[e.name] = total.get(e.name, 0) + 1
+            if not isinstance(e, Load):
+                continue
+            shape = dag.tensors[e.buffer].shape
+            for d in range(len(shape) - 1):
+                dims = _Dims(e.buffer, d)
+                a, b = e.indices[d : d + 2]
+                if (
+                    not (isinstance(a, Var) and isinstance(b, Var))
+                    or a == b
+                    or extents[b.name] != shape[d + 1]
+                ):
+                    wrong.add(dims)
+                    continue
+                pair = _Axes(s.name, a.name, b.name)
+                paired[pair] = paired.get(pair, 0) + 1
+                links.append((pair, dims))
+    for t in s.outputs:
+        for d, (x, y) in enumerate(pairwise(spatial)):
+            links.append((_Axes(s.name, x, y), _Dims(t.name, d)))
+            paired.setdefault(_Axes(s.name, x, y), 0)
+    for pair, times in paired.items():
+        a_, b_ = pair.first, pair.second
+        apart = total.get(a_, 0) != times or total.get(b_, 0) != times
+        together = (a_, b_) in pairwise(spatial) or (a_ in reduced and b_ in reduced)
+        if apart or not together:
+            wrong.add(pair)
+
+
+def _with(dag: ComputeDAG, found: set[_Axes | _Dims]) -> ComputeDAG:
+    """The DAG with axes and dimensions merged, of which no two share one."""
+    dims = {f.tensor: f.dim for f in found if isinstance(f, _Dims)}
+
+    def smaller(t: Tensor) -> Tensor:
+        if t.name not in dims:
+            return t
+        d = dims[t.name]
+        return replace(t, shape=(*t.shape[:d], t.shape[d] * t.shape[d + 1], *t.shape[d + 2 :]))
+
+    def used(x: Load) -> Expr | None:
+        d = dims.get(x.buffer)
+        return None if d is None else replace(x, indices=(*x.indices[: d + 1], *x.indices[d + 2 :]))
+
+    def stage(s: Stage) -> Stage:
+        pairs = {f.first: f.second for f in found if isinstance(f, _Axes) and f.stage == s.name}
+        gone = set(pairs.values())
+        extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
+
+        def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            left = (a for a in old if a.var not in gone)
+            return tuple(
+                Axis(a.var, a.extent * (extents[pairs[a.var]] if a.var in pairs else 1)) for a in left
+            )
+
+        return replace(
+            s,
+            outputs=tuple(map(smaller, s.outputs)),
+            axes=axes(s.axes),
+            reduce_axes=axes(s.reduce_axes),
+            values=tuple(with_loads(v, used) for v in s.values),
+        )
+
+    return replace(dag, inputs=tuple(map(smaller, dag.inputs)), stages=tuple(map(stage, dag.stages)))

@@ -1,0 +1,274 @@
+"""Every rewrite keeps a graph's meaning, and does what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import graph_cases as cases
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import autotune as at
+from schedules.graph.common import eliminate_common
+from schedules.graph.digits import split_digits
+from schedules.graph.evaluate import evaluate
+from schedules.graph.fold import fold_constants
+from schedules.graph.graph import Graph
+from schedules.graph.layout import order_dimensions
+from schedules.graph.maps import inline_maps
+from schedules.graph.optimize import REWRITES, optimize
+from schedules.graph.partition import partition
+from schedules.graph.scale import fold_scales
+from schedules.graph.stack import stack_equal
+from schedules.graph.units import drop_unit_dimensions
+from schedules.graph.views import compute_at_views, forward_views
+
+te = at.te
+
+MODELS: dict[str, Callable[[], Graph]] = {
+    "residual": cases.residual_net,
+    "transformer": lambda: cases.transformer(2),
+    "joint": lambda: cases.transformer(1, joint=True),
+}
+
+
+def same(a: Graph, b: Graph, rtol: float = 0.0) -> None:
+    """Both graphs give the same; within ``rtol`` of the root mean square."""
+    arrays = cases.inputs_of(a)
+    for x, y in zip(evaluate(a, arrays), evaluate(b, arrays), strict=True):
+        size = float(np.sqrt(np.mean(np.square(x.astype("float64"))))) if x.dtype.kind == "f" else 0.0
+        np.testing.assert_allclose(y, x, rtol=0, atol=rtol * size)
+
+
+def run_groups(graph: Graph, arrays: list[Any]) -> list[Any]:
+    """What the groups of a graph compute, one after the other."""
+    known = dict(zip(graph.inputs, arrays, strict=True)) | dict(graph.values)
+    for g in partition(graph):
+        given_ = []
+        for t, a in zip(g.dag.inputs, g.inputs, strict=True):
+            flat = np.ascontiguousarray(known[a.tensor]).reshape(-1)
+            given_.append(flat[a.start : a.start + int(np.prod(t.shape, dtype=int))].reshape(t.shape))
+        for name, y in zip(g.outputs, at.te.evaluate(g.dag, given_), strict=True):
+            known[name] = y.reshape(graph.dag.tensors[name].shape)
+    return [known[name] for name in graph.outputs]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_meaning_is_kept_by_every_rewrite(model: str) -> None:
+    graph = MODELS[model]()
+    for rewrite in REWRITES:
+        after = rewrite(graph)
+        same(graph, after, 1e-6)
+        graph = after
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_groups_compute_what_the_graph_does(model: str) -> None:
+    for graph in (MODELS[model](), optimize(MODELS[model]())):
+        arrays = cases.inputs_of(graph)
+        for x, y in zip(evaluate(graph, arrays), run_groups(graph, arrays), strict=True):
+            np.testing.assert_allclose(y, x, rtol=0, atol=1e-6 * np.sqrt(np.mean(x**2)))
+
+
+def test_equal_layers_are_one_task() -> None:
+    from schedules.model import Workload
+
+    def tasks(layers: int) -> list[set[str]]:
+        groups = [g.dag for g in partition(optimize(cases.transformer(layers)))]
+        return [{Workload(dag).digest for dag in groups}, {str(n) for n in range(len(groups))}]
+
+    two, four = tasks(2), tasks(4)
+    assert len(two[0]) == len(four[0]) == 6  # qkv, attention, out, norm, up, down
+    assert len(four[1]) == 2 * len(two[1]) == 28
+
+
+def test_convolutions_have_channels_last_and_one_kernel_each() -> None:
+    graph = optimize(cases.residual_net())
+    groups = partition(graph)
+    products = [s for g in groups for s in g.dag.stages if s.reducer and s.reducer.name == "sum"]
+    assert len(groups) == 9 and len(products) == 8  # eight products, a pool
+    stem = products[0]
+    assert stem.outputs[0].shape == (7, 6, 8)
+    assert graph.dag.tensors["stem_w_scaled"].shape == (3, 3, 3, 8)
+    assert not any("factor" in t.name for t in graph.dag.inputs)  # batch norms are in the weights
+
+
+def test_batch_norm_folds_into_weights_and_bias() -> None:
+    b = cases.Builder()
+    x = b.input("x", 2, 3, 5, 5)
+    graph = b.graph(cases.relu(cases.batch_norm(b, cases.conv(b, x, 4, 3), "bn")))
+    folded = fold_constants(fold_scales(fold_constants(inline_maps(graph))))
+    same(graph, folded, 1e-6)
+    assert [s.name for s in folded.dag.stages] == ["conv", graph.dag.outputs[0]]
+
+
+def test_a_factor_of_another_axis_stays() -> None:
+    b = cases.Builder()
+    x = b.input("x", 2, 3, 5, 5)
+    y = cases.conv(b, x, 4, 3)
+    row = b.constant("row", 3)
+    graph = b.graph(cases.stage(y.shape, lambda n, c, i, j: y[n, c, i, j] * row[i]))
+    assert fold_scales(graph) is graph
+
+
+def test_a_product_that_another_reads_keeps_its_weights() -> None:
+    b = cases.Builder()
+    y = cases.conv(b, b.input("x", 1, 2, 4, 4), 3, 3)
+    graph = b.graph(cases.batch_norm(b, y, "bn"), cases.relu(y))
+    assert fold_scales(fold_constants(graph)).dag.stage("conv") == graph.dag.stage("conv")
+
+
+def test_common_stages_and_constants_are_one() -> None:
+    b = cases.Builder()
+    x = b.input("x", 3, 4)
+    one, two = (cases.dense(b, x, 5, name) for name in ("a", "b"))
+    graph = b.graph(cases.add(one, two))
+    twice = replace(graph, values=graph.values | {f"b_{s}": graph.values[f"a_{s}"] for s in "wb"})
+    merged = eliminate_common(twice)
+    same(twice, merged)
+    assert len(merged.dag.stages) == 3 and sorted(merged.values) == ["a_b", "a_w"]
+    assert eliminate_common(graph) is graph
+
+
+def test_two_outputs_that_are_equal_both_stay() -> None:
+    b = cases.Builder()
+    x = b.input("x", 3)
+    graph = b.graph(cases.relu(x), cases.relu(x))
+    assert eliminate_common(graph).outputs == graph.outputs
+
+
+def test_views_vanish_into_their_readers_and_producers() -> None:
+    b = cases.Builder()
+    x = b.input("x", 2, 6)
+    y = cases.dense(b, cases.transpose(cases.reshape(x, 2, 2, 3), 1, 0, 2), 4, "d")
+    graph = b.graph(cases.transpose(y, 2, 0, 1))
+    after = compute_at_views(forward_views(graph))
+    same(graph, after)
+    assert [len(s.reduce_axes) for s in after.dag.stages] == [
+        1,
+        0,
+    ]  # the product, its bias in the view's place
+
+
+def test_digits_of_heads_become_dimensions() -> None:
+    b = cases.Builder()
+    x = b.input("x", 5, 8)
+    heads = cases.transpose(cases.reshape(cases.dense(b, x, 6, "d", bias=False), 5, 2, 3), 1, 0, 2)
+    graph = b.graph(cases.relu(heads))
+    after = split_digits(forward_views(graph))
+    same(graph, after)
+    assert after.dag.tensors["d"].shape == (5, 2, 3) and after.values["d_w"].shape == (2, 3, 8)
+    assert "//" not in str(after.dag.to_json()) and "%" not in str(after.dag.to_json())
+
+
+def test_what_is_read_across_digits_keeps_its_dimension() -> None:
+    b = cases.Builder()
+    x = b.input("x", 4)
+    y = cases.dense(b, x, 12, "d", bias=False)
+    across = te.compute((3, 5), lambda i, j: y[i * 3 + j] + 1.0)  # 0..10: digits that overlap
+    graph = b.graph(across)
+    assert split_digits(graph).dag.tensors["d"].shape == (12,)
+
+
+def test_queries_keys_and_values_are_one_product() -> None:
+    graph = cases.transformer(1)
+    stacked = stack_equal(split_digits(inline_maps(forward_views(drop_unit_dimensions(graph)))))
+    same(graph, stacked, 1e-6)
+    assert stacked.values["q0_w_stacked"].shape == (3, 2, 4, 8)
+    assert sum("_stacked" in s.name for s in stacked.dag.stages) == 2  # the product, and its bias
+
+
+def test_layout_leaves_inputs_and_outputs_as_they_are() -> None:
+    b = cases.Builder()
+    x = b.input("x", 2, 3, 5, 5)
+    y = cases.conv(b, x, 4, 3, 1, 1, "one")
+    graph = b.graph(cases.conv(b, y, 2, 3, 1, 1, "two"))
+    after = order_dimensions(graph)
+    same(graph, after)
+    assert after.dag.tensors["one"].shape == (2, 5, 5, 4)
+    assert after.dag.tensors["two"].shape == graph.dag.tensors["two"].shape == (2, 2, 5, 5)
+
+
+def test_a_residual_is_never_a_path_that_leaves_a_group_and_returns() -> None:
+    b = cases.Builder()
+    x = b.input("x", 4, 8)
+    y = cases.dense(b, x, 8, "a")
+    z = cases.dense(b, cases.layer_norm(b, y, "n"), 8, "b")
+    graph = optimize(b.graph(cases.relu(cases.add(y, z))))
+    arrays = cases.inputs_of(graph)
+    (want,) = evaluate(graph, arrays)
+    np.testing.assert_allclose(run_groups(graph, arrays)[0], want, atol=1e-5 * np.abs(want).max())
+    assert len(partition(graph)) == 3
+
+
+STEPS = ("conv", "pool", "relu", "bn", "add", "view", "norm", "dense", "square")
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """A random graph of operators on (1, c, h, w) and (n, k), with branches."""
+    b = cases.Builder(draw(st.integers(0, 9)))
+    values = [b.input("x", 1, draw(st.integers(1, 4)), 6, 6)]
+    for n, step in enumerate(draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=7))):
+        x = values[draw(st.integers(0, len(values) - 1))]
+        if x.ndim == 4 and min(x.shape[2:]) >= 3:
+            match step:
+                case "conv":
+                    k, stride, pad = draw(st.sampled_from([(1, 1, 0), (3, 1, 1), (3, 2, 1), (1, 2, 0)]))
+                    values.append(cases.conv(b, x, draw(st.integers(1, 4)), k, stride, pad, f"c{n}"))
+                case "pool":
+                    values.append(cases.max_pool(x, 2, 1))
+                case "bn":
+                    values.append(cases.batch_norm(b, x, f"bn{n}"))
+                case "dense":
+                    values.append(cases.dense(b, cases.reshape(x, 1, int(np.prod(x.shape))), 4, f"d{n}"))
+                case "view":
+                    values.append(cases.transpose(x, 0, 1, 3, 2))
+        elif x.ndim == 2 and step == "dense":
+            values.append(cases.dense(b, x, draw(st.sampled_from([4, 6])), f"d{n}"))
+        elif x.ndim == 2 and step == "view":
+            values.append(cases.transpose(x, 1, 0))
+        match step:
+            case "relu":
+                values.append(cases.relu(x))
+            case "norm":
+                values.append(cases.layer_norm(b, x, f"n{n}"))
+            case "square":
+                values.append(cases.stage(x.shape, lambda *i, x=x: x[i] * x[i]))
+            case "add":
+                same_ = [y for y in values if y.shape == x.shape]
+                values.append(cases.add(x, draw(st.sampled_from(same_))))
+    made = values[1:] or [cases.relu(values[0])]
+    outputs = [made[-1], *draw(st.lists(st.sampled_from(made), max_size=1))]
+    return b.graph(*dict.fromkeys(outputs))
+
+
+def check_random(graph: Graph) -> None:
+    arrays = cases.inputs_of(graph)
+    want = evaluate(graph, arrays)
+    after = graph
+    for rewrite in REWRITES:
+        after = rewrite(after)
+        for x, y in zip(want, evaluate(after, arrays), strict=True):
+            np.testing.assert_allclose(
+                y, x, rtol=2e-4, atol=2e-4 * max(1.0, float(np.abs(x).max())), err_msg=rewrite.__name__
+            )
+    for x, y in zip(want, run_groups(after, arrays), strict=True):
+        np.testing.assert_allclose(y, x, rtol=2e-4, atol=2e-4 * max(1.0, float(np.abs(x).max())))
+
+
+@settings(max_examples=15, deadline=None)
+@given(graphs())
+def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
+    check_random(graph)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=1500, deadline=None)
+@given(graphs())
+def test_many_random_graphs_keep_their_meaning(graph: Graph) -> None:
+    check_random(graph)
