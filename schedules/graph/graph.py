@@ -80,9 +80,11 @@ class Argument:
 class Group:
     """Stages that one kernel runs. ``dag``: their expression; its inputs are ``inputs`` in order, those that
     are weights its constants. ``outputs``: names of the graph's tensors that it writes, in the order of
-    ``dag.outputs``. ``origins``: names of the model's nodes."""
+    ``dag.outputs``. ``origins``: names of the model's nodes. ``parts``: groups that do the same in several
+    kernels, in their order, where measuring must tell which is faster; else empty."""
 
     dag: ComputeDAG
     inputs: tuple[Argument, ...]
     outputs: tuple[str, ...]
     origins: tuple[str, ...] = ()
+    parts: tuple[Group, ...] = ()

@@ -4,7 +4,8 @@ Predicates decide, no operator's name:
 
 - A product is a group, with the maps that follow it one to one: bias, residual, activation.
 - A reduction of whole rows is a group with all that follows until rows are whole again: softmax, layer norm.
-- Two products with reductions of rows between them are one group: attention.
+- Two products with reductions of rows between them are one group: attention. Its parts stay known, because
+  only measuring tells which is faster.
 - A map whose readers are all in one group joins them. One that pads, or reads nothing, is computed by each
   reader for itself.
 
@@ -31,8 +32,8 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
     cut.rows()
     cut.epilogues()
     cut.prologues(of_rows=True)
-    cut.attention()
     cut.prologues()
+    cut.attention()
     return tuple(cut.result())
 
 
@@ -73,6 +74,7 @@ class _Cut:
         self.members: dict[int, list[Stage]] = {n: [s] for n, s in enumerate(graph.dag.stages)}
         self.read = readers(graph.dag.stages)
         self.copied: set[str] = set()  # stages that each reader computes for itself
+        self.parts: dict[int, list[list[Stage]]] = {}  # {group: those that it was joined of}
 
     # -- the graph ---------------------------------------------------------------------------
 
@@ -204,8 +206,10 @@ class _Cut:
             if rows is None or after is None or not any(map(is_row_reduction, self.members[rows])):
                 continue
             products = [m for m in self.members[after] if is_product(m)]
+            parts = [self.members[n] for n in (self.group[s.name], rows, after)]
             if len(products) == 1 and self._of_tensors(products[0]):
-                self.join([s, *self.members[rows], *products])
+                if self.join(m for part in parts for m in part):
+                    self.parts[self.group[s.name]] = parts
 
     def _of_tensors(self, s: Stage) -> bool:
         pair = factors(s.values[0]) if is_product(s) else ()
@@ -238,6 +242,9 @@ class _Cut:
             _, gives, item = left.pop(n)
             ready |= gives
             yield item
+
+    def _made(self, members: list[Stage]) -> Group:
+        return group_of(self.graph, self._with_copies(members), self.kept | self._read_outside(members))
 
     def _with_copies(self, members: list[Stage]) -> list[Stage]:
         found = {m.name: m for m in members}

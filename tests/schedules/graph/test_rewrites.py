@@ -44,10 +44,10 @@ def same(a: Graph, b: Graph, rtol: float = 0.0) -> None:
         np.testing.assert_allclose(y, x, rtol=0, atol=rtol * size)
 
 
-def run_groups(graph: Graph, arrays: list[Any]) -> list[Any]:
-    """What the groups of a graph compute, one after the other."""
+def run_groups(graph: Graph, arrays: list[Any], parts: bool = False) -> list[Any]:
+    """What the groups of a graph compute, one after the other; with ``parts`` those of groups that have any."""
     known = dict(zip(graph.inputs, arrays, strict=True)) | dict(graph.values)
-    for g in partition(graph):
+    for g in (p for g in partition(graph) for p in (g.parts if parts and g.parts else (g,))):
         given_ = []
         for t, a in zip(g.dag.inputs, g.inputs, strict=True):
             flat = np.ascontiguousarray(known[a.tensor]).reshape(-1)
@@ -72,6 +72,15 @@ def test_groups_compute_what_the_graph_does(model: str) -> None:
         arrays = cases.inputs_of(graph)
         for x, y in zip(evaluate(graph, arrays), run_groups(graph, arrays), strict=True):
             np.testing.assert_allclose(y, x, rtol=0, atol=1e-6 * np.sqrt(np.mean(x**2)))
+
+
+def test_attention_is_one_kernel_or_its_parts() -> None:
+    graph = optimize(cases.transformer(1))
+    (attention,) = [g for g in partition(graph) if g.parts]
+    assert [len([s for s in p.dag.stages if s.reducer]) for p in attention.parts] == [1, 2, 1]
+    arrays = cases.inputs_of(graph)
+    for x, y in zip(run_groups(graph, arrays), run_groups(graph, arrays, parts=True), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_equal_layers_are_one_task() -> None:
