@@ -232,9 +232,8 @@ class _Cut:
         for number in sorted(self.members):
             members = [m for m in self.members[number] if m.name not in self.copied]
             if members:
-                one = group_of(
-                    self.graph, self._with_copies(members), self.kept | self._read_outside(members)
-                )
+                one = self._made(members)
+                one = replace(one, parts=tuple(map(self._made, self.parts.get(number, ()))))
                 left.append(({a.tensor for a in one.inputs}, set(one.outputs), one))
         left += [(set(i.reads), {t.name for t in i.writes}, i) for i in self.graph.islands]
         while left:

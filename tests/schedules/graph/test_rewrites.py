@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -45,9 +46,11 @@ def same(a: Graph, b: Graph, rtol: float = 0.0) -> None:
 
 
 def run_groups(graph: Graph, arrays: list[Any], parts: bool = False) -> list[Any]:
-    """What the groups of a graph compute, one after the other; with ``parts`` those of groups that have any."""
+    """What the groups of a graph compute, one after the other; with ``parts`` those of groups that have
+    any."""
     known = dict(zip(graph.inputs, arrays, strict=True)) | dict(graph.values)
-    for g in (p for g in partition(graph) for p in (g.parts if parts and g.parts else (g,))):
+    groups = [(g.parts if parts and g.parts else (g,)) for g in partition(graph)]
+    for g in itertools.chain(*groups):
         given_ = []
         for t, a in zip(g.dag.inputs, g.inputs, strict=True):
             flat = np.ascontiguousarray(known[a.tensor]).reshape(-1)
