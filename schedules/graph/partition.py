@@ -15,6 +15,7 @@ No path leaves a group and comes back to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
