@@ -9,7 +9,7 @@ What callers see keeps its shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schedules import affine
@@ -32,7 +32,7 @@ class _Split:
 def split_digits(graph: Graph) -> Graph:
     """The graph without dimensions and reductions that are read digit by digit."""
     graph = _reductions(graph)
-    while (found := next(_splits(graph), None)) is not None:
+    while found := {s.tensor: s for s in _splits(graph)}:
         graph = _reductions(_apply(graph, found))
     return graph
 
@@ -85,7 +85,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _splits(graph: Graph) -> Iterator[_Split]:
-    """Dimensions that may be split: of constants, and of tensors between stages."""
+    """A dimension of each tensor that may be split: of constants, and of tensors between stages."""
     loads = loads_of(graph.dag.stages)
     made = {t.name: s for s in graph.dag.stages for t in s.outputs}
     for t in graph.dag.tensors.values():
@@ -94,17 +94,21 @@ def _splits(graph: Graph) -> Iterator[_Split]:
             continue
         if not constant and len(made[t.name].outputs) > 1:
             continue
-        reads = loads.get(t.name, ())
-        for dim, extent in enumerate(t.shape):
-            used = [(s, x.indices[dim]) for s, x in reads]
-            divided = [] if constant else list(_divisors(made[t.name], made[t.name].axes[dim]))
-            composite = [(s, i) for s, i in used if not isinstance(i, (Var, Const))]
-            if not composite and not divided:
-                continue
-            for by in sorted({*divided, *(c for s, i in composite for c in _steps(i))}, reverse=True):
+        split = next(_of_tensor(t, loads.get(t.name, ()), None if constant else made[t.name]), None)
+        if split is not None:
+            yield split
+
+
+def _of_tensor(t: Tensor, reads: Sequence[tuple[Stage, Load]], made: Stage | None) -> Iterator[_Split]:
+    """The dimensions of a tensor that may be split. ``made``: its stage; None: it is a constant."""
+    for dim, extent in enumerate(t.shape):
+        used = [(s, x.indices[dim]) for s, x in reads]
+        divided = [] if made is None else list(_divisors(made, made.axes[dim]))
+        composite = [i for _, i in used if not isinstance(i, (Var, Const))]
+        if composite or divided:
+            for by in sorted({*divided, *(c for i in composite for c in _steps(i))}, reverse=True):
                 if 1 < by < extent and extent % by == 0 and all(_two_digits(s, i, by) for s, i in used):
                     yield _Split(t.name, dim, by)
-                    break
 
 
 def _steps(index: Expr) -> set[int]:
@@ -128,28 +132,28 @@ def _two_digits(stage: Stage, index: Expr, by: int) -> bool:
     return not any(isinstance(x, Binary) and x.op in ("//", "%") for e in both for x in E.walk(e))
 
 
-def _apply(graph: Graph, split: _Split) -> Graph:
-    tensor = graph.dag.tensors[split.tensor]
-    n, by = tensor.shape[split.dim], split.by
-    shape = (*tensor.shape[: split.dim], n // by, by, *tensor.shape[split.dim + 1 :])
+def _apply(graph: Graph, splits: Mapping[str, _Split]) -> Graph:
+    """The graph with a dimension of each of these tensors split."""
 
     def digits(x: Load) -> Expr | None:
-        if x.buffer != split.tensor:
+        split = splits.get(x.buffer)
+        if split is None:
             return None
-        i = x.indices[split.dim]
-        two = (Binary("//", i, Const(by)), Binary("%", i, Const(by)))
+        i, by = x.indices[split.dim], Const(split.by)
+        two = (Binary("//", i, by), Binary("%", i, by))
         return Load(x.buffer, (*x.indices[: split.dim], *two, *x.indices[split.dim + 1 :]), x.dtype)
 
     stages = []
     for s in graph.dag.stages:
         s = mapped(s, digits)
-        if any(t.name == split.tensor for t in s.outputs):
-            s = split_axis(s, s.axes[split.dim], by)
+        if s.name in splits:
+            s = split_axis(s, s.axes[splits[s.name].dim], splits[s.name].by)
         stages.append(s)
-    if split.tensor not in graph.values:
-        return remade(graph, stages)
-    inputs: list[Tensor] = [
-        replace(t, shape=shape) if t.name == split.tensor else t for t in graph.dag.inputs
-    ]
-    values = dict(graph.values) | {split.tensor: graph.values[split.tensor].reshape(shape)}
+    inputs, values = list(graph.dag.inputs), dict(graph.values)
+    for n, t in enumerate(inputs):
+        if t.name in splits:
+            dim, by = splits[t.name].dim, splits[t.name].by
+            shape = (*t.shape[:dim], t.shape[dim] // by, by, *t.shape[dim + 1 :])
+            inputs[n] = replace(t, shape=shape)
+            values[t.name] = values[t.name].reshape(shape)
     return remade(graph, stages, inputs, values)

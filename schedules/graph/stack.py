@@ -24,8 +24,9 @@ AXIS = "z"  # of the stages that were stacked
 
 def stack_equal(graph: Graph) -> Graph:
     """The graph with equal products of one tensor stacked, and the maps after them."""
-    while (found := _alike(graph)) is not None:
-        graph = _stacked(graph, found)
+    while found := _alike(graph):
+        for one in found:
+            graph = _stacked(graph, one)
     return graph
 
 
@@ -39,21 +40,19 @@ class _Alike:
     counted: tuple[tuple[int, int, int], ...]
 
 
-def _alike(graph: Graph) -> _Alike | None:
-    """The first stages that can be stacked: products of constants and the same tensor, or maps of what was
-    stacked before."""
+def _alike(graph: Graph) -> list[_Alike]:
+    """Stages that can be stacked: products of constants and the same tensor, or maps of what was stacked
+    before. All sets of products, which change no place in each other; else one set of maps."""
     outputs = set(graph.dag.outputs)
     classes: dict[Any, list[Stage]] = {}
     for s in graph.dag.stages:
         gathers = any(E.loads(i) for x in s.reads() for i in x.indices)
         if len(s.outputs) == 1 and s.name not in outputs and not gathers:
             classes.setdefault(_shape(s, graph), []).append(s)
-    for stages in classes.values():
-        if len(stages) > 1:
-            found = _difference(stages, graph)
-            if found is not None:
-                return found
-    return None
+    alike = (_difference(stages, graph) for stages in classes.values() if len(stages) > 1)
+    found = [one for one in alike if one is not None]
+    products = [one for one in found if is_product(one.stages[0])]
+    return products or found[:1]
 
 
 def _shape(s: Stage, graph: Graph) -> Any:
@@ -105,7 +104,7 @@ def _same_numbers(loads: Sequence[Load]) -> bool:
 
 
 def _stacked(graph: Graph, found: _Alike) -> Graph:
-    first = found.stages[0]
+    first = graph.dag.stage(found.stages[0].name)
     count = len(found.stages)
     taken = set(graph.dag.tensors)
     axis = Axis(fresh(AXIS, {a.var for a in (*first.axes, *first.reduce_axes)}), count)
@@ -152,7 +151,7 @@ def _stacked(graph: Graph, found: _Alike) -> Graph:
 
     stages: list[Stage] = []
     for s in graph.dag.stages:
-        if s is found.stages[-1]:
+        if s.name == found.stages[-1].name:
             stages.append(stage)
         if s.name not in number:
             stages.append(s)
