@@ -103,6 +103,11 @@ def _factor(e: Expr) -> Load | None:
     return None
 
 
+def terms(e: Expr) -> list[Expr]:
+    """The terms of a sum, from left to right."""
+    return [*terms(e.a), *terms(e.b)] if isinstance(e, E.Binary) and e.op == "+" else [e]
+
+
 def fresh(name: str, taken: Iterable[str]) -> str:
     """``name``, with a number where it is taken."""
     used = set(taken)

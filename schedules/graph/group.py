@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
+from schedules import expr as E
+from schedules.dtypes import is_float
 from schedules.expr import Const, Expr, Load
-from schedules.graph.edit import factors, fresh, is_product, with_loads
+from schedules.graph.edit import factors, fresh, is_map, is_product, terms, with_loads
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.tidy import tidy
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
@@ -23,6 +25,8 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
     group's DAG. Dimensions are merged where that changes nothing (`tidy`).
     """
     own = {t.name for s in stages for t in s.outputs}
+    if any(map(is_product, stages)):
+        stages = [_in_order(s, own, graph) if is_map(s) else s for s in stages]
     outside: dict[str, list[Load]] = {}
     for s in stages:
         for x in s.reads():
@@ -62,6 +66,23 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
     dag = tidy(ComputeDAG(tuple(inputs), tuple(made), outputs, constants))
     origins = tuple(dict.fromkeys(graph.origins[s.name] for s in stages if s.name in graph.origins))
     return Group(dag, tuple(arguments), outputs, origins)
+
+
+def _in_order(s: Stage, own: Collection[str], graph: Graph) -> Stage:
+    """A map whose sums begin with what the group computes, then have constants, then other tensors: product,
+    bias, residual. So groups that differ in that order alone are one task."""
+
+    def rank(e: Expr) -> int:
+        names = {x.buffer for x in E.loads(e)}
+        return 0 if names & set(own) else 1 if names <= set(graph.values) else 2
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, E.Binary) or x.op != "+" or not is_float(E.dtype_of(x)):
+            return None
+        parts = sorted((E.rewrite(t, visit) for t in terms(x)), key=rank)
+        return sum(parts[1:], parts[0])
+
+    return replace(s, values=tuple(E.rewrite(v, visit) for v in s.values))
 
 
 def _numbers(x: Load) -> int:

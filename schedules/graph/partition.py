@@ -23,6 +23,7 @@ from schedules.expr import Const, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
+from schedules.model import Workload
 from schedules.te.compute_dag import Stage
 
 
@@ -177,14 +178,30 @@ class _Cut:
             self.join([s, *users])
 
     def epilogues(self) -> None:
-        """Maps that follow one to one what nobody else reads."""
+        """Maps that follow one to one what nobody else reads. Where a sum can follow either of two products,
+        it follows the one with which it is a task that the graph has already; else the last."""
+        several: list[tuple[Stage, list[Stage]]] = []
         for s in self.stages.values():
             if not is_map(s) or s.name in self.copied:
                 continue
             found = [p for p in self.sources(s) if self._one_to_one(p, s)]
-            for p in sorted(found, key=lambda p: -self.place[p.name]):
+            if len(found) > 1:
+                several.append((s, found))
+            elif found:
+                self.join([found[0], s])
+        known = {self._task(m) for m in self.members.values()} if several else set()
+        for s, found in several:
+            beside = self.members[self.group[s.name]]
+            tasks = {p.name: self._task([*self.members[self.group[p.name]], *beside]) for p in found}
+            for p in sorted(found, key=lambda p: (tasks[p.name] not in known, -self.place[p.name])):
                 if self.join([p, s]):
+                    known.add(tasks[p.name])
                     break
+
+    def _task(self, members: list[Stage]) -> str:
+        """What identifies the kernel of stages, if they were a group."""
+        ordered = sorted({m.name: m for m in members}.values(), key=lambda m: self.place[m.name])
+        return Workload(self._made(ordered).dag).digest
 
     def _one_to_one(self, p: Stage, s: Stage) -> bool:
         names = {t.name for t in p.outputs}

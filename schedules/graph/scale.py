@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from schedules import expr as E
 from schedules.expr import Binary, Expr, Load, Var
-from schedules.graph.edit import factors, fresh, is_map, is_plain, is_product, readers, remade
+from schedules.graph.edit import factors, fresh, is_map, is_plain, is_product, readers, remade, terms
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
 
@@ -65,26 +65,21 @@ def _folded(
     order = _put(order, found.product, _pushed(order[found.product], found, s, new))
     moved: Expr = found.load
     if found.shift is not None:
-        terms = _terms(found.shift)
-        fixed = [t for t in terms if E.loads(t) and all(x.buffer in shapes for x in E.loads(t))]
+        parts = terms(found.shift)
+        fixed = [t for t in parts if E.loads(t) and all(x.buffer in shapes for x in E.loads(t))]
         if len(fixed) > 1 or any(not isinstance(t, Load) for t in fixed):
             label = fresh(f"{name}_bias", taken)
             taken.add(label)
             bias, value = _bias(sum(fixed[1:], fixed[0]), s, found.load.dtype, label)
             shapes[label] = bias.outputs[0].shape
             order = _put(order, name, (bias, s))
-            terms = [value, *(t for t in terms if t not in fixed)]
-        moved = sum(terms, moved)
+            parts = [value, *(t for t in parts if t not in fixed)]
+        moved = sum(parts, moved)
 
     def put(x: Expr) -> Expr | None:
         return moved if x == found.whole else None
 
     return order | {name: replace(s, values=(E.rewrite(s.values[0], put),))}
-
-
-def _terms(e: Expr) -> list[Expr]:
-    """The terms of a sum."""
-    return [*_terms(e.a), *_terms(e.b)] if isinstance(e, Binary) and e.op == "+" else [e]
 
 
 def _put(order: dict[str, Stage], name: str, by: tuple[Stage, ...]) -> dict[str, Stage]:

@@ -198,7 +198,7 @@ def residual_net() -> Graph:
     x = b.input("x", 1, 3, 13, 11)
     y = relu(batch_norm(b, conv(b, x, 8, 3, 2, 1, "stem"), "bn0"))
     y = max_pool(y, 2, 1)
-    for n, (out, stride) in enumerate(((8, 1), (12, 2))):
+    for n, (out, stride) in enumerate(((8, 1), (12, 2), (12, 1))):
         z = relu(batch_norm(b, conv(b, y, out, 3, stride, 1, f"c{n}a"), f"bn{n}a"))
         z = batch_norm(b, conv(b, z, out, 3, 1, 1, f"c{n}b"), f"bn{n}b")
         if stride > 1:

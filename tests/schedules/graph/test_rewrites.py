@@ -18,7 +18,7 @@ from schedules.graph.common import eliminate_common
 from schedules.graph.digits import split_digits
 from schedules.graph.evaluate import evaluate
 from schedules.graph.fold import fold_constants
-from schedules.graph.graph import Graph
+from schedules.graph.graph import Graph, Group
 from schedules.graph.layout import order_dimensions
 from schedules.graph.maps import inline_maps
 from schedules.graph.optimize import REWRITES, optimize
@@ -27,6 +27,7 @@ from schedules.graph.scale import fold_scales
 from schedules.graph.stack import stack_equal
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.views import compute_at_views, forward_views
+from schedules.model import Workload
 
 te = at.te
 
@@ -87,8 +88,6 @@ def test_attention_is_one_kernel_or_its_parts() -> None:
 
 
 def test_equal_layers_are_one_task() -> None:
-    from schedules.model import Workload
-
     def tasks(layers: int) -> list[set[str]]:
         groups = [g.dag for g in partition(optimize(cases.transformer(layers)))]
         return [{Workload(dag).digest for dag in groups}, {str(n) for n in range(len(groups))}]
@@ -102,11 +101,20 @@ def test_convolutions_have_channels_last_and_one_kernel_each() -> None:
     graph = optimize(cases.residual_net())
     groups = partition(graph)
     products = [s for g in groups for s in g.dag.stages if s.reducer and s.reducer.name == "sum"]
-    assert len(groups) == 9 and len(products) == 8  # eight products, a pool
+    assert len(groups) == 11 and len(products) == 10  # a pool
     stem = products[0]
     assert stem.outputs[0].shape == (7, 6, 8)
     assert graph.dag.tensors["stem_w_scaled"].shape == (3, 3, 3, 8)
     assert not any("factor" in t.name for t in graph.dag.inputs)  # batch norms are in the weights
+
+
+def test_a_residual_goes_where_it_makes_a_known_task() -> None:
+    groups = partition(optimize(cases.residual_net()))
+    with_residual = [g for g in groups if isinstance(g, Group) and len(g.inputs) == 4]
+    assert len(with_residual) == 3  # of 8, and of 12 channels with the shortcut's product and with the input
+    assert len({Workload(g.dag).digest for g in with_residual}) == 2
+    shortcut = [g for g in groups if isinstance(g, Group) and g.dag.constants == ("c1s_w_scaled",)]
+    assert [len(g.inputs) for g in shortcut] == [2]
 
 
 def test_batch_norm_folds_into_weights_and_bias() -> None:
