@@ -13,13 +13,17 @@ from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import Stage
 
 
+# Constants of more elements are weights: that two are equal may change with the next training.
+MAX_ELEMENTS = 16
+
+
 def eliminate_common(graph: Graph) -> Graph:
-    """The graph with equal stages as one, and constants of equal values as one. An output stays itself where
-    an equal one is an output too, because both are returned."""
+    """The graph with equal stages as one, and small constants of equal values as one. An output stays itself
+    where an equal one is an output too, because both are returned."""
     names: dict[str, str] = {}
     first: dict[Any, str] = {}
     for t in graph.dag.inputs:
-        if t.name in graph.values:
+        if t.name in graph.values and graph.values[t.name].size <= MAX_ELEMENTS:
             key = t.dtype, t.shape, _digest(graph.values[t.name])
             one = first.setdefault(key, t.name)
             if one != t.name:

@@ -145,13 +145,21 @@ def test_a_product_that_another_reads_keeps_its_weights() -> None:
 def test_common_stages_and_constants_are_one() -> None:
     b = cases.Builder()
     x = b.input("x", 3, 4)
-    one, two = (cases.dense(b, x, 5, name) for name in ("a", "b"))
+    one, two = (cases.dense(b, x, 4, name) for name in ("a", "b"))
     graph = b.graph(cases.add(one, two))
     twice = replace(graph, values=graph.values | {f"b_{s}": graph.values[f"a_{s}"] for s in "wb"})
     merged = eliminate_common(twice)
     same(twice, merged)
     assert len(merged.dag.stages) == 3 and sorted(merged.values) == ["a_b", "a_w"]
     assert eliminate_common(graph) is graph
+
+
+def test_equal_weights_stay_two_because_training_may_change_them() -> None:
+    b = cases.Builder()
+    x = b.input("x", 3, 4)
+    graph = b.graph(cases.add(cases.dense(b, x, 5, "a", bias=False), cases.dense(b, x, 5, "b", bias=False)))
+    twice = replace(graph, values={n: graph.values["a_w"] for n in graph.values})
+    assert eliminate_common(twice) is twice
 
 
 def test_two_outputs_that_are_equal_both_stay() -> None:
