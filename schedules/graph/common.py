@@ -12,7 +12,6 @@ from schedules.graph.edit import remade, with_loads
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import Stage
 
-
 # Constants of more elements are weights: that two are equal may change with the next training.
 MAX_ELEMENTS = 16
 

@@ -158,7 +158,7 @@ def test_equal_weights_stay_two_because_training_may_change_them() -> None:
     b = cases.Builder()
     x = b.input("x", 3, 4)
     graph = b.graph(cases.add(cases.dense(b, x, 5, "a", bias=False), cases.dense(b, x, 5, "b", bias=False)))
-    twice = replace(graph, values={n: graph.values["a_w"] for n in graph.values})
+    twice = replace(graph, values=dict.fromkeys(graph.values, graph.values["a_w"]))
     assert eliminate_common(twice) is twice
 
 
