@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import INDEX, Binary, Compare, Const, Expr, Hole, Load, Logic, Select, Var
+from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Hole, Load, Logic, Select, Var
 
 Range = tuple[int, int]  # both ends included
 Ranges = Mapping[str, Range]
@@ -129,6 +129,8 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
             return (int(v), int(v))
         case Var(name=n):
             return ranges.get(n)
+        case Cast(dtype=E.INDEX, a=a):
+            return value_bounds(a, ranges)
         case Binary(op="//" | "%" | "min" | "max" | "ceildiv" as op, a=a, b=b):
             ra, rb = bounds(a, ranges), bounds(b, ranges)
             if op in ("min", "max"):
@@ -167,6 +169,32 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
     return None
 
 
+def value_bounds(e: Expr, ranges: Ranges) -> Range | None:
+    """Bounds of an integer that is computed in the dtype of a tensor, as an index that is read from one is.
+    Whatever a tensor holds is within its dtype, and arithmetic wraps. None for floats and conditions."""
+    d = E.dtype_of(e)
+    if d == INDEX:
+        return bounds(e, ranges)
+    if d not in DTYPES or E.is_float(d):
+        return None
+    whole = DTYPES[d].range[0], DTYPES[d].range[-1]
+    found: Range | None = None
+    match e:
+        case Const(value=v):
+            found = int(v), int(v)
+        case Cast(a=a):
+            found = value_bounds(a, ranges)
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            ra, rb = value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole
+            f = min if op == "min" else max
+            found = f(ra[0], rb[0]), f(ra[1], rb[1])
+        case Select(a=a, b=b):
+            ra, rb = value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole
+            found = min(ra[0], rb[0]), max(ra[1], rb[1])
+    inside = found is not None and whole[0] <= found[0] and found[1] <= whole[1]
+    return found if inside else whole
+
+
 def extreme(e: Expr, inside: Ranges, which: int) -> Expr | None:
     """The least (0) or the largest (1) value of an index while the variables ``inside`` run over their
     ranges, by the other variables; None where that can't be told."""
@@ -184,7 +212,8 @@ def extreme(e: Expr, inside: Ranges, which: int) -> Expr | None:
 
 def leaves(e: Expr, ranges: Ranges, most: int) -> Expr | None:
     """An operation on indices within ``e`` that may get further than ``most`` from 0: its result, or what is
-    added up on the way to it, in whatever order. Of what has no known bounds none is told."""
+    added up on the way to it, in whatever order; or a value that is read as an index. Of what has no known
+    bounds none is told."""
     reach: dict[Expr, int | None] = {}
     for x in reversed(list(E.walk(e))):  # operands first
         match x:
@@ -193,6 +222,12 @@ def leaves(e: Expr, ranges: Ranges, most: int) -> Expr | None:
                 reach[x] = abs(int(k)) if known else None
             case Var(name=v):
                 reach[x] = max(map(abs, ranges[v])) if v in ranges else None
+            case Cast(dtype=E.INDEX):
+                r = bounds(x, ranges)
+                far = 0 if r is None else max(-r[0] - 1, r[1])  # -2**63 is no further than 2**63 - 1
+                if far > most:
+                    return x
+                reach[x] = None if r is None else far
             case Binary(op=op, a=a, b=b) if E.dtype_of(x) == INDEX:
                 m, n = reach.get(a), reach.get(b)
                 if m is None or n is None:

@@ -14,7 +14,8 @@ from autotune.targets import usable_cpus
 from schedules.dtypes import DTYPES, bound_dtype, computed, is_float
 from schedules.errors import WorkloadError
 from schedules.te.chains import CHAIN
-from schedules.te.compute_dag import ComputeDAG
+from schedules.te.compute_dag import ComputeDAG, Tensor
+from schedules.te.gathers import indexed_extents
 
 # Elements that a thread draws at a time.
 PIECE = 1 << 21
@@ -29,6 +30,8 @@ SPARSE_FROM, SPARSE = 512, 64
 LARGEST_POWER = 50
 # Shortest sum that gets a draw of equal numbers, in lengths of the longest chain of additions.
 STEADY_FROM = 4
+# Share of indices that lie outside of what they index.
+OUTSIDE = 1 / 32
 # Reductions in which one element may decide the result.
 EXTREMES = frozenset({"min", "max", ""})
 # What makes inputs valid for roots and logarithms, tried in this order: as drawn, positive, above 1.
@@ -37,12 +40,29 @@ TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, l
 
 def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     """For every input of a DAG: standard-normal floats, integers from -8 to 7, or of a dtype of storage all
-    integers that it has, whose ends show what saturates or takes the wrong sign."""
+    integers that it has, whose ends show what saturates or takes the wrong sign. What is read as an index is
+    drawn as `_places` does."""
     rng = np.random.default_rng(seed)
-    return [
-        _normal(t.shape, t.dtype, rng) if is_float(t.dtype) else _integers(t.shape, t.dtype, rng)
-        for t in dag.inputs
-    ]
+    places = indexed_extents(dag)
+
+    def one(t: Tensor) -> np.ndarray:
+        if is_float(t.dtype):
+            return _normal(t.shape, t.dtype, rng)
+        if t.name in places:
+            return _places(t.shape, t.dtype, places[t.name], rng)
+        return _integers(t.shape, t.dtype, rng)
+
+    return [one(t) for t in dag.inputs]
+
+
+def _places(shape: tuple[int, ...], dtype: str, extent: int, rng: np.random.Generator) -> np.ndarray:
+    """Indices of a dimension of ``extent`` elements, all of them alike, as few would stay in a cache. A share
+    of `OUTSIDE` lies within a length before its beginning or behind its end."""
+    row = DTYPES[dtype].range
+    inside = rng.integers(0, extent, shape)
+    outside = rng.integers(-extent, 2 * extent, shape)
+    drawn = np.where(rng.random(shape) < OUTSIDE, outside, inside)
+    return drawn.clip(row[0], row[-1]).astype(DTYPES[dtype].numpy)
 
 
 def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
@@ -146,10 +166,14 @@ def draws(
     `WorkloadError` where an output is NaN everywhere even then.
     """
 
-    def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
-        return _telling(dag, judge, drawn, **kind)
+    places = indexed_extents(dag)
+    plain = random_inputs(dag, seed)
 
-    first = telling(random_inputs(dag, seed), signs=True)
+    def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
+        both = zip(dag.inputs, plain, drawn, strict=True)
+        return _telling(dag, judge, [at if t.name in places else x for t, at, x in both], **kind)
+
+    first = telling(plain, signs=True)
     if first is None:
         raise WorkloadError(
             f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "

@@ -9,10 +9,12 @@ small otherwise (Halide calls this bounds inference).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import mul
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Binary, Const, Expr
+from schedules.expr import Binary, Const, Expr, Load
 
 ONE = Const(1)
 Span = tuple[Expr, Expr]  # base, extent
@@ -20,7 +22,10 @@ Span = tuple[Expr, Expr]  # base, extent
 
 def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
     """Base and extent of the values of ``e`` while the variables of ``inner`` run over
-    ``range(extent)`` and all others stand still; None when nothing is known."""
+    ``range(extent)`` and all others stand still; None when nothing is known, as of what is read from a
+    buffer: it may change between two accesses."""
+    if E.loads(e):
+        return None
     if not (E.variables(e) & inner.keys()):
         return e, ONE
     terms, const = affine.linear(e)
@@ -59,6 +64,29 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
             base, n = s
             return Const(0), E.maximum(E.minimum(n, b), b * _misaligned(base, b))
     return None
+
+
+def values_at_most(e: Expr, inner: Mapping[str, Expr]) -> Expr:
+    """How many values an index that is read from buffers takes at most while ``inner`` runs: as many as
+    there are places that it is read from."""
+    if not E.variables(e) & inner.keys():
+        return ONE
+    if isinstance(e, Load):
+        out: Expr = ONE
+        for i in e.indices:
+            s = span(i, inner)
+            out = out * (values_at_most(i, inner) if s is None else s[1])
+        return out
+    if isinstance(e, E.Var):
+        return inner[e.name]
+    return reduce(mul, (values_at_most(x, inner) for x in _operands(e)), ONE)
+
+
+def _operands(e: Expr) -> list[Expr]:
+    """The loads and variables that an expression is made of, each once."""
+    if isinstance(e, (Load, E.Var)):
+        return [e]
+    return list(dict.fromkeys(x for k in E.children(e) for x in _operands(k)))
 
 
 def _misaligned(e: Expr, of: Expr) -> Expr:

@@ -16,6 +16,7 @@ from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
 from schedules.errors import WorkloadError, suggest
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import Dim
+from schedules.te.gathers import most_read
 from schedules.te.scalars import check_dtype
 
 Array = NDArray[Any]
@@ -270,8 +271,9 @@ class Operator:
 
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
-    """Bytes of a DAG's inputs and outputs, each counted once."""
-    return sum(t.nbytes for t in dag.params)
+    """Bytes of a DAG's inputs and outputs, each counted once. Of what is gathered from, those that may be
+    read."""
+    return sum(most_read(dag).values()) + sum(dag.tensors[n].nbytes for n in dag.outputs)
 
 
 def stored(t: te.Tensor, dtype: str) -> te.Tensor:

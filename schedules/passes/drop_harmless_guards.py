@@ -77,7 +77,8 @@ def _safe(e: Expr, ranges: Ranges, shapes: Shapes, conds: tuple[Expr, ...]) -> b
                 and _safe(b, ranges, shapes, conds)
             )
         case Load(buffer=name, indices=ix):
-            if not _inside(name, ix, ranges, shapes, conds):
+            # Garbage that is read as an index may be another value at each use, so no clamp holds it.
+            if any(map(E.loads, ix)) or not _inside(name, ix, ranges, shapes, conds):
                 return False
         case E.Binary(op="//" | "%", b=b) if not (isinstance(b, E.Const) and b.value != 0):
             return False

@@ -45,6 +45,7 @@ def _ask(s: Stmt, stage: str, name: str, var: str, distance: int, cache: int) ->
 
 def _access(s: Store, name: str, var: str) -> Load | None:
     """The first load of the argument at a place that moves with the loop; others lie near it. None if there
-    is none."""
-    here = [x for x in E.loads(s.value) if x.buffer == name]
+    is none. A place that is read from memory is not known ahead: behind the last iteration there may be
+    none."""
+    here = [x for x in E.loads(s.value) if x.buffer == name and not any(map(E.loads, x.indices))]
     return next((x for x in here if any(var in E.variables(i) for i in x.indices)), None)

@@ -88,7 +88,7 @@ class ReverseComputeAt(Primitive[None]):
                                 f"{ix.name}"
                             )
                         region[ix.name] = s
-                    elif E.variables(ix) or s[1] != Const(1):
+                    elif E.variables(ix) or E.loads(ix) or s[1] != Const(1):
                         raise ScheduleError(
                             f"reverse_compute_at {self.block}: it reads {w.buffer} at {E.show(ix)}, not at "
                             "one of its own iterations"

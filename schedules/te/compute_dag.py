@@ -12,7 +12,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, computed, is_storage
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Var
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Var
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
@@ -101,6 +101,12 @@ def _computed_storage(e: Expr) -> Expr | None:
     return None
 
 
+def _no_index(e: Expr) -> Expr | None:
+    """A part of ``e`` that makes an index of what is none: only int32 and int64 are converted."""
+    casts = (x for x in E.walk(e) if isinstance(x, Cast) and x.dtype == INDEX)
+    return next((x for x in casts if E.dtype_of(x.a) not in ("int32", "int64")), None)
+
+
 def _is_equality(e: Expr) -> bool:
     return isinstance(e, Compare) and e.op in ("==", "!=")
 
@@ -182,6 +188,11 @@ class ComputeDAG:
                     raise ValueError(
                         f"stage {s.name}: {E.show(bad)} computes in {one}, a dtype for storage only; "
                         f'use te.cast(x, "{computed(one)}")'
+                    )
+                if (bad := _no_index(v)) is not None:
+                    raise ValueError(
+                        f"stage {s.name}: {E.show(bad)} makes an index of {E.dtype_of(bad.a)}; "  # type: ignore[attr-defined]
+                        'convert it to int32 or int64 first, e.g. te.cast(x, "int32")'
                     )
             for v in s.values:
                 for x in E.walk(v):

@@ -82,10 +82,10 @@ def contract(
 
 def _factors(e: Expr) -> list[Load] | None:
     """The loads whose product ``e`` is, widened from what is stored or not; None when it is anything else."""
-    if isinstance(e, Load):
-        return [e]
     if isinstance(e, Cast) and isinstance(e.a, Load) and is_storage(e.a.dtype):
-        return [e.a]
+        e = e.a
+    if isinstance(e, Load):
+        return None if any(map(E.loads, e.indices)) else [e]  # what is gathered is no slice
     if isinstance(e, Binary) and e.op == "*":
         a, b = _factors(e.a), _factors(e.b)
         return None if a is None or b is None else a + b

@@ -217,11 +217,13 @@ class Scope:
     def load(self, e: Load, mask: Any) -> Array:
         """The loaded elements at every point. Raises `WorkloadError` out of bounds."""
         source = self.arrays[e.buffer]
-        if not e.indices:
-            return source
+        return source[self.places(e, mask)] if e.indices else source
+
+    def places(self, e: Load, mask: Any) -> tuple[Any, ...]:
+        """The indices of a load at every point. Raises `WorkloadError` out of bounds."""
         index = []
         for d, ix in enumerate(e.indices):
-            i, n = self.value(ix, mask), source.shape[d]
+            i, n = self.value(ix, mask), self.arrays[e.buffer].shape[d]
             bad = (i < 0) | (i >= n)
             if np.any(bad):
                 if np.any(bad & mask):
@@ -231,4 +233,4 @@ class Scope:
                     )
                 i = np.clip(i, 0, n - 1)  # these points take the other side of a select
             index.append(i)
-        return source[tuple(index)]
+        return tuple(index)

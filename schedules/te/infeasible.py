@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import INDEX, Binary, Compare, Const, Expr, Logic, Select, Var
+from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Logic, Select, Var
 
 # (least, largest), both included.
 Range = tuple[int, int]
@@ -43,6 +44,8 @@ def _interval(e: Expr, ranges: Ranges) -> Range | None:
             return int(v), int(v)
         case Var(name=n):
             return ranges.get(n)
+        case Cast(dtype=E.INDEX, a=a):
+            return affine.value_bounds(a, ranges)
         case Select(a=a, b=b):
             return _hull(interval(a, ranges), interval(b, ranges))
         case Binary(op=op, a=a, b=b) if E.dtype_of(e) == INDEX:

@@ -136,12 +136,11 @@ class ErrorScope:
     def __init__(self, stage: str, points: Mapping[str, Array], known: Known, times: float = 1.0) -> None:
         self.stage, self.known, self.times = stage, known, times
         self.scope = Scope(stage, points, known.values)
-        self.errors = Scope(stage, points, known.errors)
 
     def value(self, e: Expr, mask: Any = True) -> Value:
         """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises
         `WorkloadError`."""
-        if E.dtype_of(e) == INDEX:
+        if E.dtype_of(e) == INDEX:  # what is read through one that is uncertain may be any element
             return self.scope.value(e, mask), None
         match e:
             case Const(value=v, dtype=d):
@@ -167,13 +166,38 @@ class ErrorScope:
             case Select(cond=c, a=a, b=b):
                 return self._select(c, a, b, mask)
             case Load(buffer=name):
-                known = self.errors.load(e, mask) if name in self.known.errors else None
+                known = self._error(e, mask) if name in self.known.errors else None
+                open_ = self._elsewhere(e, mask)
+                if open_ is not None:
+                    known = np.where(open_, np.inf, _some(known))
                 if known is not None and e.dtype == "bool":
                     known = known > 0
                 return self.scope.load(e, mask), known
             case Var():
                 return self.scope.value(e), None
         raise WorkloadError(f"stage {self.stage}: {E.show(e)} cannot be evaluated")
+
+    def _elsewhere(self, e: Load, mask: Any) -> Any:
+        """Where a load may read another element, as one of its indices is uncertain; None: nowhere."""
+        found = [x for i in e.indices if (x := self._moves(i, mask)) is not None]
+        return np.logical_or.reduce(np.broadcast_arrays(*found)) if found else None
+
+    def _moves(self, index: Expr, mask: Any) -> Any:
+        """Where an index may be another, because of what is read for it; None: nowhere."""
+        if not E.loads(index):
+            return None
+        if isinstance(index, Cast):
+            error = self.value(index.a, mask)[1]
+            return None if error is None else error > 0
+        found = [self.value(index.cond, mask)[1]] if isinstance(index, Select) else []
+        found += [self._moves(x, mask) for x in E.children(index) if E.dtype_of(x) == INDEX]
+        known = [x for x in found if x is not None]
+        return np.logical_or.reduce(np.broadcast_arrays(*known)) if known else None
+
+    def _error(self, e: Load, mask: Any) -> Array:
+        """The errors of the loaded elements. Indices are values, not errors."""
+        errors = self.known.errors[e.buffer]
+        return np.asarray(errors[self.scope.places(e, mask)] if e.indices else errors)
 
     def _binary(self, op: str, dtype: str, x: Value, y: Value) -> Value:
         (a, ea), (b, eb) = x, y

@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Const, Expr, Load, Var
+from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, dims_of, extent_at
+from schedules.te.scalars import cast
 
 NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
 
@@ -35,9 +37,13 @@ class IterVar(Var):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A multi-dimensional value: an input (``op`` is None), or output ``index`` of stage ``op``. ``A[i, j]``
-    is one element. ``shape``: integers, and expressions of dimensions where it varies. ``name``: None until
-    `dag` gives one, unless the user gave one."""
+    """A multi-dimensional value: an input (``op`` is None), or output ``index`` of stage ``op``. ``shape``:
+    integers, and expressions of dimensions where it varies. ``name``: None until `dag` gives one, unless the
+    user gave one.
+
+    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8, uint8, int32, int64)
+    that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is its
+    first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other indices."""
 
     shape: tuple[Any, ...]
     dtype: str
@@ -64,16 +70,24 @@ class Tensor:
                 f"{self!r} has {self.ndim} dimensions but is indexed with {len(items)}: "
                 f"[{', '.join(map(str, items))}]; give one index a dimension"
             )
-        return TensorLoad(self.name or "tensor", tuple(self._index(x) for x in items), self.dtype, self)
+        at = tuple(self._index(d, x) for d, x in enumerate(items))
+        return TensorLoad(self.name or "tensor", at, self.dtype, self)
 
-    def _index(self, x: Any) -> Expr:
+    def _index(self, d: int, x: Any) -> Expr:
+        """Index ``d`` of an element. One that is read from tensors is held inside the dimension."""
         if isinstance(x, Expr):
-            if E.dtype_of(x) != INDEX or E.loads(x):
+            dtype = E.dtype_of(x)
+            if dtype == INDEX:
+                return E.minimum(E.maximum(x, 0), self.shape[d] - 1) if E.loads(x) else x
+            if not is_integer(dtype):
+                remedy = 'compute an integer, e.g. te.cast(x, "int32")'
+                if dtype == "bool":
+                    remedy = "choose between integers, e.g. te.select(x, 1, 0)"
                 raise WorkloadError(
-                    f"{self!r} is indexed by {E.show(x)} of dtype {E.dtype_of(x)}; an index is "
-                    "arithmetic over axes and integers (indices read from tensors aren't supported)"
+                    f"{self!r} is indexed by {E.show(x)} of dtype {dtype}; an index is arithmetic over axes "
+                    f"and integers, or an integer that is read from tensors: {remedy}"
                 )
-            return x
+            return held_inside(x, self.shape[d])
         if isinstance(x, bool) or not hasattr(x, "__index__"):
             raise WorkloadError(f"{self!r} is indexed by {x!r}; an index is an axis or an integer")
         return Const(int(x))
@@ -83,6 +97,17 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"tensor {self.name or '(unnamed)'}{list(self.shape)} {self.dtype}"
+
+
+def held_inside(x: Expr, extent: Any) -> Expr:
+    """An integer as an index: ``x``, or the nearer end of 0..``extent`` - 1 where it lies beyond. That is
+    found in the dtype of ``x``, so that nothing is cut off before. No data can then make a kernel read
+    outside of a tensor (the mode "clip" of numpy's `take`, JAX's and TVM's gather)."""
+    x = E.widen(x)
+    dtype = E.dtype_of(x)
+    most = DTYPES[dtype].range[-1]
+    last = cast(extent - 1, dtype) if isinstance(extent, Expr) else Const(min(extent - 1, most), dtype)
+    return Cast(INDEX, E.minimum(E.maximum(x, 0), last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +286,7 @@ def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str]) -> Expr:
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, TensorLoad):
-            return Load(names[_key(x.tensor)], x.indices, x.dtype)
+            return Load(names[_key(x.tensor)], tuple(E.rewrite(i, visit) for i in x.indices), x.dtype)
         return None
 
     return E.rewrite(e, visit)

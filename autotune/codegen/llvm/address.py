@@ -104,14 +104,32 @@ class Addresses(ABC):
         known = {v: self.env[v] for v in E.variables(e)}
         if not E.loads(e) and all(isinstance(x, int) for x in known.values()):
             return int(E.evaluate(e, known))
-        depth = self.s.depth
-        if not E.loads(e):
-            depth = max(x[1] for x in known.values() if isinstance(x, tuple))
+        if E.loads(e):
+            return self._read(e, [x[1] for x in known.values() if isinstance(x, tuple)])
+        depth = max(x[1] for x in known.values() if isinstance(x, tuple))
         key = ("atom", e, tuple(sorted((v, x) for v, x in known.items() if isinstance(x, int))))
         ref = self.s.recall(key)
         if ref is None:
             ref = self.at_depth(depth, lambda: self.scalar(e).ref)
             self.s.stack[depth].memo[key] = ref
+        return ref, depth
+
+    def _read(self, e: Expr, depths: list[int]) -> tuple[str, int]:
+        """The value of an index atom that is read from memory, as far out as the variables (of these
+        ``depths``) and the stores allow. Within the lanes of a mask it is read as their other loads are."""
+        if self.mask is not None:
+            return self.scalar(e).ref, self.s.depth
+        depth = max([0, *depths, *(self.places[x.buffer].depth for x in E.loads(e))])
+        depth = max(self.s.load_level(x.buffer, depth) for x in E.loads(e))
+        memo = self.s.stack[depth].memo
+        ints = tuple(sorted((v, x) for v in E.variables(e) if isinstance(x := self.env[v], int)))
+        key = ("atom", e, ints, *(self.places[x.buffer].pointer for x in E.loads(e)))
+        kept = not any(x.buffer in self.s.stack[depth].stores for x in E.loads(e))
+        ref = memo.get(key) if kept else None
+        if ref is None:
+            ref = self.at_depth(depth, lambda: self.scalar(e).ref)
+            if kept:
+                memo[key] = ref
         return ref, depth
 
     def at_depth(self, depth: int, f: Callable[[], str]) -> str:

@@ -511,8 +511,8 @@ class Expressions(Addresses):
         load would suppress faults, but takes hundreds of cycles for one."""
         if self.lane_var is None or self.mask is not None or not isinstance(e.b, Const):
             return None
-        if not isinstance(e.a, Load) or e.a.dtype in IN_MEMORY:
-            return None
+        if not isinstance(e.a, Load) or e.a.dtype in IN_MEMORY or any(map(E.loads, e.a.indices)):
+            return None  # (an index that is read may not be there either)
         if self.stride(flat := self.flat(e.a.buffer, e.a.indices)) != 1:
             return None
         t, other = vector(LLVM_TYPE[e.a.dtype], self.lanes), self.value(e.b)

@@ -223,7 +223,7 @@ class _Emitter(Expressions):
             width //= 2
         if width < 2 or "int64" in (
             self.buffers[store.buffer].dtype,
-            *(x.dtype for x in E.loads(store.value)),
+            *(x.dtype for x in E.loads(store.value) if self.step(x.buffer, x.indices, s.var) != 0),
         ):
             return False
         for first in range(0, n, width):
@@ -303,7 +303,10 @@ class _Emitter(Expressions):
         return out
 
     def inside(self, x: Load, s: Store) -> bool:
-        """Whether a load stays in its array wherever the store is done, whatever else it depends on."""
+        """Whether a load, and those that it is indexed by, stay in their arrays wherever the store is done,
+        whatever else it depends on."""
+        if not all(self.inside(y, s) for i in x.indices for y in E.loads(i)):
+            return False
         at, size = self.offset(x.buffer, x.indices), elements(self.buffers[x.buffer])
         if at == self.offset(s.buffer, s.indices) and size >= elements(self.buffers[s.buffer]):
             return True
@@ -333,7 +336,7 @@ class _Emitter(Expressions):
     def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
         assert self.lanes is not None
         if isinstance(e, Load) and e in self.lanes.loaded:
-            return e  # `expr` takes this lane of the vector
+            return self.lanes.take(e)
         return Const(k) if e == Var(var) else None
 
     def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:

@@ -76,12 +76,19 @@ C_NAMES = {"abs": "fabs", "round": "rint"}
 @dataclass
 class Lanes:
     """The vector that is being written. ``var``: its loop variable; ``n``: lanes; ``loaded``: {load: text of
-    the whole vector}."""
+    the whole vector}; ``taken``: texts of lanes of these, in the places of loads."""
 
     var: str
     n: int
     loaded: dict[Load, str] = field(default_factory=dict)
     lane: int = 0
+    taken: set[str] = field(default_factory=set)
+
+    def take(self, e: Load) -> Load:
+        """This lane of what is loaded whole. It has no indices that could be rewritten."""
+        text = f"{self.loaded[e]}.{member(e.dtype, self.lane)}"
+        self.taken.add(text)
+        return Load(text, (), e.dtype)
 
 
 class Expressions:
@@ -138,8 +145,8 @@ class Expressions:
             case Var(name=n):
                 return self.name(n)
             case Load(buffer=b, indices=ix):
-                if self.lanes is not None and e in self.lanes.loaded:
-                    return f"{self.lanes.loaded[e]}.{member(e.dtype, self.lanes.lane)}"
+                if self.lanes is not None and b in self.lanes.taken:
+                    return b
                 return f"{self.name(b)}[{self.flat(b, ix)}]"
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
@@ -168,6 +175,8 @@ class Expressions:
                 return f"at_widen_{E.dtype_of(a)}({self.expr(a)})"
             case Cast(dtype=d, a=a) if is_integer(d) and E.is_float(E.dtype_of(a)):
                 return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
+            case Cast(dtype=E.INDEX, a=a):
+                return f"(({self.index}){self.expr(a)})"
             case Cast(dtype=d, a=a):
                 return f"(({self.d.types[d]}){self.expr(a)})"
         raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")

@@ -118,5 +118,5 @@ def convert(e: Expr, scope: Scope) -> Any:
         case Fma(a=a, b=b, c=c):
             return convert(a, scope) * convert(b, scope) + convert(c, scope)
         case Cast(dtype=d, a=a):
-            return convert(a, scope).astype(d)
+            return convert(a, scope).astype("int32" if d == E.INDEX else d)
     raise TypeError(f"not an expression: {e!r}")

@@ -41,9 +41,24 @@ def extents(b: Block) -> dict[str, int]:
 
 
 def operands(b: Block) -> list[Load]:
-    """Loads of a block, without those of its own partial result."""
+    """Loads of a block, without those of its own partial result and those that are read as indices."""
     own = {w.buffer for w in b.writes}
-    return [x for x in reads(b) if x.buffer not in own]
+    every = reads(b)
+    indices = {y for x in every for i in x.indices for y in E.loads(i)}
+    return [x for x in every if x.buffer not in own and x not in indices]
+
+
+def is_gathered(x: Load) -> bool:
+    """Whether a place of a load is read from a tensor: it may be anywhere in that dimension."""
+    return any(map(E.loads, x.indices))
+
+
+def is_read_anywhere(nest: Nest, b: Block) -> bool:
+    """Whether some reader gathers from what a block makes, so that it may need any part of it."""
+    made = {w.buffer for w in b.writes}
+    return any(
+        is_gathered(x) for n in made for u in readers(nest, n) for x in reads(u) if x.buffer in made
+    )
 
 
 def reduction_length(b: Block) -> int:

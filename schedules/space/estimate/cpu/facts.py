@@ -18,7 +18,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
 from schedules.ir.nest import bound, reads, vars_bound
-from schedules.ir.regions import footprint
+from schedules.ir.regions import footprint, values_at_most
 from schedules.ir.strides import as_row_major, buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
@@ -385,6 +385,8 @@ def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Sp
 
 @lru_cache(1 << 14)  # most indices of a nest use few of its loops
 def _size(index: Expr, most: Expr, over: tuple[tuple[str, Expr], ...]) -> Expr:
+    if E.loads(index):  # anywhere, but at no more places than are read
+        return E.minimum(values_at_most(index, dict(over)), most)
     ((_, size),) = footprint([(index,)], dict(over), (most,), clip=False)
     return E.minimum(size, most)
 

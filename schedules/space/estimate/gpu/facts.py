@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from schedules import affine
@@ -12,7 +12,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
 from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
-from schedules.ir.regions import footprint, span
+from schedules.ir.regions import footprint, span, values_at_most
 from schedules.ir.strides import as_row_major, region_elements
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
@@ -111,7 +111,19 @@ def _used(nest: Nest, s: Stmt, name: str, by_all: bool) -> Expr:
     loops = [x for x in walk(s) if isinstance(x, Loop)]
     inner = {x.var: x.extent for x in loops if by_all or not bound_to(x, "blockIdx")}
     places = [at for b in blocks(s) for at in accesses(b, name)]
-    return product([n for _, n in footprint(places, inner, nest.buffer(name).shape, clip=True)])
+    shape = nest.buffer(name).shape
+    return product([_touched(places, d, inner, shape) for d in range(len(shape))])
+
+
+def _touched(
+    places: list[tuple[Expr, ...]], d: int, inner: Mapping[str, Expr], shape: tuple[Expr, ...]
+) -> Expr:
+    """Elements that accesses touch along dimension ``d``. Where it is gathered along, the most of one
+    access counts."""
+    ((_, n),) = footprint([(at[d],) for at in places], inner, shape[d : d + 1], clip=True)
+    if not any(E.loads(at[d]) for at in places):
+        return n
+    return E.minimum(n, functools.reduce(E.maximum, [values_at_most(at[d], inner) for at in places]))
 
 
 def _region(nest: Nest, s: Stmt, name: str) -> Expr:

@@ -12,6 +12,7 @@ from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vect
 from schedules.space.rules.patterns import (
     extents,
     is_joined_along,
+    operands,
     spatial,
     unit_stride_vars,
     vector_axis,
@@ -63,7 +64,7 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
     axes = spatial(b)
     w = d.lanes_of(d.dtype(b))
     last = vector_axis(b)
-    along = {v for x in reads(b) for v in unit_stride_vars(d.s.nest, x)} - {last}
+    along = {v for x in operands(b) for v in unit_stride_vars(d.s.nest, x)} - {last}
     across = [v for v in axes if v in along and n[v] > 1]
     joined = last is not None and not across and is_joined_along(b, last)
     whole: list[str] = []

@@ -13,7 +13,7 @@ from schedules.expr import variables
 from schedules.ir import blocks
 from schedules.ir.nest import bound, reads
 from schedules.space.rules.cpu.streaming import beyond_caches, bytes_of_arguments
-from schedules.space.rules.patterns import depends, extents, operands, spatial
+from schedules.space.rules.patterns import depends, extents, is_gathered, operands, spatial
 from schedules.space.sketch_builder import SketchBuilder
 
 # Fewest stages that read the same argument, for prefetching of rows.
@@ -35,7 +35,11 @@ def prefetch_rows(d: SketchBuilder, row: str, rows: int, name: str) -> None:
     which the first cache would not hold until they are used, only the next is prefetched."""
     nest = d.s.nest
     stages = [
-        {x.buffer for x in reads(b) if any(row in variables(bound(b, i)) for i in x.indices)}
+        {
+            x.buffer
+            for x in reads(b)
+            if not is_gathered(x) and any(row in variables(bound(b, i)) for i in x.indices)
+        }
         for b in blocks(nest.body)
     ]
     if any(sum(p in read for read in stages) >= STAGES for p in nest.params if p not in nest.outputs):
@@ -63,7 +67,7 @@ def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
     n = extents(b)
     for x in operands(b):
         uses = math.prod(n[a] for a in spatial(b) if not depends(x, a))
-        if x.buffer in d.s.nest.params and depends(x, axis) and 1 < uses <= FEW_USES:
+        if x.buffer in d.s.nest.params and depends(x, axis) and not is_gathered(x) and 1 < uses <= FEW_USES:
             _offer(d, loop, name, TILES)
             return
 

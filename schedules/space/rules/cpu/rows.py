@@ -22,6 +22,7 @@ from schedules.space.rules.cpu.streaming import beyond_caches
 from schedules.space.rules.patterns import (
     is_joined_along,
     is_map,
+    is_read_anywhere,
     is_row_reduction,
     operands,
     read_only_inside,
@@ -137,7 +138,8 @@ def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
     for name in reversed(d.s.blocks()):
         if name == root or name in d.done or name in d.roots or loop in {x.var for x in d.loops(name)}:
             continue
-        if not read_only_inside(d.s.nest, d.block(name), loop):
+        b = d.block(name)
+        if not read_only_inside(d.s.nest, b, loop) or is_read_anywhere(d.s.nest, b):
             continue  # it stays a stage of its own
         try:
             d.s.compute_at(name, loop)

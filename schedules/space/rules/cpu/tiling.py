@@ -21,6 +21,7 @@ from schedules.space.rules.patterns import (
     depends,
     extents,
     is_chosen_along,
+    is_gathered,
     is_guarded_copy,
     operands,
     reduction_length,
@@ -290,7 +291,8 @@ def _copy_rows(d: SketchBuilder, t: Tiling) -> list[str]:
     buffers = {
         x.buffer
         for x in operands(p)
-        if x.buffer in d.s.nest.params and not depends(x, v) and any(depends(x, r) for r in rows)
+        if x.buffer in d.s.nest.params and not is_gathered(x)
+        if not depends(x, v) and any(depends(x, r) for r in rows)
     }
     return [d.s.cache_read(t.producer, b, "global") for b in sorted(buffers)]
 
@@ -368,6 +370,8 @@ def packed_read(d: SketchBuilder, p: Block, v: str) -> Load | None:
     n = extents(p)
     for x in operands(p):
         if x.buffer not in d.s.nest.params or len([y for y in operands(p) if y.buffer == x.buffer]) > 1:
+            continue
+        if is_gathered(x):  # a copy of what any tile may read would be all of it
             continue
         if any(i == Var(v) for i in x.indices) and sum(v in E.variables(i) for i in x.indices) == 1:
             reused = any(n[a] > 1 and not depends(x, a) for a in spatial(p) if a != v)

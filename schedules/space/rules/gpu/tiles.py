@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.ir import Block, Loop
-from schedules.ir.nest import vars_bound, writers
+from schedules.ir.nest import reads, vars_bound, writers
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.maps import lanes_of
 from schedules.space.rules.patterns import (
     depends,
     extents,
+    is_gathered,
     is_guarded_copy,
     is_row_reduction,
     operands,
@@ -166,7 +167,8 @@ def _worth_sharing(p: Block) -> bool:
 
 def _operands_to_share(d: SketchBuilder, p: Block) -> list[str]:
     names = [x.buffer for x in operands(p)]
-    return sorted({x for x in names if names.count(x) == 1})
+    anywhere = {x.buffer for x in reads(p) if is_gathered(x)}
+    return sorted({x for x in names if names.count(x) == 1} - anywhere)
 
 
 def _accumulate(
