@@ -195,7 +195,7 @@ BODIES = {
     "weak guard": (lambda i, j: te.select(i >= 1, A[i - 2, j], 0), r"is -1 at i=1"),
     "wrong side": (lambda i, j: te.select(i >= 1, 0.0, A[i - 1, j]), r"is -1 at i=0"),
     "float index": (lambda i, j: A[i, 1.5], "an index is an axis or an integer"),
-    "read index": (lambda i, j: A[i, N[i, j]], "indices read from tensors aren't supported"),
+    "read index": (lambda i, j: A[i, A[i, j]], "or an integer that is read from tensors: compute an integer"),
     "sum plus one": (lambda i, j: te.sum(A[i, K], axis=K) + 1, "must be the whole body"),
     "one plus sum": (lambda i, j: A[i, j] + te.sum(A[i, K], axis=K), "must be the whole body"),
     "sum in max": (lambda i, j: te.maximum(te.sum(A[i, K], axis=K), 0), "must be the whole body"),
