@@ -23,6 +23,7 @@ from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
 from autotune.tuning import first_pick, neighbours, no_kernel, plain_loops, resume
+from autotune.tuning.credible import credible
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
@@ -303,6 +304,7 @@ class Session:
         self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
     ) -> float:
         """Log a trial and count it. Returns its throughput (runs a second)."""
+        m = credible(m, self.peak_s)
         self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
         self._tried.add(trace.digest)
         self.measured += 1
@@ -420,6 +422,7 @@ class Session:
 
     def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
         """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
+        m = credible(m, self.peak_s)
         passes.append(m)
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
