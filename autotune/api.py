@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune import targets
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.settings import SettingsError, database, duration
-from autotune.workloads import Program, as_workload, named
+from autotune.workloads import Program, as_workload, named, with_constants_each
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
@@ -90,7 +90,7 @@ def tune_suite(
     suite: str | os.PathLike[str] | Sequence[Program],
     *,
     weights: Sequence[float] | None = None,
-    constant_weights: bool = False,
+    constant_weights: bool | Sequence[bool | str | Sequence[str]] = False,
     target: str | Target = "cpu",
     threads: int | None = None,
     trials: int | None = None,
@@ -109,8 +109,10 @@ def tune_suite(
     ``suite``: a suite file, ``FILE`` or ``FILE:NAME`` (see `autotune.tuning.suites`), or a list of
     programs, each a `Workload` (``at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})``) or tensors.
     ``weights``: how often each kernel runs; default: those of the file, else 1. ``trials``: new trials of
-    each task at most. Otherwise as `tune`; Ctrl-C keeps everything, and a second call goes on where the
-    first stopped.
+    each task at most. ``constant_weights``: as of `tune` for all tasks, or one for each:
+    ``[True, ("w", "v"), False]``. True and False leave the constants that a `Workload` has already, so that
+    tasks which state theirs need nothing here. Otherwise as `tune`; Ctrl-C keeps everything, and a second
+    call goes on where the first stopped.
 
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
     cannot be used. A task that cannot be tuned has an ``error`` in its result.
@@ -123,10 +125,13 @@ def tune_suite(
 
     seconds = _budget(budget, budget_s)
     if isinstance(suite, (str, os.PathLike)):
-        read = suites.read(os.fspath(suite), constant_weights)
+        read = suites.read(os.fspath(suite), constant_weights is True)
         tasks = [SuiteTask(t.workload, t.weight, t.group) for t in read]
     else:
-        tasks = [SuiteTask(as_workload(w, {}, constant_weights=constant_weights)) for w in suite]
+        tasks = [SuiteTask(as_workload(w, {})) for w in suite]
+    if constant_weights is not True or not isinstance(suite, (str, os.PathLike)):
+        known = with_constants_each([t.workload for t in tasks], constant_weights)
+        tasks = [replace(t, workload=w) for t, w in zip(tasks, known, strict=True)]
     if weights is not None:
         if len(weights) != len(tasks) or not all(0 < w < float("inf") for w in weights):
             raise SettingsError(f"weights must be a positive, finite number for each of {len(tasks)} tasks")

@@ -86,6 +86,37 @@ def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
     return replace(workload, dag=replace(workload.dag, constants=constants))
 
 
+def with_constants_each(
+    workloads: Sequence[Workload], which: bool | Sequence[bool | str | Sequence[str]]
+) -> list[Workload]:
+    """Workloads with inputs that are known ahead: ``which`` as of `with_constants`, for all of them or one
+    for each. False leaves a workload as it is; so does True one that has constants already. Raises
+    `WorkloadError`, which names the workload by its number from 0."""
+    if isinstance(which, bool):
+        every: list[bool | str | Sequence[str]] = [which] * len(workloads)
+    elif isinstance(which, (list, tuple)) and len(which) == len(workloads):
+        every = [*which]
+    else:
+        given = f"{len(which)} entries" if isinstance(which, (list, tuple)) else repr(which)[:60]
+        raise WorkloadError(
+            f"constant_weights: {given} for {len(workloads)} tasks; give True or False, or a list that has "
+            "True, False or names of inputs for each task"
+        )
+    out = []
+    for n, (workload, one) in enumerate(zip(workloads, every, strict=True)):
+        names = [one] if isinstance(one, str) else one
+        try:
+            if not isinstance(one, bool) and not (
+                isinstance(names, (list, tuple)) and all(isinstance(x, str) for x in names)
+            ):
+                raise WorkloadError(f"constant_weights: {one!r} is no name of an input, True or False")
+            kept = one is True and workload.dag.constants
+            out.append(workload if kept else with_constants(workload, one))
+        except WorkloadError as err:
+            raise WorkloadError(f"task {n} ({workload.op}): {err}") from None
+    return out
+
+
 def own(workload: Workload) -> bool:
     """Whether a workload is a user's own expression."""
     from schedules import ops

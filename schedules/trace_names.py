@@ -28,7 +28,8 @@ LOOPS = frozenset({"loop", "loops"})
 THINGS = frozenset({"block", "buffer", "sums"})  # blocks and buffers, which are called alike
 EITHER = frozenset({"where"})
 NOT_LEGAL = (ScheduleError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
-_MAKES_LOOPS = frozenset({"split", "tile", "fuse", "merge_axes", "pack"})  # others make blocks and buffers
+# Others make blocks and buffers.
+_MAKES_LOOPS = frozenset({"split", "split_axis", "tile", "fuse", "merge_axes", "pack"})
 _GIVEN = re.compile(
     r"(.*_)?((ax|r|x|p)?\d+|(init|write|rf|part|shift|scale|rescale|run|term|sum|"
     + "|".join(SCOPES)

@@ -64,4 +64,5 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
         "seed": result.seed,
         "stopped": result.stopped,
         "notes": list(result.notes),
+        **({} if result.error is None else {"error": result.error}),
     }

@@ -52,8 +52,8 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
                 "group": t.task.group,
                 "weight": t.task.weight,
                 "seconds": round(t.seconds, 3),
-                "error": t.error,
                 **results.document(t.result, dtype_of(t.task.workload)),
+                "error": t.error,
             }
             for t in result.tasks
         ],

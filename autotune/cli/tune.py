@@ -128,8 +128,7 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
     out = console()
     out.print(task_text(workload, result.target.threads), style="bold")
     if result.best is None:
-        early = not result.measured and result.stopped == "budget"
-        why = ": the budget ended before the first trial did; give it more with --budget" if early else ""
+        why = f": {result.error}" if result.error else ""
         out.print(f"  no valid kernel found{why}")
     else:
         b = result.best

@@ -272,7 +272,7 @@ class _Batch:
             else:
                 self._ran(slot.job)
         for slot in busy:
-            if slot.busy and slot.deadline <= now:
+            if slot.busy and slot.overdue(now):
                 job = slot.job
                 assert job is not None
                 if isinstance(slot, Builder):

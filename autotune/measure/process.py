@@ -38,6 +38,8 @@ _BOOT = (
 START_S = 60.0
 # Longest time that a child may take to accept a message (seconds).
 SEND_S = 10.0
+# Times its limit that a child may take at most, where it waits for a CPU.
+WAITING = 6.0
 # Requests after which a child is replaced, so that nothing in it grows for ever.
 RECYCLE = 256
 # Characters of a child's error output that are kept.
@@ -222,6 +224,8 @@ class Slot(Generic[Job]):
     job: Job | None = None
     deadline: float = 0.0
     _started: float = field(default=0.0)
+    _limit: float = field(default=0.0)
+    _waited: float = field(default=0.0)
 
     @property
     def busy(self) -> bool:
@@ -229,7 +233,8 @@ class Slot(Generic[Job]):
         return self.job is not None
 
     def start(self, job: Job, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
-        """Give the child a request; ``timeout_s`` begins now. Raises `MeasureError`."""
+        """Give the child a request; ``timeout_s`` begins now. Time that it waits for a CPU does not count
+        (`overdue`). Raises `MeasureError`."""
         for _ in range(2):
             child = self.ready()
             child.requests += 1
@@ -241,8 +246,18 @@ class Slot(Generic[Job]):
         else:
             raise MeasureError(f"a new {self.role} process accepts no request; is the machine out of memory?")
         self.job = job
-        self._started = time.monotonic()
+        self._started, self._limit = time.monotonic(), timeout_s
+        self._waited = waiting_s(child.pid)
         self.deadline = self._started + timeout_s
+
+    def overdue(self, now: float) -> bool:
+        """Whether the child's time is up. On a loaded machine it may have waited for a CPU: the deadline is
+        then put off by as long, up to `WAITING` times the limit."""
+        if now < self.deadline or self.child is None:
+            return False
+        waited = waiting_s(self.child.pid) - self._waited
+        self.deadline = self._started + min(self._limit + waited, WAITING * self._limit)
+        return self.deadline <= now
 
     def ready(self) -> Child:
         """The child that takes the next request. A new one if there is none or it reached `RECYCLE`. Raises
@@ -277,6 +292,16 @@ class Slot(Generic[Job]):
         if self.child is not None:
             child, self.child = self.child, None
             self.zygote.reap(child, kill=True)
+
+
+def waiting_s(pid: int) -> float:
+    """Seconds that the main thread of a process was ready to run and had no CPU, since it began. 0 where the
+    system does not tell."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as f:
+            return int(f.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _share(arrays: Sequence[np.ndarray]) -> int:

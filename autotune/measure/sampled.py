@@ -8,8 +8,9 @@ from math import prod
 import numpy as np
 
 from autotune.measure.inputs import Draw, judged
-from schedules.te.compute_dag import ComputeDAG
+from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import factors
+from schedules.te.factored import gathered, split_sum
 from schedules.te.flops import count_flops
 from schedules.te.part import Box, Part, part
 
@@ -27,11 +28,16 @@ PRODUCT_S, POINT_S = 1e-9, 3e-8
 
 def whole_s(dag: ComputeDAG) -> float:
     """About the seconds in which the whole reference of one draw is computed."""
-    total = 0.0
-    for s in dag.stages:
-        product = s.reducer is not None and factors(s) is not None
-        total += prod(a.extent for a in (*s.axes, *s.reduce_axes)) * (PRODUCT_S if product else POINT_S)
-    return total
+    return sum(map(_stage_s, dag.stages))
+
+
+def _stage_s(s: Stage) -> float:
+    points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+    sums = s.reducer is not None and len(s.outputs) == 1 and s.reducer.operation(0) == "+"
+    if sums and factors(s) is not None:
+        return points * PRODUCT_S
+    parts = split_sum(s) if sums else None
+    return points * POINT_S if parts is None else points * PRODUCT_S + gathered(s, parts) * POINT_S
 
 
 def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:

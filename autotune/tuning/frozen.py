@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from autotune.building.from_trace import check_legal
+from autotune.tuning import no_kernel
 from autotune.tuning.tuner import Best, TuneResult
 from kernels_db.records import Record
 from kernels_db.store import Log
@@ -27,7 +28,10 @@ def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneR
         records = [] if log.doubts(pinned) else [pinned]
     best = next((b for r in records if (b := _best(workload, target, r)) is not None), None)
     took = time.monotonic() - started
-    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen")
+    error = None if best is not None else no_kernel.why(
+        {}, {}, "frozen", prepared_s=0.0, elapsed_s=took, budget_s=0.0
+    )
+    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen", error=error)
 
 
 def _best(workload: Workload, target: Target, record: Record) -> Best | None:

@@ -141,7 +141,8 @@ class TuneResult:
     "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen".
     ``spent_s``: seconds by phase: prepare, plain loops, search, measure (of which build, check and run, which
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
-    ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`)."""
+    ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
+    best, None if there is one."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -155,12 +156,13 @@ class TuneResult:
     spent_s: Mapping[str, float] = field(default_factory=dict)
     throttled: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    error: str | None = None
 
     def __str__(self) -> str:
         """One line: the task, the best, how many trials and how long."""
         from autotune.run.describing import describe
 
-        best = "no valid kernel found"
+        best = "no valid kernel found" + (f", as {self.error}" if self.error else "")
         if self.best is not None:
             share = self.best.share_of_peak
             best = f"{self.best.time_s:.3g} s, {self.best.gflops:.1f} GFLOP/s"
@@ -174,8 +176,9 @@ class TuneResult:
         from schedules.schedule import Schedule
 
         if self.best is None:
+            why = f": {self.error}" if self.error else ""
             raise ScheduleError(
-                f"no valid schedule of {self.workload.op} was found; give the tuning a larger budget"
+                f"no valid schedule of {self.workload.op} was found{why}; give the tuning a larger budget"
             )
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
 

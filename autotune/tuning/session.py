@@ -22,7 +22,8 @@ from autotune.search.base import Result
 from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
-from autotune.tuning import first_pick, neighbours, plain_loops, resume
+from autotune.tuning import first_pick, neighbours, no_kernel, plain_loops, resume
+from autotune.tuning.credible import credible
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
@@ -55,6 +56,8 @@ MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
 # Time that quick plain loops have in any budget if nothing else was found (seconds).
 LEAST_S = 5.0
+# Longest first round while nothing was right, in rounds: then comes a first pick.
+FRUITLESS = 4
 # Duration of a round without any result after which its candidate is dropped (seconds).
 HANGS_S = 1.0
 
@@ -100,14 +103,17 @@ class Session:
         self.best_s: float | None = None
         self.measured, self.resumed, self.rounds = 0, 0, 0
         self.failed: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}  # the last one of each status
         self.throttled: Counter[str] = Counter()  # {reason: trials beside which the device ran slower}
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # share of pairs that the model ordered rightly in the last round
         self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
         self._picked: list[Result] = []  # of a first pick
+        self._tried: set[str] = set()  # digests of this run's trials
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
         self._begun, self._tried_plain = False, 0
+        self._rescued = False
         self._few: int | None = None  # configurations of a small space
         self._backend = backends.of(target)
         self._warm_runs = self._backend.warm_runs(workload.dag, target)
@@ -212,23 +218,59 @@ class Session:
                 self.stopped = "trials"
                 break
             chosen = self._left or self._ask(n)
+            if self.options.trials is not None:  # what was chosen ahead knew no first pick
+                left = self.options.trials - self.measured
+                chosen = chosen._replace(candidates=chosen.candidates[:left])
             if not chosen.candidates:
                 self.stopped = "exhausted"
                 break
-            self._round(measurer, chosen, until)
+            self._round(measurer, chosen, self._patient(until))
+            if self.best_s is None and not self._rescued:
+                self.rescue(measurer, until())
             if self.converged and not keep_on:
                 self.stopped = "converged"
         return self.stopped
 
-    def _pick(self, measurer: Measuring) -> None:
-        """Try the candidates of a first pick, until there is a best and the budget is used up."""
+    def _patient(self, until: Callable[[], float]) -> Callable[[], float]:
+        """When a round must end: sooner while nothing was right."""
+        if self.best_s is not None or self._rescued:
+            return until
+        soon = time.monotonic() + FRUITLESS * self.round_s
+        return lambda: min(until(), soon)
+
+    def rescue(self, measurer: Measuring, until: float = 0.0) -> None:
+        """Try what most likely gives a kernel, once, as nothing was right so far: plain loops if they are
+        quick, the candidates of a first pick, any plain loops. ``until``: when it must be over; quick plain
+        loops have `LEAST_S` in any case."""
+        if self._rescued or not self._trials_left:
+            return
+        self._rescued = True
+        now = time.monotonic()
+        if self._plain.pending and self._plain.quick:
+            self._try_plain_loops(measurer, max(until, now + LEAST_S))
+        if self.best_s is not None or now >= until or not self._trials_left:
+            return
+        told = len(self._picked)
+        self._pick(measurer, until)
+        if self._begun:
+            self._search.tell(self._picked[told:])
+
+    def _pick(self, measurer: Measuring, latest: float | None = None) -> None:
+        """Try the candidates of a first pick, until there is a best and the budget is used up. ``latest``:
+        when all must be over."""
         self.report("measuring")
         with self.timed("first pick"):
             proposed = first_pick.proposals(self.workload, self.target, self.space, self.log.place)
-            proposed = proposed[: self.options.trials or None]
+            known = self._earlier.digests | self._tried
+            proposed = [p for p in proposed if schedule_of(self.space, p.candidate).digest not in known]
+            if self.options.trials:
+                proposed = proposed[: self.options.trials - self.measured]
             traces = [schedule_of(self.space, p.candidate) for p in proposed]
             until = max(self.started + first_pick.LIMIT_S - first_pick.MARGIN_S, time.monotonic())
             grace_s = first_pick.grace_s(self.workload)
+            if latest is not None:
+                until = min(time.monotonic() + first_pick.LIMIT_S, latest)
+                grace_s = max(0.0, min(grace_s, latest - until))
             with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
                 for i, m in arrivals:
                     candidate = proposed[i].candidate
@@ -262,7 +304,9 @@ class Session:
         self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
     ) -> float:
         """Log a trial and count it. Returns its throughput (runs a second)."""
+        m = credible(m, self.peak_s)
         self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
+        self._tried.add(trace.digest)
         self.measured += 1
         for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
             self.spent[phase] += seconds
@@ -271,6 +315,7 @@ class Session:
             self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
         else:
             self.failed[m.status] += 1
+            self.reasons[m.status] = m.reason
         self.throttled.update(m.facts.get("throttled", ()))
         self._expectation.add(reached if m.status == "ok" else 0.0)
         self.report("measuring")
@@ -335,6 +380,8 @@ class Session:
         of trials are the luckiest, so many are timed roughly first. Then they are timed in other places of
         memory while there is time, because pages change each candidate's time by some percent (ADR 28)."""
         begin = time.monotonic()
+        if self.best_s is None:
+            self.rescue(measurer, self.until)
         if self._plain.in_reach(self.best_s) and self._trials_left:
             least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
             self._try_plain_loops(measurer, max(self.until, least))
@@ -375,6 +422,7 @@ class Session:
 
     def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
         """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
+        m = credible(m, self.peak_s)
         passes.append(m)
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
@@ -485,6 +533,15 @@ class Session:
             stopped=stopped,
             spent_s=dict(self.spent),
             notes=notes(best, self._few, self.measured + self.resumed, stopped),
+            error=None if best is not None else self._why(stopped),
+        )
+
+    def _why(self, stopped: str) -> str:
+        return no_kernel.why(
+            *(self.failed, self.reasons, stopped),
+            prepared_s=self.spent["prepare"],
+            elapsed_s=time.monotonic() - self.started,
+            budget_s=self.options.budget_s,
         )
 
     def _share(self, time_s: float | None) -> float | None:

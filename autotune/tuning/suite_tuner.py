@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -51,7 +51,8 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """``seconds``: time of the budget that the task took; ``error``: why it could not be tuned, else None."""
+    """``seconds``: time of the budget that the task took; ``error``: why it could not be tuned or has no
+    kernel, else None."""
 
     task: SuiteTask
     result: TuneResult
@@ -208,7 +209,12 @@ class _Suite:
         session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
 
     def finalists(self) -> None:
-        """Time the finalists of each task while there is time, those of the heaviest tasks first."""
+        """Time the finalists of each task while there is time, those of the heaviest tasks first. Before, let
+        tasks without a kernel try what most likely gives one."""
+        for n, session in self.sessions.items():
+            if session.best_s is None and n not in self.errors:
+                with self._account(n):
+                    session.rescue(self._open.get(n, session.workload))
         order = sorted(
             (n for n, s in self.sessions.items() if s.best_s and n not in self.errors),
             key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
@@ -221,14 +227,20 @@ class _Suite:
             session.until = now + max(left * session.finals_s() / needed, min(left, session.finals_s()))
             if left <= 0:
                 return
-            begin = now
-            try:
+            with self._account(number):
                 session.finalists(self._open.get(number, session.workload))
-            except LogError:
-                raise
-            except AutotuneError:  # its trials are in the log
-                pass
-            self.seconds[number] += time.monotonic() - begin
+
+    @contextlib.contextmanager
+    def _account(self, number: int) -> Iterator[None]:
+        """Count the time of a task's last phase, whose errors cost nothing: its trials are in the log."""
+        begin = time.monotonic()
+        try:
+            yield
+        except LogError:
+            raise
+        except AutotuneError:
+            pass
+        self.seconds[number] += time.monotonic() - begin
 
     def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -248,15 +260,17 @@ class _Suite:
             if session is None:
                 best = best_of(task.workload, self.target, self.log, None)
                 seen = sum(self.log.by_status(task.workload, self.target).values())
+                late = "the budget ended before its first turn; give it more with --budget"
                 one = TuneResult(
-                    task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"
+                    *(task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"),
+                    error=None if best is not None else late,
                 )
             else:
                 if stopped == "interrupted":
                     session.stopped = "interrupted"
                 one = session.result("failed" if n in self.errors else _end_of(session) or stopped)
                 session.__exit__(None, None, None)
-            results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n)))
+            results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n) or one.error))
         times = [(r.task.weight, r.result.best.time_s) for r in results if r.result.best is not None]
         return SuiteResult(
             tasks=tuple(results),

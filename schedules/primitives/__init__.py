@@ -14,6 +14,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive, typed
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_write import CacheWrite
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
@@ -26,11 +27,14 @@ from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
+from schedules.primitives.reorder_axes import ReorderAxes
 from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
+from schedules.primitives.split_axis import SplitAxis
+from schedules.primitives.split_dim import SplitDim
 from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
@@ -83,6 +87,7 @@ class Methods(ABC):
     annotate = _method(Annotate, Annotate)
     bind = _method(Bind, Bind)
     cache_read = _method(CacheRead, CacheRead)
+    cache_read_part = _method(CacheReadPart, CacheReadPart)
     cache_write = _method(CacheWrite, CacheWrite)
     compute_at = _method(ComputeAt, ComputeAt)
     decompose_reduction = _method(DecomposeReduction, DecomposeReduction)
@@ -95,11 +100,14 @@ class Methods(ABC):
     parallel = _method(Parallel, Parallel)
     partition = _method(Partition, Partition)
     reorder = _method(Reorder, Reorder.of)
+    reorder_axes = _method(ReorderAxes, ReorderAxes.of)
     reorder_storage = _method(ReorderStorage, ReorderStorage.of)
     reverse_compute_at = _method(ReverseComputeAt, ReverseComputeAt)
     rfactor = _method(Rfactor, Rfactor)
     set_scope = _method(SetScope, SetScope)
     split = _method(Split, Split.of)
+    split_axis = _method(SplitAxis, SplitAxis)
+    split_dim = _method(SplitDim, SplitDim)
     tensorize = _method(Tensorize, Tensorize.of)
     tile = _method(Tile, Tile.of)
     unroll = _method(Unroll, Unroll)

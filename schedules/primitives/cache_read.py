@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Load, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
 from schedules.ir.nest import (
     add_buffer,
@@ -44,28 +46,7 @@ class CacheRead(Primitive[str]):
         return f"{self.buffer}_{self.scope}"
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        b = find_block(nest, self.block)
-        if self.scope not in SCOPES:
-            raise ScheduleError(
-                f"cache_read {self.buffer}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
-            )
-        have = sorted({x.buffer for x in reads(b)})
-        if self.buffer not in have:
-            raise ScheduleError(
-                f"cache_read {self.buffer}: block {self.block} does not read it; it reads "
-                f"{', '.join(have) or 'nothing'}"
-            )
-        if any(w.buffer == self.buffer for w in b.writes):
-            raise ScheduleError(f"cache_read {self.buffer}: block {self.block} writes it; use cache_write")
-        here = root_child(nest, self.block)
-        for w in writers(nest, self.buffer):
-            if any(w is x for x in blocks(here)):
-                raise ScheduleError(
-                    f"cache_read {self.buffer}: {w.name} computes it inside a loop around block "
-                    f"{self.block}, so the copy would be too early; use cache_read before compute_at"
-                )
-        if self.result() in block_names(nest) or any(x.name == self.result() for x in nest.buffers):
-            raise ScheduleError(f"cache_read {self.buffer}: {self.result()} exists already")
+        check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())
 
     def apply(self, nest: Nest) -> Nest:
         src = nest.buffer(self.buffer)
@@ -85,3 +66,33 @@ class CacheRead(Primitive[str]):
         nest = add_buffer(nest, Buffer(new, src.shape, src.dtype, self.scope))
         stmt = wrap_loops(copy, fresh_each(nest, (f"{new}_{i.var}" for i in iters)))
         return insert(nest, None, stmt, before=find_block(nest, self.block))
+
+
+def check_copied(nest: Nest, what: str, block: str, buffer: str, scope: str, new: str) -> None:
+    """Raise ScheduleError unless ``block`` can read ``buffer`` through a copy ``new`` that is made before.
+    ``what``: the name of the primitive."""
+    b = find_block(nest, block)
+    if scope not in SCOPES:
+        raise ScheduleError(f"{what} {buffer}: scope {scope!r} is not one of {', '.join(SCOPES)}")
+    have = sorted({x.buffer for x in reads(b)})
+    if buffer not in have:
+        raise ScheduleError(
+            f"{what} {buffer}: block {block} does not read it; it reads {', '.join(have) or 'nothing'}"
+        )
+    if any(w.buffer == buffer for w in b.writes):
+        raise ScheduleError(f"{what} {buffer}: block {block} writes it; use cache_write")
+    here = root_child(nest, block)
+    for w in writers(nest, buffer):
+        if any(w is x for x in blocks(here)):
+            raise ScheduleError(
+                f"{what} {buffer}: {w.name} computes it inside a loop around block {block}, so the copy "
+                f"would be too early; use {what} before compute_at"
+            )
+    if new in block_names(nest) or any(x.name == new for x in nest.buffers):
+        raise ScheduleError(f"{what} {buffer}: {new} exists already")
+
+
+def in_reads(b: Block, f: Callable[[Expr], Expr | None]) -> Block:
+    """The block with ``f`` applied to its values and conditions (`expr.rewrite`)."""
+    values, where = (tuple(E.rewrite(x, f) for x in es) for es in (b.values, b.where))
+    return replace(b, values=values, where=where)

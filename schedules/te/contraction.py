@@ -49,7 +49,7 @@ def contract(
         return None
     if isinstance(arrays, Mapping):
         arrays = [arrays[x.buffer] for x in operands]
-    product = product or _product
+    product = product or product_of
     extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
     fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
     used: frozenset[str] = frozenset().union(*(E.variables(x) for x in operands))
@@ -59,7 +59,7 @@ def contract(
     if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:
         return None
     t = stage.outputs[0]
-    out = np.zeros(t.shape, np.float64 if product is not _product or t.dtype == "float32" else t.dtype)
+    out = np.zeros(t.shape, np.float64 if product is not product_of or t.dtype == "float32" else t.dtype)
     cuts = [[(lo, min(lo + tile[v], n)) for lo in range(0, n, tile[v])] for v, n in extents.items()]
     spatial = [a.var for a in stage.axes]
     for point in itertools.product(*cuts):
@@ -168,7 +168,7 @@ def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tup
     return source[tuple(index)], labels
 
 
-def _product(terms: list[tuple[Array, list[str]]], free: list[str]) -> Array:
+def product_of(terms: Terms, free: list[str]) -> Array:
     """Σ over all labels except ``free`` of the product of the terms; dimensions as ``free``."""
     if len(terms) == 2 and all(len(set(labels)) == len(labels) for _, labels in terms):
         got = _matmul(terms[0], terms[1], free)
@@ -185,7 +185,7 @@ def size(terms: Terms, free: list[str]) -> Array:
     """An upper bound of Σ of the products' absolute values over all labels except ``free``. For two terms by
     the inequality of Cauchy and Schwarz, which needs no product of them."""
     if len(terms) != 2:
-        return _product([(np.abs(a), labels) for a, labels in terms], free)
+        return product_of([(np.abs(a), labels) for a, labels in terms], free)
     norms: Terms = []
     for a, labels in terms:
         axes = tuple(i for i, v in enumerate(labels) if v not in free)
@@ -196,7 +196,7 @@ def size(terms: Terms, free: list[str]) -> Array:
     extents = {v: n for a, labels in terms for v, n in zip(labels, a.shape, strict=True)}
     for v in shared[0] ^ shared[1]:
         times *= math.sqrt(extents[v])
-    return _product(norms, free) * times
+    return product_of(norms, free) * times
 
 
 def _matmul(a: tuple[Array, list[str]], b: tuple[Array, list[str]], free: list[str]) -> Array | None:

@@ -2,7 +2,7 @@
 
 This is the reference for users' own operators. Sums and products of float32 accumulate in float64. All else
 is computed in the dtype that the expression states. Sums of products with affine indices run as matrix
-products, one for each point of the other axes.
+products, one for each point of the other axes, and so do those of other factors (`factored`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.functions import FUNCTIONS
+from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
-from schedules.te.contraction import contract
+from schedules.te.contraction import Terms, contract, product_of
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -70,9 +71,36 @@ def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
         return _fold(stage, arrays)
     if op == "+":
         out = contract(stage, arrays)
+        if out is None:
+            out = by_factors(stage, arrays)
         if out is not None:
             return [out.astype(stage.outputs[0].dtype)]
     return [_reduce(stage, arrays, op)]
+
+
+def by_factors(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
+    """The output of a stage that adds up products of any factors (`schedules.te.factored`), None for other
+    stages. float32 is summed and returned in float64; integers wrap."""
+    parts = factored.split_sum(stage)
+    if parts is None:
+        return None
+    t = stage.outputs[0]
+    wide = t.dtype == "float32"
+    out = np.zeros(t.shape, np.float64 if wide else t.dtype)
+    free = factored.free_labels(stage, parts)
+    for ranges in factored.blocks(stage, parts):
+        terms: Terms = []
+        for f in parts:
+            scope = Scope(stage.name, grid(f.axes, f.block(ranges)), arrays, wide)
+            try:
+                x = factored.filled(f, ranges, scope.value(f.value)).astype(out.dtype)
+            except WorkloadError:  # another factor guards it, or it is out of bounds: the general path says
+                return None
+            if factored.is_guarded(stage) and not np.isfinite(x).all():
+                return None
+            terms.append((x, f.labels))
+        factored.add(out, stage, ranges, free, product_of(terms, free))
+    return out
 
 
 def _elementwise(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

@@ -32,10 +32,12 @@ from numpy.typing import NDArray
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, bound_dtype, computed
+from schedules.errors import WorkloadError
 from schedules.functions import unbounded
+from schedules.te import factored
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
-from schedules.te.contraction import contract, factors, size
+from schedules.te.contraction import Terms, contract, factors, product_of, size
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Extremes, place
 from schedules.te.rounding_expr import (
@@ -140,7 +142,7 @@ def _stage(stage: Stage, known: Known) -> list[Value]:
     if not stage.reducer.apart:
         return _fold(stage, known)
     if len(stage.outputs) == 1 and stage.reducer.operation(0) == "+":
-        found = _contracted(stage, known)
+        found = _contracted(stage, known) or _by_factors(stage, known)
         if found is not None:
             return [found]
     return [_reduce(stage, known, n) for n in range(len(stage.outputs))]
@@ -195,23 +197,95 @@ def _contracted(stage: Stage, known: Known) -> Value | None:
         return rounded(v, _handed_on(stage, arrays, errors), dtype)
     total = contract(stage, arrays, size)
     assert total is not None
+    whole = not any(e is not None for e in errors) and all(_whole(a) for a in arrays)
+    most = math.prod(float(np.abs(a).max(initial=0)) for a in arrays) if whole else None
+    more = _handed_on(stage, arrays, errors)
+    return _summed(stage, known, v, total, more, [x.buffer for x in loads], most)
+
+
+def _summed(
+    stage: Stage,
+    known: Known,
+    v: Array,
+    total: Array,
+    more: Array | None,
+    names: Sequence[str],
+    most: float | None,
+) -> Value:
+    """A sum of products ``v`` in floating point with its bound. ``total``: the size of its terms together;
+    ``more``: the error that its operands have; ``names``: the tensors that these are; ``most``: the largest
+    term if all operands are exact and whole."""
+    dtype = stage.outputs[0].dtype
     terms = math.prod(a.extent for a in stage.reduce_axes)
     unit = unit_roundoff(dtype)
-    whole = not any(e is not None for e in errors) and all(_whole(a) for a in arrays)
-    names = [x.buffer for x in loads]
-    signs = known.signs >= set(names) and len(set(names)) == len(names)
-    if whole:
-        most = math.prod(float(np.abs(a).max(initial=0)) for a in arrays)
+    signs = bool(names) and known.signs >= set(names) and len(set(names)) == len(names)
+    if most is not None:
         largest = float(total.max(initial=0))
         if min(largest, 16 * math.sqrt(terms) * most if signs else largest) < 1 / unit:
             return v, None
     e = (SIGNED if signs else growth(terms, known.steady)) * unit * total
-    more = _handed_on(stage, arrays, errors)
     anything: Any = False
     if not float(total.max(initial=0)) <= DTYPES[computed(dtype)].largest:
         anything = _overflows(v, total, dtype)
         e = np.where(anything, np.inf, e)
     return rounded(v, e if more is None else e + more, dtype, anything=anything)
+
+
+def _by_factors(stage: Stage, known: Known) -> Value | None:
+    """A sum of products of any factors (`schedules.te.factored`), with a bound from their sizes; None for
+    other stages."""
+    parts = factored.split_sum(stage)
+    if parts is None:
+        return None
+    t = stage.outputs[0]
+    floats = E.is_float(t.dtype)
+    out = np.zeros(t.shape, np.float64 if floats else t.dtype)
+    total, more = np.zeros(t.shape), np.zeros(t.shape)
+    exact = whole = True
+    most = [0.0] * len(parts)
+    free = factored.free_labels(stage, parts)
+    for ranges in factored.blocks(stage, parts):
+        terms: Terms = []
+        errors: list[Array | None] = []
+        for n, f in enumerate(parts):
+            scope = ErrorScope(stage.name, grid(f.axes, f.block(ranges)), known)
+            try:
+                x, e = scope.value(f.value)
+            except WorkloadError:  # another factor guards it, or it is out of bounds: the general path says
+                return None
+            x = factored.filled(f, ranges, x).astype(out.dtype)
+            errors.append(None if e is None else factored.filled(f, ranges, e).astype(np.float64))
+            finite = np.isfinite(x).all() and (e is None or np.isfinite(e).all())
+            if factored.is_guarded(stage) and not finite:
+                return None
+            terms.append((x, f.labels))
+            whole = whole and (not floats or _whole(x))
+            most[n] = max(most[n], float(np.abs(x).max(initial=0)))
+        factored.add(out, stage, ranges, free, product_of(terms, free))
+        sizes: Terms = [(np.abs(x.astype(np.float64)), labels) for x, labels in terms]
+        if floats:
+            factored.add(total, stage, ranges, free, size(sizes, free))
+        for n, own in enumerate(errors):
+            if own is None:
+                continue
+            exact = False
+            changed = [*sizes[:n], (own, sizes[n][1]), *sizes[n + 1 :]]
+            factored.add(more, stage, ranges, free, size(changed, free))
+            sizes[n] = sizes[n][0] + own, sizes[n][1]
+    handed_on = None if exact else np.asarray(unbounded(more))
+    if not floats:
+        return rounded(out, handed_on, t.dtype)
+    names = [name for f in parts for name in _loaded(f.value)]
+    largest = math.prod(most) if whole and exact else None
+    return _summed(stage, known, out, total, handed_on, names, largest)
+
+
+def _loaded(e: E.Expr) -> list[str]:
+    """The tensor that a factor is, where a condition holds or everywhere. Empty strings for other factors,
+    whose values have no random signs."""
+    while isinstance(e, E.Select) and isinstance(e.b, E.Const):
+        e = e.a
+    return [e.buffer] if isinstance(e, E.Load) else [""]
 
 
 def _handed_on(stage: Stage, arrays: Sequence[Array], errors: Sequence[Array | None]) -> Array | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import autotune as at
 from autotune.tuning.options import TuneOptions
+from autotune.workloads import as_workload, with_constants
 
 SHAPE: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "threads": 1}
 te = at.te
@@ -19,6 +21,67 @@ PROGRAM = [X, te.compute((4,), lambda i: X[i] * 2.0, name="y")]
 
 class Ran(Exception):
     """Carries the options that a run was started with."""
+
+
+def matmul(*names: str) -> list[Any]:
+    """A product of inputs of these names."""
+    a, b = (te.placeholder((8, 8), "float32", name=n) for n in names)
+    r = te.reduce_axis(8, "r")
+    return [a, b, te.compute((8, 8), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "y")]
+
+
+@pytest.fixture
+def constants(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, ...]]]:
+    """The constants of the tasks that `tune_suite` is given."""
+
+    def run(tasks: Any, *rest: Any) -> None:
+        raise Ran([t.workload.dag.constants for t in tasks])
+
+    monkeypatch.setattr("autotune.tuning.suite_tuner.tune_suite", run)
+
+    def of(programs: Any, which: Any) -> list[tuple[str, ...]]:
+        with pytest.raises(Ran) as ran:
+            at.tune_suite(programs, constant_weights=which, threads=1)
+        found: list[tuple[str, ...]] = ran.value.args[0]
+        return found
+
+    return of
+
+
+def test_each_task_of_a_suite_has_constants_of_its_own(
+    constants: Callable[..., list[tuple[str, ...]]], tmp_path: Path
+) -> None:
+    library = at.ops.workload("matmul", {"m": 8, "n": 8, "k": 8})
+    stated = with_constants(as_workload(matmul("x", "w"), {}), ["w"])
+    programs = [library, matmul("x", "w"), stated, matmul("p", "q")]
+    assert constants(programs, [True, ("w",), False, "q"]) == [("b",), ("w",), ("w",), ("q",)]
+    assert constants(programs, [False, [], True, ("q", "p")]) == [(), (), ("w",), ("p", "q")]
+    assert constants(programs, False) == [(), (), ("w",), ()]
+    assert constants([library, stated], True) == [("b",), ("w",)]
+    file = tmp_path / "s.toml"
+    file.write_text(
+        '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\nfields = ["m", "n", "k"]\n'
+        "shapes = [[8, 8, 8], [8, 8, 16]]\n"
+    )
+    assert constants(file, [False, True]) == [(), ("b",)] and constants(file, True) == [("b",), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ([True], r"constant_weights: 1 entries for 2 tasks; give True or False, or a list"),
+        ("w", r"constant_weights: 'w' for 2 tasks; give True or False, or a list that has"),
+        (None, r"constant_weights: None for 2 tasks"),
+        ([False, ("v",)], r"task 1 \(custom\): constant_weights: 'v' is not an input; the inputs are x, w"),
+        ([False, 3], r"task 1 \(custom\): constant_weights: 3 is no name of an input, True or False"),
+        ([False, [True]], r"task 1 \(custom\): constant_weights: \[True\] is no name of an input"),
+        (True, r"task 1 \(custom\): the expression has no weights of its own .* name the inputs that are"),
+    ],
+)
+def test_wrong_constants_of_a_suite_name_the_task(which: Any, message: str) -> None:
+    library = at.ops.workload("matmul", {"m": 8, "n": 8, "k": 8})
+    with pytest.raises(at.WorkloadError, match=message):
+        at.tune_suite([library, matmul("x", "w")], constant_weights=which)
 
 
 @pytest.fixture

@@ -50,6 +50,15 @@ def conv2d_stride2(dtype: str = "float32") -> ComputeDAG:
     return conv2d(dtype, 2)
 
 
+def views(dtype: str = "float32") -> ComputeDAG:
+    """Parts of one buffer, which hold two axes in one dimension: their product, with its two axes joined."""
+    h, s, d = 2, 3, 4
+    x = te.placeholder((s, 2 * h * d), dtype, "X")
+    k = te.reduce_axis(d, "k")
+    p = te.compute((h, s, s), lambda a, i, j: te.sum(x[i, a * d + k] * x[j, h * d + a * d + k], axis=k), "P")
+    return te.dag([x, te.compute((s, h * s), lambda i, n: p[n // s, i, n % s] + x[i, n], "Y")])
+
+
 def normalize(dtype: str = "float32") -> ComputeDAG:
     """Shaped as softmax: a row maximum, an elementwise stage, a row sum, and a stage that reads all three."""
     m, n = 3, 11
@@ -220,6 +229,7 @@ FLOATING: dict[str, Callable[[str], ComputeDAG]] = {
     "several": several,
     "flat": flat,
     "total": total,
+    "views": views,
 }
 PROGRAMS: dict[str, Callable[[str], ComputeDAG]] = FLOATING | {"integers": integers}
 

@@ -15,6 +15,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_write import CacheWrite
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
@@ -27,11 +28,14 @@ from schedules.primitives.pack import Pack
 from schedules.primitives.parallel import Parallel
 from schedules.primitives.partition import Partition
 from schedules.primitives.reorder import Reorder
+from schedules.primitives.reorder_axes import ReorderAxes
 from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
 from schedules.primitives.split import Split
+from schedules.primitives.split_axis import SplitAxis
+from schedules.primitives.split_dim import SplitDim
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
@@ -110,6 +114,29 @@ def _cache_read(s: Schedule, rng: Random) -> Primitive:
     return CacheRead(block, rng.choice(have), rng.choice(SCOPES))
 
 
+def _cache_read_part(s: Schedule, rng: Random) -> Primitive:
+    whole = _cache_read(s, rng)
+    assert isinstance(whole, CacheRead)
+    count = len({x for x in reads(find_block(s.nest, whole.block)) if x.buffer == whole.buffer})
+    return CacheReadPart(whole.block, whole.buffer, rng.randrange(max(1, count)), whole.scope)
+
+
+def _split_axis(s: Schedule, rng: Random) -> Primitive:
+    loop = rng.choice(_loops(s)) if _loops(s) else None
+    return SplitAxis(loop.var if loop else "none", rng.choice(FACTORS))
+
+
+def _split_dim(s: Schedule, rng: Random) -> Primitive:
+    b = rng.choice(s.nest.buffers)
+    return SplitDim(b.name, rng.randrange(max(1, len(b.shape))), rng.choice(FACTORS))
+
+
+def _reorder_axes(s: Schedule, rng: Random) -> Primitive:
+    names = _chain(s, rng)[: rng.choice((2, 2, 3))]
+    rng.shuffle(names)
+    return ReorderAxes(tuple(names))
+
+
 def _pack(s: Schedule, rng: Random) -> Primitive:
     made = [b for b in s.nest.buffers if b.name not in s.nest.params]
     copies = [b for b in made if b.name.endswith(SCOPES)] or made or list(s.nest.buffers)
@@ -168,6 +195,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
     "cache_read": _cache_read,
+    "cache_read_part": _cache_read_part,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
     "compute_at": lambda s, rng: ComputeAt(_block(s, rng), _loop(s, rng)),
     "decompose_reduction": _decompose,
@@ -180,11 +208,14 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "parallel": lambda s, rng: Parallel(_loop(s, rng)),
     "partition": lambda s, rng: Partition(_loop(s, rng)),
     "reorder": _reorder,
+    "reorder_axes": _reorder_axes,
     "reorder_storage": _reorder_storage,
     "reverse_compute_at": lambda s, rng: ReverseComputeAt(_block(s, rng), _loop(s, rng)),
     "rfactor": _rfactor,
     "set_scope": _set_scope,
     "split": _split,
+    "split_axis": _split_axis,
+    "split_dim": _split_dim,
     "tile": _tile,
     "unroll": lambda s, rng: Unroll(_loop(s, rng)),
     "vectorize": lambda s, rng: Vectorize(_innermost(s, rng)),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from schedules import te
+from schedules.dtypes import DTYPES
 from schedules.te.scalars import limit
 
 Arrays = list[np.ndarray]
@@ -289,8 +290,8 @@ def _iota(d: Draw, t: str) -> Own:
     m, n = d.n(), d.n()
     a = te.placeholder((1,), t, "a")
     out = te.compute((m, n), lambda i, j: te.cast(i * n + j, t) + a[0], "c")
-    counted = np.arange(m * n).reshape(m, n)
-    return [a, out], lambda a: [counted.astype(a.dtype).astype(out.dtype) + a[0].astype(out.dtype)]
+    counted = np.arange(m * n).reshape(m, n).astype(DTYPES[t].numpy)  # as stored: a reference may get more
+    return [a, out], lambda a: [counted.astype(out.dtype) + a[0].astype(out.dtype)]
 
 
 def _contract4(d: Draw, t: str) -> Own:

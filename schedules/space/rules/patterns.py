@@ -160,7 +160,8 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once.
     axes = [a for a in spatial(b) if n[a] != 1]
     once = any(all(depends(x, a) for a in axes) for x in own)
-    if once and any(not depends(x, v) and reduce & _vars(x) for x in own) and not has_product(b):
+    sums_products = has_product(b) and "+" in {b.reducer.operation(n) for n in range(len(b.writes))}
+    if once and any(not depends(x, v) and reduce & _vars(x) for x in own) and not sums_products:
         reused = False
     if n[v] == 1:
         return any(unit_stride_vars(nest, x) & reduce for x in own)

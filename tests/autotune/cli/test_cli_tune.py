@@ -67,6 +67,7 @@ class TuneResult:
     stopped: str
     throttled: Mapping[str, int] = field(default_factory=lambda: {"HwSlowdown": 4})
     notes: tuple[str, ...] = ("the best reaches 2% of the limit",)
+    error: str | None = None
 
 
 Calls = list[tuple[Workload, Target, str, TuneOptions]]

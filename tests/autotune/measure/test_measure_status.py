@@ -98,7 +98,7 @@ def test_a_hang_is_killed_on_time() -> None:
         kinds = ["hangs", "right", "builder hangs", "right"]
         got = list(m.measure([fakes.trace(k) for k in kinds]))
         assert [x.status for x in got] == ["timeout", "ok"] * 2
-        assert "no result within 1." in got[0].reason and "building took longer than 1." in got[2].reason
+        assert "no result within" in got[0].reason and "building took longer than 1." in got[2].reason
         assert time.monotonic() - start < 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from programs import argmax, chain, conv2d, doubling, layer_norm, make, matmul, matmul_relu, several
+from programs import argmax, chain, conv2d, doubling, layer_norm, make, matmul, matmul_relu, several, views
 
 from schedules import te
 from schedules.errors import ScheduleError
@@ -199,6 +199,51 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         matmul,
         lambda s: s.merge_dims("C", 0, 2),
         r"merge_dims C: block C writes it along several axes; use merge_axes on them first",
+    ),
+    (matmul, lambda s: s.split_axis("C_i", 2), r"split_axis C_i: 2 does not divide its 5 iterations"),
+    (
+        views,
+        after(lambda s: s.split("Y_n", (None, 2)), lambda s: s.split_axis("Y_n_0", 3)),
+        r"split_axis Y_n_0: it is not a whole axis of block Y; split axes before other steps",
+    ),
+    (
+        views,
+        after(lambda s: s.parallel("Y_n"), lambda s: s.split_axis("Y_n", 3)),
+        r"Y_n: the loop is already",
+    ),
+    (matmul, lambda s: s.split_dim("Z", 0, 2), r"split_dim: there is no buffer 'Z'; the buffers are A, B, C"),
+    (matmul, lambda s: s.split_dim("A", 2, 2), r"split_dim A: it has 2 dimensions, and dimension 2 is asked"),
+    (matmul, lambda s: s.split_dim("A", 1, 4), r"A: 4 does not divide the 6 elements of dimension 1; give a"),
+    (
+        views,
+        lambda s: s.split_dim("Y", 1, 3),
+        r"split_dim Y: block Y writes it along one axis; use split_axis on that first",
+    ),
+    (matmul, lambda s: s.reorder_axes("C_i"), r"reorder_axes: needs two different loops or more"),
+    (
+        matmul,
+        lambda s: s.reorder_axes("C_i", "C_k"),
+        r"reorder_axes: C_k is not directly nested with the other loops; name the loops between them too",
+    ),
+    (
+        matmul,
+        lambda s: s.reorder_axes("C_k", "C_j"),
+        r"reorder_axes: loop C_k is not a whole spatial axis of block C; reorder axes before other steps",
+    ),
+    (
+        matmul,
+        lambda s: s.cache_read_part("C", "A", 1),
+        r"cache_read_part A: block C reads it at 1 places, and place 1 is asked for; give one of 0..0",
+    ),
+    (
+        matmul,
+        lambda s: s.cache_read_part("C", "A", 0, "l1"),
+        r"part A: scope 'l1' is not one of global, shared",
+    ),
+    (
+        argmax,
+        after(lambda s: s.cache_read_part("V", "X", 0), lambda s: s.cache_read_part("X_global0", "X", 0)),
+        r"cache_read_part X: X_global0 exists already",
     ),
     (matmul, lambda s: s.cache_read("C", "A", "l1"), r"scope 'l1' is not one of global, shared, local"),
     (matmul, lambda s: s.cache_read("C", "Z"), r"block C does not read it; it reads A, B"),

@@ -158,8 +158,8 @@ B = te.placeholder((5,), "bool", name="b")
 REFUSED = {
     "a float": (
         lambda i, j: W[F[i], j],
-        r"tensor W\[7, 3\] float32 is indexed by f\[i\] of dtype float32; an index is arithmetic over axes and "
-        r'integers, or an integer that is read from tensors: compute an integer, e.g. te.cast\(x, "int32"',
+        r"tensor W\[7, 3\] float32 is indexed by f\[i\] of dtype float32; an index is arithmetic over axes "
+        r'and integers, or an integer that is read from tensors: compute an integer, e.g. te.cast\(x, "int32"',
     ),
     "a condition": (
         lambda i, j: W[B[i], j],

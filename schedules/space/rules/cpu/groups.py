@@ -25,6 +25,7 @@ from schedules.space.rules.patterns import (
     reduction_length,
     sole_reader,
 )
+from schedules.space.rules.views import order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
 
 # Longest reduction (steps) for which a padding guard at every step is offered.
@@ -33,8 +34,11 @@ SHORT_REDUCTION = 64
 
 def apply_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
+    split_views(d)
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
+    split_views(d)  # what reads through a stage that is gone now
     merge_neighbours(d)
+    order_axes(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):

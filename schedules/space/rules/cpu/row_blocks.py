@@ -64,13 +64,14 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
     outer, _ = d.s.split(loops[rank - 1].var, (None, rows), "shift")
     around = [*(x.var for x in loops[: rank - 1]), outer]
     block = d.s.fuse(*around) if len(around) > 1 else outer
-    packed = {name: p for name in list(d.s.blocks()) if (p := _pack(d, name, in_parts)) is not None}
+    wider = [x for x in d.s.blocks() if _is_wider(d, x, rank)]
+    packed = {name: p for name in wider if (p := _pack(d, name, in_parts)) is not None}
     compute_stages_at(d, root, block)
     units = reduce_in_parts(d, block) if in_parts else {}
     inside = [x for x in d.s.blocks() if x != root and block in {y.var for y in d.loops(x)}]
     maps = [x for x in inside if is_map(d.block(x))]
     for name in [x for x in inside if x not in maps]:
-        if is_product(d.s.nest, d.block(name)):
+        if name in wider and is_product(d.s.nest, d.block(name)):
             _tile_product(d, name, packed.get(name), rows)
         elif d.block(name).init:
             maps = reduce_row(d, name, maps, part_unit(d))
@@ -83,6 +84,13 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
     vectorize_last(d, root, skip=1)
     if d.threads > 1:
         d.s.parallel(block)
+
+
+def _is_wider(d: SketchBuilder, name: str, rank: int) -> bool:
+    """Whether a stage has an axis beyond the ``rank`` axes of rows, which its lanes can be. What makes one
+    element of a row is no product of blocks, even if it reads numbers that all rows share, such as a
+    mask."""
+    return len(spatial(d.block(name))) > rank
 
 
 def _row_axis(b: Block) -> str | None:

@@ -17,6 +17,7 @@ from schedules.ir.nest import vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
 from schedules.space.rules.cpu.prefetching import prefetch_tiles
+from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -288,13 +289,13 @@ def _copy_rows(d: SketchBuilder, t: Tiling) -> list[str]:
     if t.n[t.v] < REUSED:
         return []
     p = d.block(t.producer)
-    buffers = {
-        x.buffer
+    reads = dict.fromkeys(
+        x
         for x in operands(p)
         if x.buffer in d.s.nest.params and not is_gathered(x)
         if not depends(x, v) and any(depends(x, r) for r in rows)
-    }
-    return [d.s.cache_read(t.producer, b, "global") for b in sorted(buffers)]
+    )
+    return [copy_read(d, t.producer, x, moved=True) for x in sorted(reads, key=lambda x: x.buffer)]
 
 
 def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -> list[str]:
@@ -369,7 +370,7 @@ def packed_read(d: SketchBuilder, p: Block, v: str) -> Load | None:
     axis or known ahead. None if there is none."""
     n = extents(p)
     for x in operands(p):
-        if x.buffer not in d.s.nest.params or len([y for y in operands(p) if y.buffer == x.buffer]) > 1:
+        if x.buffer not in d.s.nest.params:
             continue
         if is_gathered(x):  # a copy of what any tile may read would be all of it
             continue
@@ -395,10 +396,10 @@ def _pack_options(d: SketchBuilder, x: Load | None, v: str) -> tuple[str, ...]:
 def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
     """Copy the input in panels as wide as the register tile, other dimensions in the order of the reduction.
     Returns (name of the copy, position of the loop over panels)."""
-    name = d.s.cache_read(producer, x.buffer, "global")
+    p = d.block(producer)
+    name = copy_read(d, producer, x)
     at = next(k for k, i in enumerate(x.indices) if i == Var(v))
     rank = len(x.indices)
-    p = d.block(producer)
     reduce = [i.var for i in p.iters if i.kind == "reduce"]
 
     def depth(k: int) -> int:

@@ -14,13 +14,17 @@ from schedules.space.rules.gpu.transposed import read_across, schedule_transpose
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import is_row_reduction, spatial
+from schedules.space.rules.views import order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
 
 
 def apply_gpu_rules(d: SketchBuilder) -> None:
     """Draw a whole sketch."""
+    split_views(d)
     inline_stages(d, _inline_padding, costly_in_tiles=True)
+    split_views(d)  # what reads through a stage that is gone now
     merge_neighbours(d)
+    order_axes(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)

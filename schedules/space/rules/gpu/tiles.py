@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES
+from schedules.expr import Load
 from schedules.ir import Block, Loop
 from schedules.ir.nest import reads, vars_bound, writers
 from schedules.primitives.base import Factor
 from schedules.space.rules.gpu.maps import lanes_of
+from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -95,7 +97,7 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     long = _by_reuse(p, dict(zip(axes, spatial(p)[-len(axes) :])), [a for a in reversed(axes) if n[a] > 1])
     lanes = lanes_of(n[long[0]], d.dtype(d.block(consumer))) if long and long[0] == axes[-1] else [1]
     cuts = {a: _cut(d, producer, n[a], place, lanes) for place, a in enumerate(long)}
-    shared = _operands_to_share(d, p) if _worth_sharing(p) else []
+    shared = _operands_to_share(p) if _worth_sharing(p) else []
     share = bool(shared) and d.choose(f"{producer}.operands", ("shared", "direct")) == "shared"
 
     loops = dict(zip(axes, [x.var for x in d.loops(consumer)], strict=True))
@@ -125,8 +127,9 @@ def schedule_tiles(d: SketchBuilder, producer: str, consumer: str) -> None:
     where = _accumulate(d, producer, block, cuts, axes, share)
     if share:
         d.s.annotate(where, "prefetch", d.choice(f"{producer}.prefetch", (0, 1)))
-        for buffer in shared:
-            _fetch(d, producer, buffer, where, list(cuts.values()))
+        for k, read in enumerate(shared, 1):
+            again = any(y.buffer == read.buffer for y in shared[k:])
+            _fetch(d, producer, read, where, list(cuts.values()), again)
     else:
         _inline_paddings(d, producer)
 
@@ -165,10 +168,10 @@ def _worth_sharing(p: Block) -> bool:
     return reduction_length(p) != 1  # 0: its length is a hole
 
 
-def _operands_to_share(d: SketchBuilder, p: Block) -> list[str]:
-    names = [x.buffer for x in operands(p)]
+def _operands_to_share(p: Block) -> list[Load]:
     anywhere = {x.buffer for x in reads(p) if is_gathered(x)}
-    return sorted({x for x in names if names.count(x) == 1} - anywhere)
+    shared = dict.fromkeys(x for x in operands(p) if x.buffer not in anywhere)
+    return sorted(shared, key=lambda x: x.buffer)
 
 
 def _accumulate(
@@ -236,13 +239,16 @@ def _bind(d: SketchBuilder, threads: list[str]) -> None:
         d.s.bind(d.fused(threads), "threadIdx.x")
 
 
-def _fetch(d: SketchBuilder, producer: str, buffer: str, where: str, cuts: list[Cut]) -> None:
-    """Let all threads of the block copy what one iteration of the loop reads. Padding is made on the way."""
-    rows = _along_reduction(d, producer, buffer)
-    copy = d.s.cache_read(producer, buffer, "shared")
+def _fetch(
+    d: SketchBuilder, producer: str, x: Load, where: str, cuts: Sequence[Cut], again: bool
+) -> None:
+    """Let all threads of the block copy what one iteration of the loop reads. Padding is made on the way.
+    ``again``: another operand of the same buffer comes later."""
+    rows = _along_reduction(d.block(producer), x)
+    copy = copy_read(d, producer, x, "shared", moved=True)
     d.s.compute_at(copy, where)
-    for b in writers(d.s.nest, buffer):
-        if is_guarded_copy(b) and b.name != copy:
+    for b in writers(d.s.nest, x.buffer):
+        if is_guarded_copy(b) and b.name != copy and not again:
             d.s.inline(b.name)
     if rows:
         d.s.annotate(copy, "pad", PAD // DTYPES[d.dtype(d.block(copy))].itemsize)
@@ -259,14 +265,12 @@ def _fetch(d: SketchBuilder, producer: str, buffer: str, where: str, cuts: list[
     d.s.vectorize(v)
 
 
-def _along_reduction(d: SketchBuilder, producer: str, buffer: str) -> bool:
+def _along_reduction(b: Block, x: Load) -> bool:
     """Whether the last index of an operand moves with the longest reduction axis only. Neighbouring threads
     then read different rows."""
-    b = d.block(producer)
     n = extents(b)
     long = _longest({i.var: n[i.var] for i in b.iters if i.kind == "reduce"})
-    (read,) = (x for x in operands(b) if x.buffer == buffer)
-    return bool(read.indices) and E.variables(read.indices[-1]) == {long}
+    return bool(x.indices) and E.variables(x.indices[-1]) == {long}
 
 
 def _inline_paddings(d: SketchBuilder, producer: str) -> None:

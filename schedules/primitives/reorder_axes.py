@@ -1,0 +1,96 @@
+"""reorder_axes: the spatial axes of a block in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Var
+from schedules.ir import Block, Loop, Nest, blocks
+from schedules.ir.nest import find_loop, only_block, replace_stmt
+from schedules.model import Target
+from schedules.primitives.base import Primitive, require_serial
+
+
+@dataclass(frozen=True)
+class ReorderAxes(Primitive[None]):
+    """Put directly nested loops, and the axes of the block that they are, into the given order.
+
+    Before: ``for i: for h: for c: y[i, h, c] = x[h, i, c]``. After ``reorder_axes("h", "i")``::
+
+        for h: for i: for c: y[i, h, c] = x[h, i, c]
+
+    `Reorder` leaves the axes of the block in their order, by which rules tell what the stages behind it have
+    in common with it. Legal if the loops are nested in one another with nothing beside them, and each is a
+    spatial axis of the only block inside, from beginning to end. Cost: locality only.
+    """
+
+    name: ClassVar[str] = "reorder_axes"
+    loops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *loops: str) -> ReorderAxes:
+        """As `Schedule` has it."""
+        return cls(loops)
+
+    def _chain(self, nest: Nest) -> list[Loop]:
+        """The loops as they stand, outermost first. Raises ScheduleError if others stand between them."""
+        every = {v: find_loop(nest, v) for v in self.loops}
+
+        def down(s: Loop) -> Iterator[Loop]:
+            yield s
+            if isinstance(s.body, Loop) and s.body.var in every:
+                yield from down(s.body)
+
+        found = max((list(down(s)) for s in every.values()), key=len)
+        if len(found) < len(self.loops):
+            missing = ", ".join(v for v in self.loops if v not in {s.var for s in found})
+            raise ScheduleError(
+                f"reorder_axes: {missing} is not directly nested with the other loops; name the loops "
+                "between them too"
+            )
+        return found
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        if len(self.loops) < 2 or len(set(self.loops)) != len(self.loops):
+            raise ScheduleError(
+                f"reorder_axes: needs two different loops or more, got {list(self.loops)}; name each once"
+            )
+        chain = self._chain(nest)
+        for loop in chain:
+            require_serial(loop, "reorder_axes")
+        b = blocks(chain[0].body)[0]
+        only_block(chain[0], b.name, "reorder_axes")
+        for loop in chain:
+            axis = _axis(b, loop)
+            if axis is None or b.iters[axis].kind != "spatial":
+                raise ScheduleError(
+                    f"reorder_axes: loop {loop.var} is not a whole spatial axis of block {b.name}; reorder "
+                    "axes before other steps"
+                )
+
+    def apply(self, nest: Nest) -> Nest:
+        chain = self._chain(nest)
+        b = blocks(chain[0].body)[0]
+        ordered = sorted(chain, key=lambda s: self.loops.index(s.var))
+        places = sorted(_axis(b, s) or 0 for s in chain)
+        iters, binds = list(b.iters), list(b.binds)
+        for place, s in zip(places, ordered, strict=True):
+            own = _axis(b, s) or 0
+            iters[place], binds[place] = b.iters[own], b.binds[own]
+        body = chain[-1].body
+        for s in reversed(ordered):
+            body = replace(s, body=body)
+        new = replace(b, iters=tuple(iters), binds=tuple(binds))
+        return replace_stmt(replace_stmt(nest, chain[0], body), b, new)
+
+
+def _axis(b: Block, loop: Loop) -> int | None:
+    """The position of the axis that a loop is; None if it is none."""
+    uses = [n for n, e in enumerate(b.binds) if loop.var in E.variables(e)]
+    if len(uses) != 1 or b.binds[uses[0]] != Var(loop.var) or b.iters[uses[0]].extent != loop.extent:
+        return None
+    return uses[0]

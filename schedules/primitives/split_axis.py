@@ -1,0 +1,101 @@
+"""split_axis: one axis of a block into two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import affine
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
+from schedules.ir.nest import find_loop, numbered_each, only_block, replace_stmt
+from schedules.model import Target
+from schedules.primitives.base import Primitive, extent_of, require_new, require_serial
+
+
+@dataclass(frozen=True)
+class SplitAxis(Primitive[list[str]]):
+    """Split a loop, and the axis of the block that it is, into two loops and two axes. The inner ones have
+    ``inner`` iterations. It is the inverse of `MergeAxes`.
+
+    Before: ``for n in range(h * d): y[i, n] = x[n // d, i, n % d]``. After ``split_axis("n", d)``::
+
+        for n_0 in range(h):
+          for n_1 in range(d):
+            y[i, n_0 * d + n_1] = x[n_0, i, n_1]
+
+    `Split` leaves the axis of the block as it is, and rules then see one. Legal if the loop is an axis of the
+    only block inside, from beginning to end, and ``inner`` divides its extent. Cost: none in buffers of which
+    `SplitDim` splits the dimension.
+    """
+
+    name: ClassVar[str] = "split_axis"
+    loop: str
+    inner: int
+
+    def result(self) -> list[str]:
+        return [f"{self.loop}_0", f"{self.loop}_1"]
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        loop = find_loop(nest, self.loop)
+        what = f"split_axis {self.loop}"
+        require_serial(loop, "split_axis")
+        n = extent_of(loop)
+        if n is None:
+            raise ScheduleError(f"{what}: its extent is not decided yet; split axes before other steps")
+        if self.inner < 1 or n % self.inner:
+            raise ScheduleError(
+                f"{what}: {self.inner} does not divide its {n} iterations; give a divisor of {n}"
+            )
+        require_new(nest, tuple(self.result()), what)
+        inside = blocks(loop.body)
+        only_block(loop, inside[0].name, "split_axis")
+        if self._axis(nest, inside[0]) is None:
+            raise ScheduleError(
+                f"{what}: it is not a whole axis of block {inside[0].name}; split axes before other steps"
+            )
+
+    def _axis(self, nest: Nest, b: Block) -> int | None:
+        """The position of the axis that the loop is; None if it is none."""
+        uses = [n for n, e in enumerate(b.binds) if self.loop in E.variables(e)]
+        if len(uses) != 1 or b.binds[uses[0]] != Var(self.loop):
+            return None
+        return uses[0] if b.iters[uses[0]].extent == find_loop(nest, self.loop).extent else None
+
+    def apply(self, nest: Nest) -> Nest:
+        loop = find_loop(nest, self.loop)
+        b = blocks(loop.body)[0]
+        at = self._axis(nest, b)
+        assert at is not None
+        axis, (outer, inner) = b.iters[at], self.result()
+        few, many = Const(self.inner), Const((extent_of(loop) or 0) // self.inner)
+        first, second = numbered_each((f"{axis.var}_0", f"{axis.var}_1"), {i.var for i in b.iters})
+        iters = (
+            *b.iters[:at],
+            Iter(first, many, axis.kind),
+            Iter(second, few, axis.kind),
+            *b.iters[at + 1 :],
+        )
+        env: dict[str, Expr] = {axis.var: Var(first) * few + Var(second)}
+        ranges = axis_ranges(iters)
+
+        def put(e: Expr) -> Expr:
+            return affine.simplify(E.substitute(e, env), ranges)
+
+        body = replace(
+            b,
+            iters=iters,
+            binds=(*b.binds[:at], Var(outer), Var(inner), *b.binds[at + 1 :]),
+            writes=tuple(Access(w.buffer, tuple(map(put, w.indices))) for w in b.writes),
+            values=tuple(map(put, b.values)),
+            where=tuple(map(put, b.where)),
+        )
+        both = Loop(outer, many, Loop(inner, few, loop.body), annotations=loop.annotations)
+        return replace_stmt(replace_stmt(nest, loop, both), b, body)
+
+
+def axis_ranges(iters: tuple[Iter, ...]) -> dict[str, tuple[int, int]]:
+    """{axis: (0, its last)} of the axes whose extents are known."""
+    return {i.var: (0, int(i.extent.value) - 1) for i in iters if isinstance(i.extent, Const)}

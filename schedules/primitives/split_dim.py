@@ -1,0 +1,102 @@
+"""split_dim: one dimension of a buffer into two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from schedules import affine
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Expr, Load, Var
+from schedules.ir import Access, Block, Nest
+from schedules.ir.nest import map_blocks, set_buffer, writers
+from schedules.model import Target
+from schedules.primitives.base import Primitive
+from schedules.primitives.cache_read import in_reads
+from schedules.primitives.split_axis import axis_ranges
+
+
+@dataclass(frozen=True)
+class SplitDim(Primitive[None]):
+    """See dimension ``dim`` of ``buffer`` as two, of which the inner one has ``inner`` elements. It is the
+    inverse of `MergeDims`.
+
+    Before: ``s[h, i, j] += x[i, h * d + k] * x[j, h * d + k]``. After ``split_dim("x", 1, d)``::
+
+        s[h, i, j] += x[i, h, k] * x[j, h, k]
+
+    Callers give arguments in their own shape, as before. Legal for a row-major buffer if ``inner`` divides
+    the dimension; one that the nest writes is written at one axis in each of the new dimensions, as
+    `SplitAxis` makes it. Cost: a division where an index is not the sum of parts as above.
+    """
+
+    name: ClassVar[str] = "split_dim"
+    buffer: str
+    dim: int
+    inner: int
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        what = f"split_dim {self.buffer}"
+        b = next((b for b in nest.buffers if b.name == self.buffer), None)
+        if b is None:
+            have = ", ".join(b.name for b in nest.buffers)
+            raise ScheduleError(f"split_dim: there is no buffer {self.buffer!r}; the buffers are {have}")
+        if not 0 <= self.dim < len(b.shape):
+            raise ScheduleError(
+                f"{what}: it has {len(b.shape)} dimensions, and dimension {self.dim} is asked for; give one "
+                "that it has"
+            )
+        if b.strides is not None:
+            raise ScheduleError(f"{what}: it has strides; split dimensions of row-major buffers only")
+        n = b.shape[self.dim]
+        if not isinstance(n, Const):
+            raise ScheduleError(
+                f"{what}: its extents are not decided yet; split dimensions before other steps"
+            )
+        if self.inner < 1 or int(n.value) % self.inner:
+            raise ScheduleError(
+                f"{what}: {self.inner} does not divide the {n.value} elements of dimension {self.dim}; give "
+                f"a divisor of {n.value}"
+            )
+        for w in writers(nest, self.buffer):
+            ranges = axis_ranges(w.iters)
+            for place in (x.indices[self.dim] for x in w.writes if x.buffer == self.buffer):
+                if not all(isinstance(i, Var | Const) for i in self.parts(place, ranges)):
+                    raise ScheduleError(
+                        f"{what}: block {w.name} writes it along one axis; use split_axis on that first"
+                    )
+
+    def parts(self, index: Expr, ranges: affine.Ranges) -> tuple[Expr, Expr]:
+        """An index of the dimension as indices of the two new ones."""
+        return affine.simplify(index // self.inner, ranges), affine.simplify(index % self.inner, ranges)
+
+    def apply(self, nest: Nest) -> Nest:
+        old = nest.buffer(self.buffer)
+        n = old.shape[self.dim]
+        assert isinstance(n, Const)
+
+        def block(b: Block) -> Block:
+            ranges = axis_ranges(b.iters)
+
+            def place(at: tuple[Expr, ...]) -> tuple[Expr, ...]:
+                return (*at[: self.dim], *self.parts(at[self.dim], ranges), *at[self.dim + 1 :])
+
+            def load(e: Expr) -> Expr | None:
+                if isinstance(e, Load) and e.buffer == self.buffer:
+                    return Load(e.buffer, place(tuple(E.rewrite(i, load) for i in e.indices)), e.dtype)
+                return None
+
+            writes = tuple(
+                Access(w.buffer, place(w.indices)) if w.buffer == self.buffer else w for w in b.writes
+            )
+            return in_reads(replace(b, writes=writes), load)
+
+        shape = (
+            *old.shape[: self.dim],
+            Const(int(n.value) // self.inner),
+            Const(self.inner),
+            *old.shape[self.dim + 1 :],
+        )
+        given = (old.given or old.shape) if self.buffer in nest.params else None
+        return set_buffer(map_blocks(nest, block), replace(old, shape=shape, given=given))

@@ -1,0 +1,17 @@
+"""Copies of operands: each read of a product has its own, also where others are in the same buffer."""
+
+from __future__ import annotations
+
+from schedules.expr import Load
+from schedules.primitives.cache_read_part import CacheReadPart, places_read
+from schedules.space.sketch_builder import SketchBuilder
+
+
+def copy_read(d: SketchBuilder, name: str, x: Load, scope: str = "global", *, moved: bool = False) -> str:
+    """Let a block read one of its operands through a copy of what it reads. ``moved``: the copy is moved into
+    a loop, where it holds no more than the loop reads anyway. Returns the name of the copy."""
+    places = places_read(d.block(name), x.buffer)
+    part = CacheReadPart(name, x.buffer, places.index(x), scope)
+    if len(places) == 1 and (moved or part.is_whole(d.s.nest)):
+        return d.s.cache_read(name, x.buffer, scope)
+    return d.s.apply(part)
