@@ -1,0 +1,174 @@
+"""Sums over every s-th point become s sums over all points: the phases of a stride.
+
+The gradient of what a window with stride s reads is, at i, a sum of those taps t for which i - t is a multiple of
+s. For all i of one remainder these are the same taps. So each remainder gets a stage of its own, a plain sum of
+products without a condition, and a last stage interleaves them (Dumoulin and Visin, *A guide to convolution
+arithmetic for deep learning*, 2016, chapter 4)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Binary, Const, Expr, Var
+from schedules.te.reverse_mode.graph import (
+    Ranges,
+    at,
+    guarded,
+    guards,
+    like,
+    placed,
+    ranges_of,
+    rebuilt,
+    stage,
+    targets,
+    tidy,
+    zero,
+)
+from schedules.te.tensors import Op, Tensor
+
+# Most stages that one is divided into.
+MOST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Stride:
+    """Along ``axis`` there are ``size`` phases. ``tap``: the summed axis whose steps they take, if any, with
+    steps of ``step``."""
+
+    axis: str
+    size: int
+    tap: str | None
+    step: int
+
+
+def in_phases(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
+    """The same tensors; sums with strides are done in phases."""
+
+    def change(old: Op, new: Op) -> Tensor | None:
+        return None if old in fixed or new.reducer is None else _divided(new)
+
+    return rebuilt(roots, change)
+
+
+def _divided(op: Op) -> Tensor | None:
+    """A sum as the interleaved phases of its strides, None where it has none or too many."""
+    strides = _strides(op)
+    if not strides or math.prod(s.size for s in strides) > MOST:
+        return None
+    phases: dict[tuple[int, ...], Tensor | None] = {}
+    for rests in itertools.product(*(range(s.size) for s in strides)):
+        found = _phase(op, strides, rests)
+        if found is None:
+            return None
+        phases[rests] = found.tensor
+    shape = tuple(n for _, n in op.axes)
+    value = _interleaved(strides, phases, {v: t for (v, _), t in zip(op.axes, targets(len(shape)), strict=True)}, op)
+    return stage(shape, value, name=op.names[0])
+
+
+def _strides(op: Op) -> list[_Stride]:
+    """The strides in quotients and remainders of an axis of the output."""
+    spatial, reduce = dict(op.axes), dict(op.reduce_axes)
+    found: dict[str, _Stride] = {}
+    for x in E.walk(op.values[0]):
+        if not (isinstance(x, Binary) and x.op in ("//", "%") and isinstance(x.b, Const)) or E.loads(x):
+            continue
+        m = int(x.b.value)
+        terms, _ = affine.linear(x.a)
+        factors = {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
+        ours = [v for v in factors if v in spatial]
+        taps = [v for v in factors if v in reduce and factors[v] % m]
+        if len(factors) < len(terms) or len(ours) != 1 or abs(factors[ours[0]]) != 1 or len(taps) > 1:
+            return []
+        step = m // math.gcd(m, factors[taps[0]]) if taps else 1
+        new = _Stride(ours[0], m, taps[0] if taps else None, step)
+        old = found.setdefault(new.axis, new)
+        if old.size != new.size or (old.tap and new.tap and old != new):
+            return []
+        if new.tap:
+            found[new.axis] = new
+    taps = [s.tap for s in found.values() if s.tap]
+    return list(found.values()) if len(set(taps)) == len(taps) else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    tensor: Tensor | None  # None: 0 everywhere
+
+
+def _phase(op: Op, strides: Sequence[_Stride], rests: Sequence[int]) -> _Phase | None:
+    """The phase of these remainders; None where its points are no plain box."""
+    env: dict[str, Expr] = {}
+    axes, reduce = dict(op.axes), dict(op.reduce_axes)
+    for s, rest in zip(strides, rests, strict=True):
+        axes[s.axis] = -(-(axes[s.axis] - rest) // s.size)
+        if axes[s.axis] < 1:
+            return _Phase(None)
+        env[s.axis] = Var(s.axis) * s.size + rest
+    found: list[Tensor] = []
+    taps = [s for s in strides if s.tap]
+    for starts in itertools.product(*(range(min(s.step, reduce[s.tap])) for s in taps if s.tap)):
+        sizes = dict(reduce)
+        for s, start in zip(taps, starts, strict=True):
+            assert s.tap is not None
+            sizes[s.tap] = -(-(reduce[s.tap] - start) // s.step)
+            env[s.tap] = Var(s.tap) * s.step + start
+        ranges: Ranges = {v: (0, n - 1) for v, n in (axes | sizes).items()}
+        value = tidy(placed(op.values[0], env), ranges)
+        if isinstance(value, Const) and value.value == 0:
+            continue
+        if any(_is_congruence(c) for c in guards(value)[0]):
+            return None
+        found.append(_without_ones(op, value, axes, sizes))
+    if len(found) > 1:
+        return None
+    return _Phase(found[0] if found else None)
+
+
+def _is_congruence(c: Expr) -> bool:
+    return any(isinstance(x, Binary) and x.op == "%" for x in E.walk(c))
+
+
+def _without_ones(op: Op, value: Expr, axes: dict[str, int], sizes: dict[str, int]) -> Tensor:
+    """A stage that sums over the axes that are longer than 1."""
+    value = placed(value, {v: Const(0) for v, n in sizes.items() if n == 1})
+    name = f"{op.names[0]}_phase" if op.names[0] else None
+    left = tuple((v, n) for v, n in sizes.items() if n > 1)
+    return like(op, value, axes=tuple(axes.items()), reduce_axes=left, names=(name,))
+
+
+def _interleaved(
+    strides: Sequence[_Stride],
+    phases: dict[tuple[int, ...], Tensor | None],
+    axes: dict[str, Var],
+    op: Op,
+) -> Expr:
+    """The element of the phase that the axes' remainders tell."""
+    size = {s.axis: s.size for s in strides}
+    index = [axes[v] // size[v] if v in size else axes[v] for v, _ in op.axes]
+
+    some = [rests for rests, t in phases.items() if t is not None]
+    if len(some) == 1:
+        ((rests, t),) = [(r, t) for r, t in phases.items() if t is not None]
+        return guarded([E.compare("==", axes[s.axis] % s.size, r) for s, r in zip(strides, rests, strict=True)], at(t, index))
+
+    def choose(k: int, rests: tuple[int, ...]) -> Expr:
+        if k == len(strides):
+            t = phases[rests]
+            return zero(E.dtype_of(op.values[0])) if t is None else at(t, index)
+        s = strides[k]
+        rest = axes[s.axis] % s.size
+        # The last is the first phase, which has a point for each of the others': its place needs no proof.
+        value = choose(k + 1, (*rests, 0))
+        for n in range(s.size - 1, 0, -1):
+            other = choose(k + 1, (*rests, n))
+            if other != value:
+                value = E.select(E.compare("==", rest, n), other, value)
+        return value
+
+    return choose(0, ())
