@@ -21,8 +21,8 @@ from schedules.te.reverse_mode.graph import (
     guarded,
     guards,
     like,
+    loads,
     placed,
-    ranges_of,
     rebuilt,
     stage,
     targets,
@@ -72,28 +72,31 @@ def _divided(op: Op) -> Tensor | None:
 
 
 def _strides(op: Op) -> list[_Stride]:
-    """The strides in quotients and remainders of an axis of the output."""
+    """The strides of a sum: where it is a condition that a place is a multiple, and where windows do not
+    overlap, so that an axis has a quotient and a remainder as indices."""
     spatial, reduce = dict(op.axes), dict(op.reduce_axes)
+    conds, value = guards(op.values[0])
+    divided = [x for c in conds for x in E.walk(c) if isinstance(x, Binary) and x.op == "%"]
+    indices = {i for x in loads(value) for i in x.indices if isinstance(i, Binary)}
+    for v, _ in op.axes[:-1]:
+        divided += [i for i in indices if i.op == "%" and i.a == Var(v) and Binary("//", i.a, i.b) in indices]
     found: dict[str, _Stride] = {}
-    for x in E.walk(op.values[0]):
-        if not (isinstance(x, Binary) and x.op in ("//", "%") and isinstance(x.b, Const)) or E.loads(x):
-            continue
-        m = int(x.b.value)
+    for x in divided:
         terms, _ = affine.linear(x.a)
         factors = {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
+        if len(factors) < len(terms) or not isinstance(x.b, Const):
+            return []
+        m = int(x.b.value)
         ours = [v for v in factors if v in spatial]
         taps = [v for v in factors if v in reduce and factors[v] % m]
-        if len(factors) < len(terms) or len(ours) != 1 or abs(factors[ours[0]]) != 1 or len(taps) > 1:
+        if len(ours) != 1 or abs(factors[ours[0]]) != 1 or len(taps) > 1:
             return []
         step = m // math.gcd(m, factors[taps[0]]) if taps else 1
         new = _Stride(ours[0], m, taps[0] if taps else None, step)
-        old = found.setdefault(new.axis, new)
-        if old.size != new.size or (old.tap and new.tap and old != new):
+        if found.setdefault(new.axis, new) != new:
             return []
-        if new.tap:
-            found[new.axis] = new
-    taps = [s.tap for s in found.values() if s.tap]
-    return list(found.values()) if len(set(taps)) == len(taps) else []
+    every = [s.tap for s in found.values() if s.tap]
+    return list(found.values()) if len(set(every)) == len(every) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,15 +53,24 @@ def terms(
             case Binary(op="+" | "-" as op, a=a, b=b):
                 hand(a, g, conds)
                 hand(b, g if op == "+" else negative(g), conds)
+            case Binary(op="*", a=a, b=b) if a == b:
+                hand(a, E.binary("*", 2.0, times(g, b)), conds)
             case Binary(op="*", a=a, b=b):
                 hand(a, times(g, b), conds)
                 hand(b, times(g, a), conds)
+            case Binary(op="/", a=Const(value=1.0), b=Call(fn="sqrt", args=(a,))):
+                cube = E.binary("*", E.binary("*", result, result), result)
+                hand(a, times(g, E.binary("*", -0.5, cube)), conds)
+            case Binary(op="/", a=Const(value=1.0), b=b):
+                hand(b, negative(times(g, E.binary("*", result, result))), conds)
             case Binary(op="/", a=a, b=b):
                 hand(a, E.binary("/", g, b), conds)
                 hand(b, negative(times(g, E.binary("/", result, b))), conds)
             case Binary(op="max" | "min" as op, a=a, b=b):
                 for x, other in ((a, b), (b, a)):
-                    above = E.compare("<", other, x) if op == "max" else E.compare("<", x, other)
+                    # Against a literal the result tells as much, and what made it need not be known.
+                    of = result if isinstance(other, Const) else x
+                    above = E.compare("<", other, of) if op == "max" else E.compare("<", of, other)
                     if _depends(other, wanted):
                         half = E.select(E.compare("==", a, b), 0.5, zero(E.dtype_of(e)))
                         hand(x, times(g, E.select(above, E.wrap(1.0, E.dtype_of(e)), half)), conds)
