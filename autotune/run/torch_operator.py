@@ -254,10 +254,10 @@ def _gradient(kernel: Any, backward: Any, of: Sequence[Buffer]) -> tuple[Any, tu
         if _types(takes) == _types((*heads, *ins)):
             return operator, tuple(range(len(takes)))
     raise ArgumentError(
-        f"backward of {kernel.workload.op}: the kernel {backward.workload.op} takes {_types(takes)} and gives "
-        f"{_types(gives)}, but must take the gradients of the outputs, then all inputs, "
-        f"{_types((*heads, *ins))}, or some by their names ({', '.join(known)}), and give {_types(of)}; where it "
-        "takes others, give a function of all that calls an operator of it"
+        f"backward of {kernel.workload.op}: the kernel {backward.workload.op} takes {_types(takes)} and "
+        f"gives {_types(gives)}, but must take the gradients of the outputs, then all inputs, "
+        f"{_types((*heads, *ins))}, or some by their names ({', '.join(known)}), and give {_types(of)}; "
+        "where it takes others, give a function of all that calls an operator of it"
     )
 
 

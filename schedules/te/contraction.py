@@ -93,8 +93,8 @@ def _factors(e: Expr) -> list[Load] | None:
 
 
 def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Sequence[str]) -> list[str] | None:
-    """The axes to fix so that every index is affine in one axis: first those under // or %, then the smallest,
-    for few calls: the taps of a window, also where these are the output. None if none suffice."""
+    """The axes to fix so that every index is affine in one axis: first those under // or %, then the
+    smallest, for few calls: the taps of a window, also where these are the output. None if none suffice."""
     fixed: list[str] = []
     for x in operands:
         for ix in x.indices:

@@ -1,7 +1,7 @@
 """Stages that only move what one other stage makes become that stage, and equal stages become one.
 
-The gradient of a padded input is a part of the gradient of the padding: computed where it is wanted, nothing is
-made that is dropped afterwards."""
+The gradient of a padded input is a part of the gradient of the padding: computed where it is wanted, nothing
+is made that is dropped afterwards."""
 
 from __future__ import annotations
 

@@ -52,4 +52,6 @@ def gather(op: Op, x: TensorLoad, terms: Sequence[Term], name: str | None) -> Ex
     if not sizes:
         return value
     renamed: dict[str, Expr] = {v: Var(f"r{n}") for n, v in enumerate(sizes)}
-    return load(stage(shape, placed(value, renamed), {f"r{n}": k for n, k in enumerate(sizes.values())}, name))
+    return load(
+        stage(shape, placed(value, renamed), {f"r{n}": k for n, k in enumerate(sizes.values())}, name)
+    )

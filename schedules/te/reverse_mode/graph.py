@@ -1,7 +1,7 @@
 """Stages as data: made from values, rewritten, and put in the place of others.
 
-Axes of stages made here are called ``i0, i1, …``, reduction axes ``r0, r1, …``, so that equal stages have equal
-values.
+Axes of stages made here are called ``i0, i1, …``, reduction axes ``r0, r1, …``, so that equal stages have
+equal values.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def stage(
     """A stage over ``i0, i1, …`` of ``value``; with ``reduce``, {axis: extent}, of its sums or products."""
     axes = tuple((v.name, n) for v, n in zip(targets(len(shape)), shape, strict=True))
     dtype = E.dtype_of(value)
-    op = Op(axes, tuple((reduce or {}).items()), (value,), _reducer(dtype, product) if reduce else None, (name,))
+    op = Op(
+        axes, tuple((reduce or {}).items()), (value,), _reducer(dtype, product) if reduce else None, (name,)
+    )
     return Tensor(tuple(shape), dtype, name, op)
 
 
@@ -181,8 +183,8 @@ def rebuilt(
     change: Callable[[Op, Op], Tensor | None] = lambda old, new: None,
     given: Mapping[Key, Tensor] | None = None,
 ) -> list[Tensor]:
-    """The roots over changed stages. ``change``: gets every stage as it was and reading what others became. It
-    returns what takes the place of the stage's only output, or None. A stage stays itself where nothing
+    """The roots over changed stages. ``change``: gets every stage as it was and reading what others became.
+    It returns what takes the place of the stage's only output, or None. A stage stays itself where nothing
     changed. ``given``: tensors that take the place of others."""
     now: dict[Key, Tensor] = dict(given or {})
     ops, _ = discover([t.op for t in roots if t.op is not None])

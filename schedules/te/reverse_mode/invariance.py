@@ -1,8 +1,8 @@
 """Maxima that change no output: softmax subtracts the maximum of a row, and would be the same without.
 
 A value is followed from a stage ``m`` on: it may be ``v + k m[row]`` (a shift by k) or ``v exp(k m[row])`` (a
-scale of degree k), where ``v`` does not depend on ``m``. Where all outputs have k = 0, the gradient of ``m`` is
-0 and need not be computed. The proof is read off the expressions alone.
+scale of degree k), where ``v`` does not depend on ``m``. Where all outputs have k = 0, the gradient of ``m``
+is 0 and need not be computed. The proof is read off the expressions alone.
 """
 
 from __future__ import annotations

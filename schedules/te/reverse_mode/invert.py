@@ -1,8 +1,8 @@
 """Which points of a stage read an element: indices solved for axes.
 
-A load ``T[f(x), g(x)]`` of a stage over axes ``x`` reads element ``(i0, i1)`` where ``f(x) = i0`` and ``g(x) =
-i1``. These are linear equations in integers. Quotients and remainders by a constant m become linear too: x =
-m q + t with 0 <= t < m. Each equation is solved for one axis, or for several that are the digits of a number,
+A load ``T[f(x), g(x)]`` of a stage over axes ``x`` reads element ``(i0, i1)`` where ``f(x) = i0`` and
+``g(x) = i1``. These are linear equations in integers. Quotients and remainders by a constant m become linear
+too: x = m q + t with 0 <= t < m. Each equation is solved for one axis, or for several that are the digits of a number,
 such as the rows and columns of what was flattened; the other axes remain, to be summed over. Axes of the
 output are solved for first, then the longest: what the stage reduced stays reduced. What a solution asks of
 the element, to be a multiple or to lie in a range, becomes conditions.
@@ -91,7 +91,7 @@ class _Solver:
             if v in self.places:
                 self.conditions += [Const(low) <= places[v], places[v] <= Const(high)]
         for v in self.unknown.keys() - set(self.axes):
-            # Of a quotient the axes' own ranges tell.
+            # (Of a quotient the axes' own ranges tell.)
             if v in self.places and v.startswith("_t"):
                 place = self.known(Var(v))
                 self.conditions += [Const(0) <= place, place <= Const(self.unknown[v][1])]
@@ -104,7 +104,8 @@ class _Solver:
                 return None
             if c != E.TRUE and c not in found:
                 found.append(c)
-        # (A lone axis of one point stays itself: that a stage goes along it is of use to those that schedule.)
+        # (A lone axis of one point stays itself: that a stage goes along it is of use to those that
+        # schedule.)
         simple = {v: p if isinstance(p, Var) else affine.simplify(p, ranges) for v, p in places.items()}
         return Inverse(simple, free, tuple(found))
 

@@ -1,8 +1,8 @@
 """Sums of products whose factors end at a border get padded factors instead of conditions.
 
-A condition such as ``0 <= i - t < n`` around a product with ``g[i - t]`` asks nothing if ``g`` is 0 beyond its
-ends. So ``g`` is copied into the middle of zeros, which costs a copy of one operand and makes the sum plain. All
-that read a tensor share one copy."""
+A condition such as ``0 <= i - t < n`` around a product with ``g[i - t]`` asks nothing if ``g`` is 0 beyond
+its ends. So ``g`` is copied into the middle of zeros, which costs a copy of one operand and makes the sum
+plain. All that read a tensor share one copy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ Box = list[Range]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What becomes of a stage: the conditions that stay, and which of the tensors that it reads are padded."""
+    """What becomes of a stage: the conditions that stay, and which of the tensors that it reads are
+    padded."""
 
     conditions: tuple[Expr, ...]
     padded: frozenset[Key]

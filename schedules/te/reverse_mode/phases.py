@@ -1,15 +1,15 @@
 """Sums over every s-th point become s sums over all points: the phases of a stride.
 
-The gradient of what a window with stride s reads is, at i, a sum of those taps t for which i - t is a multiple of
-s. For all i of one remainder these are the same taps. So each remainder gets a stage of its own, a plain sum of
-products without a condition, and a last stage interleaves them (Dumoulin and Visin, *A guide to convolution
-arithmetic for deep learning*, 2016, chapter 4)."""
+The gradient of what a window with stride s reads is, at i, a sum of those taps t for which i - t is a
+multiple of s. For all i of one remainder these are the same taps. So each remainder gets a stage of its own,
+a plain sum of products without a condition, and a last stage interleaves them (Dumoulin and Visin, *A guide
+to convolution arithmetic for deep learning*, 2016, chapter 4)."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from schedules import affine
@@ -60,15 +60,14 @@ def _divided(op: Op) -> Tensor | None:
     strides = _strides(op)
     if not strides or math.prod(s.size for s in strides) > MOST:
         return None
-    phases: dict[tuple[int, ...], Tensor | None] = {}
-    for rests in itertools.product(*(range(s.size) for s in strides)):
-        found = _phase(op, strides, rests)
-        if found is None:
-            return None
-        phases[rests] = found.tensor
-    shape = tuple(n for _, n in op.axes)
-    value = _interleaved(strides, phases, {v: t for (v, _), t in zip(op.axes, targets(len(shape)), strict=True)}, op)
-    return stage(shape, value, name=op.names[0])
+    try:
+        phases = {
+            rests: _phase(op, strides, rests)
+            for rests in itertools.product(*(range(s.size) for s in strides))
+        }
+    except _NoBox:
+        return None
+    return stage([n for _, n in op.axes], _interleaved(op, strides, phases), name=op.names[0])
 
 
 def _strides(op: Op) -> list[_Stride]:
@@ -83,7 +82,9 @@ def _strides(op: Op) -> list[_Stride]:
     found: dict[str, _Stride] = {}
     for x in divided:
         terms, _ = affine.linear(x.a)
-        factors = {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
+        factors = {
+            a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)
+        }
         if len(factors) < len(terms) or not isinstance(x.b, Const):
             return []
         m = int(x.b.value)
@@ -99,19 +100,18 @@ def _strides(op: Op) -> list[_Stride]:
     return list(found.values()) if len(set(every)) == len(every) else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    tensor: Tensor | None  # None: 0 everywhere
+class _NoBox(Exception):
+    """The taps of a phase are not every n-th one."""
 
 
-def _phase(op: Op, strides: Sequence[_Stride], rests: Sequence[int]) -> _Phase | None:
-    """The phase of these remainders; None where its points are no plain box."""
+def _phase(op: Op, strides: Sequence[_Stride], rests: Sequence[int]) -> Tensor | None:
+    """The phase of these remainders, None where it is 0. Raises `_NoBox`."""
     env: dict[str, Expr] = {}
     axes, reduce = dict(op.axes), dict(op.reduce_axes)
     for s, rest in zip(strides, rests, strict=True):
         axes[s.axis] = -(-(axes[s.axis] - rest) // s.size)
         if axes[s.axis] < 1:
-            return _Phase(None)
+            return None
         env[s.axis] = Var(s.axis) * s.size + rest
     found: list[Tensor] = []
     taps = [s for s in strides if s.tap]
@@ -125,12 +125,10 @@ def _phase(op: Op, strides: Sequence[_Stride], rests: Sequence[int]) -> _Phase |
         value = tidy(placed(op.values[0], env), ranges)
         if isinstance(value, Const) and value.value == 0:
             continue
-        if any(_is_congruence(c) for c in guards(value)[0]):
-            return None
         found.append(_without_ones(op, value, axes, sizes))
-    if len(found) > 1:
-        return None
-    return _Phase(found[0] if found else None)
+        if len(found) > 1 or any(_is_congruence(c) for c in guards(value)[0]):
+            raise _NoBox
+    return found[0] if found else None
 
 
 def _is_congruence(c: Expr) -> bool:
@@ -145,33 +143,28 @@ def _without_ones(op: Op, value: Expr, axes: dict[str, int], sizes: dict[str, in
     return like(op, value, axes=tuple(axes.items()), reduce_axes=left, names=(name,))
 
 
-def _interleaved(
-    strides: Sequence[_Stride],
-    phases: dict[tuple[int, ...], Tensor | None],
-    axes: dict[str, Var],
-    op: Op,
-) -> Expr:
-    """The element of the phase that the axes' remainders tell."""
+def _interleaved(op: Op, strides: Sequence[_Stride], phases: Mapping[tuple[int, ...], Tensor | None]) -> Expr:
+    """The element of the phase that the remainders of ``i0, i1, …`` tell."""
+    axes = {v: t for (v, _), t in zip(op.axes, targets(len(op.axes)), strict=True)}
     size = {s.axis: s.size for s in strides}
-    index = [axes[v] // size[v] if v in size else axes[v] for v, _ in op.axes]
-
-    some = [rests for rests, t in phases.items() if t is not None]
+    index = [t // size[v] if v in size else t for v, t in axes.items()]
+    rest = [axes[s.axis] % s.size for s in strides]
+    some = [(rests, t) for rests, t in phases.items() if t is not None]
     if len(some) == 1:
-        ((rests, t),) = [(r, t) for r, t in phases.items() if t is not None]
-        return guarded([E.compare("==", axes[s.axis] % s.size, r) for s, r in zip(strides, rests, strict=True)], at(t, index))
+        ((rests, only),) = some
+        conds = [E.compare("==", r, n) for r, n in zip(rest, rests, strict=True)]
+        return guarded(conds, at(only, index))
 
     def choose(k: int, rests: tuple[int, ...]) -> Expr:
         if k == len(strides):
             t = phases[rests]
             return zero(E.dtype_of(op.values[0])) if t is None else at(t, index)
-        s = strides[k]
-        rest = axes[s.axis] % s.size
         # The last is the first phase, which has a point for each of the others': its place needs no proof.
         value = choose(k + 1, (*rests, 0))
-        for n in range(s.size - 1, 0, -1):
+        for n in range(strides[k].size - 1, 0, -1):
             other = choose(k + 1, (*rests, n))
             if other != value:
-                value = E.select(E.compare("==", rest, n), other, value)
+                value = E.select(E.compare("==", rest[k], n), other, value)
         return value
 
     return choose(0, ())

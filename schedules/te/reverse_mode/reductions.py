@@ -1,8 +1,8 @@
 """What reductions hand on to the values that they reduce.
 
-A sum hands its gradient to every value. A maximum or minimum hands it to the values that are equal to it, n of
-them get an n-th each, as in torch.amax. A product hands on the product of the other values: where none is 0
-the product divided by the value, where one is 0 the product of the others, to that one alone.
+A sum hands its gradient to every value. A maximum or minimum hands it to the values that are equal to it, n
+of them get an n-th each, as in torch.amax. A product hands on the product of the other values: where none is
+0 the product divided by the value, where one is 0 the product of the others, to that one alone.
 """
 
 from __future__ import annotations

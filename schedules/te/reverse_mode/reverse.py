@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from schedules import expr as E
 from schedules.dtypes import computed
@@ -30,7 +31,7 @@ from schedules.te.reverse_mode.invariance import without_effect
 from schedules.te.reverse_mode.pads import padded
 from schedules.te.reverse_mode.phases import in_phases
 from schedules.te.reverse_mode.reductions import own, values_gradients
-from schedules.te.reverse_mode.slopes import terms
+from schedules.te.reverse_mode.slopes import Term, terms
 from schedules.te.reverse_mode.trim import trimmed
 from schedules.te.scalars import cast
 from schedules.te.tensors import Op, Tensor, TensorLoad, discover
@@ -59,9 +60,9 @@ def gradient(
     result reads.
 
     Conventions: of two operands of a maximum or minimum that tie each gets half (torch.maximum), but against
-    what is no input, as in ``te.maximum(x, 0.0)``, a tie gives nothing (torch's relu). The n equal maxima of a
-    `te.max` get an n-th each (torch.amax). |x| has slope 0 at 0. Integers, comparisons, and te.floor, te.ceil
-    and te.round pass no gradient. float16 and bfloat16 are computed with as float32 up to the result.
+    what is no input, as in ``te.maximum(x, 0.0)``, a tie gives nothing (torch's relu). The n equal maxima of
+    a `te.max` get an n-th each (torch.amax). |x| has slope 0 at 0. Integers, comparisons, and te.floor,
+    te.ceil and te.round pass no gradient. float16 and bfloat16 are computed with as float32 up to the result.
 
     Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do not fit, sizes that
     vary, and reducers over tuples whose parts depend on each other, such as an argmax.
@@ -83,11 +84,11 @@ def gradient(
     ops, _ = discover([t.op for t in outs if t.op is not None])
     if dims_of([x for op in ops for x in op.parts()]):
         raise WorkloadError(
-            "te.gradient: the expression has sizes that vary; differentiate it at each size, with numbers for "
-            "its sizes"
+            "te.gradient: the expression has sizes that vary; differentiate it at each size, with numbers "
+            "for its sizes"
         )
-    seeds = [load(h) if isinstance(h, Tensor) else h for h in heads]
-    found = _Reverse(ops, outs, [E.widen(h) for h in seeds], {key(t) for t in ins})
+    seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
+    found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
     results = []
     for t in ins:
         value = found.gradient(t)
@@ -128,7 +129,7 @@ class _Reverse:
         for op in ops:
             if any(self.is_active(x) for x in reads(op)):
                 self.active |= {(op, n) for n in range(len(op.values))}
-        self.still = without_effect([op for op in ops], outs) - wanted
+        self.still = without_effect(ops, outs) - wanted
         for t, head in zip(outs, heads, strict=True):
             self.give(t, head)
         for op in reversed(ops):
@@ -173,12 +174,14 @@ class _Reverse:
     def back(self, op: Op) -> None:
         """Hand the gradients of a stage's outputs to what it reads."""
         shape = tuple(n for _, n in op.axes)
-        env: dict[str, Expr] = {to.name: Var(v) for (v, _), to in zip(op.axes, targets(len(shape)), strict=True)}
+        env: dict[str, Expr] = {
+            to.name: Var(v) for (v, _), to in zip(op.axes, targets(len(shape)), strict=True)
+        }
         given = {n: self.total((op, n), shape) for n in range(len(op.values)) if (op, n) in self.active}
         heads = {n: placed(E.widen(g), env) for n, g in given.items() if g is not None}
         if not heads or not any(self.moves(x) for x in reads(op)):
             return
-        parts: dict[TensorLoad, list] = {}  # type: ignore[type-arg]
+        parts: dict[TensorLoad, list[Term]] = {}
         for n, head in values_gradients(op, heads).items():
             value = op.values[n]
             stored = own(op, n) if op.reducer is None else None
@@ -225,14 +228,16 @@ def _named(results: Sequence[Tensor], ins: Sequence[Tensor], fixed: Collection[O
 
 def _tensors(given: object, what: str, of: str = "te.gradient") -> list[Tensor]:
     """One tensor or several as a list. Raises `WorkloadError`."""
-    ts = list(given) if isinstance(given, (list, tuple)) else [given]
+    ts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     for t in ts:
         if not isinstance(t, Tensor):
             raise WorkloadError(f"{of}: {what} are te tensors, not {t!r} ({type(t).__name__})")
     if of == "te.gradient":
         for n, t in enumerate(ts):
             if what != "saved" and not E.is_float(t.dtype):
-                raise WorkloadError(f"te.gradient: {t!r} of {what} is not floating point, and has no gradient")
+                raise WorkloadError(
+                    f"te.gradient: {t!r} of {what} is not floating point, and has no gradient"
+                )
             if any(key(t) == key(u) for u in ts[:n]):
                 raise WorkloadError(f"te.gradient: {t!r} stands twice in {what}; list it once")
         if not ts and what != "saved":
@@ -244,12 +249,16 @@ def _heads(outs: Sequence[Tensor], given: object) -> list[Tensor | Const]:
     """The gradients of the outputs. Raises `WorkloadError`."""
     if given is None:
         return [Const(1.0, computed(t.dtype)) for t in outs]
-    heads = list(given) if isinstance(given, (list, tuple)) else [given]
+    heads: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(heads) != len(outs):
-        raise WorkloadError(f"te.gradient: {len(heads)} output_gradients for {len(outs)} outputs; give one for each")
+        raise WorkloadError(
+            f"te.gradient: {len(heads)} output_gradients for {len(outs)} outputs; give one for each"
+        )
     for h, t in zip(heads, outs, strict=True):
         if not isinstance(h, Tensor):
-            raise WorkloadError(f"te.gradient: output_gradients are te tensors, not {h!r} ({type(h).__name__})")
+            raise WorkloadError(
+                f"te.gradient: output_gradients are te tensors, not {h!r} ({type(h).__name__})"
+            )
         if h.shape != t.shape or h.dtype != t.dtype:
             raise WorkloadError(
                 f"te.gradient: the output gradient {h!r} does not fit {t!r}; give one of its shape and dtype"

@@ -25,8 +25,8 @@ from schedules.te.tensors import TensorLoad
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A part of a gradient: ``value`` where all ``conditions`` hold. Each may be asked only where those before
-    it hold, because selects keep loads inside their tensors."""
+    """A part of a gradient: ``value`` where all ``conditions`` hold. Each may be asked only where those
+    before it hold, because selects keep loads inside their tensors."""
 
     conditions: tuple[Expr, ...]
     value: Expr

@@ -37,9 +37,7 @@ def layer(m: int, n: int, k: int, relu: bool, name: str):
 def test_fifty_steps_of_a_network_have_torchs_losses() -> None:
     """Stochastic gradient descent of two layers and the cross entropy of classes, written with kernels."""
     m, sizes = 16, (32, 24, 8)
-    first, second = (
-        layer(m, sizes[k + 1], sizes[k], k == 0, f"layer_{k}_of_a_network") for k in (0, 1)
-    )
+    first, second = (layer(m, sizes[k + 1], sizes[k], k == 0, f"layer_{k}_of_a_network") for k in (0, 1))
     generator = torch.Generator().manual_seed(1)
     data = torch.randn(50, m, sizes[0], generator=generator)
     targets = torch.randint(0, sizes[2], (50, m), generator=generator)

@@ -23,25 +23,65 @@ OPERATORS = {
     "matmul transposed": ("matmul", {"m": 5, "n": 3, "k": 4, "transpose_a": 1, "transpose_b": 1}, None),
     "conv": ("conv2d", {"b": 2, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 3, "padding": 1}, "NHWC"),
     "conv nchw": ("conv2d", {"b": 2, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 2}, "NCHW"),
-    "conv stride 2": ("conv2d", {"b": 1, "h": 7, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 3, "stride": 2, "padding": 1}, "NHWC"),
-    "conv stride 3": ("conv2d", {"b": 1, "h": 9, "w": 8, "ci": 1, "co": 2, "kh": 2, "kw": 4, "stride": 3, "padding": 1}, "NHWC"),
-    "conv stride and dilation": ("conv2d", {"b": 1, "h": 11, "w": 10, "ci": 2, "co": 2, "kh": 3, "kw": 2, "stride": (2, 3), "dilation": (2, 2)}, "NHWC"),
-    "conv 1x1 stride 2": ("conv2d", {"b": 1, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 1, "kw": 1, "stride": 2}, "NHWC"),
-    "conv in groups": ("conv2d", {"b": 1, "h": 5, "w": 5, "ci": 4, "co": 6, "kh": 3, "kw": 3, "groups": 2}, "NHWC"),
-    "conv transposed": ("conv2d_transpose", {"b": 1, "h": 3, "w": 4, "ci": 2, "co": 3, "kh": 3, "kw": 3, "stride": 2, "padding": 1}, "NHWC"),
+    "conv stride 2": (
+        "conv2d",
+        {"b": 1, "h": 7, "w": 6, "ci": 3, "co": 2, "kh": 3, "kw": 3, "stride": 2, "padding": 1},
+        "NHWC",
+    ),
+    "conv stride 3": (
+        "conv2d",
+        {"b": 1, "h": 9, "w": 8, "ci": 1, "co": 2, "kh": 2, "kw": 4, "stride": 3, "padding": 1},
+        "NHWC",
+    ),
+    "conv stride and dilation": (
+        "conv2d",
+        {"b": 1, "h": 11, "w": 10, "ci": 2, "co": 2, "kh": 3, "kw": 2, "stride": (2, 3), "dilation": (2, 2)},
+        "NHWC",
+    ),
+    "conv 1x1 stride 2": (
+        "conv2d",
+        {"b": 1, "h": 5, "w": 6, "ci": 3, "co": 2, "kh": 1, "kw": 1, "stride": 2},
+        "NHWC",
+    ),
+    "conv in groups": (
+        "conv2d",
+        {"b": 1, "h": 5, "w": 5, "ci": 4, "co": 6, "kh": 3, "kw": 3, "groups": 2},
+        "NHWC",
+    ),
+    "conv transposed": (
+        "conv2d_transpose",
+        {"b": 1, "h": 3, "w": 4, "ci": 2, "co": 3, "kh": 3, "kw": 3, "stride": 2, "padding": 1},
+        "NHWC",
+    ),
     "conv 1d": ("conv1d", {"b": 2, "l": 9, "ci": 2, "co": 3, "k": 3, "stride": 2}, "NCHW"),
-    "depthwise": ("depthwise_conv2d", {"b": 1, "h": 5, "w": 5, "c": 3, "kh": 3, "kw": 3, "padding": 1}, "NHWC"),
+    "depthwise": (
+        "depthwise_conv2d",
+        {"b": 1, "h": 5, "w": 5, "c": 3, "kh": 3, "kw": 3, "padding": 1},
+        "NHWC",
+    ),
     "softmax": ("softmax", {"shape": (2, 5, 3), "axis": 1}, None),
     "layer_norm": ("layer_norm", {"m": 3, "n": 7}, None),
     "rms_norm": ("rms_norm", {"m": 3, "n": 7}, None),
     "attention": ("attention", {"b": 1, "heads": 2, "seq": 4, "dim": 3}, None),
-    "attention causal": ("attention", {"b": 1, "heads": 2, "seq": 4, "dim": 3, "is_causal": 1, "attn_mask": (4, 4)}, None),
+    "attention causal": (
+        "attention",
+        {"b": 1, "heads": 2, "seq": 4, "dim": 3, "is_causal": 1, "attn_mask": (4, 4)},
+        None,
+    ),
     "max pool": ("max_pool2d", {"b": 1, "h": 7, "w": 6, "c": 2, "k": 3, "stride": 2, "padding": 1}, "NHWC"),
     "max pool apart": ("max_pool2d", {"b": 1, "h": 7, "w": 6, "c": 2, "k": 2, "stride": 2}, "NHWC"),
-    "avg pool": ("avg_pool2d", {"b": 1, "h": 7, "w": 6, "c": 2, "k": 3, "stride": 2, "padding": 1, "count_include_pad": 0}, "NHWC"),
+    "avg pool": (
+        "avg_pool2d",
+        {"b": 1, "h": 7, "w": 6, "c": 2, "k": 3, "stride": 2, "padding": 1, "count_include_pad": 0},
+        "NHWC",
+    ),
     "avg pool apart": ("avg_pool2d", {"b": 1, "h": 6, "w": 6, "c": 2, "k": 2, "stride": 2}, "NHWC"),
-    "avg pool ceil": ("avg_pool2d", {"b": 1, "h": 7, "w": 7, "c": 1, "k": 3, "stride": 2, "ceil_mode": 1, "padding": 1}, "NCHW"),
-}  # fmt: skip
+    "avg pool ceil": (
+        "avg_pool2d",
+        {"b": 1, "h": 7, "w": 7, "c": 1, "k": 3, "stride": 2, "ceil_mode": 1, "padding": 1},
+        "NCHW",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", OPERATORS)
@@ -285,8 +325,21 @@ def test_what_is_summed_is_summed_as_whole_numbers() -> None:
     for params, layout in (
         ({"b": 2, "h": 9, "w": 7, "ci": 4, "co": 3, "kh": 3, "kw": 3, "stride": 2, "padding": 1}, "NHWC"),
         ({"b": 1, "h": 8, "w": 7, "ci": 4, "co": 6, "kh": 3, "kw": 2, "stride": (3, 1), "groups": 2}, "NCHW"),
-        ({"b": 1, "h": 12, "w": 9, "ci": 2, "co": 2, "kh": 3, "kw": 3, "stride": (3, 2), "dilation": (2, 1)}, "NHWC"),
-    ):  # fmt: skip
+        (
+            {
+                "b": 1,
+                "h": 12,
+                "w": 9,
+                "ci": 2,
+                "co": 2,
+                "kh": 3,
+                "kw": 3,
+                "stride": (3, 2),
+                "dilation": (2, 1),
+            },
+            "NHWC",
+        ),
+    ):
         x, w, y = operator("conv2d", "float32", layout, **params)
         dy = te.placeholder(y.shape, "float32", "dy")
         values = {t: rng.integers(-4, 5, t.shape).astype("float32") for t in (x, w, dy)}
@@ -304,9 +357,7 @@ def test_dtypes_of_storage() -> None:
     dy = te.placeholder((3, 2), "bfloat16", "dy")
     dx, dw = te.gradient(y, [x, w], dy)
     assert dx.dtype == dw.dtype == "bfloat16" and total.dtype == "float32"
-    values = {
-        t: np.random.default_rng(1).integers(-3, 4, t.shape).astype(np.float32) for t in (x, w, dy)
-    }
+    values = {t: np.random.default_rng(1).integers(-3, 4, t.shape).astype(np.float32) for t in (x, w, dy)}
     (got,) = evaluated([dx], {t: v.astype(te.dag([x, w, y]).inputs[0].dtype) for t, v in values.items()})
     d = values[dy] * (values[x] @ values[w] > 0)
     np.testing.assert_array_equal(got.astype(np.float32), d @ values[w].T)

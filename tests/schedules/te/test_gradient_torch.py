@@ -29,7 +29,17 @@ def pool(of, **how):
 
 
 def conv_case(k: int, stride: int, padding: int):
-    params = {"b": 2, "h": 7, "w": 6, "ci": 3, "co": 4, "kh": k, "kw": k, "stride": stride, "padding": padding}
+    params = {
+        "b": 2,
+        "h": 7,
+        "w": 6,
+        "ci": 3,
+        "co": 4,
+        "kh": k,
+        "kw": k,
+        "stride": stride,
+        "padding": padding,
+    }
     return (lambda: operator("conv2d", D, **params)), lambda x, w: conv(x, w, stride, padding)
 
 
@@ -92,7 +102,10 @@ def test_ties_are_torchs() -> None:
     for of, theirs in (
         (lambda i: te.maximum(x[i], z[i]), torch.maximum(a, b)),
         (lambda i: te.minimum(x[i], z[i]), torch.minimum(a, b)),
-        (lambda i: te.maximum(x[i], 0.0) + te.minimum(te.maximum(z[i], 0.0), 1.0), F.relu(a) + F.hardtanh(b, 0, 1)),
+        (
+            lambda i: te.maximum(x[i], 0.0) + te.minimum(te.maximum(z[i], 0.0), 1.0),
+            F.relu(a) + F.hardtanh(b, 0, 1),
+        ),
         (lambda i: te.abs(x[i]) + te.sqrt(te.abs(z[i])), a.abs() + b.abs().sqrt()),
         (lambda i: te.pow(te.abs(x[i]), te.abs(z[i])), a.abs() ** b.abs()),
     ):
@@ -107,5 +120,7 @@ def test_ties_are_torchs() -> None:
     np.testing.assert_array_equal(evaluated(te.gradient(top, z), {z: b.detach().numpy()})[0], want.numpy())
     product = te.compute((1,), lambda o: te.prod(x[r], axis=r), "product")
     (want,) = torch.autograd.grad(a.prod(), a)
-    np.testing.assert_array_equal(evaluated(te.gradient(product, x), {x: a.detach().numpy()})[0], want.numpy())
+    np.testing.assert_array_equal(
+        evaluated(te.gradient(product, x), {x: a.detach().numpy()})[0], want.numpy()
+    )
     assert math.isclose(float(want.sum()), -2.0)
