@@ -2,10 +2,10 @@
 
 A load ``T[f(x), g(x)]`` of a stage over axes ``x`` reads element ``(i0, i1)`` where ``f(x) = i0`` and
 ``g(x) = i1``. These are linear equations in integers. Quotients and remainders by a constant m become linear
-too: x = m q + t with 0 <= t < m. Each equation is solved for one axis, or for several that are the digits of a number,
-such as the rows and columns of what was flattened; the other axes remain, to be summed over. Axes of the
-output are solved for first, then the longest: what the stage reduced stays reduced. What a solution asks of
-the element, to be a multiple or to lie in a range, becomes conditions.
+too: x = m q + t with 0 <= t < m. Each equation is solved for one axis, or for several that are the digits of
+a number, such as the rows and columns of what was flattened; the other axes remain, to be summed over. Axes
+of the output are solved for first, then the longest: what the stage reduced stays reduced. What a solution
+asks of the element, to be a multiple or to lie in a range, becomes conditions.
 """
 
 from __future__ import annotations
