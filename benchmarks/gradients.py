@@ -98,7 +98,13 @@ def conv(b: int, size: int, ci: int, co: int, k: int, stride: int) -> Iterator[C
 
     known = {"x": nhwc(X), "w": hwio(W), "dy": nhwc(G)}
     name = f"conv {k}x{k}/{stride} {b}x{size}x{size} {ci}->{co}"
-    yield Case(f"{name} data", [dx], known, lambda: backward(0), nhwc)
+    if stride == 1:
+        yield Case(f"{name} data", [dx], known, lambda: backward(0), nhwc)
+    else:  # each phase is a kernel
+        phases = dx.op.reads()
+        (rest,) = te.cut(dx, phases)
+        stages = [*((t, t.name) for t in phases), rest]
+        yield Case(f"{name} data, in {len(stages)}", stages, known, lambda: backward(0), nhwc)
     yield Case(f"{name} weight", [dw], known, lambda: backward(1), hwio)
 
 

@@ -3,9 +3,9 @@
     python examples/training.py
     python examples/training.py --steps 500 --tune 5
 
-The data are points of a spiral with three arms. Each layer is an operator of torch with kernels for its result
-and its gradients. ``--tune``: seconds of tuning for each kernel; without it a schedule is chosen untuned.
-Needs torch.
+The data are points of a spiral with three arms. Each layer is an operator of torch with kernels for its
+result and its gradients. ``--tune``: seconds of tuning for each kernel; without it a schedule is chosen
+untuned. Needs torch.
 """
 
 from __future__ import annotations

@@ -6,6 +6,6 @@ leaves out what is 0. Then the stages are made good to compute: `copies`, `trim`
 rewrite them to equal ones.
 """
 
-from schedules.te.reverse_mode.reverse import gradient, inputs
+from schedules.te.reverse_mode.reverse import cut, gradient, inputs
 
-__all__ = ["gradient", "inputs"]
+__all__ = ["cut", "gradient", "inputs"]

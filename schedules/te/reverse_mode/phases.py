@@ -125,7 +125,7 @@ def _phase(op: Op, strides: Sequence[_Stride], rests: Sequence[int]) -> Tensor |
         value = tidy(placed(op.values[0], env), ranges)
         if isinstance(value, Const) and value.value == 0:
             continue
-        found.append(_without_ones(op, value, axes, sizes))
+        found.append(_without_ones(op, value, axes, sizes, "".join(map(str, rests))))
         if len(found) > 1 or any(_is_congruence(c) for c in guards(value)[0]):
             raise _NoBox
     return found[0] if found else None
@@ -135,10 +135,10 @@ def _is_congruence(c: Expr) -> bool:
     return any(isinstance(x, Binary) and x.op == "%" for x in E.walk(c))
 
 
-def _without_ones(op: Op, value: Expr, axes: dict[str, int], sizes: dict[str, int]) -> Tensor:
+def _without_ones(op: Op, value: Expr, axes: dict[str, int], sizes: dict[str, int], which: str) -> Tensor:
     """A stage that sums over the axes that are longer than 1."""
     value = placed(value, {v: Const(0) for v, n in sizes.items() if n == 1})
-    name = f"{op.names[0]}_phase" if op.names[0] else None
+    name = f"{op.names[0]}_phase{which}" if op.names[0] else None
     left = tuple((v, n) for v, n in sizes.items() if n > 1)
     return like(op, value, axes=tuple(axes.items()), reduce_axes=left, names=(name,))
 

@@ -101,7 +101,7 @@ def gradient(
     for rewrite in PASSES:
         results = rewrite(results, fixed)
     results = _named(results, ins, fixed)
-    results = rebuilt(results, given={key(t): placeholder(t.shape, t.dtype, t.name) for t in kept})
+    results = cut(results, kept)
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
         check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
@@ -114,6 +114,19 @@ def inputs(tensors: Tensors) -> list[Tensor]:
     ts = _tensors(tensors, "tensors", "te.inputs")
     _, leaves = discover([t.op for t in ts if t.op is not None])
     return list(dict.fromkeys([*(t for t in ts if t.op is None), *leaves]))
+
+
+def cut(tensors: Tensors, stages: Tensors) -> list[Tensor]:
+    """The tensors with placeholders in the place of ``stages``, of their names, shapes and dtypes: what is
+    left to compute where these are known. So a long expression becomes several kernels:
+
+        phases = dx.op.reads()
+        (rest,) = te.cut(dx, phases)    # each of the phases, and this, is an expression of its own
+
+    Raises `WorkloadError` for what is no tensor."""
+    known = _tensors(stages, "stages", "te.cut")
+    given = {key(t): placeholder(t.shape, t.dtype, t.name) for t in known}
+    return rebuilt(_tensors(tensors, "tensors", "te.cut"), given=given)
 
 
 class _Reverse:

@@ -312,6 +312,20 @@ def test_saved_tensors_become_placeholders() -> None:
     np.testing.assert_allclose(got, evaluated([plain], values)[0], rtol=1e-12, atol=1e-15)
 
 
+def test_an_expression_is_cut_into_several() -> None:
+    params = {"b": 1, "h": 6, "w": 5, "ci": 2, "co": 3, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+    x, _, y = operator("conv2d", D, **params)
+    (dx,) = te.gradient(y, x, te.placeholder(y.shape, D, "dy"))
+    phases = dx.op.reads()
+    (rest,) = te.cut(dx, phases)
+    assert len(phases) == 4 and len(te.dag([*te.inputs(rest), rest]).stages) == 1
+    rng = np.random.default_rng(0)
+    values = {t: rng.integers(-3, 4, t.shape).astype(D) for t in te.inputs(dx)}
+    parts = dict(zip(te.inputs(rest), evaluated(phases, values), strict=True))
+    np.testing.assert_array_equal(evaluated([rest], parts)[0], evaluated([dx], values)[0])
+    assert te.cut([dx], []) == [dx]
+
+
 def reads_behind(t: te.Tensor) -> list[te.Tensor]:
     found = [t]
     for x in found:
@@ -467,6 +481,8 @@ def test_what_is_refused() -> None:
             te.gradient(*args)
     with pytest.raises(WorkloadError, match=r"te.inputs: tensors are te tensors, not 'y'"):
         te.inputs(["y"])
+    with pytest.raises(WorkloadError, match=r"te.cut: stages are te tensors, not 3"):
+        te.cut(y, 3)
     import autotune as at
 
     m = at.dim(1, 8)
