@@ -58,15 +58,11 @@ def _moved(copy: Op, x: TensorLoad) -> Tensor | None:
     source = x.tensor.op
     assert source is not None
     env: dict[str, Expr] = {}
-    used: list[Expr] = []
     for (v, _), i in zip(source.axes, x.indices, strict=True):
         terms, _ = affine.linear(i)
         if any(not isinstance(a, Var) or c != Const(1) for a, c in terms.items()) or len(terms) > 1:
             return None
-        used += terms
         env[v] = i
-    if len(set(used)) < len(used):
-        return None
     moved = like(source, source.values[0], axes=copy.axes, names=copy.names)
     assert moved.op is not None
     value = tidy(placed(source.values[0], env), ranges_of(moved.op))

@@ -9,6 +9,7 @@ from gradient_cases import attention, check, cross_entropy, dense_gelu, evaluate
 from schedules import te
 from schedules.errors import WorkloadError
 from schedules.functions import FUNCTIONS
+from schedules.te.reverse_mode.copies import without_copies
 from schedules.te.reverse_mode.slopes import FLAT, SLOPES
 
 D = "float64"
@@ -225,6 +226,7 @@ VIEWS = {
     "steps of two": ((9,), (3, 3), lambda i, j: 2 * i + 2 * j),
     "sum and difference": ((7, 7), (4, 4), lambda i, j: (i + j, i - j + 3)),
     "cut off": ((4,), (6,), lambda i: te.minimum(i, 3)),
+    "folded with steps": ((26,), (4, 3), lambda i, j: i * 6 + j * 2 + 1),
     "negative digits": ((12,), (3, 4), lambda i, j: i * 4 + 3 - j),
 }
 
@@ -246,6 +248,13 @@ def test_several_reads_of_one_tensor() -> None:
     check([x, te.compute((6, 4), stencil, "y")])
     k = te.reduce_axis(6, "k")
     check([x, te.compute((6, 4), lambda i, j: te.sum(x[k, j] * x[i, j] + x[i, 0], axis=k), "y")])
+
+
+def test_conditions_that_only_a_factor_tells_stay() -> None:
+    """Beyond its ends x is 0 in a copy, and exp(0) is not."""
+    x, w, k = x_of(6), x_of(4, name="w"), te.reduce_axis(4, "k")
+    y = te.compute((6,), lambda i: te.sum(te.select(k <= i, te.exp(x[i - k]) * w[k], 0.0), axis=k), "y")
+    check([x, w, y])
 
 
 def test_joined_tensors() -> None:
@@ -406,6 +415,18 @@ def test_a_convolution_computes_nothing_that_is_dropped() -> None:
     assert te.dag([*te.inputs(dx), dx]).stages[0].outputs[0].shape == (2, 8, 7, 4)
 
 
+def test_a_stage_that_two_copies_read_is_computed_once() -> None:
+    x, w, k = x_of(4, 3), x_of(4, 5, name="w"), te.reduce_axis(3, "k")
+    y = te.compute((4, 5), lambda i, j: te.sum(x[i, k] * w[i, j], axis=k), "y")
+    first, last = (te.compute((3, 5), lambda i, j, n=n: y[i + n, j], f"from{n}") for n in (0, 1))
+    one, two = without_copies([first, last], ())
+    assert len(te.dag([x, w, one, two]).stages) == 3
+    (alone,) = without_copies([last], ())
+    assert len(te.dag([x, w, alone]).stages) == 1
+    values = {t: np.random.default_rng(0).standard_normal(t.shape) for t in (x, w)}
+    np.testing.assert_array_equal(evaluated([alone], values)[0], evaluated([last], values)[0])
+
+
 def test_strides_become_phases_of_different_size() -> None:
     params = {"b": 1, "h": 8, "w": 8, "ci": 3, "co": 4, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
     x, _, y = operator("conv2d", D, **params)
@@ -434,6 +455,7 @@ def test_the_maximum_of_a_softmax_has_no_gradient() -> None:
         lambda x, top, total, i, j: te.exp(x[i, j] - 2.0 * top[i]) / total[i],
         lambda x, top, total, i, j: te.select(top[i] > 0.3, te.const(2.0, D), 1.0) * (x[i, j] - top[i]),
         lambda x, top, total, i, j: te.tanh(x[i, j] - top[i]),
+        lambda x, top, total, i, j: te.exp(te.exp(x[i, j] - top[i])),
         lambda x, top, total, i, j: te.sqrt(te.exp(x[i, j] - top[i])) / total[i],
         lambda x, top, total, i, j: te.log(total[i]) + top[i],
         lambda x, top, total, i, j: x[i, j] * te.sqrt(te.exp(top[i] * 2.0) * total[i] * total[i]),
@@ -451,6 +473,10 @@ def test_equal_stages_are_one_and_names_tell_what_they_are() -> None:
     (dx,) = te.gradient(y, x)
     names = [s.name for s in te.dag([*te.inputs(dx), dx]).stages]
     assert names[-1] == "dx" and len(names) == len(set(names))
+    x, k = x_of(3, 4), te.reduce_axis(4, "k")
+    y = te.compute((3, 3), lambda i, j: te.sum(x[i, k] * x[j, k], axis=k), "y")
+    (dx,) = te.gradient(y, x, te.placeholder((3, 3), D, "dy"))
+    assert [s.name for s in te.dag([*te.inputs(dx), dx]).stages] == ["dx_part", "dx_part_1", "dx"]
     a, b = x_of(3, name="a"), x_of(3, name="b")
     c = te.compute((3,), lambda i: a[i] + b[i], "c")
     da, db = te.gradient(c, [a, b], te.placeholder((3,), D, "dc"))
