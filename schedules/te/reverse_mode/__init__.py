@@ -2,8 +2,8 @@
 
 `reverse` goes from outputs to inputs. For each stage `reductions` and `slopes` tell the derivative of its
 value, and `gather` makes the sum over the points that read an element, which `invert` finds. `invariance`
-leaves out what is 0. Then the stages are made good to compute: `copies`, `trim`, `phases` and `pads` each
-rewrite them to equal ones.
+leaves out what is 0. Then the stages are made good to compute: `copies`, `trim`, `phases`, `unroll` and
+`pads` each rewrite them to equal ones.
 """
 
 from schedules.te.reverse_mode.reverse import cut, gradient, inputs

@@ -5,11 +5,22 @@ Instead of adding to the places that each point reads, every element gathers wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Expr, Var
-from schedules.te.reverse_mode.graph import guarded, load, placed, stage, targets, tidy
+from schedules.expr import Binary, Const, Expr, Var
+from schedules.te.reverse_mode.graph import (
+    Ranges,
+    guarded,
+    guards,
+    load,
+    loads,
+    placed,
+    stage,
+    targets,
+    tidy,
+)
 from schedules.te.reverse_mode.invert import invert
 from schedules.te.reverse_mode.slopes import Term, times
 from schedules.te.tensors import Op, TensorLoad
@@ -52,6 +63,46 @@ def gather(op: Op, x: TensorLoad, terms: Sequence[Term], name: str | None) -> Ex
     if not sizes:
         return value
     renamed: dict[str, Expr] = {v: Var(f"r{n}") for n, v in enumerate(sizes)}
-    return load(
-        stage(shape, placed(value, renamed), {f"r{n}": k for n, k in enumerate(sizes.values())}, name)
-    )
+    sizes = {f"r{n}": k for n, k in enumerate(sizes.values())}
+    conds, value = guards(placed(value, renamed))
+    inner, rest = _constant_factors(value, frozenset(sizes), ranges)
+    total: Expr = load(stage(shape, guarded(conds, inner), sizes, name))
+    for outside in reversed(rest):
+        total = outside(total)
+    return total
+
+
+def _times(x: Expr) -> Callable[[Expr], Expr]:
+    return lambda total: times(total, x)
+
+
+def _constant_factors(
+    e: Expr, summed: frozenset[str], ranges: Ranges
+) -> tuple[Expr, list[Callable[[Expr], Expr]]]:
+    """A value as (what a sum adds up, what is done to the sum): factors and divisors that are the same for
+    all points are taken out of it."""
+
+    def same(x: Expr) -> bool:
+        return not E.variables(x) & summed and all(map(inside, loads(x)))
+
+    def inside(x: TensorLoad) -> bool:
+        """Whether a load needs no condition."""
+        reach = [affine.bounds(i, ranges) if not E.loads(i) else None for i in x.indices]
+        return all(
+            r is not None and 0 <= r[0] and r[1] < n for r, n in zip(reach, x.tensor.shape, strict=True)
+        )
+
+    match e:
+        case Binary(op="*", a=a, b=b):
+            for x, other in ((a, b), (b, a)):
+                if same(x):
+                    inner, rest = _constant_factors(other, summed, ranges)
+                    return inner, [_times(x), *rest]
+            (p, first), (q, second) = (_constant_factors(x, summed, ranges) for x in (a, b))
+            return (times(p, q) if first or second else e), [*first, *second]
+        case Binary(op="/", a=a, b=b):
+            inner, rest = _constant_factors(a, summed, ranges)
+            if same(b):
+                return inner, [lambda total: E.binary("/", total, b), *rest]
+            return (E.binary("/", inner, b) if rest else e), rest
+    return e, []

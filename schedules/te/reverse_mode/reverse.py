@@ -33,12 +33,21 @@ from schedules.te.reverse_mode.phases import in_phases
 from schedules.te.reverse_mode.reductions import own, values_gradients
 from schedules.te.reverse_mode.slopes import Term, terms
 from schedules.te.reverse_mode.trim import trimmed
+from schedules.te.reverse_mode.unroll import written_out
 from schedules.te.scalars import cast
 from schedules.te.tensors import Op, Tensor, TensorLoad, discover
 
 Tensors = Tensor | Sequence[Tensor]
 # What makes gradients good to compute, in order. Each keeps the values.
-PASSES: tuple[Rewrite, ...] = (without_copies, trimmed, in_phases, padded, trimmed, without_copies)
+PASSES: tuple[Rewrite, ...] = (
+    without_copies,
+    trimmed,
+    in_phases,
+    written_out,
+    padded,
+    trimmed,
+    without_copies,
+)
 
 
 def gradient(

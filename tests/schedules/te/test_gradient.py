@@ -427,6 +427,28 @@ def test_a_stage_that_two_copies_read_is_computed_once() -> None:
     np.testing.assert_array_equal(evaluated([alone], values)[0], evaluated([last], values)[0])
 
 
+def test_windows_without_a_product_are_written_out() -> None:
+    params = {"b": 1, "h": 7, "w": 6, "c": 2, "k": 3, "stride": 2, "padding": 1}
+    for name in ("max_pool2d", "avg_pool2d"):
+        x, y = operator(name, D, **params)
+        (dx,) = te.gradient(y, x, te.placeholder(y.shape, D, "dy"), saved=[y])
+        assert not products(dx)
+
+
+def test_factors_of_all_terms_are_taken_out_of_a_sum() -> None:
+    a, b, c, k = x_of(4, 3, name="a"), x_of(3, 5, name="b"), x_of(4, name="c"), te.reduce_axis(3, "k")
+    value = lambda i, j: te.sum(a[i, k] * b[k, j] * 0.5 / c[i], axis=k)  # noqa: E731
+    y = te.compute((4, 5), value, "y")
+    da, db, dc = check([a, b, c, y], arrays={c: np.array([0.5, 1.0, 2.0, 3.0])})
+    names = {"a": ("dy", "b"), "b": ("dy", "a", "c"), "c": ("dy", "a", "b", "c")}
+    for g, t in ((da, "a"), (db, "b"), (dc, "c")):
+        (product,) = products(g)
+        assert sorted({x.buffer for x in product.reads()} - {"c"}) == sorted(set(names[t]) - {"c"})
+        assert ("c" in {x.buffer for x in product.reads()}) == (t == "b"), (
+            "c is the same for all terms but of b"
+        )
+
+
 def test_strides_become_phases_of_different_size() -> None:
     params = {"b": 1, "h": 8, "w": 8, "ci": 3, "co": 4, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
     x, _, y = operator("conv2d", D, **params)
