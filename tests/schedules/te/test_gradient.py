@@ -269,6 +269,24 @@ def test_a_read_that_never_happens() -> None:
     assert evaluated([g], {x: np.zeros(3)})[0].tolist() == [1, 1, 1]
 
 
+def test_indices_that_are_read_from_tensors() -> None:
+    table, ids = x_of(5, 3, name="table"), te.placeholder((4, 2), "int32", "ids")
+    y = te.compute((4, 2, 3), lambda i, j, k: table[ids[i, j], k] * table[ids[i, 0], 2 - k], "y")
+    places = np.array([[0, 3], [3, 3], [9, 1], [-2, 4]], np.int32)  # held inside, as the values are
+    check([table, ids, y], arrays={ids: places})
+    row = te.compute((4, 3), lambda i, k: table[ids[i, 1], k], "row")
+    dy = te.placeholder((4, 3), D, "dy")
+    (dtable,) = te.gradient(row, table, dy)
+    given = np.arange(12.0).reshape(4, 3)
+    want = np.zeros((5, 3))
+    np.add.at(want, places[:, 1], given)
+    np.testing.assert_array_equal(evaluated([dtable], {ids: places, dy: given})[0], want)
+    # An index that moves is no window: it is summed over all that may read an element.
+    x, at = x_of(6), te.placeholder((3,), "int64", "at")
+    z = te.compute((3, 2), lambda i, j: te.select(j > 0, x[at[i]], x[2 * i + j]), "z")
+    check([x, at, z], arrays={at: np.array([5, 0, 5])})
+
+
 def test_names_of_axes_do_not_matter() -> None:
     x, w = x_of(3, 4), x_of(4, 2, name="w")
     r0 = te.reduce_axis(4, "i1")
