@@ -31,6 +31,9 @@ def op(
     - a list with, for each input, a kernel with one output, or None for an input without a gradient;
     - a function that returns a tensor or None for each input, in a tuple. It may call other operators.
 
+    Kernels may take some of these only, by name: ``dy`` for the gradient of output ``y``, the inputs, and the
+    outputs, which are kept if one takes them. So kernels of what `te.gradient` returns are taken as they are.
+
     Gradients are given contiguous. They are differentiable themselves where ``backward`` is a function of
     differentiable operators. Without ``backward`` an input that requires a gradient is refused, outside
     ``torch.no_grad()``.

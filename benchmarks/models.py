@@ -4,9 +4,10 @@
 
 Each network of ``networks.py`` is exported to ONNX with random weights, imported, tuned for ``--each``
 seconds a task, and compiled, in a process of its own. Its outputs are compared with ONNX Runtime's. Then all
-run in turns: a time is the median of the rounds' medians. With one thread it is CPU time of that thread, which other
-work on the machine hardly changes; with more it is time on the clock. torch.compile has mode max-autotune and
-freezing. Rows that the file has are kept, so that a run can be resumed. ``--markdown`` prints its table.
+run in turns: a time is the median of the rounds' medians. With one thread it is CPU time of that thread,
+which other work on the machine hardly changes; with more it is time on the clock. torch.compile has mode max-
+autotune and freezing. Rows that the file has are kept, so that a run can be resumed. ``--markdown`` prints
+its table.
 """
 
 from __future__ import annotations

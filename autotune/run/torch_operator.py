@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from operator import index
 from threading import RLock
@@ -20,10 +21,17 @@ from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
 
 NAMESPACE = "autotune"
-# From which inputs need a gradient, then the gradients of the outputs, then the inputs, to a gradient or None
-# for each input.
-Gradients = Callable[..., Any]
 Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """``of(needed, known)``: a gradient or None for each input. ``needed`` says of which inputs one is.
+    ``known``: the gradients of the floating-point outputs, the inputs, and the outputs where ``outputs``."""
+
+    of: Callable[[Sequence[bool], Sequence[Any]], Any]
+    outputs: bool = False
+
 
 _names: set[str] = set()
 _plain: dict[int, tuple[Any, str]] = {}  # (kernel, name) without a gradient, by the kernel's identity
@@ -184,11 +192,12 @@ def _autograd(kernel: Any, gradients: Gradients) -> tuple[Callable[..., Any], Ca
     floats = [i for i, b in enumerate(outs) if _is_float(b)]
 
     def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
+        made = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*inputs, *(made if gradients.outputs else ()))
 
     def backward(ctx: Any, *given: Any) -> Any:
         of_outputs = [given[i].contiguous() for i in floats]
-        found = gradients(ctx.needs_input_grad, *of_outputs, *ctx.saved_tensors)
+        found = gradients.of(ctx.needs_input_grad, [*of_outputs, *ctx.saved_tensors])
         found = found if isinstance(found, (tuple, list)) else (found,)
         if len(found) != len(ins):
             raise ArgumentError(
@@ -202,13 +211,13 @@ def _autograd(kernel: Any, gradients: Gradients) -> tuple[Callable[..., Any], Ca
 
 def of_function(backward: Callable[..., Any]) -> Gradients:
     """The gradients that a user's function computes."""
-    return lambda needed, *arrays: backward(*arrays)
+    return Gradients(lambda needed, known: backward(*known))
 
 
 def of_one(kernel: Any, backward: Any) -> Gradients:
     """The gradients that one kernel computes, all at once. Raises ArgumentError where it does not fit."""
-    call = _gradient(kernel, backward, kernel.parameters[0])
-    return lambda needed, *arrays: call(*arrays)
+    call, places = _gradient(kernel, backward, kernel.parameters[0])
+    return Gradients(lambda needed, known: call(*(known[i] for i in places)), _reads_outputs(kernel, places))
 
 
 def of_each(kernel: Any, backward: Sequence[Any]) -> Gradients:
@@ -222,25 +231,39 @@ def of_each(kernel: Any, backward: Sequence[Any]) -> Gradients:
         )
     calls = [None if g is None else _gradient(kernel, g, (b,)) for g, b in zip(backward, ins, strict=True)]
 
-    def gradients(needed: Sequence[bool], *arrays: Any) -> Any:
+    def gradients(needed: Sequence[bool], known: Sequence[Any]) -> Any:
         wanted = zip(calls, needed, strict=True)
-        return tuple(call(*arrays) if call and need else None for call, need in wanted)
+        return tuple(c[0](*(known[i] for i in c[1])) if c and need else None for c, need in wanted)
 
-    return gradients
+    return Gradients(gradients, any(_reads_outputs(kernel, c[1]) for c in calls if c))
 
 
-def _gradient(kernel: Any, backward: Any, of: Sequence[Buffer]) -> Any:
-    """The operator of a kernel that computes gradients of these inputs. Raises ArgumentError."""
+def _gradient(kernel: Any, backward: Any, of: Sequence[Buffer]) -> tuple[Any, tuple[int, ...]]:
+    """(the operator of a kernel that computes gradients of these inputs, which of what is known it takes).
+    Raises ArgumentError."""
     ins, outs = kernel.parameters
-    takes, gives = _types([*(b for b in outs if _is_float(b)), *ins]), _types(of)
-    has = tuple(map(_types, backward.parameters))
-    if has != (takes, gives):
-        raise ArgumentError(
-            f"backward of {kernel.workload.op}: the kernel {backward.workload.op} takes {has[0]} and gives "
-            f"{has[1]}, but must take the gradients of the outputs, then all inputs, {takes}, and give "
-            f"{gives}; where it takes fewer, give a function of all that calls an operator of it"
-        )
-    return overload(plain_name(backward))
+    heads = [b for b in outs if _is_float(b)]
+    known = {f"d{b.name}": b for b in heads} | {b.name: b for b in (*ins, *outs)}
+    takes, gives = backward.parameters
+    if _types(gives) == _types(of):
+        operator = overload(plain_name(backward))
+        if len(known) == len(heads) + len(ins) + len(outs) and all(
+            b.name in known and _types((b,)) == _types((known[b.name],)) for b in takes
+        ):
+            return operator, tuple([list(known).index(b.name) for b in takes])
+        if _types(takes) == _types((*heads, *ins)):
+            return operator, tuple(range(len(takes)))
+    raise ArgumentError(
+        f"backward of {kernel.workload.op}: the kernel {backward.workload.op} takes {_types(takes)} and "
+        f"gives {_types(gives)}, but must take the gradients of the outputs, then all inputs, "
+        f"{_types((*heads, *ins))}, or some by their names ({', '.join(known)}), and give {_types(of)}; "
+        "where it takes others, give a function of all that calls an operator of it"
+    )
+
+
+def _reads_outputs(kernel: Any, places: Sequence[int]) -> bool:
+    ins, outs = kernel.parameters
+    return any(i >= len(ins) + sum(map(_is_float, outs)) for i in places)
 
 
 def _is_float(b: Buffer) -> bool:

@@ -93,8 +93,8 @@ def _factors(e: Expr) -> list[Load] | None:
 
 
 def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Sequence[str]) -> list[str] | None:
-    """The axes to fix so that every index is affine in one axis: first those under // or %, then reduction
-    axes, then the smallest. None if none suffice."""
+    """The axes to fix so that every index is affine in one axis: first those under // or %, then the
+    smallest, for few calls: the taps of a window, also where these are the output. None if none suffice."""
     fixed: list[str] = []
     for x in operands:
         for ix in x.indices:
@@ -105,7 +105,7 @@ def _stepped(operands: Sequence[Load], extents: Mapping[str, int], reduce: Seque
                 curved: frozenset[str] = frozenset().union(
                     *(E.variables(y) for y in E.walk(ix) if _curved(y))
                 )
-                fixed.append(min(left, key=lambda v: (v not in curved, v not in reduce, extents[v], v)))
+                fixed.append(min(left, key=lambda v: (v not in curved, extents[v], v not in reduce, v)))
     return fixed
 
 

@@ -136,7 +136,7 @@ def compute(
         reducer, raxes = None, ()
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
-    _check_size(values, f"stage {label}")
+    check_size(values, f"stage {label}")
     env |= {v: Var(_unique(v.name, taken)) for v in raxes}
     values = tuple(_bind(v, env, label) for v in values)
     op = Op(
@@ -178,7 +178,7 @@ def _value(x: Any, label: str) -> Expr:
     )
 
 
-def _check_size(values: Sequence[Expr], what: str) -> None:
+def check_size(values: Sequence[Expr], what: str) -> None:
     """Raise WorkloadError for values that take minutes to compile, or exceed Python's recursion limit."""
     sizes = [E.size(v) for v in values]
     if builtins.max(d for _, d in sizes) > E.MAX_DEPTH:
@@ -271,7 +271,7 @@ def reducer(
         xs, ys = (tuple(operand(f"{p}{i}", d) for i, d in enumerate(dtypes)) for p in "xy")
         joined = _tuple(combine(xs, ys), len(exprs), f"combine of {name}")
         out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
-        _check_size(out, f"combine of {name}")
+        check_size(out, f"combine of {name}")
         for x, d in zip(out, dtypes, strict=True):
             if E.dtype_of(x) != d or E.variables(x) or builtins.any(o not in xs + ys for o in E.loads(x)):
                 raise WorkloadError(

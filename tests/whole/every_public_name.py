@@ -128,4 +128,6 @@ def expressions() -> Any:
     assert_type(reductions, list[te.Reduction])
     z = [te.compute((1,), lambda _, v=v: v, name=f"z{n}") for n, v in enumerate(reductions)]
     last = te.compute((1,), lambda _: largest(y[0, r], axis=r), name="last")
+    (dz,) = te.gradient(z[0], x, saved=[y])
+    assert_type(te.inputs(te.cut(dz, y)), list[te.Tensor])
     return te.evaluate(te.dag([x, *z, last]), [np.ones((8, 8), np.float32)])

@@ -159,7 +159,8 @@ REFUSED = {
     "a float": (
         lambda i, j: W[F[i], j],
         r"tensor W\[7, 3\] float32 is indexed by f\[i\] of dtype float32; an index is arithmetic over axes "
-        r'and integers, or an integer that is read from tensors: compute an integer, e.g. te.cast\(x, "int32"',
+        r"and integers, or an integer that is read from tensors: "
+        r'compute an integer, e.g. te.cast\(x, "int32"',
     ),
     "a condition": (
         lambda i, j: W[B[i], j],

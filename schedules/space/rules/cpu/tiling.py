@@ -13,7 +13,7 @@ from schedules import affine, ir
 from schedules import expr as E
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
-from schedules.ir.nest import vars_bound, writers
+from schedules.ir.nest import readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
 from schedules.space.rules.cpu.prefetching import prefetch_tiles
@@ -451,10 +451,11 @@ def _place_producers(d: SketchBuilder, producer: str, pack_name: str, tiles: str
         if x.buffer in d.s.nest.params:
             continue
         for b in writers(d.s.nest, x.buffer):
-            if not is_guarded_copy(b) or b.name == pack_name:
+            if not is_guarded_copy(b) or b.name == pack_name or b.name in d.done:
                 continue
             d.done.add(b.name)
-            places = ("root", "tile") if x.buffer in steady else ("root",)
+            alone = len(readers(d.s.nest, x.buffer)) == 1  # what others read too is made once
+            places = ("root", "tile") if x.buffer in steady and alone else ("root",)
             if d.choose(f"{b.name}.at", places) == "tile":
                 d.s.compute_at(b.name, tiles)
                 schedule_copy(d, b.name, parallel=False)

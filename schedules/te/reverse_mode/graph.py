@@ -1,0 +1,204 @@
+"""Stages as data: made from values, rewritten, and put in the place of others.
+
+Axes of stages made here are called ``i0, i1, …``, reduction axes ``r0, r1, …``, so that equal stages have
+equal values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from schedules import affine
+from schedules import expr as E
+from schedules.affine import Range
+from schedules.dtypes import computed
+from schedules.expr import INDEX, Compare, Const, Expr, Logic, Select, Var
+from schedules.te.compute_dag import Reducer, operand
+from schedules.te.tensors import Op, Tensor, TensorLoad, discover
+
+# A tensor as the key of a table: two objects may stand for one output of a stage.
+Key = tuple[Tensor | Op, int]
+# A pass: gets tensors and the stages that must stay as they are, and returns equal tensors.
+Rewrite = Callable[[Sequence[Tensor], Collection[Op]], list[Tensor]]
+# {axis: (least, largest)}.
+Ranges = Mapping[str, Range]
+
+
+def key(t: Tensor) -> Key:
+    """The placeholder itself, or the stage and the number of its output."""
+    return (t if t.op is None else t.op), t.index
+
+
+def targets(rank: int) -> tuple[Var, ...]:
+    """The axes of a stage made here."""
+    return tuple(Var(f"i{d}") for d in range(rank))
+
+
+def at(t: Tensor, indices: Sequence[Expr]) -> TensorLoad:
+    """One element of a tensor."""
+    return TensorLoad(t.name or "tensor", tuple(indices), t.dtype, t)
+
+
+def load(t: Tensor) -> TensorLoad:
+    """The element of a tensor at a stage's own axes."""
+    return at(t, targets(t.ndim))
+
+
+def stage(
+    shape: Sequence[int],
+    value: Expr,
+    reduce: Mapping[str, int] | None = None,
+    name: str | None = None,
+    product: bool = False,
+) -> Tensor:
+    """A stage over ``i0, i1, …`` of ``value``; with ``reduce``, {axis: extent}, of its sums or products."""
+    axes = tuple((v.name, n) for v, n in zip(targets(len(shape)), shape, strict=True))
+    dtype = E.dtype_of(value)
+    op = Op(
+        axes, tuple((reduce or {}).items()), (value,), _reducer(dtype, product) if reduce else None, (name,)
+    )
+    return Tensor(tuple(shape), dtype, name, op)
+
+
+def _reducer(dtype: str, product: bool) -> Reducer:
+    """The reducer of `te.sum` or `te.prod`."""
+    x, y = operand("x0", dtype), operand("y0", dtype)
+    if product:
+        return Reducer("prod", (Const(1.0, dtype),), (E.binary("*", x, y),))
+    return Reducer("sum", (zero(dtype),), (E.binary("+", x, y),))
+
+
+def zero(dtype: str) -> Const:
+    """0 in the dtype that ``dtype`` is computed with."""
+    return Const(0.0, computed(dtype))
+
+
+def ranges_of(op: Op) -> dict[str, Range]:
+    """{axis of a stage: (least, largest)}."""
+    return {v: (0, n - 1) for v, n in (*op.axes, *op.reduce_axes)}
+
+
+def placed(e: Expr, env: Mapping[str, Expr]) -> Expr:
+    """``e`` with expressions for axes; loads keep their tensors."""
+
+    def visit(x: Expr) -> Expr | None:
+        if isinstance(x, Var):
+            return env.get(x.name)
+        if isinstance(x, TensorLoad):
+            return TensorLoad(x.buffer, tuple(placed(i, env) for i in x.indices), x.dtype, x.tensor)
+        return None
+
+    return E.rewrite(e, visit)
+
+
+def tidy(e: Expr, ranges: Ranges) -> Expr:
+    """An equal value: indices are simplified, and selects are decided where the ranges of axes do."""
+
+    def visit(x: Expr) -> Expr | None:
+        if isinstance(x, TensorLoad):
+            indices = tuple(i if isinstance(i, Var) else tidy(i, ranges) for i in x.indices)
+            return TensorLoad(x.buffer, indices, x.dtype, x.tensor)
+        if isinstance(x, Select):
+            cond = tidy(x.cond, ranges)
+            if isinstance(cond, Const):
+                return tidy(x.a if cond.value else x.b, ranges)
+            return Select(cond, tidy(x.a, ranges), tidy(x.b, ranges))
+        if isinstance(x, Compare) or E.dtype_of(x) == INDEX:
+            return None if E.loads(x) else affine.simplify(x, ranges)
+        if isinstance(x, Logic):
+            return E.rebuild(x, tuple(tidy(k, ranges) for k in x.args))
+        return None
+
+    return E.rewrite(e, visit)
+
+
+def guarded(conditions: Iterable[Expr], value: Expr) -> Expr:
+    """``value`` where all hold, else 0. Conditions on axes alone come first, because they keep what others
+    load inside its tensor; each of the others may do so for the next."""
+    inner, value = guards(value)
+    conds = [*conditions, *inner]
+    for c in reversed([c for c in conds if E.loads(c)]):
+        value = E.select(c, value, zero(E.dtype_of(value)))
+    return E.select(E.all_of(*(c for c in conds if not E.loads(c))), value, zero(E.dtype_of(value)))
+
+
+def guards(value: Expr) -> tuple[tuple[Expr, ...], Expr]:
+    """(conditions on axes alone, value where they hold) of a value that is 0 elsewhere: the inverse of
+    `guarded`."""
+    if isinstance(value, Select) and value.b == zero(E.dtype_of(value)) and not E.loads(value.cond):
+        inner, rest = guards(value.a)
+        return (*E.conjuncts(value.cond), *inner), rest
+    return (), value
+
+
+def with_loads(e: Expr, f: Callable[[TensorLoad], Expr | None]) -> Expr:
+    """``e`` with other expressions for loads where ``f`` gives one. Loads in indices come first."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, TensorLoad):
+            return None
+        indices = tuple(with_loads(i, f) for i in x.indices)
+        x = TensorLoad(x.buffer, indices, x.dtype, x.tensor)
+        new = f(x)
+        return x if new is None else new
+
+    return E.rewrite(e, visit) if E.loads(e) else e
+
+
+def replaced(e: Expr, now: Mapping[Key, Tensor]) -> Expr:
+    """``e`` reading other tensors."""
+    if not any(key(x.tensor) in now for x in loads(e)):
+        return e
+    return with_loads(e, lambda x: at(now[key(x.tensor)], x.indices) if key(x.tensor) in now else None)
+
+
+def loads(e: Expr) -> list[TensorLoad]:
+    """All loads, parents first."""
+    return [x for x in E.loads(e) if isinstance(x, TensorLoad)]
+
+
+def reads(op: Op) -> list[TensorLoad]:
+    """All loads of a stage."""
+    return [x for v in op.values for x in loads(v)]
+
+
+def stages(roots: Sequence[Tensor]) -> list[Op]:
+    """All stages behind tensors, in topological order."""
+    return discover([t.op for t in roots if t.op is not None])[0]
+
+
+def like(op: Op, value: Expr, **how: Any) -> Tensor:
+    """A stage of one output as another, with another value, and other ``axes``, ``reduce_axes`` or
+    ``names``."""
+    new = replace(op, values=(value,), **how)
+    if not new.reduce_axes:
+        new = replace(new, reducer=None)
+    return Tensor(tuple(n for _, n in new.axes), E.dtype_of(value), new.names[0], new)
+
+
+def rebuilt(
+    roots: Sequence[Tensor],
+    change: Callable[[Op, Op], Tensor | None] = lambda old, new: None,
+    given: Mapping[Key, Tensor] | None = None,
+) -> list[Tensor]:
+    """The roots over changed stages. ``change``: gets every stage as it was and reading what others became.
+    It returns what takes the place of the stage's only output, or None. A stage stays itself where nothing
+    changed. ``given``: tensors that take the place of others."""
+    now: dict[Key, Tensor] = dict(given or {})
+    ops, _ = discover([t.op for t in roots if t.op is not None])
+    for op in ops:
+        if all((op, o) in now for o in range(len(op.values))):
+            continue
+        values = tuple(replaced(v, now) for v in op.values)
+        same = all(a is b for a, b in zip(values, op.values, strict=True))
+        new = op if same else Op(op.axes, op.reduce_axes, values, op.reducer, op.names)
+        other = change(op, new)
+        if other is not None:
+            now.setdefault((op, 0), other)
+        elif not same:
+            shape = tuple(n for _, n in op.axes)
+            for o, v in enumerate(values):
+                now.setdefault((op, o), Tensor(shape, E.dtype_of(v), op.names[o], new, o))
+    return [now.get(key(t), t) for t in roots]

@@ -1,0 +1,288 @@
+"""The way back from outputs to inputs: each stage hands the gradient of what it makes to what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from schedules import expr as E
+from schedules.dtypes import computed
+from schedules.errors import WorkloadError
+from schedules.expr import Const, Expr, Var
+from schedules.te.dims import dims_of
+from schedules.te.inside import check_loads
+from schedules.te.language import check_size, placeholder
+from schedules.te.reverse_mode.copies import without_copies
+from schedules.te.reverse_mode.gather import gather
+from schedules.te.reverse_mode.graph import (
+    Key,
+    Rewrite,
+    key,
+    like,
+    load,
+    placed,
+    reads,
+    rebuilt,
+    stage,
+    stages,
+    targets,
+)
+from schedules.te.reverse_mode.invariance import without_effect
+from schedules.te.reverse_mode.pads import padded
+from schedules.te.reverse_mode.phases import in_phases
+from schedules.te.reverse_mode.reductions import own, values_gradients
+from schedules.te.reverse_mode.slopes import Term, terms
+from schedules.te.reverse_mode.trim import trimmed
+from schedules.te.reverse_mode.unroll import written_out
+from schedules.te.scalars import cast
+from schedules.te.tensors import Op, Tensor, TensorLoad, discover
+
+Tensors = Tensor | Sequence[Tensor]
+# What makes gradients good to compute, in order. Each keeps the values.
+PASSES: tuple[Rewrite, ...] = (
+    without_copies,
+    trimmed,
+    in_phases,
+    written_out,
+    padded,
+    trimmed,
+    without_copies,
+)
+
+
+def gradient(
+    outputs: Tensors,
+    inputs: Tensors,
+    output_gradients: Tensors | None = None,
+    saved: Sequence[Tensor] = (),
+) -> list[Tensor]:
+    """The gradients of ``outputs`` with respect to ``inputs``, as tensors like any others.
+
+    ``outputs``: one tensor or several, floating point. ``inputs``: placeholders or stages, floating point.
+    ``output_gradients``: for each output a tensor of its shape and dtype, such as a placeholder; without them
+    all are 1, so that the result is the gradient of the sum of all outputs. Returns a tensor for each input,
+    of its shape and dtype: the sum over outputs of output_gradient times d output / d input.
+
+    The result reads what the derivatives depend on: inputs, and stages of the forward pass, which are thereby
+    computed again. ``saved``: tensors of the forward pass that the caller keeps instead. In their place the
+    result reads placeholders of their names, shapes and dtypes. `te.inputs` lists all placeholders that a
+    result reads.
+
+    Conventions: of two operands of a maximum or minimum that tie each gets half (torch.maximum), but against
+    what is no input, as in ``te.maximum(x, 0.0)``, a tie gives nothing (torch's relu). The n equal maxima of
+    a `te.max` get an n-th each (torch.amax). |x| has slope 0 at 0. Integers, comparisons, and te.floor,
+    te.ceil and te.round pass no gradient. float16 and bfloat16 are computed with as float32 up to the result.
+
+    Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do not fit, sizes that
+    vary, and reducers over tuples whose parts depend on each other, such as an argmax.
+
+    >>> x, w = te.placeholder((8, 16), name="x"), te.placeholder((16, 4), name="w")
+    >>> k = te.reduce_axis(16, "k")
+    >>> y = te.compute((8, 4), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "y")
+    >>> dy = te.placeholder(y.shape, name="dy")
+    >>> dx, dw = te.gradient(y, [x, w], dy)
+    >>> te.dag([*te.inputs(dx), dx])   # reads w and dy
+
+    Source: reverse mode as in Griewank and Walther, *Evaluating Derivatives*, 2008; as sums over the points
+    that read an element instead of scatters: Li et al., *Differentiable programming for image processing and
+    deep learning in Halide*, 2018.
+    """
+    outs, ins = _tensors(outputs, "outputs"), _tensors(inputs, "inputs")
+    kept = _tensors(saved, "saved")
+    heads = _heads(outs, output_gradients)
+    ops, _ = discover([t.op for t in outs if t.op is not None])
+    if dims_of([x for op in ops for x in op.parts()]):
+        raise WorkloadError(
+            "te.gradient: the expression has sizes that vary; differentiate it at each size, with numbers "
+            "for its sizes"
+        )
+    seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
+    found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
+    results = []
+    for t in ins:
+        value = found.gradient(t)
+        if value is None:
+            raise WorkloadError(
+                f"te.gradient: no output depends on input {t!r} by what has a derivative; leave it out"
+            )
+        results.append(value)
+    fixed = {*ops, *stages([h for h in heads if isinstance(h, Tensor)])}
+    for rewrite in PASSES:
+        results = rewrite(results, fixed)
+    results = _named(results, ins, fixed)
+    results = cut(results, kept)
+    for op in stages(results):
+        extents = dict((*op.axes, *op.reduce_axes))
+        check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+    return results
+
+
+def inputs(tensors: Tensors) -> list[Tensor]:
+    """The placeholders that tensors are computed from, each once, in the order in which they are met. For
+    `dag` and for tuning: ``at.tune([*te.inputs(dx), dx])``. Raises `WorkloadError` for what is no tensor."""
+    ts = _tensors(tensors, "tensors", "te.inputs")
+    _, leaves = discover([t.op for t in ts if t.op is not None])
+    return list(dict.fromkeys([*(t for t in ts if t.op is None), *leaves]))
+
+
+def cut(tensors: Tensors, stages: Tensors) -> list[Tensor]:
+    """The tensors with placeholders in the place of ``stages``, of their names, shapes and dtypes: what is
+    left to compute where these are known. So a long expression becomes several kernels:
+
+        phases = dx.op.reads()
+        (rest,) = te.cut(dx, phases)    # each of the phases, and this, is an expression of its own
+
+    Raises `WorkloadError` for what is no tensor."""
+    known = _tensors(stages, "stages", "te.cut")
+    given = {key(t): placeholder(t.shape, t.dtype, t.name) for t in known}
+    return rebuilt(_tensors(tensors, "tensors", "te.cut"), given=given)
+
+
+class _Reverse:
+    """The gradients of all tensors between outputs and inputs."""
+
+    def __init__(
+        self, ops: Sequence[Op], outs: Sequence[Tensor], heads: Sequence[Expr], wanted: set[Key]
+    ) -> None:
+        self.parts: dict[Key, list[Expr]] = {}  # what readers give, over i0, i1, ...
+        self.totals: dict[Key, Expr] = {}
+        self.names: dict[Key, str | None] = {}
+        self.active = set(wanted)  # what changes with an input
+        for op in ops:
+            if any(self.is_active(x) for x in reads(op)):
+                self.active |= {(op, n) for n in range(len(op.values))}
+        self.still = without_effect(ops, outs) - wanted
+        for t, head in zip(outs, heads, strict=True):
+            self.give(t, head)
+        for op in reversed(ops):
+            self.back(op)
+
+    def is_active(self, x: TensorLoad) -> bool:
+        """Whether a load changes with an input, and has a derivative."""
+        return key(x.tensor) in self.active and E.is_float(x.dtype)
+
+    def moves(self, x: TensorLoad) -> bool:
+        """Whether a load needs a gradient."""
+        return self.is_active(x) and key(x.tensor) not in self.still
+
+    def give(self, t: Tensor, part: Expr) -> None:
+        self.parts.setdefault(key(t), []).append(part)
+        self.names[key(t)] = t.name
+
+    def total(self, t: Key, shape: Sequence[int]) -> Expr | None:
+        """The whole gradient of a tensor: an element of a stage, or a literal."""
+        if t not in self.totals:
+            parts = self.parts.get(t)
+            if parts is None:
+                return None
+            value = parts[0]
+            for p in parts[1:]:
+                value = E.binary("+", value, p)
+            plain = isinstance(value, Const) or (
+                isinstance(value, TensorLoad) and value.indices == targets(len(shape))
+            )
+            self.totals[t] = value if plain else load(_named_stage(shape, value, self.names[t]))
+        return self.totals[t]
+
+    def gradient(self, t: Tensor) -> Tensor | None:
+        """The gradient of an input as a stage."""
+        value = self.total(key(t), t.shape)
+        if value is None:
+            return None
+        if isinstance(value, TensorLoad) and value.tensor.op is not None:
+            return value.tensor
+        return _named_stage(t.shape, value, t.name)
+
+    def back(self, op: Op) -> None:
+        """Hand the gradients of a stage's outputs to what it reads."""
+        shape = tuple(n for _, n in op.axes)
+        env: dict[str, Expr] = {
+            to.name: Var(v) for (v, _), to in zip(op.axes, targets(len(shape)), strict=True)
+        }
+        given = {n: self.total((op, n), shape) for n in range(len(op.values)) if (op, n) in self.active}
+        heads = {n: placed(E.widen(g), env) for n, g in given.items() if g is not None}
+        if not heads or not any(self.moves(x) for x in reads(op)):
+            return
+        parts: dict[TensorLoad, list[Term]] = {}
+        for n, head in values_gradients(op, heads).items():
+            value = op.values[n]
+            stored = own(op, n) if op.reducer is None else None
+            for x, found in terms(value, head, stored, self.moves).items():
+                parts.setdefault(x, []).extend(found)
+        for x, found in parts.items():
+            part = gather(op, x, found, derived_name(x.tensor.name))
+            if part is not None:
+                self.give(x.tensor, part)
+
+
+def derived_name(name: str | None) -> str | None:
+    """The name of the gradient of a tensor."""
+    return f"d{name}" if name else None
+
+
+def _named_stage(shape: Sequence[int], value: Expr, name: str | None) -> Tensor:
+    check_size([value], f"te.gradient of {name or 'a tensor'}")
+    return stage(shape, value, name=derived_name(name))
+
+
+def _named(results: Sequence[Tensor], ins: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
+    """The results in their inputs' dtypes, each a stage of its own, under names that no other stage has."""
+    out: list[Tensor] = []
+    for r, t in zip(results, ins, strict=True):
+        if r.dtype != t.dtype or r.op in fixed or any(r is o for o in out):
+            r = stage(t.shape, cast(load(r), t.dtype))
+        out.append(r)
+    mine = {r.op: derived_name(t.name) for r, t in zip(out, ins, strict=True)}
+    taken = {n for n in mine.values() if n}
+
+    def rename(old: Op, new: Op) -> Tensor | None:
+        if old in fixed:
+            return None
+        (name,) = old.names
+        if old in mine:
+            name = mine[old]
+        elif name in taken:
+            name = f"{name}_part"
+        return like(new, new.values[0], names=(name,)) if (name,) != new.names else None
+
+    return rebuilt(out, rename)
+
+
+def _tensors(given: object, what: str, of: str = "te.gradient") -> list[Tensor]:
+    """One tensor or several as a list. Raises `WorkloadError`."""
+    ts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    for t in ts:
+        if not isinstance(t, Tensor):
+            raise WorkloadError(f"{of}: {what} are te tensors, not {t!r} ({type(t).__name__})")
+    if of == "te.gradient":
+        for n, t in enumerate(ts):
+            if what != "saved" and not E.is_float(t.dtype):
+                raise WorkloadError(
+                    f"te.gradient: {t!r} of {what} is not floating point, and has no gradient"
+                )
+            if any(key(t) == key(u) for u in ts[:n]):
+                raise WorkloadError(f"te.gradient: {t!r} stands twice in {what}; list it once")
+        if not ts and what != "saved":
+            raise WorkloadError(f"te.gradient: {what} is empty; give at least one tensor")
+    return ts
+
+
+def _heads(outs: Sequence[Tensor], given: object) -> list[Tensor | Const]:
+    """The gradients of the outputs. Raises `WorkloadError`."""
+    if given is None:
+        return [Const(1.0, computed(t.dtype)) for t in outs]
+    heads: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if len(heads) != len(outs):
+        raise WorkloadError(
+            f"te.gradient: {len(heads)} output_gradients for {len(outs)} outputs; give one for each"
+        )
+    for h, t in zip(heads, outs, strict=True):
+        if not isinstance(h, Tensor):
+            raise WorkloadError(
+                f"te.gradient: output_gradients are te tensors, not {h!r} ({type(h).__name__})"
+            )
+        if h.shape != t.shape or h.dtype != t.dtype:
+            raise WorkloadError(
+                f"te.gradient: the output gradient {h!r} does not fit {t!r}; give one of its shape and dtype"
+            )
+    return heads

@@ -1,0 +1,45 @@
+"""A padded copy that several products read is made once, before all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from helpers import expected, inputs, interpret
+from space_cases import target
+
+from schedules import te
+from schedules.ops.axes import named
+from schedules.ops.window import pad
+from schedules.schedule import Schedule
+from schedules.space.derive import derive
+from schedules.te.compute_dag import ComputeDAG
+
+
+def two_windows() -> ComputeDAG:
+    x = te.placeholder((1, 3, 4, 2), "float32", "x")
+    z = pad(x, [(1, 1), (1, 1)], 1, 0, "nhwc")
+    outs = []
+    for k in (2, 3):
+        w = te.placeholder((k, k, 2, 8), "float32", f"w{k}")
+        r, s, c = (te.reduce_axis(n, t) for n, t in ((k, "r"), (k, "s"), (2, "c")))
+        shape = (1, 6 - k, 7 - k, 8)
+
+        def value(n, p, q, o, w=w, r=r, s=s, c=c):
+            return te.sum(z[n, p + r, q + s, c] * w[r, s, c, o], axis=(r, s, c))
+
+        outs.append(te.compute(shape, named("npqo", value), f"y{k}"))
+    return te.dag([*te.inputs(outs), *outs])
+
+
+def test_products_share_a_padded_copy() -> None:
+    dag = two_windows()
+    space = derive(dag, target())
+    copied = [k for k, name in enumerate(space.sketches) if "pad=copy" in name]
+    data = inputs(dag)
+    want = expected(dag, data)
+    for k in copied[:1] + copied[-1:]:
+        rows = space.sample(k, 8, np.random.default_rng(0))
+        s = Schedule.replay(dag, space.trace(k, rows[space.valid(k, rows)][0]), space.target)
+        assert s.blocks().count("pad") == 1
+        for got, w in zip(interpret(s.nest, dag, data), want, strict=True):
+            np.testing.assert_array_equal(got, w)
+    assert copied
