@@ -179,7 +179,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     computed = [t for t in listed if t.op is not None]
     if not computed:
         raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
-    ops, leaves = _discover([t.op for t in computed if t.op is not None])
+    ops, leaves = discover([t.op for t in computed if t.op is not None])
     for t in leaves:
         if t not in inputs:
             raise WorkloadError(
@@ -218,7 +218,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
 
 def dims(tensors: Sequence[Tensor]) -> list[Dim]:
     """The sizes that vary in an operator, given all its inputs and outputs; those of inputs first."""
-    ops, leaves = _discover([t.op for t in tensors if isinstance(t, Tensor) and t.op is not None])
+    ops, leaves = discover([t.op for t in tensors if isinstance(t, Tensor) and t.op is not None])
     return _dims([t for t in tensors if isinstance(t, Tensor) and t.op is None] or leaves, ops)
 
 
@@ -235,7 +235,7 @@ def _key(t: Tensor) -> tuple[Tensor | Op, int]:
     return (t if t.op is None else t.op), t.index
 
 
-def _discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
+def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
     """Stages in topological order (depth first, reads left to right) and the placeholders met."""
     order: dict[Op, None] = {}
     leaves: dict[Tensor, None] = {}
