@@ -208,8 +208,9 @@ class Lowering:
             raise reason
         with self._all_or_nothing():
             values = dict(zip(proto.input, inputs, strict=True))
+            defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
             try:
-                return self._call(body, proto, values, scope, path)
+                return self._call(body, proto, values, scope, path, defaults)
             except UnsupportedForm as err:
                 raise (reason if found is not None else err) from err
 
@@ -221,17 +222,18 @@ class Lowering:
     # --- functions and branches ---------------------------------------------------------------
 
     def _call(
-        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str
-    ) -> Sequence[Scoped]:
-        """Lower a function's body in a scope of its own."""
+        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str,
+        defaults: Sequence[Any] = (),
+    ) -> Sequence[Scoped]:  # fmt: skip
+        """Lower a function's body in a scope of its own. ``defaults``: of its attributes."""
         if scope.depth >= MAX_DEPTH:
             raise ModelError(f"functions call each other more than {MAX_DEPTH} deep")
         given = [values.get(n) if n else None for n in proto.input]
         if len(given) > len(function.input):
             raise ModelError(f"{len(given)} inputs for the {len(function.input)} of function {function.name}")
         given += [None] * (len(function.input) - len(given))
-        attributes = {a.name: a for a in function.attribute_proto}
-        attributes |= {a.name: a for a in proto.attribute}
+        every = (*defaults, *function.attribute_proto, *proto.attribute)
+        attributes = {a.name: a for a in every}
         opsets = {domain(o.domain): o.version for o in function.opset_import} or dict(scope.opsets)
         inner = Scope(
             dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1

@@ -30,9 +30,12 @@ def axis_names(n: int) -> Sequence[str]:
 
 def stage(shape: Sequence[int], value: Callable[..., Any], name: str = "y") -> te.Tensor:
     """``out[axes] = value(*axes)``."""
-    made = te.compute(tuple(shape), named(axis_names(len(shape)), value), name)
-    assert isinstance(made, te.Tensor)
-    return made
+    return stages(shape, value, name)  # type: ignore[no-any-return]
+
+
+def stages(shape: Sequence[int], value: Callable[..., Any], name: str | Sequence[str]) -> Any:
+    """`stage`, where ``value`` may be a reduction over tuples, which gives a tuple of tensors."""
+    return te.compute(tuple(shape), named(axis_names(len(shape)), value), name)
 
 
 def read(x: Operand, index: Sequence[Expr]) -> Expr:
