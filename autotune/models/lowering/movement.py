@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.models.lowering.base import number, stage
+from autotune.models.lowering.base import Operand, number, stage
 from schedules import te
 from schedules.expr import Expr, ExprLike
 from schedules.expr import maximum as index_maximum
@@ -237,12 +237,16 @@ def space_to_depth(x: te.Tensor, block: int, mode: str = "DCR") -> te.Tensor:
     return stage((n, c * block * block, h // block, w // block), value, "space_to_depth")
 
 
-def trilu(x: te.Tensor, k: int, upper: bool) -> te.Tensor:
+def trilu(x: te.Tensor, k: Operand, upper: bool) -> te.Tensor:
     """The triangle of the last two axes above the ``k``-th diagonal, or below; zeros elsewhere."""
 
     def value(*at: Expr) -> Expr:
         i, j = at[-2:]
-        keep = j - i >= k if upper else j - i <= k
+        if isinstance(k, te.Tensor):
+            by, place = k[(0,) * len(k.shape)], te.cast(j - i, k.dtype)
+            keep = place >= by if upper else place <= by
+        else:
+            keep = j - i >= int(k.item()) if upper else j - i <= int(k.item())
         return te.select(keep, x[at], te.const(0, x.dtype))
 
     return stage(x.shape, value, "trilu")

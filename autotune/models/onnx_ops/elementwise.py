@@ -149,20 +149,16 @@ def _binary(node: Node, a: Value, b: Value) -> te.Tensor:
 
 @onnx_op("Pow")
 def _pow(node: Node, a: Value, b: Value) -> te.Tensor:
+    """A known exponent is a literal, of which small ones are products."""
     x, y = _pair(node, a, b)
     dtype = dtype_of(x)
     if isinstance(y, np.ndarray):
         exponent = float(y.item())
         if is_float(dtype) or (exponent.is_integer() and 0 <= exponent <= 64):
-            return elementwise(lambda v: te.pow(v, exponent), x, _shape_of(y), name="power")
-    wide = computed(dtype) if is_float(dtype) else "float64"
+            return elementwise(lambda v, _: te.pow(v, exponent), x, y, name="power")
     if not is_float(dtype):
         raise UnsupportedForm("powers of integers need an exponent that is known, from 0 to 64")
-    return elementwise(lambda v, w: te.pow(v, te.cast(w, wide)), x, y, name="power")
-
-
-def _shape_of(y: Operand) -> Operand:
-    return y
+    return elementwise(lambda v, w: te.pow(v, te.cast(w, computed(dtype))), x, y, name="power")
 
 
 _COMPARE: dict[str, ExprFn] = {

@@ -12,6 +12,7 @@ from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import Array, positive, positives
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.dtypes import DTYPES
 
 
 @onnx_op("Shape")
@@ -88,13 +89,12 @@ def _transpose(node: Node, x: Value) -> te.Tensor:
 
 @onnx_op("Concat", since=4)
 def _concat(node: Node, *xs: Value) -> te.Tensor:
-    given = [x for x in xs if x.size] if all(isinstance(x, np.ndarray) for x in xs) else list(xs)  # type: ignore[union-attr]
-    parts = [node.tensor(x) for x in given if not (isinstance(x, np.ndarray) and not x.size)]
+    parts = [node.tensor(x) for x in xs if not (isinstance(x, np.ndarray) and not x.size)]
     return m.concat(parts, positive(node.attr("axis"), len(parts[0].shape)))
 
 
 @onnx_op("Split", since=2)
-def _split(node: Node, x: Value, split: Value | None = None) -> list[te.Tensor | None]:
+def _split(node: Node, x: Value, split: Value | None = None) -> list[Value | None]:
     t = node.tensor(x)
     axis = positive(node.attr("axis", 0), len(t.shape))
     sizes, size = node.either("split", split), t.shape[axis]
@@ -108,16 +108,25 @@ def _split(node: Node, x: Value, split: Value | None = None) -> list[te.Tensor |
         raise ValueError(f"sizes {sizes} do not split the {size} elements of axis {axis}")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [
-        m.part(t, axis, at, n) if node.wants(i) else None
+        _part(t, axis, at, n) if node.wants(i) else None
         for i, (at, n) in enumerate(zip(starts, sizes, strict=True))
     ]
+
+
+def _part(t: te.Tensor, axis: int, at: int, n: int) -> Value:
+    return m.part(t, axis, at, n) if n > 0 else _empty(t, [n if d == axis else k for d, k in enumerate(t.shape)])
+
+
+def _empty(t: te.Tensor, shape: Sequence[int]) -> Array:
+    """A tensor without elements is known."""
+    return np.empty(tuple(shape), DTYPES[t.dtype].numpy)
 
 
 @onnx_op("Slice")
 def _slice(
     node: Node, x: Value, starts: Value | None = None, ends: Value | None = None,
     axes: Value | None = None, steps: Value | None = None,
-) -> te.Tensor:  # fmt: skip
+) -> Value:  # fmt: skip
     """Bounds are attributes before version 10."""
     t = node.tensor(x)
     begin, end = node.either("starts", starts), node.either("ends", ends)
@@ -134,7 +143,7 @@ def _slice(
             raise ValueError("a step is 0")
         places = range(t.shape[axis])[slice(lo, hi, s)]  # Python's rules are ONNX's
         first[axis], extents[axis], step[axis] = places.start, len(places), s
-    return m.strided_slice(t, first, extents, step)
+    return m.strided_slice(t, first, extents, step) if all(extents) else _empty(t, extents)
 
 
 @onnx_op("Pad", since=2)
@@ -189,7 +198,9 @@ def _space_to_depth(node: Node, x: Value) -> te.Tensor:
 
 @onnx_op("Trilu")
 def _trilu(node: Node, x: Value, k: Value | None = None) -> te.Tensor:
-    by = 0 if k is None else int(node.known(k, "k").item())
+    by = np.array(0) if k is None else node.operand(k, "k")
+    if math.prod(by.shape) != 1:
+        raise ValueError(f"its k is of shape {list(by.shape)}, not one number")
     return m.trilu(node.tensor(x), by, bool(node.attr("upper", 1)))
 
 
