@@ -58,6 +58,8 @@ def read_file(model: Any) -> File:
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(f"{label}: initializer {name!r} is sparse, which is not supported; store it dense")
+    for nodes in (proto.graph.node, *(f.node for f in proto.functions)):
+        _refuse_external(nodes, label)
     skeleton = _without_weights(proto)
     weights: dict[str, Array] = {}
     for t in proto.graph.initializer:
@@ -109,11 +111,34 @@ def _without_weights(proto: Any) -> Any:
     return out
 
 
+def _refuse_external(nodes: Any, label: str) -> None:
+    """Raise ModelError for data outside the file that is not an initializer of the model's graph: evaluators
+    would read it."""
+    for node in nodes:
+        for a in node.attribute:
+            graphs = [a.g] * a.HasField("g") + list(a.graphs)
+            sparse = [a.sparse_tensor] * a.HasField("sparse_tensor") + list(a.sparse_tensors)
+            tensors = [a.t] * a.HasField("t") + list(a.tensors)
+            tensors += [t for g in graphs for t in g.initializer]
+            tensors += [t for s in (*sparse, *(s for g in graphs for s in g.sparse_initializer))
+                        for t in (s.values, s.indices)]
+            if any(t.data_location == TensorProto.EXTERNAL for t in tensors):
+                raise ModelError(
+                    f"{label}: node {node.name or node.output[:1]} ({node.op_type}) has data in another file; "
+                    "only initializers of the model's graph may"
+                )
+            for g in graphs:
+                _refuse_external(g.node, label)
+
+
 def _check(skeleton: Any, proto: Any, label: str) -> None:
     """onnx's own checks, of all but the weights."""
     seen = onnx.ModelProto()
     seen.CopyFrom(skeleton)
     del seen.graph.value_info[:]  # shapes in it are hints, and none is used
+    for port in (*seen.graph.input, *seen.graph.output):
+        if port.type.HasField("tensor_type"):
+            port.type.tensor_type.shape.SetInParent()  # its rank may be open
     given = {i.name for i in seen.graph.input}
     for t in proto.graph.initializer:
         if t.name not in given:

@@ -79,6 +79,8 @@ def import_onnx(
             found.append(scope.values[name])
         ports = {name: placeholders[name] for name in inputs}
         return _finish(lowering, ports, dict(zip(wanted, found, strict=True)), graph.name, file.label)
+    except UnicodeDecodeError as err:
+        raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
     except RecursionError:
         raise ModelError("the model's graphs nest too deeply") from None
     except MemoryError as err:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
@@ -32,9 +33,9 @@ class Known:
 
     def evaluate(self, node: Any, values: Mapping[str, Array], opsets: Mapping[str, int]) -> list[Array]:
         """The outputs of a node. Raises ModelError."""
+        if node.op_type == "Range":
+            values = _scalars(values)
         self._afford(node, values, opsets)
-        from onnx.reference import ReferenceEvaluator
-
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -69,6 +70,11 @@ class Known:
                     f"its output of shape {list(shape)} is known at import but too large to keep: values "
                     f"computed at import may have {MAX_BYTES >> 20} MB, and four times the size of the file"
                 )
+
+
+def _scalars(values: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays of one element as numbers: exporters give Range both."""
+    return {n: x.reshape(()) if x.size == 1 else x for n, x in values.items()}
 
 
 def output_types(node: Any, values: Mapping[str, Value], opsets: Mapping[str, int]) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class Lowering:
         if op == "If":
             return self._branch(proto, values, scope, path)
         _refuse_kinds(proto)
-        if all(isinstance(x, np.ndarray) for x in values.values() if x is not None) and not _opaque(op):
+        if all(isinstance(x, np.ndarray) for x in values.values() if x is not None):
             if schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic:
                 raise UnsupportedForm("it makes random numbers")
             arrays = {n: x for n, x in values.items() if isinstance(x, np.ndarray)}
@@ -234,7 +234,7 @@ class Lowering:
         given += [None] * (len(function.input) - len(given))
         every = (*defaults, *function.attribute_proto, *proto.attribute)
         attributes = {a.name: a for a in every}
-        opsets = {domain(o.domain): o.version for o in function.opset_import} or dict(scope.opsets)
+        opsets = {**scope.opsets, **{domain(o.domain): o.version for o in function.opset_import}}
         inner = Scope(
             dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1
         )
@@ -376,11 +376,6 @@ def _refuse_kinds(proto: Any) -> None:
         raise UnsupportedForm("control flow is not supported")
     if op.startswith(("Sequence", "Optional")) or op in ("SplitToSequence", "ConcatFromSequence"):
         raise UnsupportedForm("sequences and optional values are not supported")
-
-
-def _opaque(op: str) -> bool:
-    """Operators that are lowered even where all inputs are known."""
-    return False
 
 
 def _has_body(schema: Any) -> bool:
