@@ -24,7 +24,9 @@ Network = tuple[nn.Module, Example, list[str]]
 # --- convolutional ----------------------------------------------------------------------------
 
 
-def conv_bn(ci: int, co: int, k: int, stride: int = 1, groups: int = 1, act: nn.Module | None = None) -> nn.Sequential:
+def conv_bn(
+    ci: int, co: int, k: int, stride: int = 1, groups: int = 1, act: nn.Module | None = None
+) -> nn.Sequential:
     """Convolution, batch norm, activation."""
     layers = [nn.Conv2d(ci, co, k, stride, (k - 1) // 2, groups=groups, bias=False), nn.BatchNorm2d(co)]
     return nn.Sequential(*layers, *([act] if act is not None else []))
@@ -81,7 +83,15 @@ class Inverted(nn.Module):
 
 class MobileNetV2(nn.Module):
     # (expansion, channels, blocks, stride of the first).
-    PLAN = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    PLAN = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
 
     def __init__(self, plan: Sequence[tuple[int, int, int, int]] = PLAN, stem: int = 32, last: int = 1280):
         super().__init__()
@@ -117,8 +127,18 @@ class SqueezeNet(nn.Module):
     def __init__(self, width: int = 16, classes: int = 1000):
         super().__init__()
         w = width
-        plan = [(4 * w, w, 4 * w), (8 * w, w, 4 * w), None, (8 * w, 2 * w, 8 * w), (16 * w, 2 * w, 8 * w), None,
-                (16 * w, 3 * w, 12 * w), (24 * w, 3 * w, 12 * w), (24 * w, 4 * w, 16 * w), (32 * w, 4 * w, 16 * w)]
+        plan = [
+            (4 * w, w, 4 * w),
+            (8 * w, w, 4 * w),
+            None,
+            (8 * w, 2 * w, 8 * w),
+            (16 * w, 2 * w, 8 * w),
+            None,
+            (16 * w, 3 * w, 12 * w),
+            (24 * w, 3 * w, 12 * w),
+            (24 * w, 4 * w, 16 * w),
+            (32 * w, 4 * w, 16 * w),
+        ]
         layers: list[nn.Module] = [nn.Conv2d(3, 4 * w, 3, 2), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True)]
         layers += [nn.MaxPool2d(3, 2, ceil_mode=True) if p is None else Fire(*p) for p in plan]
         self.body = nn.Sequential(*layers, nn.Conv2d(32 * w, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
@@ -283,14 +303,18 @@ def _image(size: int) -> Example:
     return (torch.randn(1, 3, size, size),)
 
 
-def _bert(layers: int = 4, hidden: int = 768, heads: int = 12, vocabulary: int = 2000, sequence: int = 128) -> Network:
+def _bert(
+    layers: int = 4, hidden: int = 768, heads: int = 12, vocabulary: int = 2000, sequence: int = 128
+) -> Network:
     mask = torch.ones(1, sequence, dtype=torch.int64)
     mask[:, sequence - sequence // 4 :] = 0
     ids = torch.randint(0, vocabulary, (1, sequence))
     return Bert(layers, hidden, heads, vocabulary), (ids, mask), ["ids", "mask"]
 
 
-def _gpt2(layers: int = 4, hidden: int = 768, heads: int = 12, vocabulary: int = 5000, sequence: int = 64) -> Network:
+def _gpt2(
+    layers: int = 4, hidden: int = 768, heads: int = 12, vocabulary: int = 5000, sequence: int = 64
+) -> Network:
     return Gpt2(layers, hidden, heads, vocabulary), (torch.randint(0, vocabulary, (1, sequence)),), ["ids"]
 
 

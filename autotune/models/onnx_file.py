@@ -120,8 +120,11 @@ def _refuse_external(nodes: Any, label: str) -> None:
             sparse = [a.sparse_tensor] * a.HasField("sparse_tensor") + list(a.sparse_tensors)
             tensors = [a.t] * a.HasField("t") + list(a.tensors)
             tensors += [t for g in graphs for t in g.initializer]
-            tensors += [t for s in (*sparse, *(s for g in graphs for s in g.sparse_initializer))
-                        for t in (s.values, s.indices)]
+            tensors += [
+                t
+                for s in (*sparse, *(s for g in graphs for s in g.sparse_initializer))
+                for t in (s.values, s.indices)
+            ]
             if any(t.data_location == TensorProto.EXTERNAL for t in tensors):
                 raise ModelError(
                     f"{label}: node {node.name or node.output[:1]} ({node.op_type}) has data in another file; "

@@ -23,7 +23,7 @@ from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import Call, island_call
-from autotune.models.onnx_known import Known
+from autotune.models.onnx_known import FOLDED, Known, type_of
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, row
 from schedules import te
 from schedules.dtypes import DTYPES
@@ -35,7 +35,10 @@ MAX_BYTES = 2**33
 # Most functions that call each other.
 MAX_DEPTH = 24
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-_DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression", "ImageDecoder"})
+# Operators that make random numbers only when training.
+_STILL = frozenset({"Dropout"})
+# Most nodes that are lowered, those of functions each time that they are called.
+MAX_NODES = 50_000
 
 
 class Gap:
@@ -78,6 +81,7 @@ class Lowering:
         self.unsupported: dict[str, dict[str, str]] = {}
         self._placeholders: dict[int, te.Tensor] = {}
         self._names: dict[int, str] = {}
+        self._nodes = 0
         self._trial = 0  # above 0, the first unsupported node ends a trial
 
     def call_it(self, array: Array, name: str) -> None:
@@ -109,6 +113,9 @@ class Lowering:
 
     def _node(self, proto: Any, scope: Scope) -> None:
         op = proto.op_type
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise ModelError(f"{self.label}: functions and branches have more than {MAX_NODES} nodes in all")
         label = proto.name or f"the one that writes {next(filter(None, proto.output), '?')!r}"
         path = f"{scope.path}/{label}" if scope.path else label
         values: dict[str, Scoped] = {}
@@ -168,10 +175,17 @@ class Lowering:
             return [Gap()] * len(proto.output)
         if op == "If":
             return self._branch(proto, values, scope, path)
-        _refuse_kinds(proto)
-        if all(isinstance(x, np.ndarray) for x in values.values() if x is not None):
-            if schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic:
-                raise UnsupportedForm("it makes random numbers")
+        _refuse_kinds(op)
+        if (
+            schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
+            and op not in _STILL
+        ):
+            raise UnsupportedForm("it makes random numbers")
+        if (
+            op in FOLDED
+            and not where
+            and all(isinstance(x, np.ndarray) for x in values.values() if x is not None)
+        ):
             arrays = {n: x for n, x in values.items() if isinstance(x, np.ndarray)}
             return self.known.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
         inputs = [values[n] if n else None for n in proto.input]
@@ -369,9 +383,8 @@ def _value(a: Any) -> Any:
     return found
 
 
-def _refuse_kinds(proto: Any) -> None:
+def _refuse_kinds(op: str) -> None:
     """Raise UnsupportedForm for kinds of operators that never have an expression."""
-    op = proto.op_type
     if op in CONTROL:
         raise UnsupportedForm("control flow is not supported")
     if op.startswith(("Sequence", "Optional")) or op in ("SplitToSequence", "ConcatFromSequence"):
@@ -384,8 +397,6 @@ def _has_body(schema: Any) -> bool:
 
 def _body(schema: Any, proto: Any, inputs: Sequence[Scoped], opsets: Mapping[str, int]) -> Any:
     """The function that defines an operator, None if there is none."""
-    from autotune.models.onnx_known import type_of
-
     version = opsets[domain(proto.domain)]
     data: bytes | None = None
     try:

@@ -33,7 +33,9 @@ def model(
     return helper.make_model(graph, ir_version=10, **more)
 
 
-def one(op: str, inputs: Sequence[Any], weights: dict[str, Any] | None = None, opset: int = 17, **attributes: Any) -> Any:
+def one(
+    op: str, inputs: Sequence[Any], weights: dict[str, Any] | None = None, opset: int = 17, **attributes: Any
+) -> Any:
     """A model of one node with the output y, whose inputs are those declared and the weights, in order."""
     names = [*(i.name for i in inputs), *(weights or {})]
     return model([helper.make_node(op, names, ["y"], name="n0", **attributes)], inputs, ["y"], weights, opset)
@@ -41,7 +43,9 @@ def one(op: str, inputs: Sequence[Any], weights: dict[str, Any] | None = None, o
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
     """A node by the names of its inputs and outputs, separated by blanks."""
-    return helper.make_node(op, inputs.split(), outputs.split(), name=f"{op.lower()}_{outputs.split()[0]}", **attributes)
+    return helper.make_node(
+        op, inputs.split(), outputs.split(), name=f"{op.lower()}_{outputs.split()[0]}", **attributes
+    )
 
 
 def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:

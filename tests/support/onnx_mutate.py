@@ -45,7 +45,11 @@ def _renumber(model: Any, rng: random.Random) -> None:
     for node in model.graph.node:
         for a in node.attribute:
             places += [(a.ints, i) for i in range(len(a.ints))] + [(a, "i")] * a.HasField("i")
-            places += [(a, "f")] * a.HasField("f") + [(a, "s")] * a.HasField("s") + [(a.t, "dims")] * a.HasField("t")
+            places += (
+                [(a, "f")] * a.HasField("f")
+                + [(a, "s")] * a.HasField("s")
+                + [(a.t, "dims")] * a.HasField("t")
+            )
     for port in model.graph.input:
         places += [(d, "dim_value") for d in port.type.tensor_type.shape.dim]
     for t in model.graph.initializer:
@@ -67,7 +71,9 @@ def _renumber(model: Any, rng: random.Random) -> None:
     elif name == "f":
         where.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
     elif name == "s":
-        where.s = rng.choice((b"", b"SAME_UPPER", b"VALID", b"linear", b"reflect", b"ij,jk->ik", b"\xff", where.s[::-1]))
+        where.s = rng.choice(
+            (b"", b"SAME_UPPER", b"VALID", b"linear", b"reflect", b"ij,jk->ik", b"\xff", where.s[::-1])
+        )
     else:
         setattr(where, name, small)
 

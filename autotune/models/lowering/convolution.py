@@ -27,9 +27,7 @@ def convolution(
     ``fill``: the value around ``x``."""
     depth, out = w.shape[1], w.shape[0]
     if x.shape[1] != depth * groups or out % groups:
-        raise ValueError(
-            f"{x.shape[1]} channels do not fit a kernel of {list(w.shape)} in {groups} groups"
-        )
+        raise ValueError(f"{x.shape[1]} channels do not fit a kernel of {list(w.shape)} in {groups} groups")
     each = out // groups
     z = padded(x, 2, at.padding, fill)
     taps, over = _axes(at.kernel, "rstuvw")
@@ -108,5 +106,3 @@ def transposed_convolution(
         return cast(y, x.dtype)
     b = bias
     return stage(y.shape, lambda n, o, *p: te.cast(y[(n, o, *p)] + b[o], x.dtype), "bias_add")
-
-

@@ -80,5 +80,3 @@ def reverse_sequence(x: te.Tensor, lengths: te.Tensor, batch: int, time: int) ->
         return x[tuple(own if d == time else v for d, v in enumerate(at))]
 
     return stage(x.shape, value, "reverse")
-
-

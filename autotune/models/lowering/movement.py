@@ -75,8 +75,10 @@ def transpose(x: te.Tensor, perm: Sequence[int]) -> te.Tensor:
 def concat(xs: Sequence[te.Tensor], axis: int) -> te.Tensor:
     """Tensors one after the other along an axis. Raises ValueError if the other extents differ."""
     for x in xs:
-        if len(x.shape) != len(xs[0].shape) or x.dtype != xs[0].dtype or any(
-            n != m for d, (n, m) in enumerate(zip(x.shape, xs[0].shape, strict=True)) if d != axis
+        if (
+            len(x.shape) != len(xs[0].shape)
+            or x.dtype != xs[0].dtype
+            or any(n != m for d, (n, m) in enumerate(zip(x.shape, xs[0].shape, strict=True)) if d != axis)
         ):
             raise ValueError(f"{x!r} does not join {xs[0]!r} along axis {axis}")
     while len(xs) > JOINED:
@@ -148,15 +150,16 @@ def expand(x: te.Tensor, shape: Sequence[int]) -> te.Tensor:
 def tile(x: te.Tensor, repeats: Sequence[int]) -> te.Tensor:
     """The whole tensor several times along each axis."""
     if len(repeats) != len(x.shape) or any(r < 1 for r in repeats):
-        raise ValueError(f"repeats {list(repeats)} are not one number above 0 for each axis of {list(x.shape)}")
+        raise ValueError(
+            f"repeats {list(repeats)} are not one number above 0 for each axis of {list(x.shape)}"
+        )
     if all(r == 1 for r in repeats):
         return x
 
     def value(*at: Expr) -> Expr:
         return x[
             tuple(
-                0 if n == 1 else i if r == 1 else i % n
-                for i, n, r in zip(at, x.shape, repeats, strict=True)
+                0 if n == 1 else i if r == 1 else i % n for i, n, r in zip(at, x.shape, repeats, strict=True)
             )
         ]
 

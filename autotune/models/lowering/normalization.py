@@ -17,12 +17,12 @@ from schedules.expr import Expr, dtype_of
 def _rows(x: te.Tensor, axes: Sequence[int], value: Callable[..., Any], name: str | tuple[str, ...]) -> Any:
     """A reduction over ``axes``: ``value(element, axes, at)`` of what is read."""
     over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(axes)]
-    return stages(
-        without(x.shape, axes), lambda *at: value(x[within(at, axes, over)], tuple(over), at), name
-    )
+    return stages(without(x.shape, axes), lambda *at: value(x[within(at, axes, over)], tuple(over), at), name)
 
 
-def _map(x: te.Tensor, axes: Sequence[int], value: Callable[..., Expr], name: str, dtype: str = "") -> te.Tensor:
+def _map(
+    x: te.Tensor, axes: Sequence[int], value: Callable[..., Expr], name: str, dtype: str = ""
+) -> te.Tensor:
     """``value(index, index without axes)`` at every element of ``x``."""
     out = dtype or x.dtype
     return stage(x.shape, lambda *at: te.cast(value(at, without(at, axes)), out), name)
@@ -117,9 +117,7 @@ def batch_norm(
     def of(t: te.Tensor, c: Expr) -> Expr:
         return te.cast(t[c], wide)
 
-    factor = stage(
-        channels, lambda c: of(gamma, c) / te.sqrt(of(var, c) + number(eps, wide)), "bn_factor"
-    )
+    factor = stage(channels, lambda c: of(gamma, c) / te.sqrt(of(var, c) + number(eps, wide)), "bn_factor")
     shift = stage(channels, lambda c: of(beta, c) - of(mean, c) * factor[c], "bn_shift")
 
     def value(*at: Expr) -> Expr:
@@ -192,4 +190,3 @@ def hardmax(x: te.Tensor, axis: int) -> te.Tensor:
         return te.cast(te.select(here, number(1, x.dtype), number(0, x.dtype)), x.dtype)
 
     return stage(x.shape, value, "hardmax")
-

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from autotune.models.lowering.base import cast, stage
+import numpy as np
+
+from autotune.models.lowering.base import Array, cast, stage
 from autotune.models.lowering.convolution import _axes
 from autotune.models.lowering.movement import pad, padded
 from autotune.models.lowering.windows import Windows
@@ -16,7 +18,12 @@ from schedules.te.scalars import limit
 
 
 def _folded(
-    x: te.Tensor, z: te.Tensor, at: Windows, fold: Callable[..., te.Reduction], of: Callable[[Expr], Any], name: str
+    x: te.Tensor,
+    z: te.Tensor,
+    at: Windows,
+    fold: Callable[..., te.Reduction],
+    of: Callable[[Expr], Any],
+    name: str,
 ) -> te.Tensor:
     """The reduction of every window of the padded ``z``."""
     taps, over = _axes(at.kernel, "rstuvw")
@@ -43,13 +50,13 @@ def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:
     for d, (lo, hi) in enumerate(at.sides):
         first, last = (0, at.sizes[d] + lo + hi) if count_padding else (lo, lo + at.sizes[d])
         ranges.append((first, last))
-        counts.append([_counted(i * at.stride[d], at.kernel[d], at.dilation[d], first, last) for i in range(at.out[d])])
+        counts.append(_counts(np.arange(at.out[d]) * at.stride[d], at.kernel[d], at.dilation[d], first, last))
 
     def mean(n: Expr, c: Expr, *place: Expr) -> Expr:
-        same = math.prod(k[0] for k in counts if len(set(k)) == 1)
+        same = math.prod(min(k) for k in counts if len(k) == 1)
         various: list[Expr] = []
         for d, i in enumerate(place):
-            if len(set(counts[d])) == 1:
+            if len(counts[d]) == 1:
                 continue
             start, far = i * at.stride[d], at.dilation[d]
             first, last = ranges[d]
@@ -67,12 +74,16 @@ def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:
     return stage(total.shape, mean, "average_pool")
 
 
-def _counted(start: int, kernel: int, dilation: int, first: int, last: int) -> int:
-    return sum(first <= start + t * dilation < last for t in range(kernel))
+def _counts(start: Array, kernel: int, dilation: int, first: int, last: int) -> set[int]:
+    """How many taps of windows lie in ``first`` to ``last``: the numbers that occur."""
+    low = np.maximum(-(-(first - start) // dilation), 0)
+    high = np.minimum(-(-(last - start) // dilation), kernel)
+    return set(map(int, np.unique(high - low)))
 
 
 def lp_pool(x: te.Tensor, at: Windows, p: int) -> te.Tensor:
     """(Σ |x|ᵖ)^(1/p) of every window."""
+
     def powered(v: Expr) -> Expr:
         return v * v if p == 2 else te.pow(te.abs(v), float(p))
 

@@ -16,7 +16,9 @@ Fold = Callable[..., te.Reduction]
 Fn = Callable[[Expr], Any]
 
 
-def folded(x: te.Tensor, axes: Sequence[int], fold: Fold, of: Fn = lambda v: v, name: str = "row") -> te.Tensor:
+def folded(
+    x: te.Tensor, axes: Sequence[int], fold: Fold, of: Fn = lambda v: v, name: str = "row"
+) -> te.Tensor:
     """``fold`` of all elements along ``axes``, after ``of``, in the dtype that is computed with."""
     axes = sorted(axes)
     over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(axes)]
@@ -93,7 +95,9 @@ def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bo
     return reshape(out, [1 if d == axis else m for d, m in enumerate(x.shape)]) if keepdims else out
 
 
-def cumulative(x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float) -> te.Tensor:
+def cumulative(
+    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float
+) -> te.Tensor:
     """Sums, or products, of all elements up to each along an axis. Every result reads all of them, so this is
     for short axes."""
     r = te.reduce_axis(x.shape[axis], "r")

@@ -19,9 +19,6 @@ from schedules.expr import Expr
 from schedules.expr import maximum as index_maximum
 from schedules.expr import minimum as index_minimum
 
-# Most neighbours that are added in one expression; more are a reduction.
-FEW = 8
-
 
 @dataclass(frozen=True)
 class Taps:
@@ -158,5 +155,3 @@ def _places(
         return quotient
     table = constant(taps.first.astype(np.int64))
     return lambda i, t: te.minimum(te.maximum(table[i] + t, 0), size - 1)
-
-

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from schedules.expr import Expr, ExprLike
 
+# Most places of an axis, with what is added around it.
+MOST = 2**24
 Sides = tuple[tuple[int, int], ...]
 
 
@@ -33,8 +35,14 @@ class Windows:
             raise ValueError("an extent of the kernel, a stride or a dilation is below 1")
         if any(n < 0 for side in self.sides for n in side):
             raise ValueError(f"pads {list(self.sides)} are negative")
+        if max(*self.out, *(n + lo + hi for n, (lo, hi) in zip(self.sizes, self.sides, strict=True))) > MOST:
+            raise ValueError(
+                f"an axis of {list(self.sizes)} with pads {list(self.sides)} has more than {MOST} places"
+            )
         if any(n < 1 for n in self.out):
-            raise ValueError(f"no window of {list(self.reach)} fits {list(self.sizes)} with pads {self.sides}")
+            raise ValueError(
+                f"no window of {list(self.reach)} fits {list(self.sizes)} with pads {self.sides}"
+            )
 
     @property
     def reach(self) -> tuple[int, ...]:

@@ -123,7 +123,7 @@ def _dropout(node: Node, x: Value, ratio: Value | None = None, training: Value |
         raise UnsupportedForm("is_test=0 makes random numbers")
     if not node.wants(1):
         return [x]
-    return [x, np.ones(x.shape, bool)]
+    return [x, np.broadcast_to(np.array(True), x.shape)]
 
 
 # --- two inputs -------------------------------------------------------------------------------

@@ -19,12 +19,19 @@ def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
 @onnx_op("Gemm")
 def _gemm(node: Node, a: Value, b: Value, c: Value | None = None) -> te.Tensor:
     if node.version < 7 and node.attr("broadcast", 0):
-        raise UnsupportedForm(f"version {node.version} broadcasts by attributes; convert the model to opset 13")
+        raise UnsupportedForm(
+            f"version {node.version} broadcasts by attributes; convert the model to opset 13"
+        )
     x, y = node.tensor(a), node.tensor(b)
     if len(x.shape) != 2 or len(y.shape) != 2:
         raise ValueError(f"{list(x.shape)} and {list(y.shape)} are not both matrices")
     bias = None if c is None else node.operand(c)
-    how = node.attr("alpha", 1.0), node.attr("beta", 1.0), bool(node.attr("transA", 0)), bool(node.attr("transB", 0))
+    how = (
+        node.attr("alpha", 1.0),
+        node.attr("beta", 1.0),
+        bool(node.attr("transA", 0)),
+        bool(node.attr("transB", 0)),
+    )
     return gemm(x, y, bias, *how)
 
 
@@ -51,5 +58,3 @@ def _matmul_integer(
         return te.cast(x, "int32") - zero
 
     return matmul(node.tensor(a), node.tensor(b), (lambda x: minus(za, x), lambda x: minus(zb, x)))
-
-

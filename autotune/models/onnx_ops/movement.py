@@ -14,6 +14,9 @@ from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES
 
+# Most elements of a value that is made at import of a shape alone.
+MOST = 2**26
+
 
 @onnx_op("Shape")
 def _shape(node: Node, x: Value) -> Array:
@@ -30,6 +33,8 @@ def _size(node: Node, x: Value) -> Array:
 def _eye_like(node: Node, x: Value) -> Array:
     to = node.attr("dtype")
     dtype = np.dtype(x.dtype) if to is None else np.dtype(helper.tensor_dtype_to_np_dtype(to))
+    if math.prod(x.shape) > MOST:
+        raise ValueError(f"a known value of shape {list(x.shape)}, more than {MOST} elements")
     return np.eye(*x.shape, k=node.attr("k", 0), dtype=dtype)
 
 
@@ -47,7 +52,11 @@ def _reshape(node: Node, x: Value, shape: Value) -> te.Tensor:
 def _filled(t: te.Tensor, shape: Sequence[int]) -> list[int]:
     """A shape whose -1 is the rest."""
     size, known = math.prod(t.shape), math.prod(n for n in shape if n != -1)
-    if any(n < -1 for n in shape) or list(shape).count(-1) > 1 or (-1 in shape and (not known or size % known)):
+    if (
+        any(n < -1 for n in shape)
+        or list(shape).count(-1) > 1
+        or (-1 in shape and (not known or size % known))
+    ):
         raise ValueError(f"{list(t.shape)} does not fit shape {list(shape)}")
     return [size // known if n == -1 else n for n in shape]
 
@@ -100,8 +109,8 @@ def _split(node: Node, x: Value, split: Value | None = None) -> list[Value | Non
     sizes, size = node.either("split", split), t.shape[axis]
     if sizes is None:
         count = node.attr("num_outputs", len(node.outputs))
-        if count < 1:
-            raise ValueError(f"num_outputs {count} is below 1")
+        if not 1 <= count <= max(len(node.outputs), size):
+            raise ValueError(f"num_outputs {count} does not split {size} elements")
         each = -(-size // count)
         sizes = [min(each, size - i * each) for i in range(count)]
     if sum(sizes) != size or len(sizes) < len(node.outputs):
@@ -114,7 +123,9 @@ def _split(node: Node, x: Value, split: Value | None = None) -> list[Value | Non
 
 
 def _part(t: te.Tensor, axis: int, at: int, n: int) -> Value:
-    return m.part(t, axis, at, n) if n > 0 else _empty(t, [n if d == axis else k for d, k in enumerate(t.shape)])
+    return (
+        m.part(t, axis, at, n) if n > 0 else _empty(t, [n if d == axis else k for d, k in enumerate(t.shape)])
+    )
 
 
 def _empty(t: te.Tensor, shape: Sequence[int]) -> Array:
@@ -226,5 +237,3 @@ def _unknown(node: Node, *xs: Value) -> te.Tensor:
 def _constant_of_shape(node: Node, shape: Value) -> te.Tensor:
     node.known(shape, "shape")
     raise AssertionError  # a known shape is evaluated at import
-
-

@@ -51,7 +51,9 @@ def _layer_norm(node: Node, x: Value, scale: Value, bias: Value | None = None) -
 @onnx_op("RMSNormalization")
 def _rms_norm(node: Node, x: Value, scale: Value) -> te.Tensor:
     t = node.tensor(x)
-    return n.rms_norm(t, positive(node.attr("axis", -1), len(t.shape)), node.operand(scale), node.attr("epsilon"))
+    return n.rms_norm(
+        t, positive(node.attr("axis", -1), len(t.shape)), node.operand(scale), node.attr("epsilon")
+    )
 
 
 @onnx_op("InstanceNormalization", since=6)

@@ -19,7 +19,11 @@ Read = Callable[[tuple[Expr, ...]], Expr]
 
 def _along(node: Node, t: te.Tensor, x: Operand, axis: int) -> Read:
     """A reader of a scale or zero point at an element of ``t``: one for all, one a slice, or one a block."""
-    if isinstance(x, np.ndarray) or not x.shape or (len(x.shape) == 1 and x.shape[0] == 1 and len(t.shape) != 1):
+    if (
+        isinstance(x, np.ndarray)
+        or not x.shape
+        or (len(x.shape) == 1 and x.shape[0] == 1 and len(t.shape) != 1)
+    ):
         return lambda at: read(x, at) if isinstance(x, np.ndarray) else x[(0,) * len(x.shape)]
     d = axis_of(axis, len(t.shape))
     if len(x.shape) == 1:
@@ -62,7 +66,9 @@ def _quantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> 
     axis = node.attr("axis", 1)
     of_scale = _along(node, t, s, axis)
     of_zero = None if z is None else _along(node, t, z, axis)
-    return stage(t.shape, lambda *at: _quantized(t[at], of_scale(at), of_zero and of_zero(at), dtype), "quantize")
+    return stage(
+        t.shape, lambda *at: _quantized(t[at], of_scale(at), of_zero and of_zero(at), dtype), "quantize"
+    )
 
 
 def _quantized(x: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
@@ -93,7 +99,10 @@ def _qlinear_matmul(
     ones = [node.operand(v) for v in (a_scale, a_zero, b_scale, b_zero, y_scale, y_zero)]
     if any(np.prod(v.shape) != 1 for v in ones):
         raise UnsupportedForm("a scale or zero point a row is not supported")
-    readers = [(lambda v: lambda: read(v, ()) if isinstance(v, np.ndarray) else v[(0,) * len(v.shape)])(v) for v in ones]
+    readers = [
+        (lambda v: lambda: read(v, ()) if isinstance(v, np.ndarray) else v[(0,) * len(v.shape)])(v)
+        for v in ones
+    ]
     sa, za, sb, zb, sy, zy = readers
     if not is_integer(x.dtype):
         raise UnsupportedForm(f"{x.dtype} is not supported by it")

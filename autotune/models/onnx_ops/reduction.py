@@ -42,7 +42,12 @@ def _reduce(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
     t = node.tensor(x)
     where, keep = _axes(node, t, axes), bool(node.attr("keepdims", 1))
     if not where:
-        if node.attr("noop_with_empty_axes", 0) and node.op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"):
+        if node.attr("noop_with_empty_axes", 0) and node.op in (
+            "ReduceSum",
+            "ReduceMax",
+            "ReduceMin",
+            "ReduceProd",
+        ):
             return t
         if t.shape:
             raise UnsupportedForm("without axes it changes elements one by one")

@@ -11,6 +11,9 @@ from autotune.models.lowering.base import is_float, positives
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
 
+# Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
+MOST, FEWEST = 2**20, 16
+
 
 @onnx_op("Resize", since=11)
 def _resize(
@@ -29,8 +32,8 @@ def _resize(
         if len(by) != len(axes) or any(not math.isfinite(s) or s <= 0 for s in by):
             raise ValueError(f"scales {by} are not one number above 0 for each of {len(axes)} axes")
         out = [math.floor(n * s) for n, s in zip(extents, by, strict=True)]
-    if any(n < 1 for n in out):
-        raise ValueError(f"nothing is left: extents {out}")
+    if any(not 1 <= n <= MOST for n in out):
+        raise ValueError(f"extents {out} are not from 1 to {MOST}")
     return _resampled(node, t, list(zip(axes, out, by, strict=True)))
 
 
@@ -61,12 +64,12 @@ def _resampled(node: Node, t: te.Tensor, how: list[tuple[int, int, float]]) -> t
         x = r.coordinates(transform, size, out, scale)
         if mode == "nearest":
             taps = r.nearest_taps(x, size, node.attr("nearest_mode", "round_prefer_floor"))
+        elif mode != "nearest" and node.attr("antialias", 0) and scale < 1 / FEWEST:
+            raise UnsupportedForm(f"it shrinks more than {FEWEST} times with antialias")
         else:
             a = float(node.attr("cubic_coeff_a", -0.75)) if mode == "cubic" else None
             outside = bool(node.attr("exclude_outside", 0))
             taps = r.filter_taps(x, size, scale, a, bool(node.attr("antialias", 0)), outside)
-        if len(taps.weights) > 64:
-            raise UnsupportedForm(f"{len(taps.weights)} neighbours are added, more than 64")
         t = r.resample(t, axis, taps, scale, node.constant)
     return t
 
@@ -82,9 +85,9 @@ def _upsample(node: Node, x: Value, scales: Value) -> te.Tensor:
         raise ValueError(f"scales {by} are not one number from 1 on for each axis")
     for axis, s in enumerate(by):
         out = math.floor(t.shape[axis] * s)
+        if out > MOST:
+            raise ValueError(f"extent {out} is more than {MOST}")
         if out != t.shape[axis]:
             taps = r.nearest_taps(np.arange(out) / s, t.shape[axis], "floor")
             t = r.resample(t, axis, taps, s, node.constant)
     return t
-
-

@@ -89,8 +89,14 @@ def _conv_transpose(node: Node, x: Value, w: Value, b: Value | None = None) -> t
     rank = len(sizes)
     stride, dilation = node.attr("strides", [1] * rank), node.attr("dilations", [1] * rank)
     more, pads = node.attr("output_padding", [0] * rank), node.attr("pads", [0] * 2 * rank)
-    if any(len(x) != rank for x in (stride, dilation, more)) or len(pads) != 2 * rank or min(*stride, *dilation) < 1:
-        raise ValueError(f"strides, dilations, output_padding or pads are not one number for each of {rank} axes")
+    if (
+        any(len(x) != rank for x in (stride, dilation, more))
+        or len(pads) != 2 * rank
+        or min(*stride, *dilation) < 1
+    ):
+        raise ValueError(
+            f"strides, dilations, output_padding or pads are not one number for each of {rank} axes"
+        )
     auto, stated = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
     before, out = [], []
     for d in range(rank):
@@ -116,7 +122,9 @@ def _conv_transpose(node: Node, x: Value, w: Value, b: Value | None = None) -> t
 def _max_pool(node: Node, x: Value) -> te.Tensor:
     node.only(1)
     t = node.tensor(x)
-    return pooling.max_pool(t, _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0))))
+    return pooling.max_pool(
+        t, _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    )
 
 
 @onnx_op("AveragePool")
@@ -142,14 +150,12 @@ def _whole(t: te.Tensor) -> Windows:
 @onnx_op("GlobalMaxPool")
 def _global_max(node: Node, x: Value) -> te.Tensor:
 
-
     t = node.tensor(x)
     return reduce(t, range(2, len(t.shape)), True, te.max, name="global_max")
 
 
 @onnx_op("GlobalAveragePool")
 def _global_average(node: Node, x: Value) -> te.Tensor:
-
 
     t = node.tensor(x)
     return mean(t, range(2, len(t.shape)), True)
