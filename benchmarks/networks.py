@@ -1,8 +1,8 @@
 """Networks as plain torch modules with random weights, and their export to ONNX.
 
 They have the architectures of their papers and the shapes of the usual implementations, so that what is
-measured on them is what users have. Weights are random and seeded; batch norms have random statistics, so that
-folding them matters.
+measured on them is what users have. Weights are random and seeded. Batch norms have random statistics, so
+that folding them matters.
 
     python benchmarks/networks.py resnet18 resnet18.onnx
 """

@@ -1,7 +1,7 @@
 """Reads an ONNX file: its graph without the weights, and the weights as arrays.
 
-Nothing in a file is trusted. Data outside the file is read from the file's own folder only, sizes are compared
-with the bytes that are there before anything is allocated, and onnx's checker sees the rest.
+Nothing in a file is trusted. Data outside the file is read from the file's own folder only. Sizes are
+compared with the bytes that are there before anything is allocated. onnx's checker sees the rest.
 """
 
 from __future__ import annotations
@@ -126,9 +126,10 @@ def _refuse_external(nodes: Any, label: str) -> None:
                 for t in (s.values, s.indices)
             ]
             if any(t.data_location == TensorProto.EXTERNAL for t in tensors):
+                name = node.name or next(filter(None, node.output), "?")
                 raise ModelError(
-                    f"{label}: node {node.name or node.output[:1]} ({node.op_type}) has data in another file; "
-                    "only initializers of the model's graph may"
+                    f"{label}: node {name} ({node.op_type}) has data in another file; only initializers of "
+                    "the model's graph may"
                 )
             for g in graphs:
                 _refuse_external(g.node, label)
@@ -163,10 +164,10 @@ def to_array(t: Any, what: str, folder: Path | None) -> Array:
         raise ModelError(f"{what} has type {t.data_type}, which ONNX does not have") from None
     count = math.prod(dims)
     if t.data_location == TensorProto.EXTERNAL:
-        if t.data_type in _PACKED or dtype == object:
+        if t.data_type in _PACKED or dtype.hasobject:
             raise ModelError(f"{what} has type {type_name(t.data_type)}, not supported outside of the file")
         return _external(t, what, folder, dtype, count).reshape(dims)
-    if t.HasField("raw_data") and t.data_type not in _PACKED and dtype != object:
+    if t.HasField("raw_data") and t.data_type not in _PACKED and not dtype.hasobject:
         data = t.raw_data
         if len(data) != count * dtype.itemsize:
             raise ModelError(
@@ -210,8 +211,8 @@ def _external(t: Any, what: str, folder: Path | None, dtype: np.dtype[Any], coun
                 raise ModelError(f"{what}: {where!r} is no regular file")
             if offset + nbytes > status.st_size:
                 raise ModelError(
-                    f"{what}: {where!r} has {status.st_size} bytes, but {nbytes} from {offset} on are needed; "
-                    "it is cut off, or not that of this model"
+                    f"{what}: {where!r} has {status.st_size} bytes, but {nbytes} from {offset} on are "
+                    "needed: it is cut off, or not that of this model"
                 )
             return np.fromfile(file, dtype, count, offset=offset)
     except OSError as err:

@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array, stage
-from autotune.models.model import Model, Port
+from autotune.models.model import Model, Port, identifier
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Graph, Island
@@ -49,7 +49,7 @@ def import_onnx(
     try:
         from autotune.models.onnx_file import read_file
         from autotune.models.onnx_known import Known
-        from autotune.models.onnx_scope import Lowering, Scope, identifier
+        from autotune.models.onnx_scope import Lowering, Scope
     except ImportError as err:
         raise ImportError(f"{err}; import_onnx needs onnx: pip install 'autotune-compiler[onnx]'") from err
     try:
@@ -95,7 +95,10 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
     from autotune.models.onnx_file import type_name
     from autotune.models.onnx_scope import check_size
 
-    label, out, open_, used = file.label, {}, [], set()
+    label = file.label
+    out: dict[str, tuple[tuple[int, ...], str]] = {}
+    open_: list[tuple[str, str, list[int | str] | None]] = []
+    used: set[str] = set()
     for port in file.proto.graph.input:
         if port.name in file.initializers:
             continue
@@ -145,8 +148,8 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
     if unknown := sorted(set(shapes) - used):
         names = ", ".join(i.name for i in file.proto.graph.input if i.name not in file.initializers)
         raise ModelError(
-            f"{label}: shapes= names {unknown[0]!r}, which is no input with an open shape and no open dimension;"
-            f" the inputs are {names}"
+            f"{label}: shapes= names {unknown[0]!r}, which is neither an input nor a named dimension that is "
+            f"open; the inputs are {names}"
         )
     return out
 
@@ -219,12 +222,13 @@ def _finish(
     listed = [*ports, *(t for t in lowering.constants if t in needed), *written]
     dag, names = _dag(listed, computed, leaves)
     values = {names[t]: a for t, a in lowering.constants.items() if t in needed}
+    origins = {s.name: lowering.origins.get(op, "") for op, s in zip(ops, dag.stages, strict=True)}
     made = Graph(
         replace(dag, constants=tuple(names[t] for t in listed if t in lowering.constants)),
         MappingProxyType(values),
         tuple(names[t] for t in ports),
         tuple(names[t] for t in results),
-        MappingProxyType({s.name: lowering.origins.get(op, "") for op, s in zip(ops, dag.stages, strict=True)}),
+        MappingProxyType(origins),
         tuple(
             Island(
                 call.name, call.op, tuple(names[t] for t in call.reads),
@@ -234,13 +238,13 @@ def _finish(
         ),
     )  # fmt: skip
 
-    def port(given: str, t: te.Tensor) -> Port:
+    def named(given: str, t: te.Tensor) -> Port:
         return Port(given, names[t], t.shape, t.dtype)
 
     return Model(
         made,
-        tuple(port(n, t) for n, t in inputs.items()),
-        tuple(port(n, t) for n, t in zip(outputs, results, strict=True)),
+        tuple(named(n, t) for n, t in inputs.items()),
+        tuple(named(n, t) for n, t in zip(outputs, results, strict=True)),
         name or "model",
         label,
     )
@@ -266,7 +270,7 @@ def _dag(
     used = [t for t in listed if t in set(leaves)]
     names: dict[te.Tensor, str] = {}
     if computed:
-        dag = te.dag([*used, *computed])  # type: ignore[attr-defined]
+        dag = te.dag([*used, *computed])
         names |= {t: d.name for t, d in zip(used, dag.inputs, strict=True)}
         names |= dict(zip(computed, dag.outputs, strict=True))
         taken = set(dag.tensors)

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autotune.models.lowering.base import Array
+from autotune.models.model import identifier
 from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_ops.table import UnsupportedForm
 from schedules import te
@@ -43,7 +44,7 @@ def island_call(
     expression, where it cannot be an island either."""
     if any(a.HasField("g") or a.graphs for a in node.attribute):
         raise UnsupportedForm(f"{reason}, and nodes with graphs inside are no islands")
-    schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+    schema: Any = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
     if schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic:
         raise UnsupportedForm("it makes random numbers")
     types = output_types(node, values_of(values), opsets)
@@ -60,7 +61,7 @@ def island_call(
             raise UnsupportedForm(f"{reason}, and type {dtype} of its output {name!r} is not supported")
         if any(n < 1 for n in shape):
             raise UnsupportedForm(f"{reason}, and its output {name!r} of shape {list(shape)} is empty")
-        outputs[name] = te.placeholder(tuple(shape), dtype, f"island_{len(outputs)}")
+        outputs[name] = te.placeholder(tuple(shape), dtype, identifier(name))
     reads: dict[str, te.Tensor] = {}
     held: dict[str, Array] = {}
     for name, x in values.items():

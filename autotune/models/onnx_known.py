@@ -25,13 +25,14 @@ _SHOWN = 2**10
 # what they read and write, are lowered although all is known.
 FOLDED = frozenset(
     """
-    Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Compress
-    Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Dropout Equal Erf Exp Expand EyeLike Flatten
-    Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log
-    MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot Or Pad Pow QuantizeLinear Range Reciprocal ReduceL1 ReduceL2
-    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND
-    Shape Sigmoid Sign Sin Size Slice Softmax Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Trilu Unique
-    Unsqueeze Where Xor
+    Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
+    Clip Compress Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Dropout Equal Erf Exp
+    Expand EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual Identity
+    IsInf IsNaN Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot Or Pad Pow
+    QuantizeLinear Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size
+    Slice Softmax Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Trilu Unique Unsqueeze Where
+    Xor
     """.split()
 )
 # Operators whose outputs are not larger than their inputs, times the rank, whatever the values are.

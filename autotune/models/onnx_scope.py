@@ -1,18 +1,16 @@
 """Lowers the nodes of an ONNX graph, one after the other.
 
 A name stands for a stage or for an array that is known. A node whose inputs are all known is evaluated. Else
-its row of the table states it. Where there is no row, the function that ONNX defines the operator by is lowered
-in its place, in a scope of its own, and so are functions of the model. What is left becomes an island, or is
-remembered, so that all of it can be told at once.
+its row of the table states it. Where there is no row, the function that ONNX defines the operator by is
+lowered in its place, in a scope of its own, and so are functions of the model. What is left becomes an
+island, or is remembered, so that all of it can be told at once.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from onnx import AttributeProto, helper
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
+from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import Call, island_call
 from autotune.models.onnx_known import FOLDED, Known, type_of
@@ -60,13 +59,6 @@ class Scope:
     depth: int = 0
 
 
-def identifier(name: str) -> str:
-    """A name made of ASCII letters, digits and _."""
-    text = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "x"
-    text = f"_{text}" if text[0].isdigit() else text
-    return f"{text}_" if iskeyword(text) else text
-
-
 class Lowering:
     """State of one import. ``label``: of the file. ``functions``: the model's own, by domain, name and
     overload."""
@@ -79,14 +71,15 @@ class Lowering:
         self.origins: dict[Op, str] = {}
         # {operator: {node: reason}}
         self.unsupported: dict[str, dict[str, str]] = {}
+        # Arrays by their id, which they must outlive.
         self._placeholders: dict[int, te.Tensor] = {}
-        self._names: dict[int, str] = {}
+        self._names: dict[int, tuple[Array, str]] = {}
         self._nodes = 0
         self._trial = 0  # above 0, the first unsupported node ends a trial
 
     def call_it(self, array: Array, name: str) -> None:
         """Let the constant of a known array be named like it in the file."""
-        self._names[id(array)] = identifier(name)
+        self._names[id(array)] = (array, identifier(name))
 
     def constant(self, array: Array) -> te.Tensor:
         """The input of the graph that has the values of a known array."""
@@ -99,9 +92,11 @@ class Lowering:
             )
         if array.size == 0:
             raise UnsupportedForm(f"a value of shape {list(array.shape)} has no elements")
-        made = te.placeholder(array.shape, array.dtype.name, self._names.get(id(array), "known"))
+        if id(array) not in self._names:
+            self.call_it(array, "known")
+        made = te.placeholder(array.shape, array.dtype.name, self._names[id(array)][1])
         self._placeholders[id(array)] = made
-        self.constants[made] = array  # which keeps it alive, and its id its own
+        self.constants[made] = array if array.flags.c_contiguous else array.copy(order="C")
         return made
 
     # --- graphs -------------------------------------------------------------------------------
@@ -116,7 +111,7 @@ class Lowering:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise ModelError(f"{self.label}: functions and branches have more than {MAX_NODES} nodes in all")
-        label = proto.name or f"the one that writes {next(filter(None, proto.output), '?')!r}"
+        label = proto.name or next(filter(None, proto.output), op)
         path = f"{scope.path}/{label}" if scope.path else label
         values: dict[str, Scoped] = {}
         for name in filter(None, proto.input):
@@ -164,7 +159,7 @@ class Lowering:
         if version is None:
             raise ModelError(f"the model imports no version of domain {proto.domain or 'ai.onnx'!r}")
         try:
-            schema = onnx.defs.get_schema(op, version, where)
+            schema: Any = onnx.defs.get_schema(op, version, where)
         except Exception:  # of onnx's C++
             raise UnsupportedForm(
                 f"domain {proto.domain!r} is not ONNX's" if where else f"opset {version} has no such operator"
@@ -304,7 +299,7 @@ class Lowering:
             ""
             if self.islands
             else (
-                "\nislands=True runs operators of ONNX with static shapes in onnx's reference evaluator, slowly"
+                "\nislands=True runs operators of ONNX of known shapes in onnx's reference evaluator, slowly"
             )
         )
         return ModelError(

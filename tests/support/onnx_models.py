@@ -20,8 +20,8 @@ def value(name: str, shape: Sequence[Any] | None, elem_type: int = FLOAT) -> Any
 
 
 def model(
-    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[str], weights: dict[str, Any] | None = None,
-    opset: int = 17, **more: Any,
+    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[str],
+    weights: dict[str, Any] | None = None, opset: int = 17, **more: Any,
 ) -> Any:  # fmt: skip
     """A model whose outputs have no stated types."""
     known = [numpy_helper.from_array(np.asarray(a), n) for n, a in (weights or {}).items()]
@@ -57,8 +57,9 @@ def convolutional() -> Any:
     """Convolution, batch norm, residual, pools, and a flatten by arithmetic on shapes."""
     rng = np.random.default_rng(0)
     weights = {
-        "w0": whole(rng, 4, 3, 3, 3), "b0": whole(rng, 4), "w1": whole(rng, 4, 1, 3, 3), "w2": whole(rng, 4, 4, 1, 1),
-        "gamma": whole(rng, 4), "beta": whole(rng, 4), "mean": whole(rng, 4), "var": np.ones(4, np.float32),
+        "w0": whole(rng, 4, 3, 3, 3), "b0": whole(rng, 4), "w1": whole(rng, 4, 1, 3, 3),
+        "w2": whole(rng, 4, 4, 1, 1), "gamma": whole(rng, 4), "beta": whole(rng, 4), "mean": whole(rng, 4),
+        "var": np.ones(4, np.float32),
         "fc": whole(rng, 4, 5), "zero": np.array(0), "rest": np.array([-1]),
     }  # fmt: skip
     nodes = [
@@ -83,7 +84,7 @@ def convolutional() -> Any:
 
 
 def transformer() -> Any:
-    """Layer norm, attention of two heads with a causal mask made from shapes, and Gelu by a local function."""
+    """Layer norm, attention of two heads with a causal mask made from shapes, and a local function."""
     rng = np.random.default_rng(1)
     w = {
         "scale": np.ones(8, np.float32), "bias": np.zeros(8, np.float32), "wqkv": whole(rng, 8, 24) / 8,

@@ -15,8 +15,8 @@ TEXTS = ("", "x", "y", "Conv", "Loop", "If", "Range", "com.evil", "ai.onnx.ml", 
 
 def mutated(models: Sequence[Any], seed: int) -> tuple[bytes, str]:
     """(the bytes of a damaged model, how it was damaged): bytes flipped, cut off, cut out or repeated, or one
-    to four fields changed, removed, repeated or moved, or one to three numbers of attributes, shapes and weights
-    changed."""
+    to four fields changed, removed, repeated or moved, or one to three numbers of attributes, shapes and
+    weights changed."""
     rng = random.Random(seed)
     net = models[rng.randrange(len(models))]
     how = rng.choice(("flip", "cut", "splice", "fields", "fields", "fields", "numbers", "numbers", "numbers"))

@@ -30,7 +30,8 @@ def axis_names(n: int) -> Sequence[str]:
 
 def stage(shape: Sequence[int], value: Callable[..., Any], name: str = "y") -> te.Tensor:
     """``out[axes] = value(*axes)``."""
-    return stages(shape, value, name)  # type: ignore[no-any-return]
+    made: te.Tensor = stages(shape, value, name)
+    return made
 
 
 def stages(shape: Sequence[int], value: Callable[..., Any], name: str | Sequence[str]) -> Any:

@@ -10,6 +10,7 @@ from autotune.models.lowering.movement import padded
 from autotune.models.lowering.windows import Windows
 from schedules import te
 from schedules.expr import Expr, ExprLike
+from schedules.te.tensors import IterVar
 
 Widen = Callable[[Expr], Expr]
 
@@ -52,21 +53,22 @@ def convolution(
     return stage(y.shape, biased, "bias_add")
 
 
-def _axes(extents: Sequence[int], names: str) -> tuple[tuple[ExprLike, ...], tuple[Expr, ...]]:
+def _axes(extents: Sequence[int], names: str) -> tuple[tuple[ExprLike, ...], tuple[IterVar, ...]]:
     """(an index for each extent, the reduction axes among them): none where an extent is 1."""
     index = tuple(0 if n == 1 else te.reduce_axis(n, names[d]) for d, n in enumerate(extents))
-    return index, tuple(i for i in index if isinstance(i, Expr))
+    return index, tuple(i for i in index if isinstance(i, IterVar))
 
 
 def transposed_convolution(
     x: te.Tensor, w: te.Tensor, bias: te.Tensor | None, stride: Sequence[int], dilation: Sequence[int],
     before: Sequence[int], out: Sequence[int], groups: int = 1,
 ) -> te.Tensor:  # fmt: skip
-    """``x`` (n, c, sizes…) with ``w`` (c, o / groups, kernel…) to (n, o, out…): tap t times element i falls on
-    output stride · i + dilation · t - before (Dumoulin and Visin, A guide to convolution arithmetic, 2016).
+    """``x`` (n, c, sizes…) with ``w`` (c, o / groups, kernel…) to (n, o, out…). Tap t times element i falls
+    on output stride · i + dilation · t - before (Dumoulin and Visin, A guide to convolution arithmetic for
+    deep learning, 2016).
 
-    Output p gets every tap t for which p + before - dilation · t is a multiple of the stride. Where stride and
-    dilation have no common divisor these are every stride-th one, else each tap is tested.
+    Output p gets every tap t for which p + before - dilation · t is a multiple of the stride. Where stride
+    and dilation have no common divisor these are every stride-th one, else each tap is tested.
     """
     spatial = len(stride)
     channels, each = x.shape[1], w.shape[1]
@@ -78,12 +80,14 @@ def transposed_convolution(
     (c,), c_axis = _axes([depth], "c")
 
     def value(n: Expr, o: Expr, *place: Expr) -> te.Reduction | Expr:
-        taps, source, exist = [], [], []
+        taps: list[ExprLike] = []
+        source: list[Expr] = []
+        exist: list[Expr] = []
         for d in range(spatial):
             s, far, k, size = stride[d], dilation[d], kernel[d], sizes[d]
             q = place[d] + before[d]
             if apart[d] == s:
-                tap = q * pow(far, -1, s) % s + nth[d] * s if s > 1 else nth[d] + 0 * q
+                tap: ExprLike = q * pow(far, -1, s) % s + nth[d] * s if s > 1 else nth[d]
                 i = (q - tap * far) // s
                 exist += [tap < k] if k % s else []
             else:

@@ -1,8 +1,7 @@
-"""Operators whose indices are data. Indices below 0 count from the end; those outside are cut off at the ends,
-so that no data lets a kernel read outside of a tensor."""
+"""Operators whose indices are data. Indices below 0 count from the end. Those outside are cut off at the
+ends, so that no data lets a kernel read outside of a tensor."""
 
 from __future__ import annotations
-
 
 from autotune.models.lowering.base import Operand, read, stage
 from schedules import te

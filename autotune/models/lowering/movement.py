@@ -52,8 +52,8 @@ def reshape(x: te.Tensor, shape: Sequence[int]) -> te.Tensor:
             rest = [d for d in old if x.shape[d] > 1]
             for d in reversed(rest):
                 first = d == rest[0]
-                index[d] = flat if first else flat % x.shape[d]  # type: ignore[operator]
-                flat = flat if first else flat // x.shape[d]  # type: ignore[operator]
+                index[d] = flat if first else flat % x.shape[d]
+                flat = flat if first else flat // x.shape[d]
         return x[tuple(index)]
 
     return stage(shape, value, "reshape")

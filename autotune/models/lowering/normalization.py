@@ -12,6 +12,7 @@ from autotune.models.lowering.reduction import arg_extreme
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr, dtype_of
+from schedules.te.tensors import IterVar
 
 
 def _rows(x: te.Tensor, axes: Sequence[int], value: Callable[..., Any], name: str | tuple[str, ...]) -> Any:
@@ -56,9 +57,9 @@ def _moments(x: te.Tensor, axes: Sequence[int]) -> tuple[te.Tensor, te.Tensor, t
     mean = stage(total.shape, lambda *at: total[at] / n, "mean")
     sums = te.reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "sums")
 
-    def deviations(v: Expr, r: tuple[Expr, ...], at: Sequence[Expr]) -> te.Reduction:
+    def deviations(v: Expr, r: tuple[IterVar, ...], at: Sequence[Expr]) -> te.Reduction:
         d = v - mean[tuple(at)]
-        return sums((d, d * d), axis=r)  # type: ignore[arg-type]
+        return sums((d, d * d), axis=r)
 
     dev, squares = _rows(x, axes, deviations, ("dev_sum", "sq_dev"))
     off = stage(dev.shape, lambda *at: dev[at] / n, "mean_off")
@@ -84,17 +85,20 @@ def layer_norm(
         return _scaled(z, gamma, beta, i)
 
     kept = (*x.shape[:axis], *[1] * len(axes))
-    exact = lambda: stage(mean.shape, lambda *at: mean[at] + off[at], "exact_mean")  # noqa: E731
-    return _map(x, axes, value, "layer_norm"), lambda: reshape(exact(), kept), lambda: reshape(inv, kept)
+
+    def exact_mean() -> te.Tensor:
+        return reshape(stage(mean.shape, lambda *at: mean[at] + off[at], "exact_mean"), kept)
+
+    return _map(x, axes, value, "layer_norm"), exact_mean, lambda: reshape(inv, kept)
 
 
 def _scaled(z: Expr, gamma: Operand | None, beta: Operand | None, index: Sequence[Expr]) -> Expr:
     wide = dtype_of(z)
     g = None if gamma is None else te.cast(read(gamma, index), wide)
     b = None if beta is None else te.cast(read(beta, index), wide)
-    if g is not None and b is not None:
-        return te.fma(z, g, b)
-    return z if g is None and b is None else z * g if g is not None else z + b  # type: ignore[operator]
+    if b is None:
+        return z if g is None else z * g
+    return z + b if g is None else te.fma(z, g, b)
 
 
 def rms_norm(x: te.Tensor, axis: int, gamma: Operand | None, eps: float) -> te.Tensor:
@@ -128,7 +132,7 @@ def batch_norm(
 
 
 def group_norm(x: te.Tensor, groups: int, gamma: te.Tensor, beta: te.Tensor, eps: float) -> te.Tensor:
-    """Normalised over the channels of a group and all spatial axes; ``gamma`` and ``beta`` are a channel's."""
+    """Normalised over the channels of a group and all spatial axes. ``gamma`` and ``beta``: one a channel."""
     n, c = x.shape[:2]
     if c % groups:
         raise ValueError(f"{c} channels do not make {groups} groups")

@@ -22,7 +22,8 @@ from schedules.expr import minimum as index_minimum
 
 @dataclass(frozen=True)
 class Taps:
-    """Output ``i`` of an axis is the sum of ``weights[t, i]`` times element ``first[i] + t``, cut off at the ends."""
+    """Output ``i`` of an axis is the sum over t of ``weights[t, i]`` times element ``first[i] + t``, or times
+    that at the end where there is none."""
 
     first: Array
     weights: Array

@@ -28,8 +28,8 @@ class Windows:
         ranks = {len(x) for x in (self.sizes, self.kernel, self.stride, self.dilation, self.sides)}
         if len(ranks) != 1:
             raise ValueError(
-                f"kernel {list(self.kernel)}, strides {list(self.stride)}, dilations {list(self.dilation)} and "
-                f"pads {list(self.sides)} are not one an axis of {list(self.sizes)}"
+                f"kernel {list(self.kernel)}, strides {list(self.stride)}, dilations {list(self.dilation)} "
+                f"and pads {list(self.sides)} are not one an axis of {list(self.sizes)}"
             )
         if any(n < 1 for n in (*self.kernel, *self.stride, *self.dilation)):
             raise ValueError("an extent of the kernel, a stride or a dilation is below 1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from autotune.models.lowering.base import cast
 from autotune.models.lowering.matmul import einsum, gemm, matmul
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op

@@ -35,7 +35,8 @@ def _eye_like(node: Node, x: Value) -> Array:
     dtype = np.dtype(x.dtype) if to is None else np.dtype(helper.tensor_dtype_to_np_dtype(to))
     if math.prod(x.shape) > MOST:
         raise ValueError(f"a known value of shape {list(x.shape)}, more than {MOST} elements")
-    return np.eye(*x.shape, k=node.attr("k", 0), dtype=dtype)
+    rows, columns = x.shape
+    return np.eye(rows, columns, k=node.attr("k", 0), dtype=dtype)
 
 
 @onnx_op("Reshape", since=5)

@@ -34,8 +34,8 @@ def _batch_norm(node: Node, x: Value, scale: Value, bias: Value, mean: Value, va
     node.only(1)
     if node.attr("spatial", 1) == 0:
         raise UnsupportedForm("spatial=0 is not supported")
-    rest = (node.tensor(v) for v in (scale, bias, mean, var))
-    return n.batch_norm(node.tensor(x), *rest, node.attr("epsilon"))  # type: ignore[misc]
+    gamma, beta, middle, spread = (node.tensor(v) for v in (scale, bias, mean, var))
+    return n.batch_norm(node.tensor(x), gamma, beta, middle, spread, node.attr("epsilon"))
 
 
 @onnx_op("LayerNormalization")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+from onnx import helper
 
 from autotune.models.lowering.base import Operand, dtype_of, read, stage
 from autotune.models.lowering.base import positive as axis_of
@@ -24,7 +26,7 @@ def _along(node: Node, t: te.Tensor, x: Operand, axis: int) -> Read:
         or not x.shape
         or (len(x.shape) == 1 and x.shape[0] == 1 and len(t.shape) != 1)
     ):
-        return lambda at: read(x, at) if isinstance(x, np.ndarray) else x[(0,) * len(x.shape)]
+        return lambda at: _one(x)
     d = axis_of(axis, len(t.shape))
     if len(x.shape) == 1:
         if x.shape[0] != t.shape[d]:
@@ -81,12 +83,15 @@ def _quantized(x: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
 
 
 def _named(elem_type: int) -> str:
-    from onnx import helper
-
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
     if dtype not in DTYPES:
         raise UnsupportedForm(f"type {dtype} is not supported")
     return dtype
+
+
+def _one(x: Operand) -> Expr:
+    """The element of an operand that has one."""
+    return read(x, ()) if isinstance(x, np.ndarray) else x[(0,) * len(x.shape)]
 
 
 @onnx_op("QLinearMatMul")
@@ -99,11 +104,7 @@ def _qlinear_matmul(
     ones = [node.operand(v) for v in (a_scale, a_zero, b_scale, b_zero, y_scale, y_zero)]
     if any(np.prod(v.shape) != 1 for v in ones):
         raise UnsupportedForm("a scale or zero point a row is not supported")
-    readers = [
-        (lambda v: lambda: read(v, ()) if isinstance(v, np.ndarray) else v[(0,) * len(v.shape)])(v)
-        for v in ones
-    ]
-    sa, za, sb, zb, sy, zy = readers
+    sa, za, sb, zb, sy, zy = (partial(_one, v) for v in ones)
     if not is_integer(x.dtype):
         raise UnsupportedForm(f"{x.dtype} is not supported by it")
 
