@@ -32,7 +32,7 @@ def cases() -> list[Any]:
 
 
 def cases_of(modules: Mapping[str, str]) -> list[Any]:
-    """Cases of one node: {module of onnx that makes them: operator}. This takes a moment; all take seconds."""
+    """Cases of one node, by {module of onnx that makes them: operator}. All cases take seconds to make."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in modules:

@@ -117,7 +117,8 @@ def resample(
     """``x`` with an axis replaced by its resampled one. ``constant``: makes a tensor of known values."""
     size, out, count = x.shape[axis], len(taps.first), len(taps.weights)
     shape = (*x.shape[:axis], out, *x.shape[axis + 1 :])
-    ratios = list(dict.fromkeys([Fraction(size, out), 1 / Fraction(scale).limit_denominator(4096)]))
+    ends = Fraction(size - 1, max(out - 1, 1))
+    ratios = list(dict.fromkeys([Fraction(size, out), 1 / Fraction(scale).limit_denominator(4096), ends]))
     wide = computed(x.dtype)
     only = bool((taps.weights == 1).all()) and count == 1
     places: Callable[[Expr, int], Expr] = _places(taps, size, ratios, constant)
