@@ -26,13 +26,12 @@ _SHOWN = 2**10
 FOLDED = frozenset(
     """
     Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
-    Clip Compress Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Dropout Equal Erf Exp
-    Expand EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual Identity
-    IsInf IsNaN Less LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot Or Pad Pow
-    QuantizeLinear Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd
-    ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size
-    Slice Softmax Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Trilu Unique Unsqueeze Where
-    Xor
+    Clip Compress Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp Expand
+    EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual IsInf IsNaN Less
+    LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot Or Pad Pow QuantizeLinear Range
+    Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+    Relu Reshape Round ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Squeeze Sub
+    Sum Tan Tanh Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
 # Operators whose outputs are not larger than their inputs, times the rank, whatever the values are.
@@ -40,10 +39,10 @@ _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
 
 
 class Known:
-    """Evaluates nodes. ``spent``: bytes that it may still make."""
+    """Evaluates nodes. ``left``: bytes that it may still make."""
 
     def __init__(self, file_bytes: int):
-        self.spent = MAX_BYTES + 4 * file_bytes
+        self.left = MAX_BYTES + 4 * file_bytes
 
     def evaluate(self, node: Any, values: Mapping[str, Array], opsets: Mapping[str, int]) -> list[Array]:
         """The outputs of a node. Raises ModelError."""
@@ -78,8 +77,8 @@ class Known:
             itemsize = 8
             if tensor is not None and tensor.elem_type:
                 itemsize = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).itemsize
-            self.spent -= math.prod(shape) * itemsize
-            if self.spent < 0:
+            self.left -= math.prod(shape) * itemsize
+            if self.left < 0:
                 raise ModelError(
                     f"its output of shape {list(shape)} is known at import but too large to keep: values "
                     f"computed at import may have {MAX_BYTES >> 20} MB, and four times the size of the file"

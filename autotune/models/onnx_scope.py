@@ -135,12 +135,12 @@ class Lowering:
             if not name:
                 continue
             if isinstance(x, te.Tensor):
-                self._settle(x, path, values)
+                self._settle(x, path)
             elif isinstance(x, np.ndarray) and id(x) not in self._names:
                 self.call_it(x, name)
             scope.values[name] = x
 
-    def _settle(self, made: te.Tensor, path: str, values: Mapping[str, Scoped]) -> None:
+    def _settle(self, made: te.Tensor, path: str) -> None:
         """Note where stages are from."""
         stack = [made.op]
         while stack:
@@ -160,7 +160,7 @@ class Lowering:
             raise ModelError(f"the model imports no version of domain {proto.domain or 'ai.onnx'!r}")
         try:
             schema: Any = onnx.defs.get_schema(op, version, where)
-        except Exception:  # of onnx's C++
+        except onnx.defs.SchemaError:
             raise UnsupportedForm(
                 f"domain {proto.domain!r} is not ONNX's" if where else f"opset {version} has no such operator"
             ) from None
@@ -199,6 +199,10 @@ class Lowering:
         self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: Scope, path: str
     ) -> Sequence[Scoped]:
         """By the table, else by the function that defines the operator."""
+        needed = (f for f in schema.inputs if f.option == onnx.defs.OpSchema.FormalParameterOption.Single)
+        for i, formal in enumerate(needed):  # they come first
+            if i >= len(inputs) or inputs[i] is None:
+                raise ModelError(f"its input {formal.name} is missing")
         reason = UnsupportedForm("no expression for it")
         found = None if domain(proto.domain) else row(proto.op_type, schema.since_version)
         if found is not None:

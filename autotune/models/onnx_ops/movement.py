@@ -229,12 +229,7 @@ def _center_crop_pad(node: Node, x: Value, shape: Value) -> te.Tensor:
     return m.pad(t, sides, fill=te.const(0, t.dtype))
 
 
-@onnx_op("Range", "NonZero")
+@onnx_op("Range", "NonZero", "ConstantOfShape")
 def _unknown(node: Node, *xs: Value) -> te.Tensor:
-    raise UnsupportedForm("the shape of its output depends on data")
-
-
-@onnx_op("ConstantOfShape")
-def _constant_of_shape(node: Node, shape: Value) -> te.Tensor:
-    node.known(shape, "shape")
-    raise AssertionError  # a known shape is evaluated at import
+    """Where all is known, these are evaluated at import."""
+    raise UnsupportedForm("the shape of its output must be known at import, but depends on data")

@@ -31,12 +31,12 @@ def survey(some: list[Any]) -> tuple[collections.Counter[str], dict[str, str]]:
 
 # What the quick tests try: {module of onnx: operator}.
 SAMPLE = {
-    "batch_normalization": "BatchNormalization", "clip": "Clip", "concat": "Concat",
-    "conv": "Conv", "convtranspose": "ConvTranspose", "cumsum": "CumSum", "div": "Div", "expand": "Expand",
+    "batch_normalization": "BatchNormalization", "clip": "Clip", "concat": "Concat", "conv": "Conv",
+    "convtranspose": "ConvTranspose", "cumsum": "CumSum", "div": "Div", "expand": "Expand",
     "gemm": "Gemm", "layernormalization": "LayerNormalization", "logsoftmax": "LogSoftmax", "lrn": "LRN",
-    "matmul": "MatMul", "pad": "Pad", "quantizelinear": "QuantizeLinear",
-    "reducemax": "ReduceMax", "reshape": "Reshape", "resize": "Resize", "slice": "Slice", "softmax": "Softmax",
-    "split": "Split", "squeeze": "Squeeze", "transpose": "Transpose", "trilu": "Trilu", "where": "Where",
+    "matmul": "MatMul", "pad": "Pad", "quantizelinear": "QuantizeLinear", "reducemax": "ReduceMax",
+    "reshape": "Reshape", "resize": "Resize", "slice": "Slice", "softmax": "Softmax", "split": "Split",
+    "squeeze": "Squeeze", "transpose": "Transpose", "trilu": "Trilu", "where": "Where",
 }  # fmt: skip
 
 

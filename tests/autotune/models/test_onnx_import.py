@@ -539,6 +539,24 @@ def test_nodes_that_do_not_fit_their_inputs_are_named(
         at.import_onnx(net)
 
 
+@pytest.mark.parametrize("op", ["Shape", "Relu", "Dropout", "Size", "Where"])
+def test_inputs_that_a_call_of_a_function_leaves_out_are_named(op: str) -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    body = [helper.make_node(op, ["b", "a", "a"] if op == "Where" else ["b"], ["s"], name="n0")]
+    function = helper.make_function("local", "f", ["a", "b"], ["s"], body, opsets)
+    call = helper.make_node("f", ["x"], ["y"], domain="local", name="call")
+    net = nets.model([call], [nets.value("x", [1])], ["y"], functions=[function], opset_imports=opsets)
+    with pytest.raises(at.ModelError, match=rf"node call/n0 \({op}\): its input .* is missing"):
+        at.import_onnx(net)
+
+
+def test_a_weight_behind_an_identity_is_not_copied() -> None:
+    nodes = [nets.node("Identity", "w", "v"), nets.node("Dropout", "v", "u"), nets.node("Add", "x u", "y")]
+    net = nets.model(nodes, [nets.value("x", [3])], ["y"], {"w": np.arange(3, dtype=np.float32)})
+    (known,) = expect(net).graph.values.values()
+    assert not known.flags.owndata
+
+
 def test_importing_autotune_imports_no_onnx() -> None:
     code = "import sys, autotune; autotune.ModelError; assert 'onnx' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
