@@ -176,6 +176,10 @@ class Lowering:
             and op not in _STILL
         ):
             raise UnsupportedForm("it makes random numbers")
+        needed = (f for f in schema.inputs if f.option == onnx.defs.OpSchema.FormalParameterOption.Single)
+        for i, formal in enumerate(needed):  # they come first
+            if i >= len(proto.input) or values.get(proto.input[i]) is None:
+                raise ModelError(f"its input {formal.name} is missing")
         if (
             op in FOLDED
             and not where
@@ -199,10 +203,6 @@ class Lowering:
         self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: Scope, path: str
     ) -> Sequence[Scoped]:
         """By the table, else by the function that defines the operator."""
-        needed = (f for f in schema.inputs if f.option == onnx.defs.OpSchema.FormalParameterOption.Single)
-        for i, formal in enumerate(needed):  # they come first
-            if i >= len(inputs) or inputs[i] is None:
-                raise ModelError(f"its input {formal.name} is missing")
         reason = UnsupportedForm("no expression for it")
         found = None if domain(proto.domain) else row(proto.op_type, schema.since_version)
         if found is not None:
