@@ -243,6 +243,29 @@ def test_gathers_of_known_places_are_slices() -> None:
         at.import_onnx(nets.one("Gather", [nets.value("x", [3, 6])], {"i": np.array([3])}))
 
 
+def test_gathers_of_places_that_are_data() -> None:
+    """Places below 0 count from the end; those outside read the nearest element, not other memory."""
+    x, far = nets.whole(RNG, 3, 5), 2**40
+    ids = np.array([[0, -1, 4], [-5, far, -far]])
+    net = nets.one(
+        "Gather", [nets.value("x", x.shape), nets.value("i", ids.shape, TensorProto.INT64)], axis=1
+    )
+    (got,) = evaluate(at.import_onnx(net).graph, [x, ids])
+    np.testing.assert_array_equal(got, x[:, [[0, 4, 4], [0, 4, 0]]])
+    ports = [nets.value("x", x.shape), nets.value("i", (2, 3), TensorProto.INT64)]
+    (got,) = evaluate(at.import_onnx(nets.one("GatherElements", ports, axis=1)).graph, [x, ids])
+    np.testing.assert_array_equal(got, np.take_along_axis(x[:2], np.array([[0, 4, 4], [0, 4, 0]]), 1))
+    pairs = np.array([[0, -1], [-3, 2]])
+    ports = [nets.value("x", x.shape), nets.value("i", pairs.shape, TensorProto.INT64)]
+    (got,) = evaluate(at.import_onnx(nets.one("GatherND", ports)).graph, [x, pairs])
+    np.testing.assert_array_equal(got, x[[0, 0], [4, 2]])
+
+
+def test_known_places_without_order_are_read_from_a_table() -> None:
+    model = check(nets.one("Gather", [nets.value("x", [6, 2])], {"i": np.array([0, 5, 1, -2])}))
+    assert [v.dtype.name for v in model.graph.values.values()] == ["int64"]
+
+
 def test_one_hot() -> None:
     known = {"depth": np.array(4), "values": np.array([2.0, 5.0], np.float32)}
     for axis in (-1, 0, 1):
