@@ -369,16 +369,16 @@ def _stages(dag: ComputeDAG, names: list[str], known: dict[str, np.ndarray]) -> 
 
 
 def lstm_between() -> Any:
-    """Relu, LSTM, Neg."""
+    """Relu, LSTM, Neg. One weight of the LSTM is large enough to be a constant of the graph."""
     rng = np.random.default_rng(0)
     nodes = [
         nets.node("Relu", "x", "r"),
-        nets.node("LSTM", "r w u", " last", hidden_size=3),
+        nets.node("LSTM", "r w u", " last", hidden_size=8),
         nets.node("Neg", "last", "y"),
     ]
     nodes[1].output[:] = ["", "last"]
-    weights = {"w": nets.whole(rng, 1, 12, 4), "u": nets.whole(rng, 1, 12, 3)}
-    return nets.model(nodes, [nets.value("x", [5, 2, 4])], ["y"], weights)
+    weights = {"w": nets.whole(rng, 1, 32, 12), "u": nets.whole(rng, 1, 32, 8)}
+    return nets.model(nodes, [nets.value("x", [5, 2, 12])], ["y"], weights)
 
 
 def test_an_operator_without_an_expression_becomes_an_island() -> None:
@@ -390,7 +390,8 @@ def test_an_operator_without_an_expression_becomes_an_island() -> None:
     model = at.import_onnx(net, islands=True)
     (island,) = model.graph.islands
     assert (island.op, island.name) == ("LSTM", "lstm_last")
-    assert [(t.shape, t.dtype) for t in island.writes] == [((1, 2, 3), "float32")]
+    assert [(t.shape, t.dtype) for t in island.writes] == [((1, 2, 8), "float32")]
+    assert len(island.reads) == 2 and list(model.graph.values) == ["w"]
     assert "1 islands" in repr(model)
     with pytest.raises(ValueError, match="island lstm_last is not an expression"):
         evaluate(model.graph, [])
