@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
+    from autotune.errors import ModelError as ModelError
+    from autotune.models.model import Model as Model
+    from autotune.models.onnx_import import import_onnx as import_onnx
     from autotune.run.dynamic_kernel import DynamicKernel as DynamicKernel
     from autotune.run.export import Exported as Exported
     from autotune.run.export import export as export
@@ -71,6 +74,8 @@ _EXPORTS = {
     "te": ("schedules.te", ""),
     "dim": ("schedules.te.dims", "dim"),
     "torch": ("autotune.torch", ""),
+    "import_onnx": ("autotune.models.onnx_import", "import_onnx"),
+    "Model": ("autotune.models.model", "Model"),
     "Schedule": ("schedules.schedule", "Schedule"),
     "Trace": ("schedules.model", "Trace"),
     "Target": ("schedules.model", "Target"),
@@ -89,6 +94,7 @@ _EXPORTS = {
     "SuiteError": ("autotune.tuning.suites", "SuiteError"),
     "TargetError": ("autotune.targets", "TargetError"),
     "KernelNotFound": ("autotune.errors", "KernelNotFound"),
+    "ModelError": ("autotune.errors", "ModelError"),
     "ScheduleError": ("schedules.errors", "ScheduleError"),
     "SettingsError": ("autotune.settings", "SettingsError"),
     "TraceError": ("schedules.model", "TraceError"),

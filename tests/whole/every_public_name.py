@@ -85,12 +85,19 @@ def suite_and_log(db: Path) -> float | None:
     return None if found is None else found.time_s
 
 
+def whole_models(path: Path) -> tuple[int, ...]:
+    model = at.import_onnx(path, shapes={"x": (1, 3, 224, 224)}, islands=True)
+    assert_type(model, at.Model)
+    return model.inputs[0].shape
+
+
 def settings_and_errors() -> tuple[str, at.Settings | None]:
     errors: tuple[type[at.AutotuneError], ...] = (
         at.ArgumentError,
         at.CompileError,
         at.KernelNotFound,
         at.LogError,
+        at.ModelError,
         at.ScheduleError,
         at.SettingsError,
         at.SuiteError,

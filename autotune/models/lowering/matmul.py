@@ -1,0 +1,121 @@
+"""Matrix products and what generalises them, as sums of products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autotune.models.lowering.base import Operand, cast, read, stage
+from schedules import te
+from schedules.dtypes import computed
+from schedules.expr import Expr
+from schedules.ops.axes import broadcast
+
+Widen = Callable[[Expr], Expr]
+
+
+def matmul(a: te.Tensor, b: te.Tensor, widen: tuple[Widen, Widen] | None = None) -> te.Tensor:
+    """numpy's matmul: the last two axes are matrices, those before broadcast, vectors are rows or columns.
+    ``widen``: what is multiplied of the elements of both. The result has the dtype that is computed with."""
+    if not a.shape or not b.shape:
+        raise ValueError("a matrix product of numbers")
+    left, right = a.shape[:-2], b.shape[:-2]
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
+    depth = a.shape[-1]
+    if depth != b.shape[-2 if len(b.shape) > 1 else 0]:
+        raise ValueError(f"{list(a.shape)} times {list(b.shape)}: inner extents differ")
+    outer = np.broadcast_shapes(left, right)
+    k = te.reduce_axis(depth, "k")
+    of_a, of_b = widen or (_same, _same)
+
+    def value(*at: Expr) -> te.Reduction:
+        batch, rest = at[: len(outer)], at[len(outer) :]
+        row, column = rest[: len(rows)], rest[len(rows) :]
+        x = a[(*broadcast(left, batch), *row, k)]
+        y = b[(*broadcast(right, batch), k, *column)]
+        return te.sum(of_a(x) * of_b(y), axis=k)
+
+    return stage((*outer, *rows, *columns), value, "dot")
+
+
+def _same(x: Expr) -> Expr:
+    return x
+
+
+def gemm(
+    a: te.Tensor, b: te.Tensor, c: Operand | None, alpha: float, beta: float, trans_a: bool, trans_b: bool
+) -> te.Tensor:
+    """alpha · A · B + beta · C, each of A and B transposed or not."""
+    (m, k), (k_, n) = (x.shape[:: -1 if t else 1] for x, t in ((a, trans_a), (b, trans_b)))
+    if k != k_:
+        raise ValueError(f"inner extents differ: {k} and {k_}")
+    r = te.reduce_axis(k, "k")
+
+    def value(i: Expr, j: Expr) -> te.Reduction:
+        return te.sum((a[r, i] if trans_a else a[i, r]) * (b[j, r] if trans_b else b[r, j]), axis=r)
+
+    dot = stage((m, n), value, "dot")
+    wide = dot.dtype
+
+    def scaled(x: Expr, by: float) -> Expr:
+        return x if by == 1 else x * te.const(by, wide)
+
+    def epilogue(i: Expr, j: Expr) -> Expr:
+        y = scaled(dot[i, j], alpha)
+        if c is not None:
+            y = y + scaled(te.cast(read(c, (i, j)), wide), beta)
+        return te.cast(y, a.dtype)
+
+    if (c is None or beta == 0) and alpha == 1:
+        return cast(dot, a.dtype)
+    return stage((m, n), epilogue, "gemm")
+
+
+def einsum(xs: Sequence[te.Tensor], equation: str) -> te.Tensor:
+    """numpy's einsum without spaces; "..." stands for axes that broadcast. Raises ValueError for what is no
+    equation of these tensors."""
+    terms, _, result = equation.replace(" ", "").partition("->")
+    inputs = terms.split(",")
+    if len(inputs) != len(xs):
+        raise ValueError(f"equation {equation!r} is not one of {len(xs)} inputs")
+    many = max((len(x.shape) - len(t.replace("...", "")) for t, x in zip(inputs, xs, strict=True)), default=0)
+    dots = [f"#{d}" for d in range(many)]
+
+    def letters(term: str, rank: int) -> list[str]:
+        plain = term.replace("...", "")
+        if "..." not in term:
+            return list(plain)
+        before = term.index("...")
+        return [*plain[:before], *dots[many - (rank - len(plain)) :], *plain[before:]]
+
+    named = [letters(t, len(x.shape)) for t, x in zip(inputs, xs, strict=True)]
+    sizes: dict[str, int] = {}
+    for names, x in zip(named, xs, strict=True):
+        if len(names) != len(x.shape):
+            raise ValueError(f"equation {equation!r} does not name the axes of {list(x.shape)}")
+        for n, size in zip(names, x.shape, strict=True):
+            if sizes.get(n, 1) not in (1, size) and size != 1:
+                raise ValueError(f"equation {equation!r}: axis {n} is of {sizes[n]} and of {size}")
+            sizes[n] = max(size, sizes.get(n, 1))
+    if "->" in equation:
+        out = letters(result, len(result.replace("...", "")) + many)
+    else:
+        counted = "".join(inputs)
+        out = [*dots, *sorted(n for n in sizes if n not in dots and counted.count(n) == 1)]
+    if any(n not in sizes for n in out) or len(set(out)) != len(out):
+        raise ValueError(f"equation {equation!r} has a result that its inputs do not make")
+    summed = {n: te.reduce_axis(size, f"r{i}") for i, (n, size) in enumerate(sizes.items()) if n not in out}
+
+    def value(*at: Expr) -> te.Reduction | Expr:
+        where: dict[str, Expr] = {**dict(zip(out, at, strict=True)), **summed}
+        product = None
+        for names, x in zip(named, xs, strict=True):
+            own = x[tuple(0 if n == 1 else where[d] for d, n in zip(names, x.shape, strict=True))]
+            product = own if product is None else product * own
+        assert product is not None
+        if summed:
+            return te.sum(product, axis=tuple(summed.values()))
+        return te.cast(product, computed(xs[0].dtype))
+
+    return cast(stage([sizes[n] for n in out], value, "dot"), xs[0].dtype)

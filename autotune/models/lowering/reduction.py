@@ -1,0 +1,111 @@
+"""Reductions over axes: each is a reduction without the axes that go, then one map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.models.lowering.base import cast, number, stage, within, without
+from autotune.models.lowering.movement import reshape
+from schedules import te
+from schedules.dtypes import computed
+from schedules.expr import Expr
+
+Fold = Callable[..., te.Reduction]
+Fn = Callable[[Expr], Any]
+
+
+def folded(
+    x: te.Tensor, axes: Sequence[int], fold: Fold, of: Fn = lambda v: v, name: str = "row"
+) -> te.Tensor:
+    """``fold`` of all elements along ``axes``, after ``of``, in the dtype that is computed with."""
+    axes = sorted(axes)
+    over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(axes)]
+
+    def value(*at: Expr) -> te.Reduction:
+        return fold(of(x[within(at, axes, over)]), axis=tuple(over))
+
+    return stage(without(x.shape, axes), value, name)
+
+
+def reduce(
+    x: te.Tensor, axes: Sequence[int], keepdims: bool, fold: Fold,
+    before: Fn = lambda v: v, after: Fn | None = None, name: str = "reduce",
+) -> te.Tensor:  # fmt: skip
+    """``after(fold(before(x)))`` along ``axes``, in the dtype of ``x``."""
+    out = folded(x, axes, fold, before, name) if axes else stage(x.shape, lambda *at: before(x[at]), name)
+    shape = [1 if d in axes else n for d, n in enumerate(x.shape)] if keepdims else without(x.shape, axes)
+    if after is None and not (keepdims and axes):
+        return cast(out, x.dtype)
+    if after is None and out.dtype == x.dtype:
+        return reshape(out, shape)
+    finish = after or (lambda v: v)
+
+    def value(*at: Expr) -> Expr:
+        return te.cast(finish(out[without(at, axes) if keepdims else at]), x.dtype)
+
+    return stage(shape, value, name)
+
+
+def mean(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
+    """The average along axes."""
+    n = math.prod(x.shape[d] for d in axes)
+    if computed(x.dtype) in ("int32", "int64"):
+        raise ValueError(f"a mean of {x.dtype}")
+    return reduce(x, axes, keepdims, te.sum, after=lambda v: v / float(n), name="mean")
+
+
+def log_sum_exp(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
+    """log Σ exp(x), of what is left after the maximum is taken away."""
+    top = folded(x, axes, te.max, name="row_max")
+    over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(sorted(axes))]
+
+    def finite(v: Expr) -> Expr:
+        """0 for an infinity, of which no difference may be taken."""
+        return te.select(te.isfinite(v), v, number(0, x.dtype))
+
+    def sums(*at: Expr) -> te.Reduction:
+        return te.sum(te.exp(x[within(at, sorted(axes), over)] - finite(top[at])), axis=tuple(over))
+
+    total = stage(top.shape, sums, "row_sum")
+    shape = [1 if d in axes else n for d, n in enumerate(x.shape)] if keepdims else top.shape
+
+    def value(*at: Expr) -> Expr:
+        i = without(at, axes) if keepdims else at
+        return te.cast(te.log(total[i]) + finite(top[i]), x.dtype)
+
+    return stage(shape, value, "log_sum_exp")
+
+
+def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bool) -> te.Tensor:
+    """The place of the largest element along an axis, or of the least, as int64: of equals the first, or the
+    last. The first reduction finds the extreme, the second its place. NaN is larger, and less, than all."""
+    fold = te.max if largest else te.min
+    top = folded(x, [axis], fold, name="row_max" if largest else "row_min")
+    r, n = te.reduce_axis(x.shape[axis], "r"), x.shape[axis]
+
+    def place(*at: Expr) -> te.Reduction:
+        v = x[within(at, [axis], [r])]
+        found = te.any(te.equal(v, top[at]), te.not_equal(v, v))
+        other = te.const(-1 if last else n, "int64")
+        return (te.max if last else te.min)(te.select(found, te.cast(r, "int64"), other), axis=r)
+
+    out = stage(without(x.shape, [axis]), place, "place")
+    return reshape(out, [1 if d == axis else m for d, m in enumerate(x.shape)]) if keepdims else out
+
+
+def cumulative(
+    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float
+) -> te.Tensor:
+    """Sums, or products, of all elements up to each along an axis. Every result reads all of them, so this is
+    for short axes."""
+    r = te.reduce_axis(x.shape[axis], "r")
+
+    def value(*at: Expr) -> te.Reduction:
+        i = at[axis]
+        counts = (r > i if exclusive else r >= i) if backwards else (r < i if exclusive else r <= i)
+        own = x[(*at[:axis], r, *at[axis + 1 :])]
+        return fold(te.select(counts, own, te.const(neutral, x.dtype)), axis=r)
+
+    return cast(stage(x.shape, value, "cumulative"), x.dtype)

@@ -1,0 +1,290 @@
+"""`import_onnx`: a model of the ONNX format as a graph of tensor expressions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import ModelError
+from autotune.models.lowering.base import Array, stage
+from autotune.models.model import Model, Port, identifier
+from schedules import te
+from schedules.dtypes import DTYPES
+from schedules.graph.graph import Graph, Island
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.compute_dag import Tensor as DagTensor
+from schedules.te.tensors import discover
+
+if TYPE_CHECKING:
+    import onnx
+
+    from autotune.models.onnx_scope import Lowering
+
+NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
+
+
+def import_onnx(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    shapes: Mapping[str, int | Sequence[int]] = NO_SHAPES,
+    islands: bool = False,
+) -> Model:
+    """A model of the ONNX format (https://onnx.ai) as a graph of tensor expressions.
+
+    ``model``: the path of a file, its bytes, or a ModelProto. ``shapes``: {input: its shape}, or {name of a
+    dimension: its extent}, for what the file leaves open. ``islands``: operators without an expression are
+    kept as islands, which onnx's reference evaluator runs; else they are refused.
+
+    What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
+    read from the file's own folder only. Raises ModelError for what is no valid model and for all operators
+    that have no expression, at once; ImportError where onnx is not installed (``pip install
+    'autotune-compiler[onnx]'``).
+
+        model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
+    """
+    try:
+        from autotune.models.onnx_file import read_file
+        from autotune.models.onnx_known import Known
+        from autotune.models.onnx_scope import Lowering, Scope
+    except ImportError as err:
+        raise ImportError(f"{err}; import_onnx needs onnx: pip install 'autotune-compiler[onnx]'") from err
+    try:
+        file = read_file(model)
+        graph = file.proto.graph
+        inputs = _inputs(file, shapes)
+        weights = file.initializers
+        lowering = Lowering(
+            file.label, file.proto.functions, Known(sum(w.nbytes for w in weights.values())), islands
+        )
+        placeholders = {
+            name: te.placeholder(shape, dtype, identifier(name)) for name, (shape, dtype) in inputs.items()
+        }
+        for name, w in weights.items():
+            lowering.call_it(w, name)
+        scope = Scope({**weights, **placeholders}, file.opsets)
+        wanted = [o.name for o in graph.output]
+        if not wanted:
+            raise ModelError(f"{file.label}: the graph has no outputs")
+        lowering.run(graph.node, wanted, scope)
+        if lowering.unsupported:
+            raise lowering.refusal()
+        found = []
+        for name in wanted:
+            if name not in scope.values:
+                raise ModelError(f"{file.label}: output {name!r} is computed by no node")
+            found.append(scope.values[name])
+        ports = {name: placeholders[name] for name in inputs}
+        return _finish(lowering, ports, dict(zip(wanted, found, strict=True)), graph.name, file.label)
+    except UnicodeDecodeError as err:
+        raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
+    except RecursionError:
+        raise ModelError("the model's graphs nest too deeply") from None
+    except MemoryError as err:
+        raise ModelError(f"the model needs more memory than there is: {err}") from err
+
+
+# --- inputs -----------------------------------------------------------------------------------
+
+
+def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """{input: (shape, dtype)}. Raises ModelError naming all dimensions that are open."""
+    from autotune.models.onnx_file import type_name
+    from autotune.models.onnx_scope import check_size
+
+    label = file.label
+    out: dict[str, tuple[tuple[int, ...], str]] = {}
+    open_: list[tuple[str, str, list[int | str] | None]] = []
+    used: set[str] = set()
+    for port in file.proto.graph.input:
+        if port.name in file.initializers:
+            continue
+        what = f"{label}: input {port.name!r}"
+        kind = port.type.WhichOneof("value")
+        if kind != "tensor_type":
+            kind = (kind or "of no type").removesuffix("_type")
+            raise ModelError(
+                f"{what} is no tensor but {kind}; sequences and optional values are not supported"
+            )
+        tensor = port.type.tensor_type
+        dtype = _dtype(tensor.elem_type)
+        if dtype is None:
+            name = type_name(tensor.elem_type)
+            raise ModelError(
+                f"{what} has type {name}, which is not supported; use one of {', '.join(DTYPES)}"
+            )
+        given = shapes.get(port.name)
+        if given is not None and not isinstance(given, int):
+            used.add(port.name)
+            shape = _given(what, given, tensor)
+        elif not tensor.HasField("shape"):
+            open_.append((port.name, "its rank is not known", None))
+            continue
+        else:
+            dims: list[int | str] = []
+            for d in tensor.shape.dim:
+                fixed = shapes.get(d.dim_param) if d.dim_param else None
+                if d.WhichOneof("value") == "dim_value":
+                    dims.append(d.dim_value)
+                elif isinstance(fixed, int):
+                    used.add(d.dim_param)
+                    dims.append(fixed)
+                else:
+                    dims.append(d.dim_param or "?")
+            if any(isinstance(d, str) for d in dims):
+                names = ", ".join(map(str, dims))
+                open_.append((port.name, f"[{names}]", dims))
+                continue
+            shape = tuple(int(d) for d in dims)
+        if bad := [n for n in shape if n < 1]:
+            raise ModelError(f"{what} has shape {list(shape)}: {bad[0]} is below 1; give shapes= that is not")
+        check_size(shape, dtype, what)
+        out[port.name] = (shape, dtype)
+    if open_:
+        raise _open(label, open_)
+    if unknown := sorted(set(shapes) - used):
+        names = ", ".join(i.name for i in file.proto.graph.input if i.name not in file.initializers)
+        raise ModelError(
+            f"{label}: shapes= names {unknown[0]!r}, which is neither an input nor a named dimension that is "
+            f"open; the inputs are {names}"
+        )
+    return out
+
+
+def _dtype(elem_type: int) -> str | None:
+    """The name of a dtype that tensors may have."""
+    from onnx import helper
+
+    try:
+        name = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
+    except (KeyError, TypeError, ValueError):
+        return None
+    return name if name in DTYPES else None
+
+
+def _given(what: str, given: Sequence[int], tensor: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(n.__index__() for n in given)
+    except (TypeError, AttributeError):
+        raise ModelError(f"{what}: shape {given!r} is not a sequence of integers") from None
+    if tensor.HasField("shape"):
+        dims = [d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in tensor.shape.dim]
+        if len(dims) != len(shape) or any(d is not None and d != n for d, n in zip(dims, shape)):
+            stated = [d.dim_param or "?" if n is None else n for n, d in zip(dims, tensor.shape.dim)]
+            raise ModelError(
+                f"{what}: shape {list(shape)} does not fit that of the file, [{', '.join(map(str, stated))}]"
+            )
+    return shape
+
+
+def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) -> ModelError:
+    told = "; ".join(
+        f"input {name!r} has shape {text}" if dims else f"input {name!r}: {text}"
+        for name, text, dims in open_
+    )
+    name, _, dims = open_[0]
+    example = tuple(d if isinstance(d, int) else 1 for d in dims or (1, 3, 224, 224))
+    size = "x".join(map(str, example))
+    return ModelError(
+        f"{label}: {told}; give every size: shapes={{{name!r}: {example}}}, "
+        f"on the command line --shape {name}={size}"
+    )
+
+
+# --- the graph --------------------------------------------------------------------------------
+
+
+def _finish(
+    lowering: Lowering, inputs: Mapping[str, te.Tensor], outputs: Mapping[str, Any], name: str, label: str
+) -> Model:
+    """The model of lowered values."""
+    written = [t for call in lowering.calls for t in call.outputs.values()]
+    results: list[te.Tensor] = []
+    for port, x in outputs.items():
+        t = x
+        if isinstance(x, np.ndarray):
+            t = _constant(lowering, x, f"{label}: output {port!r}")
+        elif not isinstance(x, te.Tensor):
+            raise ModelError(f"{label}: output {port!r} has no value")
+        if (t.op is None and t not in written) or t in results:
+            t = _copy(t)
+            assert t.op is not None
+            lowering.origins[t.op] = port
+        results.append(t)
+    reads = [t for call in lowering.calls for t in call.reads]
+    computed = list(dict.fromkeys(t for t in (*results, *reads) if t.op is not None))
+    ops, leaves = discover([t.op for t in computed if t.op is not None])
+    needed = {*leaves, *reads}
+    ports = list(inputs.values())
+    listed = [*ports, *(t for t in lowering.constants if t in needed), *written]
+    dag, names = _dag(listed, computed, leaves)
+    values = {names[t]: a for t, a in lowering.constants.items() if t in needed}
+    origins = {s.name: lowering.origins.get(op, "") for op, s in zip(ops, dag.stages, strict=True)}
+    made = Graph(
+        replace(dag, constants=tuple(names[t] for t in listed if t in lowering.constants)),
+        MappingProxyType(values),
+        tuple(names[t] for t in ports),
+        tuple(names[t] for t in results),
+        MappingProxyType(origins),
+        tuple(
+            Island(
+                call.name, call.op, tuple(names[t] for t in call.reads),
+                tuple(DagTensor(names[t], t.shape, t.dtype) for t in call.outputs.values()), call.payload,
+            )
+            for call in lowering.calls
+        ),
+    )  # fmt: skip
+
+    def named(given: str, t: te.Tensor) -> Port:
+        return Port(given, names[t], t.shape, t.dtype)
+
+    return Model(
+        made,
+        tuple(named(n, t) for n, t in inputs.items()),
+        tuple(named(n, t) for n, t in zip(outputs, results, strict=True)),
+        name or "model",
+        label,
+    )
+
+
+def _copy(t: te.Tensor) -> te.Tensor:
+    """A stage that is a copy, for an output that is an input, known, or another output too."""
+    return stage(t.shape, lambda *at: t[at], "copy")
+
+
+def _constant(lowering: Lowering, x: Array, what: str) -> te.Tensor:
+    try:
+        return lowering.constant(x)
+    except ModelError as err:
+        raise ModelError(f"{what}: {err}") from err
+
+
+def _dag(
+    listed: Sequence[te.Tensor], computed: Sequence[te.Tensor], leaves: Sequence[te.Tensor]
+) -> tuple[ComputeDAG, dict[te.Tensor, str]]:
+    """(the DAG, the name of each listed and computed tensor). Inputs that no stage reads are its inputs
+    too."""
+    used = [t for t in listed if t in set(leaves)]
+    names: dict[te.Tensor, str] = {}
+    if computed:
+        dag = te.dag([*used, *computed])
+        names |= {t: d.name for t, d in zip(used, dag.inputs, strict=True)}
+        names |= dict(zip(computed, dag.outputs, strict=True))
+        taken = set(dag.tensors)
+        stages, outputs = dag.stages, dag.outputs
+    else:
+        taken, stages, outputs = set(), (), ()
+    for t in listed:
+        if t not in names:
+            base = name = t.name or "x"
+            n = 0
+            while name in taken:
+                n += 1
+                name = f"{base}_{n}"
+            taken.add(name)
+            names[t] = name
+    inputs = tuple(DagTensor(names[t], t.shape, t.dtype) for t in listed)
+    return ComputeDAG(inputs, stages, outputs), names

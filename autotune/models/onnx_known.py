@@ -1,0 +1,123 @@
+"""Evaluates nodes whose inputs are all known, with onnx's own reference evaluator."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from autotune.errors import ModelError
+from autotune.models.lowering.base import Array
+from autotune.models.onnx_ops.table import UnsupportedForm, Value
+from schedules import te
+
+# Most bytes of values that are computed at import, beside what the file itself has.
+MAX_BYTES = 2**30
+# Largest input whose values are shown to shape inference, in elements: shapes, axes and the like.
+_SHOWN = 2**10
+# Operators that are evaluated: shape arithmetic, elements, movement. Others, whose work may be far more than
+# what they read and write, are lowered although all is known.
+FOLDED = frozenset(
+    """
+    Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
+    Clip Compress Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp Expand
+    EyeLike Flatten Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual IsInf IsNaN Less
+    LessOrEqual Log MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot Or Pad Pow QuantizeLinear Range
+    Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+    Relu Reshape Round ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Squeeze Sub
+    Sum Tan Tanh Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
+    """.split()
+)
+# Operators whose outputs are not larger than their inputs, times the rank, whatever the values are.
+_BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
+
+
+class Known:
+    """Evaluates nodes. ``left``: bytes that it may still make."""
+
+    def __init__(self, file_bytes: int):
+        self.left = MAX_BYTES + 4 * file_bytes
+
+    def evaluate(self, node: Any, values: Mapping[str, Array], opsets: Mapping[str, int]) -> list[Array]:
+        """The outputs of a node. Raises ModelError."""
+        if node.op_type == "Range":
+            values = _scalars(values)
+        self._afford(node, values, opsets)
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                made = ReferenceEvaluator(node, opsets=dict(opsets)).run(None, dict(values))
+        except Exception as err:  # the evaluator raises what numpy raises
+            raise ModelError(f"it cannot be evaluated: {' '.join(str(err).split())}") from err
+        for x in made:
+            if isinstance(x, (list, dict)):
+                raise UnsupportedForm("it makes a sequence")
+            if x is None:
+                raise UnsupportedForm("it makes an optional value")
+        return [np.asarray(x) for x in made]
+
+    def _afford(self, node: Any, values: Mapping[str, Array], opsets: Mapping[str, int]) -> None:
+        """Raise ModelError if the outputs of a node would be too large, before they are made."""
+        types = output_types(node, values, opsets)
+        for name in node.output:
+            if not name:
+                continue
+            tensor = types[name].tensor_type if name in types else None
+            shape = None if tensor is None else static_shape(tensor)
+            if shape is None:
+                if node.op_type not in _BOUNDED:
+                    raise UnsupportedForm("the shape of its output depends on data")
+                continue
+            itemsize = 8
+            if tensor is not None and tensor.elem_type:
+                itemsize = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).itemsize
+            self.left -= math.prod(shape) * itemsize
+            if self.left < 0:
+                raise ModelError(
+                    f"its output of shape {list(shape)} is known at import but too large to keep: values "
+                    f"computed at import may have {MAX_BYTES >> 20} MB, and four times the size of the file"
+                )
+
+
+def _scalars(values: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays of one element as numbers: exporters give Range both."""
+    return {n: x.reshape(()) if x.size == 1 else x for n, x in values.items()}
+
+
+def output_types(node: Any, values: Mapping[str, Value], opsets: Mapping[str, int]) -> dict[str, Any]:
+    """{output: TypeProto} by onnx's shape inference. Raises ModelError where the node is wrong."""
+    schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+    types, data = {}, {}
+    for name, x in values.items():
+        types[name] = type_of(x)
+        if isinstance(x, np.ndarray) and x.size <= _SHOWN and x.dtype.kind in "iufb":
+            data[name] = numpy_helper.from_array(x, name)
+    ids = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+    try:
+        return onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=ids)
+    except Exception as err:  # what its C++ raises
+        raise ModelError(f"its inputs do not fit it: {' '.join(str(err).split())}") from err
+
+
+def type_of(x: Value) -> Any:
+    """The ONNX type of a value."""
+    dtype = np.dtype(x.dtype) if isinstance(x, te.Tensor) else x.dtype
+    try:
+        elem = helper.np_dtype_to_tensor_dtype(dtype)
+    except (KeyError, ValueError):
+        elem = onnx.TensorProto.STRING
+    return helper.make_tensor_type_proto(elem, list(x.shape))
+
+
+def static_shape(tensor: Any) -> Sequence[int] | None:
+    """The shape in a type of a tensor if every dimension is a number, else None."""
+    if not tensor.HasField("shape"):
+        return None
+    dims = [d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in tensor.shape.dim]
+    return None if None in dims else [int(d) for d in dims if d is not None]

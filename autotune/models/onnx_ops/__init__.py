@@ -1,0 +1,18 @@
+"""The operators of ONNX, a family a file. Importing this package fills `table.ROWS`."""
+
+from autotune.models.onnx_ops import (
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    quantization,
+    reduction,
+    resize,
+    windows,
+)
+
+__all__ = [
+    "elementwise", "indexing", "matmul", "movement", "normalization", "quantization", "reduction", "resize",
+    "windows",
+]  # fmt: skip

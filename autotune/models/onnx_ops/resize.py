@@ -1,0 +1,93 @@
+"""Resize, and Upsample of older versions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autotune.models.lowering import resize as r
+from autotune.models.lowering.base import is_float, positives
+from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from schedules import te
+
+# Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
+MOST, FEWEST = 2**20, 16
+
+
+@onnx_op("Resize", since=11)
+def _resize(
+    node: Node, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
+) -> te.Tensor:
+    t = node.tensor(x)
+    axes = positives(node.attr("axes", range(len(t.shape))), len(t.shape))
+    extents = [t.shape[d] for d in axes]
+    given = None if sizes is None else node.ints(sizes, "sizes")
+    if given:
+        out, by = _of_sizes(node, extents, given)
+    else:
+        if scales is None:
+            raise ValueError("neither scales nor sizes are given")
+        by = [float(s) for s in node.known(scales, "scales").reshape(-1)]
+        if len(by) != len(axes) or any(not math.isfinite(s) or s <= 0 for s in by):
+            raise ValueError(f"scales {by} are not one number above 0 for each of {len(axes)} axes")
+        out = [math.floor(n * s) for n, s in zip(extents, by, strict=True)]
+    if any(not 1 <= n <= MOST for n in out):
+        raise ValueError(f"extents {out} are not from 1 to {MOST}")
+    return _resampled(node, t, list(zip(axes, out, by, strict=True)))
+
+
+def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[int], list[float]]:
+    """(extents of the output, scales) for the sizes that are asked for."""
+    if len(sizes) != len(extents) or any(n < 1 for n in sizes):
+        raise ValueError(f"sizes {sizes} are not one number above 0 for each of {len(extents)} axes")
+    by = [n / m for n, m in zip(sizes, extents, strict=True)]
+    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return sizes, by
+    scale = max(by) if policy == "not_smaller" else min(by)
+    return [math.floor(scale * n + 0.5) for n in extents], [scale] * len(extents)
+
+
+def _resampled(node: Node, t: te.Tensor, how: list[tuple[int, int, float]]) -> te.Tensor:
+    mode, transform = node.attr("mode", "nearest"), node.attr("coordinate_transformation_mode", "half_pixel")
+    if transform == "tf_crop_and_resize":
+        raise UnsupportedForm("coordinate_transformation_mode tf_crop_and_resize is not supported")
+    if mode not in ("nearest", "linear", "cubic"):
+        raise ValueError(f"mode {mode!r} is unknown")
+    if mode != "nearest" and not is_float(t.dtype):
+        raise UnsupportedForm(f"mode {mode} of {t.dtype} is not supported")
+    for axis, out, scale in how:
+        size = t.shape[axis]
+        if size == out and scale == 1:
+            continue
+        x = r.coordinates(transform, size, out, scale)
+        if mode == "nearest":
+            taps = r.nearest_taps(x, size, node.attr("nearest_mode", "round_prefer_floor"))
+        elif mode != "nearest" and node.attr("antialias", 0) and scale < 1 / FEWEST:
+            raise UnsupportedForm(f"it shrinks more than {FEWEST} times with antialias")
+        else:
+            a = float(node.attr("cubic_coeff_a", -0.75)) if mode == "cubic" else None
+            outside = bool(node.attr("exclude_outside", 0))
+            taps = r.filter_taps(x, size, scale, a, bool(node.attr("antialias", 0)), outside)
+        t = r.resample(t, axis, taps, scale, node.constant)
+    return t
+
+
+@onnx_op("Upsample", since=9)
+def _upsample(node: Node, x: Value, scales: Value) -> te.Tensor:
+    """Elements are repeated, as by an asymmetric Resize that rounds down."""
+    t = node.tensor(x)
+    if node.attr("mode", "nearest") != "nearest":
+        raise UnsupportedForm("mode linear is not supported; convert the model to opset 13")
+    by = [float(s) for s in node.known(scales, "scales").reshape(-1)]
+    if len(by) != len(t.shape) or any(not math.isfinite(s) or s < 1 for s in by):
+        raise ValueError(f"scales {by} are not one number from 1 on for each axis")
+    for axis, s in enumerate(by):
+        out = math.floor(t.shape[axis] * s)
+        if out > MOST:
+            raise ValueError(f"extent {out} is more than {MOST}")
+        if out != t.shape[axis]:
+            taps = r.nearest_taps(np.arange(out) / s, t.shape[axis], "floor")
+            t = r.resample(t, axis, taps, s, node.constant)
+    return t

@@ -1,0 +1,420 @@
+"""Lowers the nodes of an ONNX graph, one after the other.
+
+A name stands for a stage or for an array that is known. A node whose inputs are all known is evaluated. Else
+its row of the table states it. Where there is no row, the function that ONNX defines the operator by is
+lowered in its place, in a scope of its own, and so are functions of the model. What is left becomes an
+island, or is remembered, so that all of it can be told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, helper
+
+from autotune.errors import ModelError
+from autotune.models.lowering.base import Array
+from autotune.models.model import identifier
+from autotune.models.onnx_file import domain, to_array
+from autotune.models.onnx_islands import Call, island_call
+from autotune.models.onnx_known import FOLDED, Known, type_of
+from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, row
+from schedules import te
+from schedules.dtypes import DTYPES
+from schedules.errors import AutotuneError
+from schedules.te.tensors import Op
+
+# Most bytes of one tensor: larger ones are surely a mistake in the file.
+MAX_BYTES = 2**33
+# Most functions that call each other.
+MAX_DEPTH = 24
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+# Operators that make random numbers only when training.
+_STILL = frozenset({"Dropout"})
+# Most nodes that are lowered, those of functions each time that they are called.
+MAX_NODES = 50_000
+
+
+class Gap:
+    """Stands for what a node that is not supported would make."""
+
+
+Scoped = Value | Gap | None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """``values``: {name: what it stands for}. ``opsets``: {domain: version}. ``attributes``: those of the
+    function that is being lowered, which its nodes may refer to. ``path``: of its caller, for messages."""
+
+    values: dict[str, Scoped]
+    opsets: Mapping[str, int]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+    depth: int = 0
+
+
+class Lowering:
+    """State of one import. ``label``: of the file. ``functions``: the model's own, by domain, name and
+    overload."""
+
+    def __init__(self, label: str, functions: Sequence[Any], known: Known, islands: bool):
+        self.label, self.known, self.islands = label, known, islands
+        self.functions = {(domain(f.domain), f.name, getattr(f, "overload", "")): f for f in functions}
+        self.constants: dict[te.Tensor, Array] = {}
+        self.calls: list[Call] = []
+        self.origins: dict[Op, str] = {}
+        # {operator: {node: reason}}
+        self.unsupported: dict[str, dict[str, str]] = {}
+        # Arrays by their id, which they must outlive.
+        self._placeholders: dict[int, te.Tensor] = {}
+        self._names: dict[int, tuple[Array, str]] = {}
+        self._nodes = 0
+        self._trial = 0  # above 0, the first unsupported node ends a trial
+
+    def call_it(self, array: Array, name: str) -> None:
+        """Let the constant of a known array be named like it in the file."""
+        self._names[id(array)] = (array, identifier(name))
+
+    def constant(self, array: Array) -> te.Tensor:
+        """The input of the graph that has the values of a known array."""
+        found = self._placeholders.get(id(array))
+        if found is not None:
+            return found
+        if array.dtype.name not in DTYPES:
+            raise UnsupportedForm(
+                f"type {array.dtype} is not supported; cast it to one of {', '.join(DTYPES)}"
+            )
+        if array.size == 0:
+            raise UnsupportedForm(f"a value of shape {list(array.shape)} has no elements")
+        if id(array) not in self._names:
+            self.call_it(array, "known")
+        made = te.placeholder(array.shape, array.dtype.name, self._names[id(array)][1])
+        self._placeholders[id(array)] = made
+        self.constants[made] = array if array.flags.c_contiguous else array.copy(order="C")
+        return made
+
+    # --- graphs -------------------------------------------------------------------------------
+
+    def run(self, nodes: Sequence[Any], wanted: Sequence[str], scope: Scope) -> None:
+        """Lower what the ``wanted`` names of a scope need."""
+        for proto in _reachable(nodes, wanted):
+            self._node(proto, scope)
+
+    def _node(self, proto: Any, scope: Scope) -> None:
+        op = proto.op_type
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise ModelError(f"{self.label}: functions and branches have more than {MAX_NODES} nodes in all")
+        label = proto.name or next(filter(None, proto.output), op)
+        path = f"{scope.path}/{label}" if scope.path else label
+        values: dict[str, Scoped] = {}
+        for name in filter(None, proto.input):
+            if name not in scope.values:
+                raise ModelError(f"{self.label}: node {path} ({op}) reads {name!r}, which nothing computes")
+            values[name] = scope.values[name]
+        try:
+            made = self._outputs(_resolved(proto, scope), values, scope, path)
+        except UnsupportedForm as err:
+            if self._trial:
+                raise UnsupportedForm(f"{op} in the function that defines it: {err}") from err
+            kind = op if not proto.domain else f"{op} of domain {proto.domain}"
+            self.unsupported.setdefault(kind, {})[path] = str(err)
+            made = [Gap()] * len(proto.output)
+        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
+            text = str(err)
+            if not text.startswith(f"{self.label}: "):
+                text = f"{self.label}: node {path} ({op}): {text}"
+            raise ModelError(text) from err
+        for name, x in zip(proto.output, made, strict=False):
+            if not name:
+                continue
+            if isinstance(x, te.Tensor):
+                self._settle(x, path)
+            elif isinstance(x, np.ndarray) and id(x) not in self._names:
+                self.call_it(x, name)
+            scope.values[name] = x
+
+    def _settle(self, made: te.Tensor, path: str) -> None:
+        """Note where stages are from."""
+        stack = [made.op]
+        while stack:
+            op = stack.pop()
+            if op is None or op in self.origins:
+                continue
+            self.origins[op] = path
+            stack += [t.op for t in op.reads()]
+
+    def _outputs(self, proto: Any, values: dict[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
+        op, where = proto.op_type, domain(proto.domain)
+        function = self.functions.get((where, op, getattr(proto, "overload", "")))
+        if function is not None:
+            return self._call(function, proto, values, scope, path)
+        version = scope.opsets.get(where)
+        if version is None:
+            raise ModelError(f"the model imports no version of domain {proto.domain or 'ai.onnx'!r}")
+        try:
+            schema: Any = onnx.defs.get_schema(op, version, where)
+        except onnx.defs.SchemaError:
+            raise UnsupportedForm(
+                f"domain {proto.domain!r} is not ONNX's" if where else f"opset {version} has no such operator"
+            ) from None
+        if any(isinstance(x, Gap) for x in values.values()):
+            if not (row(op, schema.since_version) or _has_body(schema)) or where:
+                raise UnsupportedForm("no expression for it")
+            return [Gap()] * len(proto.output)
+        if op == "If":
+            return self._branch(proto, values, scope, path)
+        _refuse_kinds(op)
+        if (
+            schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
+            and op not in _STILL
+        ):
+            raise UnsupportedForm("it makes random numbers")
+        needed = (f for f in schema.inputs if f.option == onnx.defs.OpSchema.FormalParameterOption.Single)
+        for i, formal in enumerate(needed):  # they come first
+            if i >= len(proto.input) or values.get(proto.input[i]) is None:
+                raise ModelError(f"its input {formal.name} is missing")
+        if (
+            op in FOLDED
+            and not where
+            and all(isinstance(x, np.ndarray) for x in values.values() if x is not None)
+        ):
+            arrays = {n: x for n, x in values.items() if isinstance(x, np.ndarray)}
+            return self.known.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
+        inputs = [values[n] if n else None for n in proto.input]
+        try:
+            return self._lower(proto, schema, inputs, scope, path)
+        except UnsupportedForm as err:
+            if not self.islands or self._trial:
+                raise
+            call = island_call(
+                proto, values, {**scope.opsets, proto.domain: version}, path, self.constant, err
+            )
+            self.calls.append(call)
+            return [call.outputs.get(n) for n in proto.output]
+
+    def _lower(
+        self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: Scope, path: str
+    ) -> Sequence[Scoped]:
+        """By the table, else by the function that defines the operator."""
+        reason = UnsupportedForm("no expression for it")
+        found = None if domain(proto.domain) else row(proto.op_type, schema.since_version)
+        if found is not None:
+            attributes = {
+                n: _value(a.default_value) for n, a in schema.attributes.items() if a.default_value.name
+            }
+            attributes |= {a.name: self._attribute(a) for a in proto.attribute}
+            node = Node(proto.op_type, schema.since_version, attributes, tuple(proto.output), self.constant)
+            try:
+                made = found.lower(node, *inputs)
+                return _checked(made if isinstance(made, (tuple, list)) else (made,))
+            except UnsupportedForm as err:
+                reason = err
+        body = _body(schema, proto, inputs, scope.opsets)
+        if body is None:
+            raise reason
+        with self._all_or_nothing():
+            values = dict(zip(proto.input, inputs, strict=True))
+            defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
+            try:
+                return self._call(body, proto, values, scope, path, defaults)
+            except UnsupportedForm as err:
+                raise (reason if found is not None else err) from err
+
+    def _attribute(self, a: Any) -> Any:
+        if a.type == AttributeProto.TENSOR:
+            return to_array(a.t, f"attribute {a.name}", None)
+        return _value(a)
+
+    # --- functions and branches ---------------------------------------------------------------
+
+    def _call(
+        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str,
+        defaults: Sequence[Any] = (),
+    ) -> Sequence[Scoped]:  # fmt: skip
+        """Lower a function's body in a scope of its own. ``defaults``: of its attributes."""
+        if scope.depth >= MAX_DEPTH:
+            raise ModelError(f"functions call each other more than {MAX_DEPTH} deep")
+        given = [values.get(n) if n else None for n in proto.input]
+        if len(given) > len(function.input):
+            raise ModelError(f"{len(given)} inputs for the {len(function.input)} of function {function.name}")
+        given += [None] * (len(function.input) - len(given))
+        every = (*defaults, *function.attribute_proto, *proto.attribute)
+        attributes = {a.name: a for a in every}
+        opsets = {**scope.opsets, **{domain(o.domain): o.version for o in function.opset_import}}
+        inner = Scope(
+            dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1
+        )
+        wanted = [o for o, n in zip(function.output, proto.output, strict=False) if n]
+        self.run(function.node, wanted, inner)
+        return [
+            self._found(inner, o, function.name) if n else None
+            for o, n in zip(function.output, proto.output, strict=False)
+        ]
+
+    def _branch(self, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
+        """The branch that a known condition takes."""
+        cond = values[proto.input[0]]
+        if not isinstance(cond, np.ndarray) or cond.size != 1:
+            raise UnsupportedForm("control flow is not supported: its condition is not known at import")
+        if scope.depth >= MAX_DEPTH:
+            raise ModelError(f"branches nest more than {MAX_DEPTH} deep")
+        name = "then_branch" if cond.item() else "else_branch"
+        graph = next(a.g for a in proto.attribute if a.name == name)
+        inner = Scope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
+        for t in graph.initializer:
+            inner.values[t.name] = to_array(t, f"initializer {t.name!r} of {name}", None)
+        wanted = [o.name for o in graph.output]
+        self.run(graph.node, wanted, inner)
+        return [self._found(inner, n, name) for n in wanted]
+
+    def _found(self, scope: Scope, name: str, what: str) -> Scoped:
+        if name not in scope.values:
+            raise ModelError(f"{what} does not compute its output {name!r}")
+        return scope.values[name]
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Within it the first node that is not supported raises UnsupportedForm."""
+        self._trial += 1
+        try:
+            yield
+        finally:
+            self._trial -= 1
+
+    def refusal(self) -> ModelError:
+        """All that is not supported, as one error."""
+        lines = []
+        for op, nodes in sorted(self.unsupported.items()):
+            reasons: dict[str, list[str]] = {}
+            for node, why in nodes.items():
+                reasons.setdefault(why, []).append(node)
+            for why, names in reasons.items():
+                some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+                lines.append(f"  {op} ({len(names)}): {some}: {why}")
+        count = sum(map(len, self.unsupported.values()))
+        remedy = (
+            ""
+            if self.islands
+            else (
+                "\nislands=True runs operators of ONNX of known shapes in onnx's reference evaluator, slowly"
+            )
+        )
+        return ModelError(
+            f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n"
+            + "\n".join(lines)
+            + remedy
+        )
+
+
+# --- helpers ----------------------------------------------------------------------------------
+
+
+def _checked(made: Sequence[Scoped]) -> Sequence[Scoped]:
+    for x in made:
+        if isinstance(x, te.Tensor):
+            check_size(x.shape, x.dtype, "its output")
+    return made
+
+
+def check_size(shape: Sequence[int], dtype: str, what: str) -> None:
+    """Raise ModelError for a tensor that is surely a mistake."""
+    nbytes = DTYPES[dtype].itemsize
+    for n in shape:
+        nbytes *= n
+    if nbytes > MAX_BYTES:
+        raise ModelError(
+            f"{what} has shape {list(shape)}, {nbytes >> 30} GB of {dtype}; "
+            f"at most {MAX_BYTES >> 30} GB are taken"
+        )
+
+
+def _reachable(nodes: Sequence[Any], wanted: Sequence[str]) -> list[Any]:
+    """The nodes that the wanted names need, in order."""
+    needed, out = set(wanted), []
+    for node in reversed(nodes):
+        if any(o in needed for o in node.output if o):
+            out.append(node)
+            needed.update(_reads(node))
+    return out[::-1]
+
+
+def _reads(node: Any) -> Iterator[str]:
+    """Names that a node reads, and the graphs in it."""
+    yield from filter(None, node.input)
+    for a in node.attribute:
+        for g in [a.g] * a.HasField("g") + list(a.graphs):
+            for inner in g.node:
+                yield from _reads(inner)
+            yield from (o.name for o in g.output)
+
+
+def _resolved(proto: Any, scope: Scope) -> Any:
+    """A node with the values of the function's attributes that it refers to."""
+    if not any(a.ref_attr_name for a in proto.attribute):
+        return proto
+    out = onnx.NodeProto()
+    out.CopyFrom(proto)
+    del out.attribute[:]
+    for a in proto.attribute:
+        if not a.ref_attr_name:
+            out.attribute.append(a)
+        elif (given := scope.attributes.get(a.ref_attr_name)) is not None:
+            new = out.attribute.add()
+            new.CopyFrom(given)
+            new.name = a.name
+    return out
+
+
+def _value(a: Any) -> Any:
+    """A Python value of an attribute: numbers, strings, lists."""
+    found = helper.get_attribute_value(a)
+    if isinstance(found, bytes):
+        return found.decode("utf-8", "replace")
+    if isinstance(found, list) and found and isinstance(found[0], bytes):
+        return [x.decode("utf-8", "replace") for x in found]
+    return found
+
+
+def _refuse_kinds(op: str) -> None:
+    """Raise UnsupportedForm for kinds of operators that never have an expression."""
+    if op in CONTROL:
+        raise UnsupportedForm("control flow is not supported")
+    if op.startswith(("Sequence", "Optional")) or op in ("SplitToSequence", "ConcatFromSequence"):
+        raise UnsupportedForm("sequences and optional values are not supported")
+
+
+def _has_body(schema: Any) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _body(schema: Any, proto: Any, inputs: Sequence[Scoped], opsets: Mapping[str, int]) -> Any:
+    """The function that defines an operator, None if there is none."""
+    version = opsets[domain(proto.domain)]
+    data: bytes | None = None
+    try:
+        if schema.has_context_dependent_function:
+            versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+            types = [
+                (onnx.TypeProto() if x is None else type_of(x)).SerializeToString()  # type: ignore[arg-type]
+                for x in inputs
+            ]
+            if versions:
+                data = schema.get_context_dependent_function_with_opset_version(
+                    max(versions), proto.SerializeToString(), types
+                )
+        if not data and schema.has_function:
+            versions = [v for v in schema.function_opset_versions if v <= version]
+            if versions:
+                data = schema.get_function_with_opset_version(max(versions))
+    except Exception:  # of onnx's C++: these types or attributes have no body
+        return None
+    if not data:
+        return None
+    return onnx.FunctionProto.FromString(data) if isinstance(data, bytes) else data
