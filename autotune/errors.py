@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules.errors import AutotuneError
 
-__all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound"]
+__all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "ModelError"]
 
 
 class ArgumentError(AutotuneError, ValueError):
@@ -17,3 +17,8 @@ class CompileError(AutotuneError):
 
 class KernelNotFound(AutotuneError, LookupError):
     """Nothing is stored for a workload on this machine, or what it is pinned to was found wrong since."""
+
+
+class ModelError(AutotuneError, ValueError):
+    """A model's file cannot be read, or holds what cannot be imported: it names the file, the node and the
+    reason."""

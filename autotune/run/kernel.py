@@ -179,8 +179,8 @@ class Kernel:
         return tuple(self.pack(i, x) for i, x in enumerate(inputs))
 
     def pack(self, i: int, weight: Any) -> Any:
-        """Input number ``i`` as a call takes it: packed, or ``weight`` itself where it is read as it is. Raises
-        ArgumentError."""
+        """Input number ``i`` as a call takes it: packed, or ``weight`` itself where it is read as it is.
+        Raises ArgumentError."""
         if i not in self._packing:
             return weight
         raw, pack = self._packing[i]
@@ -206,7 +206,7 @@ class Kernel:
 
     def _random(self, rng: np.random.Generator, i: int) -> np.ndarray:
         """An input at random. What would be packed lies as `pack_weights` gives it."""
-        values = _random(rng, self._ins[i])
+        values = random_array(rng, self._ins[i])
         if i not in self._packing:
             return values
         packed = aligned.zeros(values.shape, values.dtype.str)
@@ -337,7 +337,8 @@ def _identifier(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name in ("out", "stream") else name
 
 
-def _random(rng: np.random.Generator, b: Buffer) -> np.ndarray:
+def random_array(rng: np.random.Generator, b: Buffer) -> np.ndarray:
+    """An array for a parameter: standard normal, or integers of -8 to 8."""
     shape = shape_of(b)
     row = DTYPES[b.dtype]
     if row.kind == "float":

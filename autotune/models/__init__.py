@@ -1,0 +1,1 @@
+"""Whole models: from a graph to kernels that run one after the other in one native call."""

@@ -1,0 +1,45 @@
+"""`Model`: a graph of tensor expressions, and what the model's file calls its inputs and outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or an output of a model. ``name``: as in the file. ``tensor``: its name in the graph, an
+    identifier. ``shape``: in elements."""
+
+    name: str
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Model:
+    """A model as it was imported.
+
+    ``graph``: what it computes (`schedules.graph.graph.Graph`). ``inputs``, ``outputs``: in the order of the
+    file, which is also that of ``graph.inputs`` and ``graph.outputs``. ``name``: that the file gives it.
+    ``source``: where it is from, for messages.
+
+    Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
+    """
+
+    graph: Graph
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    name: str
+    source: str
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"
+        islands = f", {len(self.graph.islands)} islands" if self.graph.islands else ""
+        ports = f"{', '.join(map(str, self.inputs))} → {', '.join(map(str, self.outputs))}"
+        return f"<Model {self.name}: {ports}; {sizes}{islands}>"

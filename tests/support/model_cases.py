@@ -1,0 +1,98 @@
+"""Small models made of tensor expressions, cut into one group a stage, so that what runs is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.models.model import Model, Port
+from autotune.models.outline import Part
+from schedules import te
+from schedules.dtypes import DTYPES
+from schedules.graph.graph import Argument, Graph, Group, Island
+from schedules.te.compute_dag import ComputeDAG
+
+
+def whole(rng: np.random.Generator, shape: Sequence[int], dtype: str = "float32") -> np.ndarray:
+    """Small whole numbers, whose sums are exact in any order."""
+    return rng.integers(-3, 4, shape).astype(DTYPES[dtype].numpy)
+
+
+def graph_of(
+    tensors: Sequence[te.Tensor],
+    values: Mapping[str, np.ndarray],
+    outputs: Sequence[str] | None = None,
+    islands: Sequence[Island] = (),
+) -> Graph:
+    """A graph of tensors, inputs before outputs. ``values``: of the constants."""
+    dag = te.dag([*tensors])
+    constants = tuple(t.name for t in dag.inputs if t.name in values)
+    dag = replace(dag, constants=constants)
+    written = {t.name for i in islands for t in i.writes}
+    inputs = tuple(t.name for t in dag.inputs if t.name not in values and t.name not in written)
+    origins = {s.name: f"node/{s.name}" for s in dag.stages}
+    return Graph(dag, dict(values), inputs, tuple(outputs or dag.outputs), origins, tuple(islands))
+
+
+def each_stage(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
+    """Every stage a group, and islands where what they read is there."""
+    parts: list[Part] = []
+    ready = {*graph.inputs, *graph.values}
+    waiting = list(graph.islands)
+    for stage in graph.dag.stages:
+        for island in [i for i in waiting if set(i.reads) <= ready]:
+            parts.append(island)
+            waiting.remove(island)
+            ready |= {t.name for t in island.writes}
+        reads = tuple(dict.fromkeys(x.buffer for x in stage.reads()))
+        names = tuple(t.name for t in stage.outputs)
+        constants = tuple(n for n in reads if n in graph.values)
+        dag = ComputeDAG(tuple(graph.dag.tensors[n] for n in reads), (stage,), names, constants)
+        parts.append(Group(dag, tuple(map(Argument, reads)), names, (graph.origins[stage.name],)))
+        ready |= set(names)
+    return graph, (*parts, *waiting)
+
+
+def model_of(graph: Graph, name: str = "net") -> Model:
+    """A model whose inputs and outputs users call ``in.NAME`` and ``out.NAME``."""
+
+    def ports(kind: str, names: Sequence[str]) -> tuple[Port, ...]:
+        found = [
+            next((t for i in graph.islands for t in i.writes if t.name == n), None) or graph.dag.tensors[n]
+            for n in names
+        ]
+        return tuple(Port(f"{kind}.{t.name}", t.name, t.shape, t.dtype) for t in found)
+
+    return Model(graph, ports("in", graph.inputs), ports("out", graph.outputs), name, f"{name}.onnx")
+
+
+def layers(
+    count: int, m: int = 4, n: int = 8, seed: int = 0, dtype: str = "float32"
+) -> tuple[Graph, np.ndarray]:
+    """``x ← max(x w + b, 0)``, ``count`` times, and an input. Two stages a layer, all layers alike."""
+    rng = np.random.default_rng(seed)
+    x = te.placeholder((m, n), dtype, "x")
+    tensors: list[te.Tensor] = [x]
+    values: dict[str, np.ndarray] = {}
+    for layer in range(count):
+        w = te.placeholder((n, n), dtype, f"w{layer}")
+        b = te.placeholder((n,), dtype, f"b{layer}")
+        # -1, 0, 1 with few ones: numbers stay small
+        values |= {w.name: np.eye(n, dtype=dtype)[rng.permutation(n)], b.name: whole(rng, (n,), dtype)}
+        x = product(x, w, f"p{layer}")
+        x = biased(x, b, f"y{layer}")
+        tensors += [w, b]
+    return graph_of([*tensors, x], values), whole(rng, (m, n), dtype)
+
+
+def product(x: te.Tensor, w: te.Tensor, name: str) -> te.Tensor:
+    """``x w``."""
+    k = te.reduce_axis(w.shape[0], f"{name}_k")
+    return te.compute((x.shape[0], w.shape[1]), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name)
+
+
+def biased(x: te.Tensor, b: te.Tensor, name: str) -> te.Tensor:
+    """``max(x + b, 0)``."""
+    return te.compute(x.shape, lambda i, j: te.maximum(x[i, j] + b[j], 0.0), name)
