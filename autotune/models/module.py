@@ -176,8 +176,7 @@ class Module:
             tensors = self._torch.outputs(inputs, None, self._argument)
             if tensors is torch_calls.DISPATCHED:
                 raise ArgumentError(
-                    f"{self.name} takes tensors with memory; torch.compile and torch.export have none to give: "
-                    "call it outside of them"
+                    f"{self.name} takes tensors with memory; torch.compile has none to give: call it outside"
                 )
             if tensors is not None:
                 return tensors

@@ -40,7 +40,7 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. Raises ValueError for steps that read outside a tensor, or before it is
-    written. """
+    written."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]

@@ -85,7 +85,7 @@ def tune_model(
     Example: ``at.tune_model(at.import_onnx("net.onnx"), threads=1, budget_s=180)``.
 
     Raises `ModelError`, `TargetError`, `WorkloadError`, `SettingsError` or `LogError` for input that cannot
-    be used. A task that cannot be tuned has an ``error`` in its result. """
+    be used. A task that cannot be tuned has an ``error`` in its result."""
     started = time.monotonic()
     goal = host_target(target, threads)
     _, outline = prepared(model)

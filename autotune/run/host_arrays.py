@@ -1,5 +1,7 @@
-"""Arrays of the host as numpy reads them: of numpy, or of anything with DLPack, ``__array_interface__`` or the
-buffer protocol, without a copy; and the words for what does not fit."""
+"""Arrays of the host as numpy reads them, and the words for what does not fit.
+
+They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer protocol. Nothing is copied.
+"""
 
 from __future__ import annotations
 

@@ -248,6 +248,14 @@ class Kernel:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._made_again()
+
+    def as_text(self) -> str:
+        """The kernel as its workload, schedule and target, which `autotune.run.kernels.unpickled` reads.
+        Raises NotPicklable where the schedule is not known."""
+        return self._made_again()[1][0]
+
+    def _made_again(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
         if self._pickled is not None:
             return self._pickled()
         raise NotPicklable(

@@ -9,9 +9,15 @@ import numpy as np
 
 from autotune.models.model import Model, Port
 from autotune.models.outline import Part
+from autotune.run.kernel import Kernel
+from autotune.run.kernels import kernel_of
+from autotune.search.columns import compile_columns
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
+from schedules.model import Target, Workload
+from schedules.space import derive as derive_space
+from schedules.space.base import Candidate, trace_of
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -96,3 +102,15 @@ def product(x: te.Tensor, w: te.Tensor, name: str) -> te.Tensor:
 def biased(x: te.Tensor, b: te.Tensor, name: str) -> te.Tensor:
     """``max(x + b, 0)``."""
     return te.compute(x.shape, lambda i, j: te.maximum(x[i, j] + b[j], 0.0), name)
+
+
+def packing_kernel(workload: Workload, target: Target) -> Kernel:
+    """A kernel that packs the weight of a product, found among the sketches of its space."""
+    space = derive_space(workload.canonical, target, compile_columns)
+    rng = np.random.default_rng(0)
+    for n in range(len(space.sketches)):
+        for row in space.sample(n, 4, rng):
+            kernel = kernel_of(workload, target, trace_of(space, Candidate(n, row)), chosen_by="model")
+            if kernel.packed:
+                return kernel
+    raise AssertionError("no sketch packs")

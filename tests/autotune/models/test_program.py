@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from model_cases import biased, each_stage, graph_of, layers, model_of, product, whole
+from model_cases import biased, each_stage, graph_of, layers, model_of, packing_kernel, product, whole
 
 from autotune.models import compiling, preparation
 from autotune.models.compiling import compile_model
 from autotune.models.outline import arena, nbytes, outline, workload_of
 from autotune.models.program import Program
 from autotune.models.weights import Use, _places
-from autotune.run.kernels import default_kernel, kernel_of
+from autotune.run.kernels import default_kernel
 from autotune.targets import parse
 from schedules import te
 from schedules.graph.evaluate import evaluate
@@ -136,22 +136,6 @@ def packed():
     kernels = [default_kernel(w, target) for w in ol.tasks]
     kernels[0] = packing_kernel(ol.tasks[0], target)
     return Program.of(ol, kernels, graph.values, negated), graph, x
-
-
-def packing_kernel(workload, target):
-    """A kernel that packs the weight of a product, found among the sketches of its space."""
-    from autotune.search.columns import compile_columns
-    from schedules.space import derive
-    from schedules.space.base import Candidate, trace_of
-
-    space = derive(workload.canonical, target, compile_columns)
-    rng = np.random.default_rng(0)
-    for n in range(len(space.sketches)):
-        for row in space.sample(n, 4, rng):
-            kernel = kernel_of(workload, target, trace_of(space, Candidate(n, row)), chosen_by="model")
-            if kernel.packed:
-                return kernel
-    raise AssertionError("no sketch packs")
 
 
 def test_packed_weights_are_read_and_given_back(packed):
