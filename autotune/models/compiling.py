@@ -17,11 +17,11 @@ from autotune.models.preparation import prepared
 from autotune.models.program import Program
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, stored
+from autotune.run.stored import asked_threads, hits, stored
 from autotune.settings import database
 from autotune.targets import TargetError
 from schedules.errors import AutotuneError
-from schedules.model import Target
+from schedules.model import Target, Workload
 
 SHOWN = 8  # nodes of a task in a message
 
@@ -48,9 +48,11 @@ def compile_model(
     """
     where = database(db)
     wanted = host_target(target, threads)
-    graph, outline = prepared(model)
-    kernels = _kernels(outline, wanted, asked_threads(target, threads), where, fallback)
-    program = Program.of(outline, kernels, graph.values, run_island)
+    asked = asked_threads(target, threads)
+    ready = prepared(model)
+    outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
+    kernels = _kernels(outline, wanted, asked, where, fallback)
+    program = Program.of(outline, kernels, ready.graph.values, run_island)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels])
 
 
@@ -68,6 +70,11 @@ def tuned_s(kernel: Kernel) -> float | None:
     """Seconds that a kernel took when it was tuned; None if it was not."""
     found = getattr(kernel.record, "time_s", None)
     return float(found) if isinstance(found, (int, float)) else None
+
+
+def _seconds(workload: Workload, wanted: Target, threads: int | None, where: str) -> float | None:
+    """Seconds of the best kernel that a log has for a workload."""
+    return next((h.record.time_s for h in hits(workload, wanted, threads, where) if not h.doubted), None)
 
 
 @dataclass(frozen=True)

@@ -350,7 +350,7 @@ def _kernels(
             raise _Damaged(f"the schedule of {outline.nodes(i)[0]} is not legal: {_short(err)}") from err
     if foreign:
         warnings.warn(
-            f"{place} was tuned for {', '.join(sorted(foreign))}, not for this machine: tune it here to be fast",
+            f"{place} was tuned for {', '.join(sorted(foreign))}, not for this machine: tune it here",
             stacklevel=4,
         )
     if missing:

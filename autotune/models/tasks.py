@@ -1,12 +1,14 @@
-"""The tasks of a model: each expression that it runs, once, with how often it runs and for which nodes."""
+"""The tasks of a model: each expression that it may run, once, with how often it runs and for which nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from autotune.models.outline import Outline
-from autotune.tuning.suite_tuner import SuiteTask
+from autotune.models.outline import Part, workload_of
+from schedules.graph.graph import Group
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -15,19 +17,32 @@ if TYPE_CHECKING:
 SHOWN = 3  # nodes of a task in tables
 
 
-def suite_tasks(outline: Outline) -> list[SuiteTask]:
-    """The tasks of an outline, in its order. The weight is how often a call of the model runs it."""
-    return [
-        SuiteTask(workload, float(outline.count(i)), shown_nodes(outline, i))
-        for i, workload in enumerate(outline.tasks)
-    ]
+@dataclass(frozen=True)
+class Task:
+    """``count``: how often a call of the model runs it. ``nodes``: names of the model's nodes, each once."""
+
+    workload: Workload
+    count: int
+    nodes: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The nodes, few of many."""
+        more = f" +{len(self.nodes) - SHOWN}" if len(self.nodes) > SHOWN else ""
+        return ", ".join(self.nodes[:SHOWN]) + more
 
 
-def shown_nodes(outline: Outline, task: int) -> str:
-    """The nodes of a task, few of many."""
-    nodes = outline.nodes(task)
-    more = f" +{len(nodes) - SHOWN}" if len(nodes) > SHOWN else ""
-    return ", ".join(nodes[:SHOWN]) + more
+def tasks_of(parts: Iterable[Part]) -> list[Task]:
+    """The tasks of groups, in their order. A group that can also run as several gives the tasks of both ways,
+    because only measuring tells which is faster."""
+    found: dict[str, Task] = {}
+    for part in parts:
+        for group in (part, *part.parts) if isinstance(part, Group) else ():
+            workload = workload_of(group.dag)
+            old = found.get(workload.digest, Task(workload, 0, ()))
+            nodes = tuple(dict.fromkeys((*old.nodes, *(group.origins or group.outputs[:1]))))
+            found[workload.digest] = Task(old.workload, old.count + 1, nodes)
+    return [*found.values()]
 
 
 def had_share_s(log: Log, workload: Workload, target: Target) -> float:

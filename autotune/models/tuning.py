@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.models.compiling import host_target
 from autotune.models.model import Model
 from autotune.models.preparation import prepared
-from autotune.models.tasks import had_share_s, had_trials, suite_tasks
+from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult, tune_suite
@@ -32,10 +32,11 @@ SAME = 0.999
 @dataclass(frozen=True)
 class ModelTuneResult:
     """The result of tuning a model. ``tasks``: of each task its result, in the order of the model; their
-    weight is how often a call runs them, their group names their nodes. ``weighted_s``: Σ weight · best time
-    (seconds), None while a task has no kernel. ``skipped``: tasks that had their share of the budget, or of
-    trials, in earlier runs. ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or
-    "tuned" where all were skipped."""
+    weight is how often a call runs them, their group names their nodes. Where a part of the model can run in
+    two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
+    one is missing. ``skipped``: tasks that had their share of the budget, or of trials, in earlier runs.
+    ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
+    skipped."""
 
     name: str
     tasks: tuple[TaskResult, ...]
@@ -88,8 +89,8 @@ def tune_model(
     be used. A task that cannot be tuned has an ``error`` in its result."""
     started = time.monotonic()
     goal = host_target(target, threads)
-    _, outline = prepared(model)
-    tasks = suite_tasks(outline)
+    ready = prepared(model)
+    tasks = [SuiteTask(t.workload, float(t.count), t.shown) for t in tasks_of(ready.parts)]
     whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
     options = TuneOptions(trials=trials, budget_s=whole_s, seed=seed, rtol=rtol, atol=atol)
     if whole_s < LEAST_S * len(tasks):
@@ -110,11 +111,13 @@ def tune_model(
             found[i] if i in found else TaskResult(t, frozen(t.workload, goal, log, seed), 0.0)
             for i, t in enumerate(tasks)
         )
-    times = [(r.task.weight, r.result.best.time_s) for r in results if r.result.best is not None]
+    best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
+    running = ready.outline(lambda w: best.get(w.digest))
+    times = [best.get(w.digest) for w in running.tasks]
     return ModelTuneResult(
         name=model.name,
         tasks=results,
-        weighted_s=sum(w * t for w, t in times) if len(times) == len(results) else None,
+        weighted_s=None if None in times else sum(running.count(i) * (t or 0.0) for i, t in enumerate(times)),
         measured=sum(r.result.measured for r in results),
         skipped=len(tasks) - len(left),
         elapsed_s=time.monotonic() - started,

@@ -41,7 +41,12 @@ def module_of(graph: Graph, *, packed: bool = False, target: Target = HERE) -> M
     kernels = [default_kernel(w, HERE) for w in ol.tasks]
     if packed:
         kernels[0] = packing_kernel(ol.tasks[0], HERE)
-    return Module(Program.of(ol, kernels, graph.values, lambda i, a: a), target, "net", [1e-6, None])
+    return Module(
+        Program.of(ol, kernels, graph.values, lambda i, a: a),
+        target,
+        "net",
+        [1e-6, *[None] * (len(kernels) - 1)],
+    )
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,15 @@ from autotune.measure.results import Measurement
 from autotune.models import preparation, tuning
 from autotune.models.compiling import compile_model
 from autotune.models.module import Module
+from autotune.models.outline import Part
+from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
 from autotune.tuning.site import Here
 from kernels_db import Log
 from schedules import te
 from schedules.graph.evaluate import evaluate
+from schedules.graph.graph import Argument, Graph, Group
 from schedules.model import Trace
 
 
@@ -257,3 +260,41 @@ def test_weights_may_be_changed(net: Module) -> None:
         np.testing.assert_array_equal(net(X, Z)[1], X)
     finally:
         net.load_weights({"w": before})
+
+
+def two_ways() -> tuple[Graph, tuple[Part, ...], np.ndarray]:
+    """A product and what follows as one group, whose parts are the two stages."""
+    graph, x = layers(1)
+    _, parts = each_stage(graph)
+    dag = graph.dag
+    reads = tuple(Argument(t.name) for t in dag.inputs)
+    return graph, (Group(dag, reads, ("y0",), ("node/y0",), parts),), x
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kernels"), [((2.0, 0.5, 1.0), 2), ((1.0, 0.5, 1.0), 1), ((1.5, 0.5, 1.0), 1)]
+)
+def test_of_two_ways_the_faster_one_runs(seconds, kernels, monkeypatch, tmp_path: Path) -> None:
+    graph, parts, _ = two_ways()
+    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    ready = preparation.prepared(model_of(graph))
+    tasks = tasks_of(ready.parts)
+    assert [t.nodes for t in tasks] == [("node/y0",), ("node/p0",), ("node/y0",)]
+    times = dict(zip((t.workload.digest for t in tasks), seconds, strict=True))
+    assert len(ready.outline(lambda w: times[w.digest]).steps) == kernels
+    assert len(ready.outline(lambda w: None).steps) == 1
+    less = dict(times, **{tasks[0].workload.digest: None})
+    assert len(ready.outline(lambda w: less[w.digest]).steps) == 2, "what has no kernel is not faster"
+
+
+@pytest.mark.usefixtures("made_up")
+def test_both_ways_are_tuned_and_the_faster_one_is_compiled(monkeypatch, tmp_path: Path) -> None:
+    graph, parts, x = two_ways()
+    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    result = tuned(model_of(graph), tmp_path / "t.db")
+    assert len(result.tasks) == 3
+    whole_s, *each = [t.result.best.time_s for t in result.tasks]
+    assert result.weighted_s == min(whole_s, sum(each))
+    net = compile_model(model_of(graph), threads=1, db=tmp_path / "t.db")
+    assert len(net.program.kernels) == (1 if whole_s <= sum(each) else 2)
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
