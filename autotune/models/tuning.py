@@ -66,6 +66,8 @@ def tune_model(
     budget_s: float | None = None,
     budget: str | float | None = None,
     trials: int | None = None,
+    search: str = "evolutionary",
+    cost_model: str = "xgb",
     db: str | os.PathLike[str] | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -81,7 +83,8 @@ def tune_model(
     or of another, is skipped, so that a second call takes no trials. For more, give a larger budget. Ctrl-C
     keeps everything, and the next call goes on; `compile_model` works as soon as each task has a kernel.
 
-    ``rtol``, ``atol``, ``db``, ``seed``: as of `autotune.tune`. Warns of a budget below 2 s a task.
+    ``search``, ``cost_model`` (``model`` there), ``rtol``, ``atol``, ``db``, ``seed``: as of `autotune.tune`.
+    Warns of a budget below 2 s a task.
 
     Example: ``at.tune_model(at.import_onnx("net.onnx"), threads=1, budget_s=180)``.
 
@@ -92,7 +95,9 @@ def tune_model(
     ready = prepared(model)
     tasks = [SuiteTask(t.workload, float(t.count), t.shown) for t in tasks_of(ready.parts)]
     whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
-    options = TuneOptions(trials=trials, budget_s=whole_s, seed=seed, rtol=rtol, atol=atol)
+    options = TuneOptions(
+        trials=trials, budget_s=whole_s, search=search, model=cost_model, seed=seed, rtol=rtol, atol=atol
+    )
     if whole_s < LEAST_S * len(tasks):
         warnings.warn(
             f"{model.name} has {len(tasks)} tasks, and {whole_s:g} s are less than {LEAST_S:g} s for each: "

@@ -8,7 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from model_cases import biased, each_stage, graph_of, layers, model_of, packing_kernel, product, whole
+from model_cases import (
+    biased,
+    each_stage,
+    graph_of,
+    islanded,
+    layers,
+    model_of,
+    packing_kernel,
+    product,
+    whole,
+)
 
 from autotune.models import compiling, preparation
 from autotune.models.compiling import compile_model
@@ -20,7 +30,7 @@ from autotune.targets import parse
 from schedules import te
 from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group, Island
-from schedules.te.compute_dag import ComputeDAG, Tensor
+from schedules.te.compute_dag import ComputeDAG
 
 
 def negated(island: Island, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -100,22 +110,6 @@ def test_a_group_reads_from_within_a_tensor():
     np.testing.assert_array_equal(run(program, value)[0], evaluate(graph, [value])[0])
     np.testing.assert_array_equal(program.weight("w"), graph.values["w"])
     assert second.name == "b"
-
-
-def islanded() -> tuple[Graph, np.ndarray]:
-    """y = -(x w) + c, where an island negates; its second result is an output."""
-    rng = np.random.default_rng(4)
-    x, w = te.placeholder((4, 8), "float32", "x"), te.placeholder((8, 8), "float32", "w")
-    n, c = te.placeholder((4, 8), "float32", "n"), te.placeholder((4, 8), "float32", "c")
-    p = product(x, w, "p")
-    y = te.compute((4, 8), lambda i, j: n[i, j] + c[i, j], "y")
-    written = (Tensor("n", (4, 8), "float32"), Tensor("m", (4, 8), "float32"))
-    island = Island("neg", "Negate", ("p", "c"), written)
-    m = te.placeholder((4, 8), "float32", "m")
-    z = te.compute((4, 8), lambda i, j: m[i, j] * 2.0, "z")
-    values = {"w": whole(rng, (8, 8)), "c": whole(rng, (4, 8))}
-    graph = graph_of([x, w, n, c, m, p, y, z], values, ("y", "m", "z"), [island])
-    return graph, whole(rng, (4, 8))
 
 
 def test_islands_run_between_kernels():

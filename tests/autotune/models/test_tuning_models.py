@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from model_cases import each_stage, graph_of, layers, model_of, product, whole
+from model_cases import Made, each_stage, graph_of, layers, model_of, product, whole
 
 from autotune.errors import ArgumentError, KernelNotFound
-from autotune.measure.results import Measurement
 from autotune.models import preparation, tuning
 from autotune.models.compiling import compile_model
 from autotune.models.module import Module
@@ -25,34 +23,11 @@ from kernels_db import Log
 from schedules import te
 from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
-from schedules.model import Trace
 
 
 @pytest.fixture(autouse=True)
 def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "cut", each_stage)
-
-
-class Made:
-    """A measurer that builds nothing: a trace's time is told by its digest."""
-
-    nominal = control = None
-
-    def arrivals(self, traces, best_s=None, deadline=None) -> Iterator[tuple[int, Measurement]]:
-        return ((i, self._measured(t)) for i, t in enumerate(traces))
-
-    def finalists(self, traces, rounds=3, repeats=5) -> list[Measurement]:
-        return [self._measured(t) for t in traces]
-
-    def _measured(self, trace: Trace) -> Measurement:
-        time_s = 1e-6 * (1 + int(trace.digest[:4], 16) / 65536)
-        return Measurement("ok", "", (time_s,), time_s, 0.0, 1.0, 0.001, 0.001, 0.001)
-
-    def object(self, trace: Trace) -> bytes:
-        return b""
-
-    def move(self) -> None:
-        pass
 
 
 @pytest.fixture
