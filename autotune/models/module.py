@@ -129,9 +129,9 @@ class Module:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its weights and its schedules to a file, which `load_model` reads on any
         machine. It has no code. Raises `ModelError` where the file cannot be written."""
-        from autotune.models.saved import save
+        from autotune.models.saving import save
 
-        save(self, path)
+        save(self._program, self.name, self.target, self.tuned_s, path)
 
     def __repr__(self) -> str:
         ol = self._program.outline

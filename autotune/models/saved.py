@@ -1,10 +1,8 @@
-"""Models in files: an uncompressed zip of one JSON document and the weights as ``.npy``.
+"""Reads models from files (`autotune.models.saving`).
 
-The document has the outline of the model and, for each task, its expression, schedule and target as `pickle`
-has a kernel. There is no code in it: on loading, every schedule goes through the checks of one of a log and
-is compiled here, or found in this machine's own cache. The file may come from anywhere. Members are read by
-the names that this module gives them, each only as far as the document says that it goes, and what an
-uncompressed file can claim to hold it must have.
+A file may come from anywhere. Every schedule goes through the checks of one of a log and is compiled here, or
+found in this machine's own cache. Members are read by the names that this module gives them, each only as far
+as the document says that it goes, and what an uncompressed file can claim to hold it must have.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import base64
 import contextlib
 import json
 import os
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +29,7 @@ from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import Call, Outline, arena, nbytes
 from autotune.models.program import Program
+from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.run import aligned
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
@@ -41,42 +39,15 @@ from autotune.settings import database
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.graph.graph import Argument, Island
-from schedules.model import Target, Trace, TraceError, Workload, canonical
+from schedules.model import Target, Trace, TraceError, Workload
 from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
-FORMAT, VERSION = "autotune model", 1
-DOCUMENT = "model.json"
 MOST_TEXT = 256 << 20  # bytes of the document
 HEADER = 256  # most bytes of the header of a ``.npy``
 CHOSEN_BY = ("log", "schedule", *WORDS)
 # What a reader of a malformed document raises.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-
-
-def save(module: Module, path: str | os.PathLike[str]) -> None:
-    """Write a module to a file, whole or not at all. Raises `ModelError`."""
-    place = Path(path)
-    program = module.program
-    ol = program.outline
-    try:
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as f:
-            try:
-                with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
-                    z.writestr(zipfile.ZipInfo(DOCUMENT), canonical(_document(module)))
-                    for i, name in enumerate(ol.constants):
-                        with z.open(zipfile.ZipInfo(_member(i)), "w", force_zip64=True) as member:
-                            np.lib.format.write_array(
-                                member, _plain(program.weight(name)), allow_pickle=False
-                            )
-                f.close()
-                os.replace(f.name, place)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(f.name)
-                raise
-    except OSError as err:
-        raise ModelError(f"{place} cannot be written: {err.strerror or err}") from err
 
 
 def load_model(
@@ -110,68 +81,6 @@ class _Damaged(Exception):
     """What is wrong in a file."""
 
 
-# -- writing ---------------------------------------------------------------------------------
-
-
-def _document(module: Module) -> dict[str, Any]:
-    ol = module.program.outline
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "name": module.name,
-        "target": module.target.json,
-        "tensors": [_tensor(t) for t in ol.tensors.values()],
-        "inputs": list(ol.inputs),
-        "outputs": list(ol.outputs),
-        "weights": list(ol.constants),
-        "labels": dict(ol.labels),
-        "kernels": [
-            {"text": k.as_text(), "tuned_s": s}
-            for k, s in zip(module.program.kernels, module.tuned_s, strict=True)
-        ],
-        "steps": [_step(s) for s in ol.steps],
-    }
-
-
-def _tensor(t: Tensor) -> list[Any]:
-    return [t.name, list(t.shape), t.dtype]
-
-
-def _step(s: Call | Island) -> dict[str, Any]:
-    if isinstance(s, Island):
-        return {
-            "island": s.name,
-            "op": s.op,
-            "reads": list(s.reads),
-            "writes": [_tensor(t) for t in s.writes],
-            "payload": base64.b64encode(s.payload).decode(),
-        }
-    return {
-        "task": s.task,
-        "reads": [[a.tensor, a.start] for a in s.reads],
-        "writes": list(s.writes),
-        "origins": list(s.origins),
-    }
-
-
-def _member(number: int) -> str:
-    """The name of a weight's member."""
-    return f"weights/{number}.npy"
-
-
-def _plain(value: Array) -> Array:
-    """A weight as an array of a dtype that numpy itself has, which ``.npy`` can tell."""
-    return value.view(_plain_dtype(value.dtype.name))
-
-
-def _plain_dtype(dtype: str) -> np.dtype[Any]:
-    row = DTYPES[dtype]
-    return row.numpy if row.module == "numpy" else np.dtype(f"u{row.itemsize}")
-
-
-# -- reading ---------------------------------------------------------------------------------
-
-
 def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module:
     members = _members(z, place)
     v = _parsed(_read(z, members, DOCUMENT, MOST_TEXT), place)
@@ -183,7 +92,7 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
         name = _text(v["name"])
     except (*MALFORMED, CompileError) as err:
         raise _Damaged(_short(err)) from err
-    if odd := sorted(set(members) - {DOCUMENT, *map(_member, range(len(outline.constants)))}):
+    if odd := sorted(set(members) - {DOCUMENT, *map(member_name, range(len(outline.constants)))}):
         raise _Damaged(f"it holds {odd[0]!r}, which no saved model has")
     _check_room(place, outline)
     found = _kernels(place, outline, kernels, target, fallback, where)
@@ -387,12 +296,12 @@ class _Weights(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         t = self._outline.tensors[name]
-        member = _member(self._outline.constants.index(name))
+        member = member_name(self._outline.constants.index(name))
         with _open(self._z, self._members, member) as f:
             if self._members[member].file_size > nbytes(t) + HEADER:
                 raise _Damaged(f"weight {name!r} is larger than {t.dtype}{list(t.shape)}")
             found = _header(f, name)
-            if found != (t.shape, False, _plain_dtype(t.dtype)):
+            if found != (t.shape, False, plain_dtype(t.dtype)):
                 raise _Damaged(f"weight {name!r} is {found[2]}{list(found[0])}, not {t.dtype}{list(t.shape)}")
             made = aligned.zeros(t.shape, t.dtype)
             flat = made.reshape(-1).view(np.uint8)
