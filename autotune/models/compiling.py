@@ -12,6 +12,7 @@ from autotune.errors import KernelNotFound, ModelError
 from autotune.models.fallback import run_island
 from autotune.models.model import Model
 from autotune.models.module import Module
+from autotune.models.origin import Origin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
 from autotune.models.program import Program
@@ -53,7 +54,8 @@ def compile_model(
     outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
     kernels = _kernels(outline, wanted, asked, where, fallback)
     program = Program.of(outline, kernels, ready.graph.values, run_island)
-    return Module(program, wanted, model.name, [tuned_s(k) for k in kernels])
+    origin = Origin.of(model.name, model.graph, ready.graph)
+    return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin)
 
 
 def host_target(target: str | Target, threads: int | None) -> Target:

@@ -23,6 +23,7 @@ from schedules.ir import Buffer
 from schedules.te.compute_dag import Tensor
 
 if TYPE_CHECKING:
+    from autotune.models.origin import Origin
     from autotune.models.profile import Profile
     from schedules.model import Target
 
@@ -44,10 +45,17 @@ class Module:
     see `load_weights`.
     """
 
-    def __init__(self, program: Program, target: Target, name: str, tuned_s: Sequence[float | None]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        name: str,
+        tuned_s: Sequence[float | None],
+        origin: Origin | None = None,
+    ) -> None:
         """``tuned_s``: of each task, the seconds that its kernel took when it was tuned, None if it was
         not."""
-        self._program = program
+        self._program, self._origin = program, origin
         self.target, self.name, self.tuned_s = target, name, tuple(tuned_s)
         ol = program.outline
         self._ins = [_buffer(ol.label(n), ol.tensors[n]) for n in ol.inputs]
@@ -77,9 +85,8 @@ class Module:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """{name: what `load_weights` takes for it}."""
-        ol = self._program.outline
-        return {n: ol.tensors[n] for n in ol.constants}
+        """{name: what `load_weights` takes for it}; empty where a module was read from a file."""
+        return {} if self._origin is None else self._origin.weights
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
         if named:
@@ -113,18 +120,25 @@ class Module:
         return profile(self._program, self.tuned_s, run, repeat, copied)
 
     def load_weights(self, values: Mapping[str, Any]) -> None:
-        """Take other values of weights: ``{name: array}``, names and shapes as `weights` has them. They are
-        packed anew. Calls that are under way end with the old ones. Raises `ModelError` for names that are
-        none, and `ArgumentError` for shapes and dtypes that do not fit; then nothing is changed."""
-        known = self.weights
-        checked: dict[str, Array] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise ModelError(
-                    f"{self.name} has no weight {name!r}{suggest(name, known)}; module.weights lists them"
-                )
-            checked[name] = fitting(value, _buffer(name, known[name]), False, "model")[0]
-        self._program = self._program.with_weights(checked)
+        """Take other values of the model's weights: ``{name: array}``, names and shapes as `weights` has
+        them.
+
+        They go through the rewrites of the model and are packed anew, which takes about as long as compiling.
+        Weights of more than 64 KiB are kept in packed form only, so that all of these are given together.
+        Calls that are under way end with the old ones. Raises `ModelError` for names that are none, weights
+        that are missing, or a module that was read from a file; and `ArgumentError` for shapes and dtypes
+        that do not fit. Then nothing is changed.
+
+        Example: ``net.load_weights({n: t.numpy() for n, t in torch_module.state_dict().items()})``.
+        """
+        if self._origin is None:
+            raise ModelError(
+                f"{self.name} was read from a file, which has packed weights only: compile the model, load "
+                "the weights into that, and save it again"
+            )
+        origin, read = self._origin.with_weights(values)
+        self._program = self._program.with_weights({n: read[n] for n in self._program.outline.constants})
+        self._origin = origin
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its weights and its schedules to a file, which `load_model` reads on any

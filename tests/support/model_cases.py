@@ -57,7 +57,14 @@ def each_stage(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
         names = tuple(t.name for t in stage.outputs)
         constants = tuple(n for n in reads if n in graph.values)
         dag = ComputeDAG(tuple(graph.dag.tensors[n] for n in reads), (stage,), names, constants)
-        parts.append(Group(dag, tuple(map(Argument, reads)), names, (graph.origins[stage.name],)))
+        parts.append(
+            Group(
+                dag,
+                tuple(map(Argument, reads)),
+                names,
+                tuple(graph.origins[n] for n in names if n in graph.origins),
+            )
+        )
         ready |= set(names)
     return graph, (*parts, *waiting)
 
