@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from autotune import targets
 from autotune.errors import KernelNotFound, ModelError
 from autotune.models.fallback import run_island
+from autotune.models.in_place import preferred
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.origin import Origin
@@ -96,7 +97,8 @@ def _kernels(
     for task, workload in enumerate(outline.tasks):
         found, unusable = stored(workload, wanted, threads, where)
         if found is not None:
-            kernels[task] = found
+            pinned = next(hits(workload, wanted, threads, where)).pinned
+            kernels[task] = found if pinned else preferred(found, where)
         else:
             missing.append(Missing(task, "not tuned" if unusable is None else str(unusable)))
     if missing and not fallback:

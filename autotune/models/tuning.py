@@ -9,12 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autotune.models import in_place
 from autotune.models.compiling import host_target
+from autotune.models.fallback import run_island
+from autotune.models.in_place import InPlace
 from autotune.models.model import Model
-from autotune.models.preparation import prepared
+from autotune.models.preparation import Prepared, prepared
+from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
+from autotune.run.kernel import Kernel
+from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
+from autotune.tuning.site import HERE
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult, tune_suite
 from autotune.tuning.tuner import TuneOptions
 from kernels_db.store import Log
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
 
 # Seconds of budget for a task: where none is given, and least, until each has a kernel.
 EACH_S, LEAST_S = 10.0, 2.0
+# Share of the budget in which finalists are timed inside the model, and its least length (seconds).
+IN_PLACE_SHARE, IN_PLACE_S = 0.1, 2.0
 # A share of a task within this much of what it had counts as had (rounding).
 SAME = 0.999
 
@@ -36,7 +45,7 @@ class ModelTuneResult:
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
     one is missing. ``skipped``: tasks that had their share of the budget, or of trials, in earlier runs.
     ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
-    skipped."""
+    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found."""
 
     name: str
     tasks: tuple[TaskResult, ...]
@@ -47,13 +56,16 @@ class ModelTuneResult:
     budget_s: float
     seed: int
     stopped: str
+    in_place: tuple[InPlace, ...] = ()
 
     def __str__(self) -> str:
         """One line: how many tasks have kernels, what they take together, how many trials and how long."""
         ready = sum(t.result.best is not None for t in self.tasks)
         together = "" if self.weighted_s is None else f", {self.weighted_s * 1e3:.3g} ms together"
+        moved = sum(p.chosen != p.best for p in self.in_place)
+        inside = f", {moved} of {len(self.in_place)} timed inside run another schedule there" if moved else ""
         return (
-            f"{self.name}: {ready} of {len(self.tasks)} tasks have a kernel{together}; "
+            f"{self.name}: {ready} of {len(self.tasks)} tasks have a kernel{together}{inside}; "
             f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
         )
 
@@ -83,6 +95,9 @@ def tune_model(
     or of another, is skipped, so that a second call takes no trials. For more, give a larger budget. Ctrl-C
     keeps everything, and the next call goes on; `compile_model` works as soon as each task has a kernel.
 
+    The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
+    cold as in use, and `compile_model` takes those that are the fastest there.
+
     ``search``, ``cost_model`` (``model`` there), ``rtol``, ``atol``, ``db``, ``seed``: as of `autotune.tune`.
     Warns of a budget below 2 s a task.
 
@@ -104,8 +119,9 @@ def tune_model(
             f"give budget_s={LEAST_S * len(tasks):g} for kernels of all; the heaviest are tuned first",
             stacklevel=2,
         )
-    share_s = whole_s / max(len(tasks), 1)
-    with Log(database(db)) as log:
+    share_s = (1 - IN_PLACE_SHARE) * whole_s / max(len(tasks), 1)
+    where = database(db)
+    with Log(where) as log:
         left = _unfinished(tasks, goal, log, share_s, trials)
         result: SuiteResult | None = None
         if left:
@@ -116,6 +132,14 @@ def tune_model(
             found[i] if i in found else TaskResult(t, frozen(t.workload, goal, log, seed), 0.0)
             for i, t in enumerate(tasks)
         )
+        stopped = "tuned" if result is None else result.stopped
+        inside: tuple[InPlace, ...] = ()
+        if stopped != "interrupted":
+            until = time.monotonic() + max(IN_PLACE_SHARE * whole_s, IN_PLACE_S)
+            try:
+                inside = _in_place(ready, results, goal, log, where, bool(left), until)
+            except KeyboardInterrupt:
+                stopped = "interrupted"
     best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
     running = ready.outline(lambda w: best.get(w.digest))
     times = [best.get(w.digest) for w in running.tasks]
@@ -128,8 +152,34 @@ def tune_model(
         elapsed_s=time.monotonic() - started,
         budget_s=share_s * len(left),
         seed=seed,
-        stopped="tuned" if result is None else result.stopped,
+        stopped=stopped,
+        in_place=inside,
     )
+
+
+def _in_place(
+    ready: Prepared,
+    results: Sequence[TaskResult],
+    target: Target,
+    log: Log,
+    where: str,
+    tuned: bool,
+    until: float,
+) -> tuple[InPlace, ...]:
+    """Time finalists inside the model, where each task that it runs has a kernel. Not again if nothing was
+    ``tuned`` since. ``where``: the log's place."""
+    best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
+    outline = ready.outline(lambda w: best.get(w.digest))
+    if not tuned and in_place.known(outline, target, where):
+        return ()
+    kernels: list[Kernel] = []
+    for workload in outline.tasks:
+        found, _ = stored(workload, target, target.threads, where)
+        if found is None or found.target != target:
+            return ()
+        kernels.append(found)
+    program = Program.of(outline, kernels, ready.graph.values, run_island)
+    return tuple(in_place.choose(program, log, HERE.machine(), until))
 
 
 def _unfinished(
