@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from autotune import targets
 from autotune.errors import KernelNotFound, ModelError
@@ -97,7 +98,7 @@ def _kernels(
     for task, workload in enumerate(outline.tasks):
         found, unusable = stored(workload, wanted, threads, where)
         if found is not None:
-            pinned = next(hits(workload, wanted, threads, where)).pinned
+            pinned = any(h.pinned for h in islice(hits(workload, wanted, threads, where), 1))
             kernels[task] = found if pinned else preferred(found, where)
         else:
             missing.append(Missing(task, "not tuned" if unusable is None else str(unusable)))

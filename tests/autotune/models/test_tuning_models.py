@@ -12,6 +12,7 @@ import pytest
 from model_cases import Made, biased, each_stage, graph_of, layers, model_of, product, whole
 
 from autotune.errors import ArgumentError, KernelNotFound, ModelError
+from autotune.measure.results import Measurement
 from autotune.models import preparation, tuning
 from autotune.models.compiling import compile_model
 from autotune.models.module import Module
@@ -66,6 +67,7 @@ def test_a_model_is_tuned_run_and_not_tuned_again(tmp_path: Path) -> None:
 
     again = tuned(model_of(graph), db)
     assert (again.measured, again.skipped, again.stopped) == (0, 2, "tuned")
+    assert again.in_place == () or first.in_place == (), "inside the model is timed once"
     assert again.weighted_s == first.weighted_s
 
     deeper, y = layers(12)
@@ -121,6 +123,18 @@ def test_a_budget_that_is_too_short_says_what_is_needed(tmp_path: Path) -> None:
         tuned(model_of(graph), tmp_path / "t.db", budget_s=3)
     with pytest.raises(SettingsError, match="both given"):
         tuned(model_of(graph), tmp_path / "t.db", budget_s=3, budget="3s")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_task_without_a_kernel_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = layers(1)
+    failed = Measurement("timeout", "too slow", (), None, None, 1.0, 0.1, 0.1, 0.1)
+    monkeypatch.setattr(Made, "_measured", lambda self, trace: failed)
+    result = tuned(model_of(graph), tmp_path / "t.db")
+    assert [t.error for t in result.tasks] == [
+        "no kernel: no trial was right (timeout 2); give a larger budget"
+    ] * 2
+    assert result.weighted_s is None and result.in_place == () and "0 of 2 tasks have a kernel" in str(result)
 
 
 def test_what_is_not_tuned_is_named_all_at_once(tmp_path: Path) -> None:
