@@ -112,7 +112,7 @@ def test_a_share_of_the_budget_is_had_once(tmp_path: Path) -> None:
             cut = log.start_run(t.result.workload, goal, {"cpu": "x"}, seed=0, options={"share_s": 60.0})
             log.finish_run(cut, "interrupted")
     assert tune_model(model_of(graph), threads=1, db=db, budget_s=12).stopped == "tuned"
-    more = tune_model(model_of(graph), threads=1, db=db, budget_s=12.1, trials=3)
+    more = tune_model(model_of(graph), threads=1, db=db, budget_s=13.4, trials=3)
     assert (more.skipped, more.measured) == (0, 2)
 
 
