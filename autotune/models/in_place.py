@@ -1,4 +1,4 @@
-"""Times finalists inside the model, and keeps which of them is the fastest there (ADR 54).
+"""Times finalists inside the model, and keeps which of them is the fastest there (ADR 55).
 
 A kernel is tuned with its arrays in the caches. In a model its weights come from memory, and its inputs from
 where the kernel before left them, so that another schedule may be faster. So the model runs with the best
@@ -113,7 +113,9 @@ def choose(program: Program, log: Log, machine: Mapping[str, Any], until: float)
         count, n = ol.count(task), min(len(candidates), len(variants))
         times = [[one[v][task] / count for one in rounds] for v in range(n)]
         results.append(_decided(task, candidates, times))
-        _keep(log, ol, program.kernels[task].target, machine, results[-1])
+    told = results or [_alone(ol, program, max(first, key=lambda t: first[t]), first)]
+    for one in told:
+        _keep(log, ol, program.kernels[one.task].target, machine, one)
     return results
 
 
@@ -221,6 +223,15 @@ def _decided(
     digests = [r.trace_digest for r, _ in candidates[: len(times)]]
     seconds = {d: best_s * ratio for d, ratio in zip(digests, ratios, strict=True)}
     return InPlace(task, candidates[0][0].time_s or 0.0, best_s, seconds, digests[0], digests[chosen])
+
+
+def _alone(outline: Outline, program: Program, task: int, first: Mapping[int, float]) -> InPlace:
+    """What is known of a task without other candidates. It tells that the model was looked at (`known`)."""
+    record = program.kernels[task].record
+    seconds = first[task] / outline.count(task)
+    return InPlace(
+        task, record.time_s, seconds, {record.trace_digest: seconds}, record.trace_digest, record.trace_digest
+    )
 
 
 def _keep(log: Log, outline: Outline, target: Target, machine: Mapping[str, Any], result: InPlace) -> None:

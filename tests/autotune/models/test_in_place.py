@@ -138,3 +138,14 @@ def test_candidates_are_of_other_sketches_too(slow_leads) -> None:
         far = in_place._candidates(best, log, 0.9, time.monotonic() + 9)
         assert len(far) == 1, "what is too slow alone does not win inside"
         assert len(in_place._candidates(best, log, 1.0, time.monotonic() - 1)) == 1, "no time is left"
+
+
+def test_a_model_without_other_candidates_is_known_too(tmp_path: Path) -> None:
+    graph, _ = layers(1)
+    ol = outline(graph, each_stage(graph)[1])
+    with Log(tmp_path / "t.db") as log:
+        for w in ol.tasks:
+            logged(log, w, Trace(), 1e-6)
+        assert choose(program_of(tmp_path / "t.db", graph, ol), log, MACHINE, time.monotonic() + 1) == []
+    assert known(ol, HERE, str(tmp_path / "t.db"))
+    assert chosen_in(tmp_path / "t.db", graph) == [Trace().digest] * 2
