@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from keyword import iskeyword
 
 from schedules.graph.graph import Graph
+
+
+def identifier(name: str) -> str:
+    """A name made of ASCII letters, digits and _."""
+    text = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "x"
+    text = f"_{text}" if text[0].isdigit() else text
+    return f"{text}_" if iskeyword(text) else text
 
 
 @dataclass(frozen=True)
