@@ -24,7 +24,8 @@ from autotune.models import compiling, preparation
 from autotune.models.compiling import compile_model
 from autotune.models.outline import arena, nbytes, outline, workload_of
 from autotune.models.program import Program
-from autotune.models.weights import Use, _places
+from autotune.models.weights import Use, _places, place
+from autotune.run import aligned
 from autotune.run.kernels import default_kernel
 from autotune.targets import parse
 from schedules import te
@@ -199,11 +200,37 @@ def test_calls_from_several_threads_are_independent():
     assert 1 <= len(program._idle) <= program._most_idle
 
 
-def test_all_kernels_share_one_scratch_memory(packed):
-    program, _, _ = packed
+def test_all_kernels_share_one_scratch_memory():
+    """A layer is one kernel, which keeps the product in scratch memory while it reads the layer before."""
+    rng = np.random.default_rng(6)
+    n = 96
+    x = y = te.placeholder((n, n), "float32", "x")
+    w = te.placeholder((n, n), "float32", "w")
+    for layer in range(3):
+        p = product(y, w, f"p{layer}")
+        y = te.compute((n, n), lambda i, j, p=p, y=y: p[j, i] + p[i, j] + y[i, j], f"y{layer}")
+    graph = graph_of([x, w, y], {"w": np.eye(n, dtype=np.float32)[rng.permutation(n)]})
+    parts = []
+    for first, second in zip(graph.dag.stages[::2], graph.dag.stages[1::2], strict=True):
+        before = next(t.buffer for t in first.reads() if t.buffer != "w")
+        tensors = (graph.dag.tensors[before], graph.dag.tensors["w"])
+        dag = ComputeDAG(tensors, (first, second), (second.name,))
+        parts.append(Group(dag, (Argument(before), Argument("w")), (second.name,)))
+    program = program_of(graph, parts)
     wanted = [k.code.scratch_bytes for k in program.kernels]
-    assert program.scratch_bytes == max(wanted)
+    assert min(wanted) > 0 and program.scratch_bytes == max(wanted)
     assert program.arena_bytes <= program.plan.nbytes + max(wanted) + 64
+    value = whole(rng, (n, n))
+    np.testing.assert_array_equal(run(program, value)[0], evaluate(graph, [value])[0])
+
+
+def test_weights_that_belong_to_nobody_else_are_kept_as_they_are():
+    mine = aligned.zeros((4, 4), "float32")
+    ways = [Use("w")]
+    assert place([], ways, mine, mine=True)[ways[0]] is mine
+    assert not np.shares_memory(place([], ways, mine)[ways[0]], mine)
+    odd = np.zeros(17, np.float32)[1:].reshape(4, 4)
+    assert place([], ways, odd, mine=True)[ways[0]].ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize(
