@@ -55,8 +55,10 @@ def compile_model(
     ready = prepared(model)
     outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
     kernels = _kernels(outline, wanted, asked, where, fallback)
-    program = Program.of(outline, kernels, ready.graph.values, run_island)
     origin = Origin.of(model.name, model.graph, ready.graph)
+    values = dict(ready.graph.values)
+    del ready  # so that what is packed is not kept
+    program = Program.of(outline, kernels, values.pop, run_island)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin)
 
 

@@ -75,18 +75,19 @@ class Program:
     def of(
         outline: Outline,
         kernels: Sequence[Kernel],
-        values: Mapping[str, Array],
+        value_of: Callable[[str], Array],
         run_island: RunIsland,
         *,
         mine: bool = False,
     ) -> Program:
-        """A program of weights in the layout of the graph. ``values``: {weight: its value}; each is asked for
-        once, the largest first, as packing has it twice for a while. ``mine``: nobody else has these arrays,
-        so that they may be kept."""
+        """A program of weights in the layout of the graph. ``value_of``: gives a weight's value; it is asked
+        once for each, the largest first, as packing has it twice for a while. Where it forgets what it gave,
+        or reads it from a file, memory has little more than what the program keeps. ``mine``: nobody else has
+        these arrays, so that they may be kept."""
         ways = uses(outline, kernels)
         weights: dict[Use, Array] = {}
         for name in sorted(outline.constants, key=lambda n: -nbytes(outline.tensors[n])):
-            weights |= place(kernels, ways[name], values[name], mine)
+            weights |= place(kernels, ways[name], value_of(name), mine)
         return Program(outline, kernels, weights, run_island)
 
     def with_weights(self, values: Mapping[str, Array]) -> Program:

@@ -97,8 +97,8 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
     _check_room(place, outline)
     found = _kernels(place, outline, kernels, target, fallback, where)
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
-    values = _Weights(z, members, outline)
-    program = Program.of(outline, found, values, run_island, mine=True)
+    weights = _Weights(z, members, outline)
+    program = Program.of(outline, found, weights.read, run_island, mine=True)
     return Module(program, target, name, tuned)
 
 
@@ -282,19 +282,14 @@ def _foreign(t: Target, here: Target) -> str:
     return ""
 
 
-class _Weights(Mapping[str, Array]):
+class _Weights:
     """The weights in a file, each read when it is asked for."""
 
     def __init__(self, z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], outline: Outline) -> None:
         self._z, self._members, self._outline = z, members, outline
 
-    def __len__(self) -> int:
-        return len(self._outline.constants)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outline.constants)
-
-    def __getitem__(self, name: str) -> Array:
+    def read(self, name: str) -> Array:
+        """A weight's value. Raises `_Damaged`."""
         t = self._outline.tensors[name]
         member = member_name(self._outline.constants.index(name))
         with _open(self._z, self._members, member) as f:

@@ -188,7 +188,7 @@ def _in_place(
         if found is None or found.target != target:
             return ()
         kernels.append(found)
-    program = Program.of(outline, kernels, ready.graph.values, run_island)
+    program = Program.of(outline, kernels, ready.graph.values.__getitem__, run_island)
     return tuple(in_place.choose(program, log, HERE.machine(), until))
 
 

@@ -58,7 +58,7 @@ def program_of(db: Path, graph: Graph, ol: Outline) -> Program:
     with Log(db) as log:
         best = [log.best(w, HERE) for w in ol.tasks]
     kernels = [kernel_of(w, HERE, r.trace, r) for w, r in zip(ol.tasks, best, strict=True)]
-    return Program.of(ol, kernels, graph.values, run_island)
+    return Program.of(ol, kernels, graph.values.__getitem__, run_island)
 
 
 def chosen_in(db: Path, graph: Graph) -> list[str]:

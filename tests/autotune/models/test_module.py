@@ -3,7 +3,9 @@ weights."""
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +106,20 @@ def test_torch_in_torch_out(net: Module) -> None:
         net(x, z.to("meta"))
     with pytest.raises(ArgumentError, match="input 'in.x' is a ndarray"):
         net(X, z)
+
+
+def test_a_module_keeps_no_weight_of_the_model(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, w = te.placeholder((4, 256), "float32", "x"), te.placeholder((256, 256), "float32", "w")
+    model = model_of(graph_of([x, w, product(x, w, "p")], {"w": whole(rng, (256, 256))}))
+    gone = weakref.ref(model.graph.values["w"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = compile_model(model, threads=1, db=tmp_path / "t.db", fallback=True)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert net.program.weights_bytes == 256 * 256 * 4
 
 
 def changed(graph: Graph, **values: np.ndarray) -> Graph:

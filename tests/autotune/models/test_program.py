@@ -42,7 +42,9 @@ def negated(island: Island, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 def program_of(graph: Graph, parts=None, run_island=negated) -> Program:
     """A program of plain loops on one thread, each stage a group."""
     ol = outline(graph, each_stage(graph)[1] if parts is None else parts)
-    return Program.of(ol, [default_kernel(w, parse("cpu", 1)) for w in ol.tasks], graph.values, run_island)
+    return Program.of(
+        ol, [default_kernel(w, parse("cpu", 1)) for w in ol.tasks], graph.values.__getitem__, run_island
+    )
 
 
 def run(program: Program, *inputs: np.ndarray) -> list[np.ndarray]:
@@ -130,7 +132,7 @@ def packed():
     target = parse("cpu", 1)
     kernels = [default_kernel(w, target) for w in ol.tasks]
     kernels[0] = packing_kernel(ol.tasks[0], target)
-    return Program.of(ol, kernels, graph.values, negated), graph, x
+    return Program.of(ol, kernels, graph.values.__getitem__, negated), graph, x
 
 
 def test_packed_weights_are_read_and_given_back(packed):

@@ -42,7 +42,7 @@ def module_of(graph: Graph, *, packed: bool = False, target: Target = HERE) -> M
     if packed:
         kernels[0] = packing_kernel(ol.tasks[0], HERE)
     return Module(
-        Program.of(ol, kernels, graph.values, lambda i, a: a),
+        Program.of(ol, kernels, graph.values.__getitem__, lambda i, a: a),
         target,
         "net",
         [1e-6, *[None] * (len(kernels) - 1)],
