@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
     from autotune.errors import ModelError as ModelError
+    from autotune.models.compiling import compile_model as compile_model
     from autotune.models.model import Model as Model
+    from autotune.models.module import Module as Module
     from autotune.models.onnx_import import import_onnx as import_onnx
+    from autotune.models.saved import load_model as load_model
+    from autotune.models.tuning import ModelTuneResult as ModelTuneResult
+    from autotune.models.tuning import tune_model as tune_model
     from autotune.run.dynamic_kernel import DynamicKernel as DynamicKernel
     from autotune.run.export import Exported as Exported
     from autotune.run.export import export as export
@@ -70,6 +75,11 @@ _EXPORTS = {
     "Exported": ("autotune.run.export", "Exported"),
     "compile_for": ("autotune.building.cross_compile", "compile_for"),
     "Compiled": ("autotune.building.cross_compile", "Compiled"),
+    "tune_model": ("autotune.models.tuning", "tune_model"),
+    "compile_model": ("autotune.models.compiling", "compile_model"),
+    "load_model": ("autotune.models.saved", "load_model"),
+    "Module": ("autotune.models.module", "Module"),
+    "ModelTuneResult": ("autotune.models.tuning", "ModelTuneResult"),
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
     "dim": ("schedules.te.dims", "dim"),
@@ -90,6 +100,7 @@ _EXPORTS = {
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
+    "ModelError": ("autotune.errors", "ModelError"),
     "LogError": ("kernels_db.errors", "LogError"),
     "SuiteError": ("autotune.tuning.suites", "SuiteError"),
     "TargetError": ("autotune.targets", "TargetError"),

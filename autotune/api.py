@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune import targets
 from autotune.run.dynamic_workload import as_dynamic
-from autotune.settings import SettingsError, database, duration
+from autotune.settings import SettingsError, database, seconds_of
 from autotune.workloads import Program, as_workload, named
 from schedules import ops as ops
 from schedules.errors import ScheduleError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
     from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
     from autotune.tuning.tuner import Progress, TuneResult
+
+DEFAULT_S = 60.0  # seconds of a budget that is not given
 
 
 def tune(
@@ -65,7 +67,7 @@ def tune(
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
-    seconds = _budget(budget, budget_s)
+    seconds = seconds_of(budget, budget_s, DEFAULT_S)
     goal = targets.parse(target, threads)
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
@@ -121,7 +123,7 @@ def tune_suite(
     from autotune.tuning.tuner import TuneOptions
     from kernels_db.store import Log
 
-    seconds = _budget(budget, budget_s)
+    seconds = seconds_of(budget, budget_s, DEFAULT_S)
     if isinstance(suite, (str, os.PathLike)):
         read = suites.read(os.fspath(suite), constant_weights)
         tasks = [SuiteTask(t.workload, t.weight, t.group) for t in read]
@@ -139,17 +141,6 @@ def tune_suite(
     )
     with Log(database(db)) as log:
         return run(tasks, goal, log, options, progress)
-
-
-def _budget(budget: str | float | None, budget_s: float | None) -> float:
-    """The seconds that a user gives in one of two ways. `TuneOptions` checks the number."""
-    if isinstance(budget_s, str):
-        raise SettingsError(f"the budget is {budget_s!r}, text; give seconds, or budget={budget_s!r}")
-    if budget is None:
-        return 60.0 if budget_s is None else budget_s
-    if budget_s is not None:
-        raise SettingsError(f"budget={budget!r} and budget_s={budget_s!r} are both given; give one of them")
-    return duration(budget) if isinstance(budget, str) else budget
 
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:

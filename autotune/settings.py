@@ -72,6 +72,18 @@ class Settings:
         )
 
 
+def seconds_of(budget: str | float | None, budget_s: float | None, otherwise: float) -> float:
+    """The seconds that a user gives in one of two ways; ``otherwise`` where in neither. Whoever uses the
+    number checks it. Raises `SettingsError`."""
+    if isinstance(budget_s, str):
+        raise SettingsError(f"the budget is {budget_s!r}, text; give seconds, or budget={budget_s!r}")
+    if budget is None:
+        return otherwise if budget_s is None else budget_s
+    if budget_s is not None:
+        raise SettingsError(f"budget={budget!r} and budget_s={budget_s!r} are both given; give one of them")
+    return duration(budget) if isinstance(budget, str) else budget
+
+
 def duration(text: str) -> float:
     """Seconds from ``60s``, ``2m``, ``500ms``, ``1.5h`` or a bare number of seconds. Raises `SettingsError`
     for anything else, for zero and for more than 30 days."""

@@ -48,6 +48,13 @@ ABOUT_FLOPS = """
 COUNT = "SELECT COUNT(*) AS number FROM workload"
 NAME = "SELECT op FROM workload WHERE digest = ?"
 NAMED = "SELECT json, op, params, flops, names FROM workload WHERE op = ? ORDER BY digest LIMIT 100"
+OPTIONS = """
+    SELECT options FROM run WHERE workload = ? AND target = ? AND state = 'done'
+    ORDER BY started DESC, uid LIMIT 1000"""
+OF_TRACE = f"""
+    SELECT {COLUMNS} FROM record
+    WHERE record.workload = ? AND record.target = ? AND {REPRESENTS} AND record.trace_digest = ?
+    ORDER BY {ORDER} LIMIT 1"""
 VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
 
 
@@ -143,6 +150,33 @@ def workloads(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0)
     """How many workloads a log has; 0 if there is no log."""
     rows = _rows(where, COUNT, (), timeout_s)
     return int(rows[0]["number"]) if rows else 0
+
+
+def run_options(
+    where: str | os.PathLike[str] | Place, workload: str, target: str, *, timeout_s: float = 30.0
+) -> list[Mapping[str, Any]]:
+    """The options of a task's finished runs, the newest first; those that are damaged are left out.
+    ``workload``, ``target``: digests."""
+    found: list[Mapping[str, Any]] = []
+    for row in _rows(where, OPTIONS, (workload, target), timeout_s):
+        with suppress(ValueError, TypeError, RecursionError):
+            options = json.loads(row["options"])
+            if isinstance(options, dict):
+                found.append(options)
+    return found
+
+
+def of_trace(
+    where: str | os.PathLike[str] | Place,
+    workload: str,
+    target: str,
+    trace: str,
+    *,
+    timeout_s: float = 30.0,
+) -> Record | None:
+    """The record by which a trace of a task is ranked; None if it is not ranked. All digests."""
+    rows = _rows(where, OF_TRACE, (workload, target, trace), timeout_s)
+    return stored_record(locate(where), rows[0]) if rows else None
 
 
 def _workloads(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.output import console, percent, print_json, rate, seconds, table, task_text
 
@@ -26,7 +27,8 @@ SETTLE_S = 0.15
 def bench(
     ctx: typer.Context,
     op: Annotated[
-        str | None, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
+        str | None,
+        typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx."),
     ] = None,
     shape: opt.ShapeOption = "",
     suite: opt.SuiteOption = None,
@@ -59,7 +61,7 @@ def bench(
 
     All take turns, round by round, with the same number of threads; a ratio is the median of the
     rounds' ratios. Of a suite, each group counts once: the geometric mean of its shapes. Exit status
-    1: nothing tuned is stored, or --must-beat was not met.
+    1: nothing tuned is stored, or --must-beat was not met. A model's file is compared with onnxruntime.
 
     \b
     Examples:
@@ -68,13 +70,21 @@ def bench(
       autotune bench --suite ops.toml:quick --against torch --threads 1
       autotune bench matmul --shape m=512,n=512,k=512 --against numpy,numpy.best,torch,torch.best
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
+      autotune bench net.onnx --shape x=1x3x224x224 --threads 1 --against onnxruntime
     """
     time_s = opt.parse_budget(duration)
-    names = _peer_names(against)
+    names = _peer_names(_default(ctx, op, against))
     if must_beat is not None and must_beat not in names:
         raise typer.BadParameter(
             f"--must-beat {must_beat!r} is not one of the peers of --against {against!r}"
         )
+    if op is not None and models.is_model(op):
+        models.check_options(ctx)
+        where = opt.db_of(db)
+        ratio = models.bench_model(op, shape, target, threads, where, names, time_s, seed, json)
+        if must_beat is not None and ratio[must_beat] <= 1:
+            raise typer.Exit(1)
+        return
     opt.operator_or_suite(ctx, op, suite)
     where = opt.db_of(db)
 
@@ -218,6 +228,13 @@ def _bench_suite(
     if not done:
         raise KernelNotFound(f"nothing of {suite} is tuned; tune it first, one operator at a time")
     return must_beat is None or all(each["ratio"].get(must_beat, 2.0) > 1 for each in done)
+
+
+def _default(ctx: typer.Context, op: str | None, against: str) -> str:
+    """The peers that are meant: of a model's file onnxruntime, where none are given."""
+    given = ctx.get_parameter_source("against")
+    left_out = given is None or given.name == "DEFAULT"
+    return "onnxruntime" if left_out and models.is_model(op) else against
 
 
 def _peer_names(against: str) -> list[str]:

@@ -6,25 +6,37 @@ from typing import Annotated, Any
 
 import typer
 
+from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json, table
 
 
 def ops(
     op: Annotated[
-        str | None, typer.Argument(metavar="[OP]", help="One operator; all of them without it.")
+        str | None,
+        typer.Argument(metavar="[OP]", help="One operator, or NET.onnx; all operators without it."),
     ] = None,
+    shape: Annotated[
+        str, typer.Option("--shape", metavar="NAME=N,...", help="What NET.onnx leaves open: x=1x3x224x224.")
+    ] = "",
     json: opt.JsonOption = False,
 ) -> None:
-    """List the operators, or one with its parameters, defaults, layouts and dtypes.
+    """List the operators, or one with its parameters, defaults, layouts and dtypes; or what a model runs: its
+    tasks, and its operators that have no expression.
 
     \b
     Examples:
       autotune ops
       autotune ops conv2d
+      autotune ops net.onnx --shape batch=1
     """
     from schedules import ops as library
 
+    if op is not None and models.is_model(op):
+        models.show_model(op, shape, json)
+        return
+    if shape:
+        raise typer.BadParameter("--shape goes with a model's file")
     if op is not None:
         library.get(op)  # its error names the nearest operator
     found = [d for d in library.describe() if op in (None, d["name"])]

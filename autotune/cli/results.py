@@ -18,6 +18,7 @@ ENDINGS = {
     "exhausted": "nothing left to try",
     "converged": "nothing better to expect",
     "frozen": "the log as it is",
+    "tuned": "tuned before",
 }
 
 

@@ -43,26 +43,28 @@ def tune_suite(
 
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:
     """The document that ``tune --suite --json`` prints: each of ``tasks`` as of ``tune --json``, and more."""
-    from autotune.workloads import dtype_of
-
     return {
         "target": opt.target_summary(target),
-        "tasks": [
-            {
-                "group": t.task.group,
-                "weight": t.task.weight,
-                "seconds": round(t.seconds, 3),
-                "error": t.error,
-                **results.document(t.result, dtype_of(t.task.workload)),
-            }
-            for t in result.tasks
-        ],
+        "tasks": [task_document(t) for t in result.tasks],
         "weighted_latency_s": result.weighted_s,
         "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
         "elapsed_s": result.elapsed_s,
         "budget_s": result.budget_s,
         "seed": result.seed,
         "stopped": result.stopped,
+    }
+
+
+def task_document(t: TaskResult) -> dict[str, Any]:
+    """One of the tasks of `document`."""
+    from autotune.workloads import dtype_of
+
+    return {
+        "group": t.task.group,
+        "weight": t.task.weight,
+        "seconds": round(t.seconds, 3),
+        "error": t.error,
+        **results.document(t.result, dtype_of(t.task.workload)),
     }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, counts, percent, print_json, rate, seconds, task_text
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 def tune(
     ctx: typer.Context,
     op: Annotated[
-        str | None, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
+        str | None,
+        typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx."),
     ] = None,
     shape: opt.ShapeOption = "",
     suite: opt.SuiteOption = None,
@@ -66,6 +68,9 @@ def tune(
     file says, falls fastest. Exit status 1: nothing valid was found (of a suite: for a task), with
     --frozen: in the log.
 
+    A model's file stands where an operator's name does. Each expression that it runs is tuned once, all share
+    the budget (10 s for each without --budget), and --shape says what the file leaves open.
+
     A size may vary: m=1..512. Then sizes in the range share the budget, and autotune.load with
     m=autotune.dim(1, 512) gives one kernel for all of them.
 
@@ -76,14 +81,17 @@ def tune(
       autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
       autotune tune --suite ops.toml:quick --budget 10m --threads 1
+      autotune tune net.onnx --shape x=1x3x224x224 --threads 1 --budget 3m
     """
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
+    if models.is_model(op):
+        models.check_options(ctx, "frozen")
     opt.operator_or_suite(ctx, op, suite, "frozen")
     where = opt.db_of(db)
     dynamic = None
-    if suite is None:
+    if suite is None and not models.is_model(op):
         assert op is not None
         dynamic = opt.dynamic_of(op, shape, dtype, layout, constant_weights)
         if dynamic is None:
@@ -100,6 +108,12 @@ def tune(
     chosen = TuneOptions(
         trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
+    if models.is_model(op):
+        assert op is not None
+        given = ctx.get_parameter_source("budget")
+        by_tasks = given is None or given.name == "DEFAULT"
+        models.tune_model(op, shape, goal, where, chosen, None if by_tasks else budget_s, json)
+        return
     if suite is not None:
         tune_suite(suite, constant_weights, goal, where, chosen, json)
         return

@@ -7,18 +7,17 @@ are viewed without a copy, and what does not fit is explained by an `ArgumentErr
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
-from autotune.run import aligned, device_arrays, torch_calls, torch_operator
+from autotune.run import aligned, torch_calls, torch_operator
+from autotune.run.host_arrays import name_of, view
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
 from schedules.expr import wrap
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from autotune.codegen.llvm.compile import LoadedObject
     from autotune.devices.object import DeviceObject
 
-_DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
-_DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
-_READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
 _ROUND_NS = 1_000_000  # a timed round lasts about this long, so that the clock's own cost vanishes
 
 
@@ -175,19 +171,21 @@ class Kernel:
         if len(weights) != len(names):
             raise ArgumentError(f"pack_weights takes {', '.join(names)}; {len(weights)} arrays were given")
         places = {t.name: i for i, t in enumerate(self.workload.dag.inputs)}
-        packed = tuple(self._pack(places[n], w) for n, w in zip(names, weights, strict=True))
+        packed = tuple(self.pack(places[n], w) for n, w in zip(names, weights, strict=True))
         return packed[0] if len(packed) == 1 else packed
 
     def packed_inputs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """``inputs`` of the operator, in order, with the constant ones packed."""
-        return tuple(self._pack(i, x) for i, x in enumerate(inputs))
+        return tuple(self.pack(i, x) for i, x in enumerate(inputs))
 
-    def _pack(self, i: int, weight: Any) -> Any:
+    def pack(self, i: int, weight: Any) -> Any:
+        """Input number ``i`` as a call takes it: packed, or ``weight`` itself where it is read as it is.
+        Raises ArgumentError."""
         if i not in self._packing:
             return weight
         raw, pack = self._packing[i]
         packed = aligned.zeros(shape_of(self._ins[i]), self._ins[i].dtype)
-        source = _view(weight, raw, False)
+        source = view(weight, raw, False)
         pack.run([source.ctypes.data, packed.ctypes.data])
         return packed
 
@@ -208,7 +206,7 @@ class Kernel:
 
     def _random(self, rng: np.random.Generator, i: int) -> np.ndarray:
         """An input at random. What would be packed lies as `pack_weights` gives it."""
-        values = _random(rng, self._ins[i])
+        values = random_array(rng, self._ins[i])
         if i not in self._packing:
             return values
         packed = aligned.zeros(values.shape, values.dtype.str)
@@ -219,6 +217,11 @@ class Kernel:
     def parameters(self) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
         """(inputs, outputs) as a call takes them: names, shapes, dtypes. Weights are as they are packed."""
         return self._ins, self._outs
+
+    @property
+    def code(self) -> LoadedObject | DeviceObject:
+        """The compiled code, for what calls it without a look at arrays."""
+        return self._loaded
 
     @property
     def packed(self) -> frozenset[int]:
@@ -245,6 +248,14 @@ class Kernel:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._made_again()
+
+    def as_text(self) -> str:
+        """The kernel as its workload, schedule and target, which `autotune.run.kernels.unpickled` reads.
+        Raises NotPicklable where the schedule is not known."""
+        return self._made_again()[1][0]
+
+    def _made_again(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
         if self._pickled is not None:
             return self._pickled()
         raise NotPicklable(
@@ -282,7 +293,7 @@ class Kernel:
     def _argument(self, i: int) -> str:
         """An argument in words, by its number."""
         params = (*self._ins, *self._outs)
-        return _name(params[i], i >= len(self._ins)) if i < len(params) else f"argument {i}"
+        return name_of(params[i], i >= len(self._ins)) if i < len(params) else f"argument {i}"
 
     def _slow(self, inputs: tuple[Any, ...], outs: Any) -> int:
         """The status of a call without the fast path. Raises ArgumentError."""
@@ -307,8 +318,8 @@ class Kernel:
                 raise ArgumentError(
                     f"input {raw.name!r} is not packed: give what kernel.pack_weights returns for it"
                 )
-        views = [_view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
-        views += [_view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
+        views = [view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
+        views += [view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]
         params = (*self._ins, *self._outs)
         for w in range(len(self._ins), len(params)):
@@ -319,129 +330,10 @@ class Kernel:
                     and pointers[other] < pointers[w] + views[w].nbytes
                 ):
                     raise ArgumentError(
-                        f"{_name(params[w], True)} shares memory with "
-                        f"{_name(params[other], other >= len(self._ins))}; give it memory of its own"
+                        f"{name_of(params[w], True)} shares memory with "
+                        f"{name_of(params[other], other >= len(self._ins))}; give it memory of its own"
                     )
         return pointers, views
-
-
-def _view(x: Any, b: Buffer, written: bool) -> np.ndarray:
-    """``x`` as a numpy array over the same memory that fits ``b``. Raises ArgumentError."""
-    name = _name(b, written)
-    a, readonly = _as_numpy(x, name, written)
-    shape = shape_of(b)
-    if a.dtype != np.dtype(b.dtype):
-        if a.dtype.newbyteorder("=") == np.dtype(b.dtype):
-            raise ArgumentError(
-                f"{name} has byte order {a.dtype.str!r}; the kernel takes native {b.dtype}: "
-                f"convert it with .astype({b.dtype!r})"
-            )
-        convert = f".to(torch.{b.dtype})" if torch_calls.is_tensor(x) else f".astype({b.dtype!r})"
-        remedy = f"give an array of {b.dtype}" if written else f"convert it with {convert}"
-        raise ArgumentError(f"{name} is {a.dtype}, but the kernel takes {b.dtype}: {remedy}")
-    if a.shape != shape:
-        raise ArgumentError(
-            f"{name} has shape {a.shape}, but the kernel is compiled for {shape}: give that shape"
-            + (f", or tune the kernel for {a.shape}" if a.ndim == len(shape) and a.size else "")
-        )
-    if not a.flags.c_contiguous:
-        copy = "its .contiguous()" if torch_calls.is_tensor(x) else "np.ascontiguousarray of it"
-        remedy = "a C-contiguous array" if written else copy
-        raise ArgumentError(f"{name} is not C-contiguous (strides {a.strides}): give {remedy}")
-    if a.size and a.ctypes.data % DTYPES[b.dtype].itemsize:
-        raise ArgumentError(f"{name} is not aligned to {DTYPES[b.dtype].itemsize} bytes: give a copy of it")
-    if written and readonly:
-        raise ArgumentError(f"{name} is read-only: give an array that may be written")
-    return a
-
-
-def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
-    """(``x`` viewed by numpy without a copy, whether it is read-only). Raises ArgumentError."""
-    if isinstance(x, np.ma.MaskedArray):
-        raise ArgumentError(f"{name} is a masked array, whose mask the kernel cannot see: give x.filled()")
-    if isinstance(x, np.ndarray):
-        return x.view(np.ndarray), not x.flags.writeable
-    if hasattr(type(x), "__dlpack__") and not isinstance(x, np.generic):
-        return _from_dlpack(x, name)
-    if hasattr(x, "__cuda_array_interface__"):
-        raise ArgumentError(f"{name} is on a CUDA device: move it to the CPU first")
-    try:
-        if isinstance(x, np.generic):
-            a = np.asarray(x)  # a copy, which is as good for reading
-        elif hasattr(x, "__array_interface__"):
-            a = np.asarray(x)
-        else:
-            a = np.asarray(memoryview(x))
-    except (TypeError, ValueError, BufferError, AttributeError) as err:
-        raise ArgumentError(
-            f"{name} is a {type(x).__name__}, which offers neither DLPack nor the array interface nor a "
-            f"buffer ({err}): give a numpy array"
-        ) from None
-    return a, isinstance(x, np.generic) or not a.flags.writeable
-
-
-def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
-    try:
-        kind, index = x.__dlpack_device__()
-    except Exception as err:
-        raise ArgumentError(f"{name} does not tell its device: {err}") from None
-    if int(kind) not in _READABLE_HERE:
-        device = f"{_DEVICES.get(int(kind), f'device type {int(kind)}')}:{index}"
-        raise ArgumentError(f"{name} is on {device}, but the kernel runs on the CPU: move it there first")
-    producer = _Producer(x)
-    try:
-        a = np.from_dlpack(producer)
-    except Exception as err:  # producers raise what they like
-        told = _of_another_library(x, name)
-        if told is None:
-            raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
-        return told
-    if a.flags.owndata and a.size:  # numpy allocates where the producer has no address
-        raise ArgumentError(
-            f"{name} has no memory, as it stands for another array in a transformation of its library: give "
-            "the array itself, or call an operator of torch, autotune.torch.op(kernel)"
-        )
-    # Before DLPack 1.0 there was no read-only flag, and numpy takes such memory to be read-only.
-    return a, producer.versioned and not a.flags.writeable
-
-
-def _of_another_library(x: Any, name: str) -> tuple[np.ndarray, bool] | None:
-    """An array of a dtype that numpy has from another library (bfloat16), which its DLPack does not know. The
-    view does not keep ``x``: it is for the time of a call."""
-    told = device_arrays.of_dlpack(x, name, None)
-    row = DTYPES.get(told.dtype)
-    if row is None or row.module == "numpy":
-        return None
-    if not told.contiguous:
-        raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
-    memory = (ctypes.c_char * (prod(told.shape) * row.itemsize)).from_address(told.address or 1)
-    return np.frombuffer(memoryview(memory), np.uint8).view(row.numpy).reshape(told.shape), told.readonly
-
-
-class _Producer:
-    """Passes DLPack's calls on, and notes which of its two protocols answered."""
-
-    __slots__ = ("versioned", "x")
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-        self.versioned = False
-
-    def __dlpack_device__(self) -> Any:
-        return self.x.__dlpack_device__()
-
-    def __dlpack__(self, **options: Any) -> Any:
-        try:
-            capsule = self.x.__dlpack__(**options)
-        except TypeError:  # a producer from before DLPack 1.0 knows no options
-            capsule = self.x.__dlpack__()
-        valid = ctypes.pythonapi.PyCapsule_IsValid
-        self.versioned = bool(valid(ctypes.py_object(capsule), b"dltensor_versioned"))
-        return capsule
-
-
-def _name(b: Buffer, written: bool) -> str:
-    return f"{'output' if written else 'input'} {b.name!r}"
 
 
 def _type(b: Buffer) -> str:
@@ -453,7 +345,8 @@ def _identifier(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name in ("out", "stream") else name
 
 
-def _random(rng: np.random.Generator, b: Buffer) -> np.ndarray:
+def random_array(rng: np.random.Generator, b: Buffer) -> np.ndarray:
+    """An array for a parameter: standard normal, or integers of -8 to 8."""
     shape = shape_of(b)
     row = DTYPES[b.dtype]
     if row.kind == "float":

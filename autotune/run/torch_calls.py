@@ -95,9 +95,13 @@ class _NoLevels:
 
 
 def of_process(loaded: Any, outputs: Sequence[Buffer]) -> TorchCalls | None:
-    """The `TorchCalls` of a kernel's loaded code; None where nobody has imported torch."""
+    """The `TorchCalls` of a kernel's loaded code, or of what has no fast path (None); None where nobody has
+    imported torch."""
     torch = sys.modules.get("torch")
-    return None if torch is None else TorchCalls(torch, loaded.python_function(True) or refuse, outputs)
+    if torch is None:
+        return None
+    fast = refuse if loaded is None else loaded.python_function(True) or refuse
+    return TorchCalls(torch, fast, outputs)
 
 
 def _refused(x: Any, name: str) -> ArgumentError:

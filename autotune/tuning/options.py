@@ -31,11 +31,11 @@ class TuneOptions:
     """What the user chooses.
 
     ``trials``: most new trials (None: no limit; 0: no search, only the few candidates of a first pick, where
-    nothing is known). ``budget_s``: seconds from the call of `tune`. ``search``,
-    ``model``, ``seed``: the policy, its cost model, and the seed of all its choices. ``batch``: trials a
-    round (None: chosen by their duration). ``rtol``, ``atol``: an output is right within ``atol + rtol *
-    |reference|`` (both None: within rounding; one None: 0). Raises `SettingsError` for a value out of
-    range."""
+    nothing is known). ``budget_s``: seconds from the call of `tune`. ``search``, ``model``, ``seed``: the
+    policy, its cost model, and the seed of all its choices. ``batch``: trials a round (None: chosen by their
+    duration). ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: within
+    rounding; one None: 0). ``share_s``: of the budget, where several tasks share it (seconds): the task's
+    part if all had the same (None: all of it). Raises `SettingsError` for a value out of range."""
 
     trials: int | None = None
     budget_s: float = 60.0
@@ -45,6 +45,7 @@ class TuneOptions:
     batch: int | None = None
     rtol: float | None = None
     atol: float | None = None
+    share_s: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("trials", self.trials), ("batch", self.batch)):

@@ -73,6 +73,7 @@ def run_options(options: TuneOptions) -> dict[str, object]:
     return {
         "trials": options.trials,
         "budget_s": options.budget_s,
+        "share_s": options.budget_s if options.share_s is None else options.share_s,
         "search": options.search,
         "model": options.model,
         "batch": options.batch,

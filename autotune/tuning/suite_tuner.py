@@ -42,11 +42,13 @@ OPEN = 6
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A workload of a suite. ``weight``: how often it runs; ``group``: its name in the suite."""
+    """A workload of a suite. ``weight``: how often it runs; ``group``: its name in the suite. ``trials``:
+    most new trials of it, if it has a limit of its own."""
 
     workload: Workload
     weight: float = 1.0
     group: str = ""
+    trials: int | None = None
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,11 @@ class _Suite:
         session = self.sessions.get(number)
         if session is None:
             report = self._report_of(number)
+            options = replace(self.options, share_s=self.options.budget_s / len(self.tasks))
+            if task.trials is not None:
+                options = replace(options, trials=task.trials)
             session = Session(
-                *(task.workload, self.target, self.log, self.options, report, self.interrupts),
+                *(task.workload, self.target, self.log, options, report, self.interrupts),
                 started=self.started,
                 until=self.until,
                 round_s=self.turn_s / ROUNDS,

@@ -85,10 +85,19 @@ def suite_and_log(db: Path) -> float | None:
     return None if found is None else found.time_s
 
 
-def whole_models(path: Path) -> tuple[int, ...]:
-    model = at.import_onnx(path, shapes={"x": (1, 3, 224, 224)}, islands=True)
+def whole_model(db: Path, folder: Path) -> npt.NDArray[np.float32]:
+    model = at.import_onnx(folder / "net.onnx", shapes={"x": (1, 3, 224, 224)})
     assert_type(model, at.Model)
-    return model.inputs[0].shape
+    result = at.tune_model(model, threads=1, budget="3m", db=db)
+    assert_type(result, at.ModelTuneResult)
+    net = at.compile_model(model, threads=1, db=db)
+    assert_type(net, at.Module)
+    net.save(folder / "net.at")
+    assert_type(at.load_model(folder / "net.at", fallback=True), at.Module)
+    x = np.ones((1, 3, 224, 224), np.float32)
+    assert_type(net.profile(x).total_s, float)
+    y: npt.NDArray[np.float32] = net(x)
+    return y
 
 
 def settings_and_errors() -> tuple[str, at.Settings | None]:

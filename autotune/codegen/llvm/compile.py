@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen.runtime import entry as abi
 from autotune.codegen.runtime import exchange
+from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
 from schedules.dtypes import DTYPES
 from schedules.model import Target
@@ -283,6 +284,8 @@ class _Support:
         self.run = ctypes.CFUNCTYPE(i32, ptr, ptr)(at["at_run"])
         self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
         self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
+        self.program = ctypes.CFUNCTYPE(None, ptr, i64, ptr)(at["at_program"])
+        self.program_times = ctypes.CFUNCTYPE(None, ptr, i64, ptr, i32, ptr)(at["at_program_times"])
         self._method = _MethodDef(b"kernel", at["at_call"], _METH_FASTCALL, None)
         self._make = ctypes.pythonapi["PyCFunction_NewEx"]
         self._make.argtypes, self._make.restype = [ptr, ctypes.py_object, ptr], ctypes.py_object
@@ -296,6 +299,32 @@ class _Support:
 @_once
 def _support() -> _Support:
     return _Support()
+
+
+def run_program(steps: ctypes.Array[ctypes.c_int64], first: int, n: int, scratch: int) -> None:
+    """Run ``n`` steps from step ``first`` on (`autotune.codegen.runtime.program`), without any check. The GIL
+    is released. ``scratch``: the address of memory for all of them."""
+    _support().program(_step(steps, first), n, scratch)
+
+
+def time_program(
+    steps: ctypes.Array[ctypes.c_int64],
+    first: int,
+    n: int,
+    scratch: int,
+    ns: ctypes.Array[ctypes.c_int64],
+    *,
+    cpu_clock: bool = False,
+) -> None:
+    """As `run_program`, and add to ``ns``, one for each of all steps, the nanoseconds of each. ``cpu_clock``:
+    CPU time of the calling thread."""
+    clock = abi.THREAD_CPU if cpu_clock else abi.MONOTONIC
+    at = ctypes.addressof(ns) + first * ctypes.sizeof(ctypes.c_int64)
+    _support().program_times(_step(steps, first), n, scratch, clock, at)
+
+
+def _step(steps: ctypes.Array[ctypes.c_int64], first: int) -> int:
+    return ctypes.addressof(steps) + first * STEP * ctypes.sizeof(ctypes.c_int64)
 
 
 def prepare() -> None:

@@ -15,6 +15,7 @@ of the parameters):
 - ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (`MONOTONIC`,
   or `THREAD_CPU` time of the calling thread); -1 if memory ran out;
 - ``void at_release(desc)``: frees the scratch block that the descriptor keeps;
+- ``at_program`` and ``at_program_times``, which run many kernels: see `program`;
 - ``ptr at_call(self, objects, nargs)``: METH_FASTCALL; ``self`` is a tuple of ``desc`` and the address of
   `exchange.table` as ints. It returns the int 0 (done), 1 (these arguments need the slow path) or 2 (out of
   memory). With 0 for the table it takes arrays of numpy alone.
@@ -29,6 +30,7 @@ from __future__ import annotations
 import re
 from math import prod
 
+from autotune.codegen.runtime import program
 from autotune.codegen.runtime.exchange import ROW
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
@@ -39,7 +41,7 @@ ABI = 1
 MONOTONIC, THREAD_CPU = 1, 3
 
 # Functions of the support module, and those of Python that it calls.
-SUPPORT = ("at_run", "at_bench", "at_release", "at_call")
+SUPPORT = ("at_run", "at_bench", "at_release", "at_call", *program.SYMBOLS)
 PYTHON_API = (
     "PyErr_Clear",
     "PyEval_SaveThread",
@@ -157,7 +159,7 @@ def _field(name: str, offset: int, kind: str, of: str = "%o") -> str:
 
 def support() -> str:
     """LLVM IR of the support module."""
-    return running() + _CALL
+    return running() + program.text() + _CALL
 
 
 def running() -> str:

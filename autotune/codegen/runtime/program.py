@@ -1,0 +1,77 @@
+"""Functions of the support module that run a whole program: kernels one after the other, in one call.
+
+A *step* is `STEP` words: the kernel's address, the address of its data pointers, its threads. All steps share
+one block of scratch memory, large enough for each and aligned for each, so that nothing can fail:
+
+- ``void at_program(steps, n, scratch)``: ``n`` steps in order;
+- ``void at_program_times(steps, n, scratch, clock, ns)``: the same, and adds to ``ns``, an array of i64, the
+  nanoseconds of each step on ``clock`` (`entry.MONOTONIC`, or `entry.THREAD_CPU`).
+"""
+
+from __future__ import annotations
+
+SYMBOLS = ("at_program", "at_program_times")
+STEP = 3
+
+
+def text() -> str:
+    """LLVM IR of these functions. They call ``@now`` of `entry.running`."""
+    return _IR
+
+
+def _step(name: str) -> str:
+    """IR that runs the step at ``%at``; each value's name begins with ``name``."""
+    return f"""
+  %{name}.kernel = load ptr, ptr %at
+  %{name}.args.at = getelementptr i64, ptr %at, i64 1
+  %{name}.args = load ptr, ptr %{name}.args.at
+  %{name}.threads.at = getelementptr i64, ptr %at, i64 2
+  %{name}.threads = load i64, ptr %{name}.threads.at
+  %{name}.n = trunc i64 %{name}.threads to i32
+  call void %{name}.kernel(ptr %{name}.args, ptr %scratch, i32 %{name}.n)
+"""
+
+
+_IR = f"""
+define void @at_program(ptr %steps, i64 %n, ptr %scratch) nounwind {{
+entry:
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %body, label %done
+body:
+  %word = mul i64 %i, {STEP}
+  %at = getelementptr i64, ptr %steps, i64 %word
+{_step("s")}
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}}
+
+define void @at_program_times(ptr %steps, i64 %n, ptr %scratch, i32 %clock, ptr %ns) nounwind {{
+entry:
+  %start = call i64 @now(i32 %clock)
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %last = phi i64 [ %start, %entry ], [ %now, %body ]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %body, label %done
+body:
+  %word = mul i64 %i, {STEP}
+  %at = getelementptr i64, ptr %steps, i64 %word
+{_step("s")}
+  %now = call i64 @now(i32 %clock)
+  %took = sub i64 %now, %last
+  %sum.at = getelementptr i64, ptr %ns, i64 %i
+  %sum = load i64, ptr %sum.at
+  %total = add i64 %sum, %took
+  store i64 %total, ptr %sum.at
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}}
+"""

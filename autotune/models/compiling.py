@@ -1,0 +1,148 @@
+"""From a model and a tuning log to a `Module`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from autotune import targets
+from autotune.errors import KernelNotFound, ModelError
+from autotune.models.fallback import run_island
+from autotune.models.in_place import preferred
+from autotune.models.model import Model
+from autotune.models.module import Module
+from autotune.models.origin import Origin
+from autotune.models.outline import Outline
+from autotune.models.preparation import prepared
+from autotune.models.program import Program
+from autotune.run.describing import describe
+from autotune.run.kernel import Kernel
+from autotune.run.stored import asked_threads, hits, stored
+from autotune.settings import database
+from autotune.targets import TargetError
+from schedules.errors import AutotuneError
+from schedules.model import Target, Workload
+
+SHOWN = 8  # nodes of a task in a message
+
+
+def compile_model(
+    model: Model,
+    *,
+    threads: int | None = None,
+    target: str | Target = "cpu",
+    db: str | os.PathLike[str] | None = None,
+    fallback: bool = False,
+) -> Module:
+    """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
+
+    ``threads=None`` takes for each task the fastest kernel whose threads this process can run. ``db``: the
+    log. ``fallback=True`` allows kernels that were not tuned, as of `autotune.load`, with one warning that
+    names them. Weights are packed here, once; a change of the model's arrays afterwards changes nothing (see
+    `Module.load_weights`), and the module keeps none of them.
+
+    Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
+
+    Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, and `LogError`
+    for a log that cannot be read.
+    """
+    where = database(db)
+    wanted = host_target(target, threads)
+    asked = asked_threads(target, threads)
+    ready = prepared(model)
+    outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
+    kernels = _kernels(outline, wanted, asked, where, fallback)
+    origin = Origin.of(model.name, model.graph, ready.graph)
+    values = dict(ready.graph.values)
+    del ready  # so that what is packed is not kept
+    program = Program.of(outline, kernels, values.pop, run_island)
+    return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin)
+
+
+def host_target(target: str | Target, threads: int | None) -> Target:
+    """The target of a model. Raises `TargetError` for one that is no CPU."""
+    wanted = targets.parse(target, threads)
+    if wanted.grid:
+        raise TargetError(
+            f"whole models run on CPUs, not yet on {wanted.kind}: leave out target=, or give 'cpu'"
+        )
+    return wanted
+
+
+def tuned_s(kernel: Kernel) -> float | None:
+    """Seconds that a kernel took when it was tuned; None if it was not."""
+    found = getattr(kernel.record, "time_s", None)
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+def _seconds(workload: Workload, wanted: Target, threads: int | None, where: str) -> float | None:
+    """Seconds of the best kernel that a log has for a workload."""
+    return next((h.record.time_s for h in hits(workload, wanted, threads, where) if not h.doubted), None)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A task that the log has no kernel for, and why."""
+
+    task: int
+    why: str
+
+
+def _kernels(
+    outline: Outline, wanted: Target, threads: int | None, where: str, fallback: bool
+) -> list[Kernel]:
+    """A kernel of each task. Raises `KernelNotFound` for all that have none together."""
+    kernels: dict[int, Kernel] = {}
+    missing: list[Missing] = []
+    for task, workload in enumerate(outline.tasks):
+        found, unusable = stored(workload, wanted, threads, where)
+        if found is not None:
+            pinned = any(h.pinned for h in islice(hits(workload, wanted, threads, where), 1))
+            kernels[task] = found if pinned else preferred(found, where)
+        else:
+            missing.append(Missing(task, "not tuned" if unusable is None else str(unusable)))
+    if missing and not fallback:
+        raise KernelNotFound(
+            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine in "
+            f"{where}:\n{_listed(outline, missing)}\n"
+            "tune them: autotune.tune_model(model, ...); or allow kernels that are not tuned: fallback=True"
+        )
+    if missing:
+        kernels |= untuned_kernels(outline, missing, wanted, where)
+    return [kernels[i] for i in range(len(outline.tasks))]
+
+
+def untuned_kernels(
+    outline: Outline, missing: Sequence[Missing], wanted: Target, where: str
+) -> dict[int, Kernel]:
+    """First picks of tasks, with one warning for all. Raises `ModelError` for those that have none."""
+    from autotune.run.untuned import untuned
+
+    kernels: dict[int, Kernel] = {}
+    failed: list[Missing] = []
+    for m in missing:
+        try:
+            kernels[m.task], _ = untuned(outline.tasks[m.task], wanted, where)
+        except AutotuneError as err:
+            failed.append(Missing(m.task, str(err)))
+    if failed:
+        raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
+    share = f"{len(missing)} of {len(outline.tasks)} tasks"
+    warnings.warn(
+        f"{share} run kernels that are not tuned:\n{_listed(outline, missing)}",
+        stacklevel=4,
+    )
+    return kernels
+
+
+def _listed(outline: Outline, missing: Sequence[Missing]) -> str:
+    """One line a task: the nodes that it runs, what it computes, and why it is listed."""
+    lines = []
+    for m in missing:
+        nodes = outline.nodes(m.task)
+        named = ", ".join(nodes[:SHOWN]) + (f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else "")
+        lines.append(f"  {named}: {describe(outline.tasks[m.task])}: {m.why}")
+    return "\n".join(lines)

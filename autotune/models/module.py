@@ -1,0 +1,237 @@
+"""`Module`: a compiled model that is called on arrays, of numpy or of torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.runtime.entry import shape_of
+from autotune.errors import ArgumentError, ModelError
+from autotune.models.program import Program, Times
+from autotune.models.weights import aligned_copy
+from autotune.run import torch_calls
+from autotune.run.host_arrays import fitting
+from autotune.run.kernel import random_array
+from schedules.dtypes import DTYPES
+from schedules.errors import suggest
+from schedules.expr import wrap
+from schedules.ir import Buffer
+from schedules.te.compute_dag import Tensor
+
+if TYPE_CHECKING:
+    from autotune.models.origin import Origin
+    from autotune.models.profile import Profile
+    from schedules.model import Target
+
+Array = NDArray[Any]
+
+
+class Module:
+    """A compiled model: ``module(*inputs)`` runs it.
+
+    Inputs: numpy arrays, torch tensors, or anything with DLPack, ``__array_interface__`` or the buffer
+    protocol, of exactly the model's shapes and dtypes, in the model's order or by name: ``module(x=image)``.
+    Names that are no identifiers are given as ``module(**{"input.1": image})``. An input that is row-major is
+    read where it lies; any other is copied first. Returns new numpy arrays, or new torch tensors where the
+    first input is one: one array, or a tuple where the model has several outputs. Raises `ArgumentError`,
+    which names the input. Calls from several threads at once are independent, and each has an arena of its
+    own. The GIL is released.
+
+    Weights are packed when the model is compiled. A change of the arrays that they came from changes nothing:
+    see `load_weights`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        name: str,
+        tuned_s: Sequence[float | None],
+        origin: Origin | None = None,
+    ) -> None:
+        """``tuned_s``: of each task, the seconds that its kernel took when it was tuned, None if it was
+        not."""
+        self._program, self._origin = program, origin
+        self.target, self.name, self.tuned_s = target, name, tuple(tuned_s)
+        ol = program.outline
+        self._ins = [_buffer(ol.label(n), ol.tensors[n]) for n in ol.inputs]
+        self._outs = [_buffer(ol.label(n), ol.tensors[n]) for n in dict.fromkeys(ol.outputs)]
+        self._forms = {
+            (b.name, b in self._outs): (shape_of(b), DTYPES[b.dtype].numpy) for b in (*self._ins, *self._outs)
+        }
+        self._order = [list(dict.fromkeys(ol.outputs)).index(n) for n in ol.outputs]
+        self._torch: torch_calls.TorchCalls | None = None
+
+    @property
+    def program(self) -> Program:
+        """What runs."""
+        return self._program
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What a call takes: names, shapes and dtypes."""
+        ol = self._program.outline
+        return tuple(Tensor(ol.label(n), ol.tensors[n].shape, ol.tensors[n].dtype) for n in ol.inputs)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """What a call returns: names, shapes and dtypes."""
+        ol = self._program.outline
+        return tuple(Tensor(ol.label(n), ol.tensors[n].shape, ol.tensors[n].dtype) for n in ol.outputs)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """{name: what `load_weights` takes for it}; empty where a module was read from a file."""
+        return {} if self._origin is None else self._origin.weights
+
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+        if named:
+            inputs = self._placed(inputs, named)
+        self._check_count(inputs)
+        results = self._results(inputs)
+        outputs = [self._viewed(x, b, True) for x, b in zip(results, self._outs, strict=True)]
+        self._program.run([self._read(x, b)[0] for x, b in zip(inputs, self._ins, strict=True)], outputs)
+        found = tuple(results[i] for i in self._order)
+        return found[0] if len(found) == 1 else found
+
+    def profile(self, *inputs: Any, repeat: int = 10) -> Profile:
+        """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
+        of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
+        integers of -8 to 8)."""
+        from autotune.models.profile import profile
+
+        if not inputs:
+            rng = np.random.default_rng(0)
+            inputs = tuple(random_array(rng, b) for b in self._ins)
+        self._check_count(inputs)
+        if repeat < 1:
+            raise ValueError(f"repeat must be at least 1, not {repeat}")
+        read = [self._read(x, b) for x, b in zip(inputs, self._ins, strict=True)]
+        outputs = self._empty()
+        copied = [b.name for b, (_, was) in zip(self._ins, read, strict=True) if was]
+
+        def run(times: Times) -> None:
+            self._program.run([a for a, _ in read], outputs, times)
+
+        return profile(self._program, self.tuned_s, run, repeat, copied)
+
+    def load_weights(self, values: Mapping[str, Any]) -> None:
+        """Take other values of the model's weights: ``{name: array}``, names and shapes as `weights` has
+        them.
+
+        They go through the rewrites of the model and are packed anew, which takes about as long as compiling.
+        Weights of more than 64 KiB are kept in packed form only, so that all of these are given together.
+        Calls that are under way end with the old ones. Raises `ModelError` for names that are none, weights
+        that are missing, or a module that was read from a file; and `ArgumentError` for shapes and dtypes
+        that do not fit. Then nothing is changed.
+
+        Example: ``net.load_weights({n: t.numpy() for n, t in torch_module.state_dict().items()})``.
+        """
+        if self._origin is None:
+            raise ModelError(
+                f"{self.name} was read from a file, which has packed weights only: compile the model, load "
+                "the weights into that, and save it again"
+            )
+        origin, read = self._origin.with_weights(values)
+        self._program = self._program.with_weights({n: read[n] for n in self._program.outline.constants})
+        self._origin = origin
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model with its weights and its schedules to a file, which `load_model` reads on any
+        machine. It has no code. Raises `ModelError` where the file cannot be written."""
+        from autotune.models.saving import save
+
+        save(self._program, self.name, self.target, self.tuned_s, path)
+
+    def __repr__(self) -> str:
+        ol = self._program.outline
+        ins = ", ".join(f"{t.name}: {_type(t)}" for t in self.inputs)
+        outs = ", ".join(f"{t.name}: {_type(t)}" for t in self.outputs)
+        mib = (self._program.weights_bytes + self._program.arena_bytes) / 2**20
+        return (
+            f"<Module {self.name}({ins}) -> {outs}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
+            f"{mib:.1f} MiB, on {self.target.arch} x{self.target.threads}>"
+        )
+
+    # -- arguments ---------------------------------------------------------------------------
+
+    def _check_count(self, inputs: Sequence[Any]) -> None:
+        if len(inputs) != len(self._ins):
+            names = ", ".join(b.name for b in self._ins)
+            raise ArgumentError(f"{self.name} takes {len(self._ins)} inputs ({names}), got {len(inputs)}")
+
+    def _placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
+        ol = self._program.outline
+        names = [b.name for b in self._ins]
+        known = {n: i for i, n in enumerate(ol.inputs)} | {n: i for i, n in enumerate(names)}
+        what = f"{self.name} takes {', '.join(names)}"
+        placed: dict[int, Any] = dict(enumerate(inputs))
+        for name, value in named.items():
+            if name not in known:
+                raise ArgumentError(f"{what}; there is no input {name!r}{suggest(name, known)}")
+            if known[name] in placed:
+                raise ArgumentError(f"{what}; input {name!r} is given twice")
+            placed[known[name]] = value
+        missing = [n for i, n in enumerate(names) if i not in placed]
+        if missing:
+            raise ArgumentError(f"{what}; {', '.join(missing)} not given")
+        return tuple(placed[i] for i in sorted(placed))
+
+    def _results(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """New arrays for the outputs, of the kind of the first input."""
+        if self._torch is None:
+            self._torch = torch_calls.of_process(None, self._outs)
+        if self._torch is not None:
+            tensors = self._torch.outputs(inputs, None, self._argument)
+            if tensors is torch_calls.DISPATCHED:
+                raise ArgumentError(
+                    f"{self.name} takes tensors with memory; torch.compile has none to give: call it outside"
+                )
+            if tensors is not None:
+                return tensors
+        return self._empty()
+
+    def _empty(self) -> list[Array]:
+        return [np.empty(*self._forms[b.name, True]) for b in self._outs]
+
+    def _argument(self, i: int) -> str:
+        return f"input {self._ins[i].name!r}" if i < len(self._ins) else f"argument {i}"
+
+    def _read(self, x: Any, b: Buffer) -> tuple[Array, bool]:
+        """(An input as the program reads it, whether it was copied). Raises ArgumentError."""
+        a = self._viewed(x, b, False)
+        ready = aligned_copy(a, keep=True)
+        return ready, ready is not a
+
+    def _viewed(self, x: Any, b: Buffer, written: bool) -> Array:
+        """An array of the right shape and dtype over the same memory. Raises ArgumentError."""
+        shape, dtype = self._forms[b.name, written]
+        a = x if type(x) is np.ndarray else self._of_torch(x)
+        if a is not None and a.dtype == dtype and a.shape == shape:
+            return a
+        if self._torch is not None:
+            (x,) = self._torch.plain((x,))
+        return fitting(x, b, written, "model")[0]
+
+    def _of_torch(self, x: Any) -> Array | None:
+        """A torch tensor as numpy has it, without a copy; None for what numpy has not, and for other
+        things."""
+        if self._torch is None or not torch_calls.is_tensor(x):
+            return None
+        try:
+            return cast(Array, self._torch.plain((x,))[0].numpy())
+        except (TypeError, RuntimeError):  # another device, layout or dtype: `fitting` says which
+            return None
+
+
+def _buffer(name: str, t: Tensor) -> Buffer:
+    return Buffer(name, tuple(map(wrap, t.shape)), t.dtype)
+
+
+def _type(t: Tensor) -> str:
+    return f"{t.dtype}[{','.join(map(str, t.shape))}]"

@@ -1,0 +1,176 @@
+"""`Outline`: what a compiled model is, as data: tensors, calls of kernels and islands, in order.
+
+It has neither code nor values. A saved model has one too, so nothing in it is trusted: whatever makes one is
+told by a ValueError what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from schedules.dtypes import DTYPES
+from schedules.graph.graph import Argument, Graph, Group, Island
+from schedules.graph.plan import Plan, Step, plan
+from schedules.model import Workload
+from schedules.te.compute_dag import ComputeDAG, Tensor
+from schedules.te.flops import count_flops
+
+Part = Group | Island
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel. ``task``: the number of its workload. ``reads``: in the order of the workload's
+    inputs. ``writes``: names of tensors in the order of its outputs. ``origins``: names of the model's
+    nodes."""
+
+    task: int
+    reads: tuple[Argument, ...]
+    writes: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A model as calls of kernels.
+
+    ``tensors``: everything that lies between steps, by name. ``inputs``, ``outputs``: names, in the order of
+    a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
+    which all is written before it is read. ``labels``: {name of an input or output: what users call it},
+    where that is another name. Raises ValueError for steps that read outside a tensor, or before it is
+    written."""
+
+    tensors: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    tasks: tuple[Workload, ...]
+    steps: tuple[Call | Island, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, names in (("input", self.inputs), ("weight", self.constants), ("output", self.outputs)):
+            for name in names:
+                if name not in self.tensors:
+                    raise ValueError(f"{what} {name!r} is no tensor of the model")
+        given = [*self.inputs, *self.constants]
+        if len(set(given)) != len(given):
+            raise ValueError("two inputs or weights have one name")
+        written = set(given)
+        for step in self.steps:
+            self._check_step(step, written)
+        if missing := [n for n in self.outputs if n not in written - set(given)]:
+            raise ValueError(f"no step writes output {missing[0]!r}")
+
+    def _check_step(self, step: Call | Island, written: set[str]) -> None:
+        """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
+        if isinstance(step, Island):
+            reads = [(name, 0, self._of(name)) for name in step.reads]
+            writes = [(t.name, t) for t in step.writes]
+        else:
+            if not 0 <= step.task < len(self.tasks):
+                raise ValueError(f"a step runs task {step.task} of {len(self.tasks)}")
+            dag = self.tasks[step.task].dag
+            if len(step.reads) != len(dag.inputs) or len(step.writes) != len(dag.outputs):
+                raise ValueError(f"a step does not fit the arguments of task {step.task}")
+            reads = [(a.tensor, a.start, t) for a, t in zip(step.reads, dag.inputs, strict=True)]
+            writes = [(n, dag.tensors[o]) for n, o in zip(step.writes, dag.outputs, strict=True)]
+            for (name, _, _), t in zip(reads, dag.inputs, strict=True):
+                if t.name in dag.constants and name not in self.constants:
+                    raise ValueError(f"{name!r} is read as a weight, which it is not")
+        for name, start, t in reads:
+            whole = self._of(name)
+            if name not in written:
+                raise ValueError(f"{name!r} is read before it is written")
+            if t.dtype != whole.dtype:
+                raise ValueError(f"{name!r} is read as {t.dtype}; it is {whole.dtype}")
+            if start < 0 or start + prod(t.shape) > prod(whole.shape):
+                raise ValueError(f"elements {start} to {start + prod(t.shape)} of {name!r} are read")
+        for name, t in writes:
+            whole = self._of(name)
+            if name in written:
+                raise ValueError(f"{name!r} is written twice")
+            if t.dtype != whole.dtype or prod(t.shape) != prod(whole.shape):
+                raise ValueError(f"{name!r} is written as {t.dtype}{list(t.shape)}, which it is not")
+            written.add(name)
+
+    def _of(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ValueError(f"{name!r} is no tensor of the model")
+        return self.tensors[name]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of kernels, in order."""
+        return tuple(s for s in self.steps if isinstance(s, Call))
+
+    def label(self, name: str) -> str:
+        """What users call an input or output."""
+        return self.labels.get(name, name)
+
+    def nodes(self, task: int) -> tuple[str, ...]:
+        """Names of the model's nodes that a task runs, each once."""
+        return tuple(
+            dict.fromkeys(o for c in self.calls if c.task == task for o in (c.origins or c.writes[:1]))
+        )
+
+    def count(self, task: int) -> int:
+        """How often a call of the model runs a task."""
+        return sum(c.task == task for c in self.calls)
+
+
+def nbytes(t: Tensor) -> int:
+    """Bytes of a row-major tensor."""
+    return prod(t.shape) * DTYPES[t.dtype].itemsize
+
+
+def arena(outline: Outline) -> Plan:
+    """Places of what lies between steps and is neither given nor returned."""
+    elsewhere = {*outline.inputs, *outline.outputs, *outline.constants}
+    sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
+    steps = [
+        Step(s.reads, tuple(t.name for t in s.writes))
+        if isinstance(s, Island)
+        else Step(tuple(a.tensor for a in s.reads), s.writes)
+        for s in outline.steps
+    ]
+    return plan(steps, sizes)
+
+
+def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | None = None) -> Outline:
+    """The outline of a graph that was cut into ``parts``, in topological order. Groups with one expression,
+    whatever its names, are one task. Raises ValueError for parts that do not make the graph."""
+    tasks: dict[str, int] = {}
+    workloads: list[Workload] = []
+    steps: list[Call | Island] = []
+    for part in parts:
+        if isinstance(part, Island):
+            steps.append(part)
+            continue
+        workload = workload_of(part.dag)
+        number = tasks.setdefault(workload.digest, len(workloads))
+        if number == len(workloads):
+            workloads.append(workload)
+        steps.append(Call(number, part.inputs, part.outputs, part.origins))
+    names = {*graph.inputs, *graph.values, *_written(parts)}
+    tensors = {n: graph.dag.tensors[n] for n in graph.dag.tensors if n in names}
+    constants = tuple(n for n in graph.dag.constants if n in _read(parts))
+    tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
+    return Outline(
+        tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {})
+    )
+
+
+def workload_of(dag: ComputeDAG) -> Workload:
+    """The workload of a group's expression."""
+    return Workload(dag, flops=count_flops(dag))
+
+
+def _written(parts: Iterable[Part]) -> set[str]:
+    return {n for p in parts for n in ([t.name for t in p.writes] if isinstance(p, Island) else p.outputs)}
+
+
+def _read(parts: Iterable[Part]) -> set[str]:
+    return {n for p in parts for n in (p.reads if isinstance(p, Island) else [a.tensor for a in p.inputs])}

@@ -1,0 +1,69 @@
+"""From a model to the outline of what runs: rewritten, cut into groups, each group a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from autotune.errors import ModelError
+from autotune.models.model import Model
+from autotune.models.outline import Outline, Part, outline, workload_of
+from schedules.graph.graph import Graph, Group
+from schedules.model import Workload
+
+# Seconds that a workload's best known kernel takes; None where none is known.
+Seconds = Callable[[Workload], float | None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model that was rewritten and cut. ``labels``: what users call inputs and outputs."""
+
+    model: Model
+    graph: Graph
+    parts: tuple[Part, ...]
+    labels: dict[str, str]
+
+    def outline(self, seconds: Seconds) -> Outline:
+        """What runs. Of a group that can also run as several, the way that is known to be faster. Raises
+        `ModelError`."""
+        try:
+            return outline(self.graph, [*chosen(self.parts, seconds)], self.labels)
+        except ValueError as err:
+            raise ModelError(f"{self.model.source} cannot be cut into kernels: {err}") from err
+
+
+def prepared(model: Model) -> Prepared:
+    """A model, rewritten and cut. Raises `ModelError`."""
+    try:
+        graph, parts = cut(model.graph)
+    except ValueError as err:
+        raise ModelError(f"{model.source} cannot be cut into kernels: {err}") from err
+    labels = {name: port.name for name, port in zip(graph.inputs, model.inputs, strict=True)}
+    labels |= {name: port.name for name, port in zip(graph.outputs, model.outputs, strict=True)}
+    return Prepared(model, graph, parts, labels)
+
+
+def cut(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
+    """(A graph of the same meaning, what runs of it in order)."""
+    from schedules.graph.optimize import optimize
+    from schedules.graph.partition import partition
+
+    graph = optimize(graph)
+    return graph, partition(graph)
+
+
+def chosen(parts: Iterable[Part], seconds: Seconds) -> Iterator[Part]:
+    """Groups and islands, with each group that has parts as one or as these, whichever is known to be faster.
+    What has no kernel at all is not faster; where neither way has, the group stays one."""
+    for part in parts:
+        if not isinstance(part, Group) or not part.parts:
+            yield part
+            continue
+        whole = seconds(workload_of(part.dag))
+        each = [seconds(workload_of(p.dag)) for p in part.parts]
+        apart = None if any(s is None for s in each) else sum(s for s in each if s is not None)
+        if apart is not None and (whole is None or apart < whole):
+            yield from part.parts
+        else:
+            yield part

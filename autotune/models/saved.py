@@ -1,0 +1,323 @@
+"""Reads models from files (`autotune.models.saving`).
+
+A file may come from anywhere. Every schedule goes through the checks of one of a log and is compiled here, or
+found in this machine's own cache. Members are read by the names that this module gives them, each only as far
+as the document says that it goes, and what an uncompressed file can claim to hold it must have.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune import targets
+from autotune.errors import CompileError, ModelError
+from autotune.measure.memory import free_bytes
+from autotune.models.compiling import Missing, untuned_kernels
+from autotune.models.fallback import run_island
+from autotune.models.module import Module
+from autotune.models.outline import Call, Outline, arena, nbytes
+from autotune.models.program import Program
+from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
+from autotune.run import aligned
+from autotune.run.kernel import Kernel
+from autotune.run.kernels import kernel_of
+from autotune.run.pickled import read as read_kernel
+from autotune.run.untuned import WORDS
+from autotune.settings import database
+from schedules.dtypes import DTYPES
+from schedules.errors import AutotuneError, ScheduleError
+from schedules.graph.graph import Argument, Island
+from schedules.model import Target, Trace, TraceError, Workload
+from schedules.te.compute_dag import Tensor
+
+Array = NDArray[Any]
+MOST_TEXT = 256 << 20  # bytes of the document
+HEADER = 256  # most bytes of the header of a ``.npy``
+CHOSEN_BY = ("log", "schedule", *WORDS)
+# What a reader of a malformed document raises.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def load_model(
+    path: str | os.PathLike[str], *, fallback: bool = False, db: str | os.PathLike[str] | None = None
+) -> Module:
+    """The model that `Module.save` wrote, ready to run.
+
+    Nothing in the file is executed: every schedule is checked as one of a log is, and compiled here or found
+    in the cache of compiled objects. Weights are packed one after the other, so that memory holds them little
+    more than once. A model that was tuned for another machine is refused; ``fallback=True`` allows it:
+    schedules whose instructions this CPU has are taken as they are, and other tasks get kernels that were not
+    tuned, as of `autotune.load`, which looks into the log ``db``. A warning says so.
+
+    Example: ``net = at.load_model("net.at"); y = net(x)``.
+
+    Raises `ModelError` for a file that is none, is damaged or is for another machine.
+    """
+    place = Path(path)
+    try:
+        with zipfile.ZipFile(place) as z:
+            return _load(place, z, fallback, database(db))
+    except zipfile.BadZipFile as err:
+        raise ModelError(f"{place} is no saved model, or damaged: {err}") from None
+    except OSError as err:
+        raise ModelError(f"{place} cannot be read: {err.strerror or err}") from err
+    except _Damaged as err:
+        raise ModelError(f"{place} is damaged: {err}") from err.__cause__
+
+
+class _Damaged(Exception):
+    """What is wrong in a file."""
+
+
+def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module:
+    members = _members(z, place)
+    v = _parsed(_read(z, members, DOCUMENT, MOST_TEXT), place)
+    try:
+        target = Target.from_json(_text(v["target"]))
+        kernels = [read_kernel(_text(k["text"])) for k in v["kernels"]]
+        tuned_s = [_seconds(k["tuned_s"]) for k in v["kernels"]]
+        outline = _outline(v, [workload for workload, *_ in kernels])
+        name = _text(v["name"])
+    except (*MALFORMED, CompileError) as err:
+        raise _Damaged(_short(err)) from err
+    if odd := sorted(set(members) - {DOCUMENT, *map(member_name, range(len(outline.constants)))}):
+        raise _Damaged(f"it holds {odd[0]!r}, which no saved model has")
+    _check_room(place, outline)
+    found = _kernels(place, outline, kernels, target, fallback, where)
+    tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
+    weights = _Weights(z, members, outline)
+    program = Program.of(outline, found, weights.read, run_island, mine=True)
+    return Module(program, target, name, tuned)
+
+
+def _members(z: zipfile.ZipFile, place: Path) -> dict[str, zipfile.ZipInfo]:
+    """The members by name. All are stored as they are, so that none is larger than the file."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    size = place.stat().st_size
+    for info in z.infolist():
+        if info.filename in members:
+            raise _Damaged(f"it holds {info.filename!r} twice")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise _Damaged(f"{info.filename!r} is compressed, which no member of a saved model is")
+        if info.file_size > size:
+            raise _Damaged(f"{info.filename!r} is larger than the file")
+        members[info.filename] = info
+    if DOCUMENT not in members:
+        raise ModelError(f"{place} is no saved model: it has no {DOCUMENT}")
+    return members
+
+
+def _read(z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str, most: int) -> bytes:
+    if members[name].file_size > most:
+        raise _Damaged(f"{name!r} has {members[name].file_size} bytes; at most {most} are read")
+    with _open(z, members, name) as f:
+        return f.read()
+
+
+@contextlib.contextmanager
+def _open(z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str) -> Iterator[IO[bytes]]:
+    """A member to read. Whatever zipfile finds wrong with it is told."""
+    if name not in members:
+        raise _Damaged(f"{name!r} is missing")
+    try:
+        with z.open(members[name]) as f:
+            yield f
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as err:
+        raise _Damaged(f"{name!r} cannot be read: {_short(err)}") from err
+
+
+def _parsed(data: bytes, place: Path) -> dict[str, Any]:
+    try:
+        v = json.loads(data)
+    except (ValueError, RecursionError) as err:
+        raise _Damaged(f"{DOCUMENT!r}: {_short(err)}") from err
+    if not isinstance(v, dict) or v.get("format") != FORMAT:
+        raise ModelError(f"{place} is no saved model: {DOCUMENT} is another document")
+    if v.get("version") != VERSION:
+        raise ModelError(
+            f"{place} has version {str(v.get('version'))[:40]}, and this autotune reads {VERSION}: save the "
+            "model again, or use the autotune that wrote it"
+        )
+    return v
+
+
+def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
+    tensors = [_read_tensor(x) for x in v["tensors"]]
+    if len({t.name for t in tensors}) != len(tensors):
+        raise ValueError("two tensors have one name")
+    steps = tuple(_read_step(s) for s in v["steps"])
+    names = {key: tuple(map(_text, v[key])) for key in ("inputs", "outputs", "weights")}
+    labels = {_text(k): _text(x) for k, x in v["labels"].items()}
+    return Outline(
+        {t.name: t for t in tensors},
+        names["inputs"],
+        names["outputs"],
+        names["weights"],
+        tuple(tasks),
+        steps,
+        labels,
+    )
+
+
+def _read_tensor(x: Any) -> Tensor:
+    name, shape, dtype = x
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {str(dtype)[:40]!r} is not known")
+    extents = tuple(map(_whole, shape))
+    if any(n < 1 for n in extents):
+        raise ValueError(f"tensor {str(name)[:40]!r} has shape {extents}")
+    return Tensor(_text(name), extents, dtype)
+
+
+def _read_step(s: Mapping[str, Any]) -> Call | Island:
+    if "island" in s:
+        return Island(
+            _text(s["island"]),
+            _text(s["op"]),
+            tuple(map(_text, s["reads"])),
+            tuple(map(_read_tensor, s["writes"])),
+            base64.b64decode(_text(s["payload"]), validate=True),
+        )
+    reads = tuple(Argument(_text(name), _whole(start)) for name, start in s["reads"])
+    return Call(_whole(s["task"]), reads, tuple(map(_text, s["writes"])), tuple(map(_text, s["origins"])))
+
+
+def _text(x: Any) -> str:
+    if not isinstance(x, str):
+        raise ValueError(f"expected text, got {str(x)[:40]!r}")
+    return x
+
+
+def _whole(x: Any) -> int:
+    if not isinstance(x, int) or isinstance(x, bool) or not 0 <= x < 1 << 48:
+        raise ValueError(f"expected a size, got {str(x)[:40]!r}")
+    return x
+
+
+def _seconds(x: Any) -> float | None:
+    if x is not None and not (isinstance(x, (int, float)) and 0 < x < 1e6):
+        raise ValueError(f"expected seconds, got {str(x)[:40]!r}")
+    return x
+
+
+def _short(err: BaseException) -> str:
+    text = str(err) if isinstance(err, ValueError) else repr(err)
+    return " ".join(text.split())[:300]
+
+
+def _check_room(place: Path, outline: Outline) -> None:
+    """Raise ModelError for what memory cannot hold."""
+    kept = {*outline.constants}
+    needed = arena(outline).nbytes + sum(nbytes(t) for n, t in outline.tensors.items() if n in kept)
+    needed += sum(nbytes(outline.tensors[n]) for n in (*outline.inputs, *outline.outputs))
+    if needed > free_bytes():
+        raise ModelError(f"{place} needs {needed / 2**30:.1f} GiB, and {free_bytes() / 2**30:.1f} are free")
+
+
+def _kernels(
+    place: Path,
+    outline: Outline,
+    stored: Sequence[tuple[Workload, Target, Trace, str]],
+    target: Target,
+    fallback: bool,
+    where: str,
+) -> list[Kernel]:
+    """A kernel of each task, checked and compiled here."""
+    here = targets.detect(1)
+    kernels: dict[int, Kernel] = {}
+    missing: list[Missing] = []
+    foreign: set[str] = set()
+    for i, (workload, t, trace, chosen_by) in enumerate(stored):
+        if chosen_by not in CHOSEN_BY:
+            raise _Damaged(f"a kernel was chosen by {chosen_by[:40]!r}")
+        why = _foreign(t, here)
+        if why and not fallback:
+            raise ModelError(
+                f"{place} was tuned for {targets.brief(t)}, and {why}: tune the model on this machine and "
+                "save it again, or allow it: fallback=True"
+            )
+        if why:
+            foreign.add(targets.brief(t))
+        if why and not targets.runnable(t):
+            missing.append(Missing(i, f"tuned for {targets.brief(t)}"))
+            continue
+        try:
+            kernels[i] = kernel_of(workload, t, trace, chosen_by=chosen_by)
+        except (ScheduleError, TraceError, CompileError, ValueError) as err:
+            raise _Damaged(f"the schedule of {outline.nodes(i)[0]} is not legal: {_short(err)}") from err
+    if foreign:
+        warnings.warn(
+            f"{place} was tuned for {', '.join(sorted(foreign))}, not for this machine: tune it here",
+            stacklevel=4,
+        )
+    if missing:
+        try:
+            wanted = targets.detect(target.threads)
+            kernels |= untuned_kernels(outline, missing, wanted, where)
+        except AutotuneError as err:
+            raise ModelError(f"{place}: {err}") from err
+    return [kernels[i] for i in range(len(stored))]
+
+
+def _foreign(t: Target, here: Target) -> str:
+    """Why a target is not that of this machine; empty if it is."""
+    if t.grid or not targets.runnable(t):
+        return "this machine cannot run it"
+    if replace(t, threads=1) != here:
+        return f"this is {targets.brief(here)} with other features or caches"
+    if t.threads > targets.usable_cpus():
+        return f"this process may use {targets.usable_cpus()} CPUs"
+    return ""
+
+
+class _Weights:
+    """The weights in a file, each read when it is asked for."""
+
+    def __init__(self, z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], outline: Outline) -> None:
+        self._z, self._members, self._outline = z, members, outline
+
+    def read(self, name: str) -> Array:
+        """A weight's value. Raises `_Damaged`."""
+        t = self._outline.tensors[name]
+        member = member_name(self._outline.constants.index(name))
+        with _open(self._z, self._members, member) as f:
+            if self._members[member].file_size > nbytes(t) + HEADER:
+                raise _Damaged(f"weight {name!r} is larger than {t.dtype}{list(t.shape)}")
+            found = _header(f, name)
+            if found != (t.shape, False, plain_dtype(t.dtype)):
+                raise _Damaged(f"weight {name!r} is {found[2]}{list(found[0])}, not {t.dtype}{list(t.shape)}")
+            made = aligned.zeros(t.shape, t.dtype)
+            flat = made.reshape(-1).view(np.uint8)
+            at = 0
+            while at < flat.size:
+                piece = f.read(min(flat.size - at, 1 << 24))
+                if not piece:
+                    raise _Damaged(f"weight {name!r} ends early")
+                flat[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+                at += len(piece)
+            if f.read(1):
+                raise _Damaged(f"weight {name!r} goes on after its end")
+        return made
+
+
+def _header(f: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether column-major, dtype) of a ``.npy``."""
+    try:
+        version = np.lib.format.read_magic(f)
+        if version != (1, 0):
+            raise ValueError(f"version {version} of .npy")
+        return np.lib.format.read_array_header_1_0(f, max_header_size=HEADER)
+    except (ValueError, SyntaxError, TypeError, KeyError) as err:
+        raise _Damaged(f"weight {name!r}: {_short(err)}") from err

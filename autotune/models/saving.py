@@ -1,0 +1,117 @@
+"""Writes models to files: an uncompressed zip of one JSON document and the weights as ``.npy``.
+
+The document has the outline of the model and, for each task, its expression, schedule and target as `pickle`
+has a kernel. There is no code in it. `autotune.models.saved` reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ModelError
+from autotune.models.outline import Call
+from autotune.models.program import Program
+from schedules.dtypes import DTYPES
+from schedules.graph.graph import Island
+from schedules.model import Target, canonical
+from schedules.te.compute_dag import Tensor
+
+Array = NDArray[Any]
+FORMAT, VERSION = "autotune model", 1
+DOCUMENT = "model.json"
+
+
+def save(
+    program: Program,
+    name: str,
+    target: Target,
+    tuned_s: Sequence[float | None],
+    path: str | os.PathLike[str],
+) -> None:
+    """Write a model to a file, whole or not at all. ``tuned_s``: as of `Module`. Raises `ModelError`."""
+    place = Path(path)
+    document = canonical(_document(program, name, target, tuned_s))
+    constants = program.outline.constants
+    try:
+        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as f:
+            try:
+                with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
+                    z.writestr(zipfile.ZipInfo(DOCUMENT), document)
+                    for i, weight in enumerate(constants):
+                        with z.open(zipfile.ZipInfo(member_name(i)), "w", force_zip64=True) as member:
+                            np.lib.format.write_array(
+                                member, _plain(program.weight(weight)), allow_pickle=False
+                            )
+                f.close()
+                os.replace(f.name, place)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(f.name)
+                raise
+    except OSError as err:
+        raise ModelError(f"{place} cannot be written: {err.strerror or err}") from err
+
+
+def _document(program: Program, name: str, target: Target, tuned_s: Sequence[float | None]) -> dict[str, Any]:
+    ol = program.outline
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": name,
+        "target": target.json,
+        "tensors": [_tensor(t) for t in ol.tensors.values()],
+        "inputs": list(ol.inputs),
+        "outputs": list(ol.outputs),
+        "weights": list(ol.constants),
+        "labels": dict(ol.labels),
+        "kernels": [
+            {"text": k.as_text(), "tuned_s": s} for k, s in zip(program.kernels, tuned_s, strict=True)
+        ],
+        "steps": [_step(s) for s in ol.steps],
+    }
+
+
+def _tensor(t: Tensor) -> list[Any]:
+    return [t.name, list(t.shape), t.dtype]
+
+
+def _step(s: Call | Island) -> dict[str, Any]:
+    if isinstance(s, Island):
+        return {
+            "island": s.name,
+            "op": s.op,
+            "reads": list(s.reads),
+            "writes": [_tensor(t) for t in s.writes],
+            "payload": base64.b64encode(s.payload).decode(),
+        }
+    return {
+        "task": s.task,
+        "reads": [[a.tensor, a.start] for a in s.reads],
+        "writes": list(s.writes),
+        "origins": list(s.origins),
+    }
+
+
+def member_name(number: int) -> str:
+    """The name of a weight's member."""
+    return f"weights/{number}.npy"
+
+
+def _plain(value: Array) -> Array:
+    """A weight as an array of a dtype that numpy itself has, which ``.npy`` can tell."""
+    return value.view(plain_dtype(value.dtype.name))
+
+
+def plain_dtype(dtype: str) -> np.dtype[Any]:
+    row = DTYPES[dtype]
+    return row.numpy if row.module == "numpy" else np.dtype(f"u{row.itemsize}")

@@ -1,0 +1,62 @@
+"""The tasks of a model: each expression that it may run, once, with how often it runs and for which nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from autotune.models.outline import Part, workload_of
+from schedules.graph.graph import Group
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+    from schedules.model import Target, Workload
+
+SHOWN = 3  # nodes of a task in tables
+
+
+@dataclass(frozen=True)
+class Task:
+    """``count``: how often a call of the model runs it. ``nodes``: names of the model's nodes, each once."""
+
+    workload: Workload
+    count: int
+    nodes: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The nodes, few of many."""
+        more = f" +{len(self.nodes) - SHOWN}" if len(self.nodes) > SHOWN else ""
+        return ", ".join(self.nodes[:SHOWN]) + more
+
+
+def tasks_of(parts: Iterable[Part]) -> list[Task]:
+    """The tasks of groups, in their order. A group that can also run as several gives the tasks of both ways,
+    because only measuring tells which is faster."""
+    found: dict[str, Task] = {}
+    for part in parts:
+        for group in (part, *part.parts) if isinstance(part, Group) else ():
+            workload = workload_of(group.dag)
+            old = found.get(workload.digest, Task(workload, 0, ()))
+            nodes = tuple(dict.fromkeys((*old.nodes, *(group.origins or group.outputs[:1]))))
+            found[workload.digest] = Task(old.workload, old.count + 1, nodes)
+    return [*found.values()]
+
+
+def had_share_s(log: Log, workload: Workload, target: Target) -> float:
+    """Seconds of budget that finished runs gave a task. A run of many tasks gave each the same share, as its
+    scheduler turned to where more was to be gained. Runs with a limit of trials do not count."""
+    shares = [
+        run.options.get("share_s")
+        for run in log.runs(workload=workload, target=target)
+        if run.state == "done" and run.options.get("trials") is None
+    ]
+    return sum(float(s) for s in shares if isinstance(s, (int, float)) and s > 0)
+
+
+def had_trials(log: Log, workload: Workload, target: Target, most: int) -> int:
+    """Trials that a log has of a task, failures too; counted up to ``most``."""
+    records = log.records(workload=workload, target=target, kind="trial")
+    return sum(1 for _ in islice(records, most))

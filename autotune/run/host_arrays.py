@@ -1,0 +1,158 @@
+"""Arrays of the host as numpy reads them, and the words for what does not fit.
+
+They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer protocol. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from autotune.codegen.runtime.entry import shape_of
+from autotune.errors import ArgumentError
+from autotune.run import device_arrays, torch_calls
+from schedules.dtypes import DTYPES
+from schedules.ir import Buffer
+
+_DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
+_DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
+_READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
+# What takes arrays: what makes it take another shape.
+_OTHERWISE = {"kernel": "tune the kernel", "model": "import the model"}
+
+
+def view(x: Any, b: Buffer, written: bool) -> np.ndarray:
+    """``x`` as a numpy array over the same memory that fits ``b``, the parameter of a kernel. Raises
+    ArgumentError."""
+    a, readonly = fitting(x, b, written, "kernel")
+    name = name_of(b, written)
+    if not a.flags.c_contiguous:
+        copy = "its .contiguous()" if torch_calls.is_tensor(x) else "np.ascontiguousarray of it"
+        remedy = "a C-contiguous array" if written else copy
+        raise ArgumentError(f"{name} is not C-contiguous (strides {a.strides}): give {remedy}")
+    if not is_aligned(a):
+        raise ArgumentError(f"{name} is not aligned to {a.itemsize} bytes: give a copy of it")
+    if written and readonly:
+        raise ArgumentError(f"{name} is read-only: give an array that may be written")
+    return a
+
+
+def is_aligned(a: np.ndarray) -> bool:
+    """Whether an array begins at a multiple of its elements' size."""
+    return not a.size or a.ctypes.data % a.itemsize == 0
+
+
+def fitting(x: Any, b: Buffer, written: bool, taker: str) -> tuple[np.ndarray, bool]:
+    """(``x`` as a numpy array over the same memory, with the shape and dtype of ``b``; whether it is
+    read-only). It may lie in memory as it likes. ``taker``: what takes it, "kernel" or "model". Raises
+    ArgumentError."""
+    name = name_of(b, written)
+    a, readonly = _as_numpy(x, name, written)
+    shape = shape_of(b)
+    if a.dtype != np.dtype(b.dtype):
+        if a.dtype.newbyteorder("=") == np.dtype(b.dtype):
+            raise ArgumentError(
+                f"{name} has byte order {a.dtype.str!r}; the {taker} takes native {b.dtype}: "
+                f"convert it with .astype({b.dtype!r})"
+            )
+        convert = f".to(torch.{b.dtype})" if torch_calls.is_tensor(x) else f".astype({b.dtype!r})"
+        remedy = f"give an array of {b.dtype}" if written else f"convert it with {convert}"
+        raise ArgumentError(f"{name} is {a.dtype}, but the {taker} takes {b.dtype}: {remedy}")
+    if a.shape != shape:
+        raise ArgumentError(
+            f"{name} has shape {a.shape}, but the {taker} is compiled for {shape}: give that shape"
+            + (f", or {_OTHERWISE[taker]} for {a.shape}" if a.ndim == len(shape) and a.size else "")
+        )
+    return a, readonly
+
+
+def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
+    """(``x`` viewed by numpy without a copy, whether it is read-only). Raises ArgumentError."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array, whose mask the kernel cannot see: give x.filled()")
+    if isinstance(x, np.ndarray):
+        return x.view(np.ndarray), not x.flags.writeable
+    if hasattr(type(x), "__dlpack__") and not isinstance(x, np.generic):
+        return _from_dlpack(x, name)
+    if hasattr(x, "__cuda_array_interface__"):
+        raise ArgumentError(f"{name} is on a CUDA device: move it to the CPU first")
+    try:
+        if isinstance(x, np.generic):
+            a = np.asarray(x)  # a copy, which is as good for reading
+        elif hasattr(x, "__array_interface__"):
+            a = np.asarray(x)
+        else:
+            a = np.asarray(memoryview(x))
+    except (TypeError, ValueError, BufferError, AttributeError) as err:
+        raise ArgumentError(
+            f"{name} is a {type(x).__name__}, which offers neither DLPack nor the array interface nor a "
+            f"buffer ({err}): give a numpy array"
+        ) from None
+    return a, isinstance(x, np.generic) or not a.flags.writeable
+
+
+def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
+    try:
+        kind, index = x.__dlpack_device__()
+    except Exception as err:
+        raise ArgumentError(f"{name} does not tell its device: {err}") from None
+    if int(kind) not in _READABLE_HERE:
+        device = f"{_DEVICES.get(int(kind), f'device type {int(kind)}')}:{index}"
+        raise ArgumentError(f"{name} is on {device}, but the kernel runs on the CPU: move it there first")
+    producer = _Producer(x)
+    try:
+        a = np.from_dlpack(producer)
+    except Exception as err:  # producers raise what they like
+        told = _of_another_library(x, name)
+        if told is None:
+            raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
+        return told
+    if a.flags.owndata and a.size:  # numpy allocates where the producer has no address
+        raise ArgumentError(
+            f"{name} has no memory, as it stands for another array in a transformation of its library: give "
+            "the array itself, or call an operator of torch, autotune.torch.op(kernel)"
+        )
+    # Before DLPack 1.0 there was no read-only flag, and numpy takes such memory to be read-only.
+    return a, producer.versioned and not a.flags.writeable
+
+
+def _of_another_library(x: Any, name: str) -> tuple[np.ndarray, bool] | None:
+    """An array of a dtype that numpy has from another library (bfloat16), which its DLPack does not know. The
+    view does not keep ``x``: it is for the time of a call."""
+    told = device_arrays.of_dlpack(x, name, None)
+    row = DTYPES.get(told.dtype)
+    if row is None or row.module == "numpy":
+        return None
+    if not told.contiguous:
+        raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
+    memory = (ctypes.c_char * (prod(told.shape) * row.itemsize)).from_address(told.address or 1)
+    return np.frombuffer(memoryview(memory), np.uint8).view(row.numpy).reshape(told.shape), told.readonly
+
+
+class _Producer:
+    """Passes DLPack's calls on, and notes which of its two protocols answered."""
+
+    __slots__ = ("versioned", "x")
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.versioned = False
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        try:
+            capsule = self.x.__dlpack__(**options)
+        except TypeError:  # a producer from before DLPack 1.0 knows no options
+            capsule = self.x.__dlpack__()
+        valid = ctypes.pythonapi.PyCapsule_IsValid
+        self.versioned = bool(valid(ctypes.py_object(capsule), b"dltensor_versioned"))
+        return capsule
+
+
+def name_of(b: Buffer, written: bool) -> str:
+    return f"{'output' if written else 'input'} {b.name!r}"

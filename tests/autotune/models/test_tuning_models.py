@@ -1,0 +1,192 @@
+"""Tuning models: each task once, under one budget, and not again."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_cases import Made, each_stage, layers, model_of
+
+from autotune.errors import KernelNotFound
+from autotune.measure.results import Measurement
+from autotune.models import preparation, tuning
+from autotune.models.compiling import compile_model
+from autotune.models.outline import Part
+from autotune.models.tasks import tasks_of
+from autotune.models.tuning import ModelTuneResult, tune_model
+from autotune.settings import SettingsError
+from autotune.tuning.site import Here
+from kernels_db import Log
+from schedules.graph.evaluate import evaluate
+from schedules.graph.graph import Argument, Graph, Group
+
+REAL = preparation.cut
+
+
+@pytest.fixture(autouse=True)
+def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "cut", each_stage)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning that measures nothing."""
+    monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
+    quick = partial(tuning.tune_suite, measurers=lambda workload: Made())
+    monkeypatch.setattr(tuning, "tune_suite", quick)
+
+
+def tuned(model, db: Path, **more) -> ModelTuneResult:
+    return tune_model(model, threads=1, db=db, trials=2, **more)
+
+
+def test_a_model_is_measured_and_runs(tmp_path: Path) -> None:
+    graph, x = layers(3)
+    result = tuned(model_of(graph), tmp_path / "t.db")
+    assert result.measured == 4 and all(t.error is None for t in result.tasks)
+    net = compile_model(model_of(graph), threads=1, db=tmp_path / "t.db")
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_model_is_tuned_run_and_not_tuned_again(tmp_path: Path) -> None:
+    graph, _ = layers(4)
+    db = tmp_path / "t.db"
+    first = tuned(model_of(graph), db)
+    assert [t.task.weight for t in first.tasks] == [4, 4]
+    assert first.tasks[0].task.group == "node/p0, node/p1, node/p2 +1"
+    assert first.measured == 4 and first.skipped == 0
+    assert first.weighted_s == pytest.approx(4 * sum(t.result.best.time_s for t in first.tasks))
+    assert "2 of 2 tasks have a kernel" in str(first)
+
+    again = tuned(model_of(graph), db)
+    assert (again.measured, again.skipped, again.stopped) == (0, 2, "tuned")
+    assert again.in_place == () or first.in_place == (), "inside the model is timed once"
+    assert again.weighted_s == first.weighted_s
+
+    deeper, y = layers(12)
+    more = tuned(model_of(deeper), db)
+    assert more.measured == 0, "twelve equal layers are tuned by what four are"
+    assert more.weighted_s == pytest.approx(3 * first.weighted_s)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net = compile_model(model_of(deeper), threads=1, db=db)
+    np.testing.assert_array_equal(net(y), evaluate(deeper, [y])[0])
+    profile = net.profile(y, repeat=3)
+    assert len(profile.rows) == 24 and {r.chosen_by for r in profile.rows} == {"log"}
+    assert profile.rows[0].nodes == ("node/p0",) and profile.rows[0].task == profile.rows[2].task == 0
+    assert sum(r.share for r in profile.rows) == pytest.approx(1)
+    assert profile.in_place_over_tuned == pytest.approx(
+        sum(r.in_place_s for r in profile.rows) / more.weighted_s
+    )
+    assert "in place ÷ tuned" in str(profile) and "node/y11" in str(profile)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_the_trials_that_are_left_are_taken(tmp_path: Path) -> None:
+    graph, _ = layers(1, m=64, n=64)
+    db = tmp_path / "t.db"
+    tuned(model_of(graph), db)
+    result = tune_model(model_of(graph), threads=1, db=db, trials=4)
+    assert [t.result.measured for t in result.tasks] == [2, 2]
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_share_of_the_budget_is_had_once(tmp_path: Path) -> None:
+    graph, _ = layers(1, m=64, n=64)
+    db = tmp_path / "t.db"
+    goal = tuned(model_of(graph), db).tasks[0].result.target
+    with Log(db) as log:
+        for t in tune_model(model_of(graph), threads=1, db=db, trials=2).tasks:
+            run = log.start_run(
+                t.result.workload, goal, {"cpu": "x"}, seed=0, options={"share_s": 6.0, "trials": None}
+            )
+            log.finish_run(run)
+            cut = log.start_run(t.result.workload, goal, {"cpu": "x"}, seed=0, options={"share_s": 60.0})
+            log.finish_run(cut, "interrupted")
+    assert tune_model(model_of(graph), threads=1, db=db, budget_s=12).stopped == "tuned"
+    more = tune_model(model_of(graph), threads=1, db=db, budget_s=13.4, trials=3)
+    assert (more.skipped, more.measured) == (0, 2)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_budget_that_is_too_short_says_what_is_needed(tmp_path: Path) -> None:
+    graph, _ = layers(1)
+    with pytest.warns(UserWarning, match=r"2 tasks, and 3 s .* give budget_s=4 for kernels of all"):
+        tuned(model_of(graph), tmp_path / "t.db", budget_s=3)
+    with pytest.raises(SettingsError, match="both given"):
+        tuned(model_of(graph), tmp_path / "t.db", budget_s=3, budget="3s")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_task_without_a_kernel_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = layers(1)
+    failed = Measurement("timeout", "too slow", (), None, None, 1.0, 0.1, 0.1, 0.1)
+    monkeypatch.setattr(Made, "_measured", lambda self, trace: failed)
+    result = tuned(model_of(graph), tmp_path / "t.db")
+    assert [t.error for t in result.tasks] == [
+        "no kernel: no trial was right (timeout 2); give a larger budget"
+    ] * 2
+    assert result.weighted_s is None and result.in_place == () and "0 of 2 tasks have a kernel" in str(result)
+
+
+def test_what_is_not_tuned_is_named_all_at_once(tmp_path: Path) -> None:
+    graph, x = layers(3)
+    with pytest.raises(KernelNotFound) as caught:
+        compile_model(model_of(graph), threads=1, db=tmp_path / "t.db")
+    for text in (
+        "2 of 2 tasks",
+        "node/p0, node/p1, node/p2: ",
+        "node/y0, node/y1, node/y2: ",
+        "fallback=True",
+    ):
+        assert text in str(caught.value)
+    with pytest.warns(UserWarning) as warned:
+        net = compile_model(model_of(graph), threads=1, db=tmp_path / "t.db", fallback=True)
+    assert len(warned) == 1 and "2 of 2 tasks run kernels that are not tuned" in str(warned[0].message)
+    assert "node/y2" in str(warned[0].message) and warned[0].filename == __file__
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
+    profile = net.profile()
+    assert profile.in_place_over_tuned is None and "no kernel was tuned" in str(profile)
+
+
+def two_ways() -> tuple[Graph, tuple[Part, ...], np.ndarray]:
+    """A product and what follows as one group, whose parts are the two stages."""
+    graph, x = layers(1)
+    _, parts = each_stage(graph)
+    dag = graph.dag
+    reads = tuple(Argument(t.name) for t in dag.inputs)
+    return graph, (Group(dag, reads, ("y0",), ("node/y0",), parts),), x
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kernels"), [((2.0, 0.5, 1.0), 2), ((1.0, 0.5, 1.0), 1), ((1.5, 0.5, 1.0), 1)]
+)
+def test_of_two_ways_the_faster_one_runs(seconds, kernels, monkeypatch, tmp_path: Path) -> None:
+    graph, parts, _ = two_ways()
+    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    ready = preparation.prepared(model_of(graph))
+    tasks = tasks_of(ready.parts)
+    assert [t.nodes for t in tasks] == [("node/y0",), ("node/p0",), ("node/y0",)]
+    times = dict(zip((t.workload.digest for t in tasks), seconds, strict=True))
+    assert len(ready.outline(lambda w: times[w.digest]).steps) == kernels
+    assert len(ready.outline(lambda w: None).steps) == 1
+    less = dict(times, **{tasks[0].workload.digest: None})
+    assert len(ready.outline(lambda w: less[w.digest]).steps) == 2, "what has no kernel is not faster"
+
+
+@pytest.mark.usefixtures("made_up")
+def test_both_ways_are_tuned_and_the_faster_one_is_compiled(monkeypatch, tmp_path: Path) -> None:
+    graph, parts, x = two_ways()
+    monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
+    result = tuned(model_of(graph), tmp_path / "t.db")
+    assert len(result.tasks) == 3
+    whole_s, *each = [t.result.best.time_s for t in result.tasks]
+    assert result.weighted_s == min(whole_s, sum(each))
+    net = compile_model(model_of(graph), threads=1, db=tmp_path / "t.db")
+    assert len(net.program.kernels) == (1 if whole_s <= sum(each) else 2)
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
