@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autotune.models.module import Module as Module
     from autotune.models.onnx_import import import_onnx as import_onnx
     from autotune.models.saved import load_model as load_model
+    from autotune.models.torch_import import import_torch as import_torch
     from autotune.models.tuning import ModelTuneResult as ModelTuneResult
     from autotune.models.tuning import tune_model as tune_model
     from autotune.run.dynamic_kernel import DynamicKernel as DynamicKernel
@@ -85,6 +86,7 @@ _EXPORTS = {
     "dim": ("schedules.te.dims", "dim"),
     "torch": ("autotune.torch", ""),
     "import_onnx": ("autotune.models.onnx_import", "import_onnx"),
+    "import_torch": ("autotune.models.torch_import", "import_torch"),
     "Model": ("autotune.models.model", "Model"),
     "Schedule": ("schedules.schedule", "Schedule"),
     "Trace": ("schedules.model", "Trace"),
@@ -105,7 +107,6 @@ _EXPORTS = {
     "SuiteError": ("autotune.tuning.suites", "SuiteError"),
     "TargetError": ("autotune.targets", "TargetError"),
     "KernelNotFound": ("autotune.errors", "KernelNotFound"),
-    "ModelError": ("autotune.errors", "ModelError"),
     "ScheduleError": ("schedules.errors", "ScheduleError"),
     "SettingsError": ("autotune.settings", "SettingsError"),
     "TraceError": ("schedules.model", "TraceError"),

@@ -1,17 +1,36 @@
-"""Kernels as operators of torch: ``at.torch.op(kernel)``. Needs torch (extra ``torch``)."""
+"""Kernels as operators of torch: ``at.torch.op(kernel)``, and the models behind ``torch.compile(backend=
+"autotune")``. Needs torch (extra ``torch``)."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ArgumentError
 from autotune.run import torch_operator
 from autotune.run.kernel import Kernel
 from schedules.distribution import install
 
-__all__ = ["op"]
+if TYPE_CHECKING:
+    from autotune.models.module import Module
+
+__all__ = ["modules", "op"]
+
+
+def modules() -> list[Module]:
+    """The compiled models behind the graphs that ``torch.compile(…, backend="autotune")`` made in this
+    process, in the order in which torch gave the graphs. Each can be asked for its `Module.profile`. A graph
+    that torch runs itself has none.
+
+        >>> f = torch.compile(module.eval(), backend="autotune")
+        >>> with torch.no_grad():
+        ...     y = f(x)
+        >>> print(at.torch.modules()[-1].profile(x))
+    """
+    from autotune.models import torch_backend
+
+    return torch_backend.modules()
 
 
 def op(

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array, stage
-from autotune.models.model import Model, Port, identifier
+from autotune.models.assembling import assemble
+from autotune.models.lowering.base import Array
+from autotune.models.model import Model, identifier
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Graph, Island
-from schedules.te.compute_dag import ComputeDAG
-from schedules.te.compute_dag import Tensor as DagTensor
-from schedules.te.tensors import discover
 
 if TYPE_CHECKING:
     import onnx
@@ -201,58 +197,13 @@ def _finish(
     lowering: Lowering, inputs: Mapping[str, te.Tensor], outputs: Mapping[str, Any], name: str, label: str
 ) -> Model:
     """The model of lowered values."""
-    written = [t for call in lowering.calls for t in call.outputs.values()]
-    results: list[te.Tensor] = []
+    results: list[tuple[str, te.Tensor]] = []
     for port, x in outputs.items():
-        t = x
-        if isinstance(x, np.ndarray):
-            t = _constant(lowering, x, f"{label}: output {port!r}")
-        elif not isinstance(x, te.Tensor):
+        t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, np.ndarray) else x
+        if not isinstance(t, te.Tensor):
             raise ModelError(f"{label}: output {port!r} has no value")
-        if (t.op is None and t not in written) or t in results:
-            t = _copy(t)
-            assert t.op is not None
-            lowering.origins[t.op] = port
-        results.append(t)
-    reads = [t for call in lowering.calls for t in call.reads]
-    computed = list(dict.fromkeys(t for t in (*results, *reads) if t.op is not None))
-    ops, leaves = discover([t.op for t in computed if t.op is not None])
-    needed = {*leaves, *reads}
-    ports = list(inputs.values())
-    listed = [*ports, *(t for t in lowering.constants if t in needed), *written]
-    dag, names = _dag(listed, computed, leaves)
-    values = {names[t]: a for t, a in lowering.constants.items() if t in needed}
-    origins = {s.name: lowering.origins.get(op, "") for op, s in zip(ops, dag.stages, strict=True)}
-    made = Graph(
-        replace(dag, constants=tuple(names[t] for t in listed if t in lowering.constants)),
-        MappingProxyType(values),
-        tuple(names[t] for t in ports),
-        tuple(names[t] for t in results),
-        MappingProxyType(origins),
-        tuple(
-            Island(
-                call.name, call.op, tuple(names[t] for t in call.reads),
-                tuple(DagTensor(names[t], t.shape, t.dtype) for t in call.outputs.values()), call.payload,
-            )
-            for call in lowering.calls
-        ),
-    )  # fmt: skip
-
-    def named(given: str, t: te.Tensor) -> Port:
-        return Port(given, names[t], t.shape, t.dtype)
-
-    return Model(
-        made,
-        tuple(named(n, t) for n, t in inputs.items()),
-        tuple(named(n, t) for n, t in zip(outputs, results, strict=True)),
-        name or "model",
-        label,
-    )
-
-
-def _copy(t: te.Tensor) -> te.Tensor:
-    """A stage that is a copy, for an output that is an input, known, or another output too."""
-    return stage(t.shape, lambda *at: t[at], "copy")
+        results.append((port, t))
+    return assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
 
 
 def _constant(lowering: Lowering, x: Array, what: str) -> te.Tensor:
@@ -260,31 +211,3 @@ def _constant(lowering: Lowering, x: Array, what: str) -> te.Tensor:
         return lowering.constant(x)
     except ModelError as err:
         raise ModelError(f"{what}: {err}") from err
-
-
-def _dag(
-    listed: Sequence[te.Tensor], computed: Sequence[te.Tensor], leaves: Sequence[te.Tensor]
-) -> tuple[ComputeDAG, dict[te.Tensor, str]]:
-    """(the DAG, the name of each listed and computed tensor). Inputs that no stage reads are its inputs
-    too."""
-    used = [t for t in listed if t in set(leaves)]
-    names: dict[te.Tensor, str] = {}
-    if computed:
-        dag = te.dag([*used, *computed])
-        names |= {t: d.name for t, d in zip(used, dag.inputs, strict=True)}
-        names |= dict(zip(computed, dag.outputs, strict=True))
-        taken = set(dag.tensors)
-        stages, outputs = dag.stages, dag.outputs
-    else:
-        taken, stages, outputs = set(), (), ()
-    for t in listed:
-        if t not in names:
-            base = name = t.name or "x"
-            n = 0
-            while name in taken:
-                n += 1
-                name = f"{base}_{n}"
-            taken.add(name)
-            names[t] = name
-    inputs = tuple(DagTensor(names[t], t.shape, t.dtype) for t in listed)
-    return ComputeDAG(inputs, stages, outputs), names

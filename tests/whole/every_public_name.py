@@ -85,7 +85,7 @@ def suite_and_log(db: Path) -> float | None:
     return None if found is None else found.time_s
 
 
-def whole_model(db: Path, folder: Path) -> npt.NDArray[np.float32]:
+def whole_model(db: Path, folder: Path, exported: object) -> npt.NDArray[np.float32]:
     model = at.import_onnx(folder / "net.onnx", shapes={"x": (1, 3, 224, 224)}, islands=True)
     assert_type(model, at.Model)
     result = at.tune_model(model, threads=1, budget="3m", db=db)
@@ -96,6 +96,8 @@ def whole_model(db: Path, folder: Path) -> npt.NDArray[np.float32]:
     assert_type(at.load_model(folder / "net.at", fallback=True), at.Module)
     x = np.ones((1, 3, 224, 224), np.float32)
     assert_type(net.profile(x).total_s, float)
+    assert_type(at.import_torch(exported), at.Model)
+    assert_type(at.torch.modules(), list[at.Module])
     y: npt.NDArray[np.float32] = net(x)
     return y
 

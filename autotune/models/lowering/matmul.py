@@ -55,21 +55,40 @@ def gemm(
     def value(i: Expr, j: Expr) -> te.Reduction:
         return te.sum((a[r, i] if trans_a else a[i, r]) * (b[j, r] if trans_b else b[r, j]), axis=r)
 
-    dot = stage((m, n), value, "dot")
+    if (c is None or beta == 0) and alpha == 1:
+        return cast(stage((m, n), value, "dot"), a.dtype)
+    return scaled(stage((m, n), value, "dot"), c, alpha, beta, a.dtype)
+
+
+def scaled(dot: te.Tensor, c: Operand | None, alpha: float, beta: float, dtype: str) -> te.Tensor:
+    """alpha · dot + beta · C in ``dtype``; C broadcasts to ``dot``."""
     wide = dot.dtype
 
-    def scaled(x: Expr, by: float) -> Expr:
+    def times(x: Expr, by: float) -> Expr:
         return x if by == 1 else x * te.const(by, wide)
 
-    def epilogue(i: Expr, j: Expr) -> Expr:
-        y = scaled(dot[i, j], alpha)
+    def epilogue(*at: Expr) -> Expr:
+        y = times(dot[at], alpha)
         if c is not None:
-            y = y + scaled(te.cast(read(c, (i, j)), wide), beta)
-        return te.cast(y, a.dtype)
+            y = y + times(te.cast(read(c, at), wide), beta)
+        return te.cast(y, dtype)
 
-    if (c is None or beta == 0) and alpha == 1:
-        return cast(dot, a.dtype)
-    return stage((m, n), epilogue, "gemm")
+    return stage(dot.shape, epilogue, "gemm")
+
+
+def linear(x: te.Tensor, w: te.Tensor, bias: te.Tensor | None) -> te.Tensor:
+    """The last axis of ``x`` times the rows of ``w`` (out, in), plus a number a row."""
+    if x.shape[-1:] != w.shape[-1:]:
+        raise ValueError(f"{list(x.shape)} times rows of {list(w.shape)}: inner extents differ")
+    k = te.reduce_axis(w.shape[-1], "k")
+
+    def value(*at: Expr) -> te.Reduction:
+        return te.sum(x[(*at[:-1], k)] * w[at[-1], k], axis=k)
+
+    dot = stage((*x.shape[:-1], w.shape[0]), value, "dot")
+    if bias is None:
+        return cast(dot, x.dtype)
+    return stage(dot.shape, lambda *at: te.cast(dot[at] + bias[at[-1]], x.dtype), "linear")
 
 
 def einsum(xs: Sequence[te.Tensor], equation: str) -> te.Tensor:

@@ -32,18 +32,37 @@ def _map(
 # --- softmax ----------------------------------------------------------------------------------
 
 
-def softmax(x: te.Tensor, axis: int, log: bool = False) -> te.Tensor:
-    """exp(x - maximum) / Σ exp(x - maximum) along an axis, or its logarithm."""
-    axes, wide = [axis], computed(x.dtype)
-    top = _rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
+def softmax(x: te.Tensor, axis: int, log: bool = False, empty_rows: bool = False) -> te.Tensor:
+    """exp(x - maximum) / Σ exp(x - maximum) along an axis, or its logarithm. ``empty_rows``: where all is
+    -inf it is 0."""
+    axes = [axis]
     if log:
+        top = _rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
         total = _rows(x, axes, lambda v, r, at: te.sum(te.exp(v - top[at]), axis=r), "row_sum")
         last = stage(total.shape, lambda *at: te.log(total[at]), "log_sum")
         return _map(x, axes, lambda i, at: x[i] - top[at] - last[at], "log_softmax")
-    e = _map(x, axes, lambda i, at: te.exp(x[i] - top[at]), "e", wide)
-    total = _rows(e, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
-    inverse = stage(total.shape, lambda *at: 1.0 / total[at], "inv_sum")
+    e, inverse = exponentials(x, axis, empty_rows)
     return _map(e, axes, lambda i, at: e[i] * inverse[at], "softmax", x.dtype)
+
+
+def exponentials(x: te.Tensor, axis: int, empty_rows: bool = False) -> tuple[te.Tensor, te.Tensor]:
+    """(exp(x - maximum along an axis), inverse of its sums along it). ``empty_rows``: where all is -inf both
+    are 0, else NaN."""
+    axes = [axis]
+    top = _rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
+    if empty_rows:
+        found, nothing = top, number(0, top.dtype)
+        top = stage(
+            found.shape, lambda *at: te.select(te.equal(found[at], -te.inf), nothing, found[at]), "top"
+        )
+    e = _map(x, axes, lambda i, at: te.exp(x[i] - top[at]), "e", computed(x.dtype))
+    total = _rows(e, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
+
+    def inverse(*at: Expr) -> Expr:
+        one = 1.0 / total[at]
+        return te.select(te.equal(total[at], 0), number(0, total.dtype), one) if empty_rows else one
+
+    return e, stage(total.shape, inverse, "inv_sum")
 
 
 # --- moments ----------------------------------------------------------------------------------
@@ -65,6 +84,27 @@ def _moments(x: te.Tensor, axes: Sequence[int]) -> tuple[te.Tensor, te.Tensor, t
     off = stage(dev.shape, lambda *at: dev[at] / n, "mean_off")
     var = stage(dev.shape, lambda *at: te.maximum(squares[at] / n - off[at] * off[at], 0.0), "var")
     return mean, off, var
+
+
+def variance(
+    x: te.Tensor, axes: Sequence[int], keepdims: bool, correction: float, root: bool
+) -> tuple[te.Tensor, Callable[[], te.Tensor]]:
+    """(Σ (x - mean)² / (n - correction) along axes, or its root; maker of the mean)."""
+    n = float(math.prod(x.shape[d] for d in axes))
+    axes = sorted(axes)
+    mean, off, var = _moments(x, axes)
+    by = n / (n - correction) if n > correction else math.inf
+    shape = [1 if d in axes else m for d, m in enumerate(x.shape)] if keepdims else mean.shape
+
+    def value(*at: Expr) -> Expr:
+        v = var[at] if by == 1 else var[at] * number(by, var.dtype)
+        return te.cast(te.sqrt(v) if root else v, x.dtype)
+
+    def exact(*at: Expr) -> Expr:
+        return te.cast(mean[at] + off[at], x.dtype)
+
+    made = stage(mean.shape, value, "std" if root else "var")
+    return reshape(made, shape), lambda: reshape(stage(mean.shape, exact, "exact_mean"), shape)
 
 
 def _inverse_root(x: te.Tensor, eps: float, name: str) -> te.Tensor:
@@ -111,7 +151,7 @@ def rms_norm(x: te.Tensor, axis: int, gamma: Operand | None, eps: float) -> te.T
 
 
 def batch_norm(
-    x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, var: te.Tensor, eps: float
+    x: te.Tensor, gamma: te.Tensor | None, beta: te.Tensor | None, mean: te.Tensor, var: te.Tensor, eps: float
 ) -> te.Tensor:
     """x · factor + shift, with a factor and a shift a channel, the second axis. Both are stages over the
     channels alone, so they are constants where the statistics are."""
@@ -121,8 +161,17 @@ def batch_norm(
     def of(t: te.Tensor, c: Expr) -> Expr:
         return te.cast(t[c], wide)
 
-    factor = stage(channels, lambda c: of(gamma, c) / te.sqrt(of(var, c) + number(eps, wide)), "bn_factor")
-    shift = stage(channels, lambda c: of(beta, c) - of(mean, c) * factor[c], "bn_shift")
+    def factor_of(c: Expr) -> Expr:
+        root = te.sqrt(of(var, c) + number(eps, wide))
+        return 1.0 / root if gamma is None else of(gamma, c) / root
+
+    factor = stage(channels, factor_of, "bn_factor")
+
+    def shift_of(c: Expr) -> Expr:
+        less = of(mean, c) * factor[c]
+        return -less if beta is None else of(beta, c) - less
+
+    shift = stage(channels, shift_of, "bn_shift")
 
     def value(*at: Expr) -> Expr:
         c = at[1] if len(at) > 1 else 0
@@ -131,7 +180,9 @@ def batch_norm(
     return stage(x.shape, value, "batch_norm")
 
 
-def group_norm(x: te.Tensor, groups: int, gamma: te.Tensor, beta: te.Tensor, eps: float) -> te.Tensor:
+def group_norm(
+    x: te.Tensor, groups: int, gamma: te.Tensor | None, beta: te.Tensor | None, eps: float
+) -> te.Tensor:
     """Normalised over the channels of a group and all spatial axes. ``gamma`` and ``beta``: one a channel."""
     n, c = x.shape[:2]
     if c % groups:
@@ -148,7 +199,11 @@ def group_norm(x: te.Tensor, groups: int, gamma: te.Tensor, beta: te.Tensor, eps
         g = (at[0], at[1] // each if each > 1 else at[1])
         z = (x[at] - mean[g] - off[g]) * inv[g]
         wide = mean.dtype
-        return te.cast(te.fma(z, te.cast(gamma[at[1]], wide), te.cast(beta[at[1]], wide)), x.dtype)
+        by, more = (None if t is None else te.cast(t[at[1]], wide) for t in (gamma, beta))
+        if by is not None and more is not None:
+            return te.cast(te.fma(z, by, more), x.dtype)
+        z = z if by is None else z * by
+        return te.cast(z if more is None else z + more, x.dtype)
 
     return stage(x.shape, value, "group_norm")
 

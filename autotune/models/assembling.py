@@ -1,0 +1,107 @@
+"""From lowered tensors to a `Model`: one DAG, its constants with their values, its ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from autotune.models.lowering.base import Array, stage
+from autotune.models.model import Model, Port
+from schedules import te
+from schedules.graph.graph import Graph, Island
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.compute_dag import Tensor as DagTensor
+from schedules.te.tensors import Op, discover
+
+if TYPE_CHECKING:
+    from autotune.models.onnx_islands import Call
+
+
+def assemble(
+    inputs: Mapping[str, te.Tensor],
+    outputs: Sequence[tuple[str, te.Tensor]],
+    constants: Mapping[te.Tensor, Array],
+    origins: Mapping[Op, str],
+    name: str,
+    source: str,
+    calls: Sequence[Call] = (),
+) -> Model:
+    """The model that computes ``outputs`` of ``inputs``, both by what users call them and in their order.
+    ``constants``: the value of each tensor that is known, of which those that are read are kept. ``origins``:
+    the model's node of each stage. ``calls``: its islands."""
+    written = [t for call in calls for t in call.outputs.values()]
+    results: list[te.Tensor] = []
+    named = dict(origins)
+    for port, t in outputs:
+        if (t.op is None and t not in written) or t in results:
+            t = _copy(t)
+            assert t.op is not None
+            named[t.op] = port
+        results.append(t)
+    reads = [t for call in calls for t in call.reads]
+    computed = list(dict.fromkeys(t for t in (*results, *reads) if t.op is not None))
+    ops, leaves = discover([t.op for t in computed if t.op is not None])
+    needed = {*leaves, *reads}
+    known = [t for t in constants if t in needed]
+    ports = list(inputs.values())
+    dag, names = _dag([*ports, *known, *written], computed, leaves)
+    graph = Graph(
+        replace(dag, constants=tuple(names[t] for t in known)),
+        MappingProxyType({names[t]: constants[t] for t in known}),
+        tuple(names[t] for t in ports),
+        tuple(names[t] for t in results),
+        MappingProxyType({s.name: named.get(op, "") for op, s in zip(ops, dag.stages, strict=True)}),
+        tuple(
+            Island(
+                call.name, call.op, tuple(names[t] for t in call.reads),
+                tuple(DagTensor(names[t], t.shape, t.dtype) for t in call.outputs.values()), call.payload,
+            )
+            for call in calls
+        ),
+    )  # fmt: skip
+
+    def port_of(given: str, t: te.Tensor) -> Port:
+        return Port(given, names[t], t.shape, t.dtype)
+
+    return Model(
+        graph,
+        tuple(port_of(n, t) for n, t in inputs.items()),
+        tuple(port_of(n, t) for (n, _), t in zip(outputs, results, strict=True)),
+        name or "model",
+        source,
+    )
+
+
+def _copy(t: te.Tensor) -> te.Tensor:
+    """A stage that is a copy, for an output that is an input, known, or another output too."""
+    return stage(t.shape, lambda *at: t[at], "copy")
+
+
+def _dag(
+    listed: Sequence[te.Tensor], computed: Sequence[te.Tensor], leaves: Sequence[te.Tensor]
+) -> tuple[ComputeDAG, dict[te.Tensor, str]]:
+    """(the DAG, the name of each listed and computed tensor). Inputs that no stage reads are its inputs
+    too."""
+    used = [t for t in listed if t in set(leaves)]
+    names: dict[te.Tensor, str] = {}
+    if computed:
+        dag = te.dag([*used, *computed])
+        names |= {t: d.name for t, d in zip(used, dag.inputs, strict=True)}
+        names |= dict(zip(computed, dag.outputs, strict=True))
+        taken = set(dag.tensors)
+        stages, outputs = dag.stages, dag.outputs
+    else:
+        taken, stages, outputs = set(), (), ()
+    for t in listed:
+        if t not in names:
+            base = name = t.name or "x"
+            n = 0
+            while name in taken:
+                n += 1
+                name = f"{base}_{n}"
+            taken.add(name)
+            names[t] = name
+    inputs = tuple(DagTensor(names[t], t.shape, t.dtype) for t in listed)
+    return ComputeDAG(inputs, stages, outputs), names

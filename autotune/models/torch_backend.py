@@ -1,0 +1,264 @@
+"""``torch.compile(module, backend="autotune")``: graphs of torch run as compiled models.
+
+torch gives a graph, and calls what it gets for it with the graph's inputs, weights among them. At the first
+call the graph is exported and imported as `import_torch` does it, so that what was tuned for the exported
+module is found. Nothing is tuned here.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import ArgumentError, ModelError
+from autotune.models.compiling import compile_model
+from autotune.models.model import Model
+from autotune.models.module import Module
+from autotune.models.torch_import import decomposed, read_program
+from autotune.targets import usable_cpus
+from schedules.errors import AutotuneError, suggest
+
+# Most sets of sizes and weights of one graph that are kept as compiled models.
+MOST = 64
+OPTIONS = ("threads", "strict")
+NEEDS_GRADIENT = "its call needs gradients, which kernels have not: call it under torch.no_grad()"
+
+_graphs: list[weakref.ref[TorchGraph]] = []
+
+
+def backend(graph: Any, example_inputs: Sequence[Any], **how: Any) -> Callable[..., Any]:
+    """What torch.compile asks for a graph.
+
+    ``options``: {"threads": number of threads, by default torch.get_num_threads(); "strict": True raises
+    where a graph cannot be compiled, in place of running it as torch does}. A call takes the kernels that the
+    log of ``AUTOTUNE_DB`` has, first picks otherwise. A graph with operators that have no expression, or a
+    call that needs gradients, runs as torch does, with one warning that tells why.
+
+    Weights are packed at the first call. Where one was changed in place since, or is another tensor, the
+    model is packed anew at the next call; a change through ``.data`` is not seen: torch.compiler.reset()
+    starts afresh. Outputs are new tensors.
+
+    Raises ArgumentError for options that there are not.
+
+        f = torch.compile(module.eval(), backend="autotune", options={"threads": 1})
+        with torch.no_grad():
+            y = f(x)
+    """
+    if how.pop("mode", None) not in (None, "default"):
+        raise ArgumentError("backend 'autotune' has no modes: leave out mode=; tune with autotune.tune_model")
+    options = dict(how.pop("options", None) or {})
+    for name in (*how, *options):
+        if name not in OPTIONS:
+            raise ArgumentError(
+                f"backend 'autotune' has no option {name!r}{suggest(name, OPTIONS)}; "
+                f"it has {', '.join(OPTIONS)}"
+            )
+    threads = options.get("threads")
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+        raise ArgumentError(f"option threads is a number from 1 on, not {threads!r}")
+    made = TorchGraph(graph, example_inputs, threads, bool(options.get("strict")))
+    _graphs[:] = [r for r in _graphs if r() is not None] + [weakref.ref(made)]
+    return made
+
+
+def modules() -> list[Module]:
+    """The compiled models behind graphs that torch.compile got from this backend and has still, oldest
+    first."""
+    alive = [g for r in _graphs if (g := r()) is not None]
+    return [e.module for g in alive for e in g.entries.values()]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A graph as a model, for one set of weights, of sizes and of threads. ``seen``: each weight with the
+    count of its changes in place, None where torch counts none. ``inputs``: places of the model's inputs
+    among the arguments. ``results``: as of `Imported`. ``strides``: {output: strides that the graph gives it
+    and a model does not}."""
+
+    module: Module
+    seen: tuple[tuple[Callable[[], Any], int | None], ...]
+    inputs: tuple[int, ...]
+    results: tuple[tuple[bool, Any], ...]
+    strides: Mapping[int, tuple[int, ...]]
+
+    def fits(self, weights: Sequence[Any]) -> bool:
+        """Whether the weights are those that were packed, and as they were."""
+        for (kept, version), w in zip(self.seen, weights, strict=True):
+            if kept() is not w or (version is not None and version != w._version):
+                return False
+        return True
+
+    @property
+    def alive(self) -> bool:
+        return all(kept() is not None for kept, _ in self.seen)
+
+
+class TorchGraph:
+    """A graph of torch that is called with tensors, as torch calls it."""
+
+    def __init__(self, graph: Any, examples: Sequence[Any], threads: int | None, strict: bool) -> None:
+        self.graph, self.threads, self.strict = graph, threads, strict
+        placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        self.names = [n.name for n in placeholders]
+        self.weights = [i for i, (n, x) in enumerate(zip(placeholders, examples)) if _is_weight(n, x)]
+        self.dynamic = any(_is_open(n) for n in placeholders)
+        self.entries: dict[Any, Entry] = {}
+        self.programs: dict[Any, tuple[Any, Mapping[int, tuple[int, ...]]]] = {}
+        self.last: Entry | None = None
+        self.warned: set[str] = set()
+        self.eager: set[Any] = set()  # sizes for which the graph runs as torch runs it
+
+    def __call__(self, *args: Any) -> Any:
+        import torch
+
+        if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in args):
+            return self._as_torch(NEEDS_GRADIENT, args)
+        weights = [args[i] for i in self.weights]
+        entry = self.last
+        if entry is None or self.dynamic or not entry.fits(weights):
+            entry = self._entry(args, weights)
+            if entry is None:
+                return self.graph(*args)
+        made = entry.module(*[args[i] for i in entry.inputs])
+        every = made if isinstance(made, tuple) else (made,)
+        if entry.strides:
+            every = tuple(_laid_out(y, entry.strides.get(n)) for n, y in enumerate(every))
+        return tuple(every[x] if is_output else x for is_output, x in entry.results)
+
+    def _entry(self, args: Sequence[Any], weights: Sequence[Any]) -> Entry | None:
+        """The model for arguments, made where there is none yet; None where torch runs the graph."""
+        sizes = _sizes(args) if self.dynamic else ()
+        if sizes in self.eager:
+            return None
+        key = (sizes, *map(id, weights))
+        found = self.entries.get(key)
+        if found is None or not found.fits(weights):
+            try:
+                found = self._made(args, weights, sizes, found)
+            except AutotuneError as err:
+                self._as_torch(str(err), None)
+                self.eager.add(sizes)
+                return None
+            for old in [k for k, e in self.entries.items() if not e.alive or k == key]:
+                del self.entries[old]
+            while len(self.entries) >= MOST:
+                del self.entries[next(iter(self.entries))]
+            self.entries[key] = found
+        self.last = found
+        return found
+
+    def _as_torch(self, why: str, args: Sequence[Any] | None) -> Any:
+        """Run the graph as torch does, with one warning that tells why; refuse where that was asked for."""
+        if self.strict:
+            raise ModelError(f"a graph of torch.compile is not compiled: {why}")
+        if why not in self.warned:
+            self.warned.add(why)
+            warnings.warn(f"a graph of torch.compile runs as torch runs it: {why}", stacklevel=3)
+        return None if args is None else self.graph(*args)
+
+    def _made(self, args: Sequence[Any], weights: Sequence[Any], sizes: Any, old: Entry | None) -> Entry:
+        """Export, import and compile. ``old``: what there is for other values of the weights, which takes
+        these. Raises AutotuneError."""
+        import torch
+
+        seen = tuple((weakref.ref(w), None if w.is_inference() else w._version) for w in weights)
+        if sizes not in self.programs:
+            self.programs[sizes] = self._exported(args)
+        program, strides = self.programs[sizes]
+        # An export names inputs anew, and keeps their order.
+        given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+        held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
+        found = read_program(program, held, _class_name(self.graph))
+        inputs = tuple(given.index(p.name) for p in found.model.inputs)
+        module = None if old is None else _with_weights(old.module, found.model)
+        if module is None:
+            threads = self.threads or min(torch.get_num_threads(), usable_cpus())
+            module = compile_model(found.model, threads=threads, fallback=True)
+        return Entry(module, seen, inputs, found.results, strides)
+
+    def _exported(self, args: Sequence[Any]) -> tuple[Any, Mapping[int, tuple[int, ...]]]:
+        """(the decomposed program, strides of its outputs that a model does not give). Raises ModelError."""
+        import torch
+
+        strides = _strides(self.graph, args)
+        try:
+            with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+                warnings.simplefilter("ignore")  # torch warns of its own ways
+                plain = [x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x for x in args]
+                program = decomposed(torch.export.export(self.graph, tuple(plain)))
+                program.example_inputs = None  # which would keep the arguments
+                return program, strides
+        except AutotuneError:
+            raise
+        except Exception as err:  # whatever torch raises
+            raise ModelError(f"torch cannot export it: {' '.join(str(err).split())[:500]}") from err
+
+
+# --- helpers ----------------------------------------------------------------------------------
+
+
+def _is_weight(node: Any, example: Any) -> bool:
+    """Whether an input is a parameter or a buffer: torch marks what belongs to modules."""
+    import torch
+
+    marks = node.meta.get("tensor_dict") or {}
+    return isinstance(example, torch.nn.Parameter) or "_dynamo_static_input_type" in marks
+
+
+def _is_open(node: Any) -> bool:
+    """Whether an input is a number, or a tensor with sizes that may be others at the next call."""
+    value = node.meta.get("example_value")
+    return not hasattr(value, "shape") or any(not isinstance(n, int) for n in value.shape)
+
+
+def _sizes(args: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(x.shape) if hasattr(x, "shape") else x for x in args)
+
+
+def _with_weights(module: Module, model: Model) -> Module | None:
+    """A compiled model with the weights of another one; None where it cannot take them."""
+    try:
+        module.load_weights(model.graph.values)
+    except ModelError:
+        return None
+    return module
+
+
+def _class_name(graph: Any) -> str:
+    for node in graph.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+    return "graph"
+
+
+def _strides(graph: Any, args: Sequence[Any]) -> Mapping[int, tuple[int, ...]]:
+    """{output: its strides} for tensors that are not row-major. Raises ModelError for a graph that returns
+    what shares memory with an input or with another output, of which a model would return copies."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in args]
+        made = graph(*fakes)
+    taken = {x.untyped_storage()._cdata for x in fakes if isinstance(x, torch.Tensor)}
+    strides = {}
+    tensors = [y for y in made if isinstance(y, torch.Tensor)]
+    for n, y in enumerate(tensors):
+        if (memory := y.untyped_storage()._cdata) in taken:
+            raise ModelError(
+                f"its output {n} shares memory with an input or another output: return a clone()"
+            )
+        taken.add(memory)
+        if not y.is_contiguous():
+            strides[n] = tuple(y.stride())
+    return strides
+
+
+def _laid_out(y: Any, strides: tuple[int, ...] | None) -> Any:
+    """A tensor with strides."""
+    import torch
+
+    return y if strides is None else torch.empty_strided(y.shape, strides, dtype=y.dtype).copy_(y)

@@ -1,0 +1,18 @@
+"""The operators of ATen, a family a file. Importing this package fills `table.ROWS`."""
+
+from autotune.models.torch_ops import (
+    creation,
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    reduction,
+    windows,
+)
+from autotune.models.torch_ops.table import ROWS
+
+__all__ = [
+    "ROWS", "creation", "elementwise", "indexing", "matmul", "movement", "normalization", "reduction",
+    "windows",
+]  # fmt: skip

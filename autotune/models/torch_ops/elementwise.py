@@ -1,0 +1,342 @@
+"""Operators of elements: arithmetic, comparisons, logic, casts, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from autotune.models.lowering import functions as f
+from autotune.models.lowering.base import read as _read
+from autotune.models.lowering.base import stage as _stage
+from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
+from schedules import te
+from schedules.dtypes import DTYPES, computed, is_float
+from schedules.expr import Expr
+
+ExprFn = Callable[..., Any]
+Any_ = Value | Scalar
+
+
+# --- one input --------------------------------------------------------------------------------
+
+# {operator: its value on floats}. Integers are made floats before.
+_FLOAT: dict[str, ExprFn] = {
+    "exp": te.exp, "log": te.log, "sqrt": te.sqrt, "rsqrt": te.rsqrt, "erf": te.erf, "sigmoid": te.sigmoid,
+    "tanh": te.tanh, "sin": te.sin, "cos": te.cos, "tan": te.tan, "expm1": te.expm1, "log1p": te.log1p,
+    "sinh": f.sinh, "cosh": f.cosh, "asinh": f.asinh, "acosh": f.acosh, "atanh": f.atanh,
+    "reciprocal": lambda x: 1.0 / x, "log2": lambda x: te.log(x) * (1 / math.log(2)),
+    "log10": lambda x: te.log(x) * (1 / math.log(10)), "exp2": lambda x: te.pow(2.0, x),
+    "silu": f.swish, "mish": f.mish, "hardswish": f.hard_swish,
+    "hardsigmoid": lambda x: f.hard_sigmoid(x, 1 / 6, 0.5), "relu6": lambda x: te.minimum(f.relu(x), 6),
+    "log_sigmoid": lambda x: -f.softplus(-x),
+    "selu": lambda x: f.selu(x, 1.6732632423543772, 1.0507009873554805),
+}  # fmt: skip
+
+
+@aten(*(f"{name}.default" for name in _FLOAT))
+def _float(node: Node, x: Value) -> te.Tensor:
+    return node.elementwise(_FLOAT[node.name], x)
+
+
+_ROUND: dict[str, ExprFn] = {
+    "floor": te.floor, "ceil": te.ceil, "round": te.round,
+    "trunc": lambda x: te.select(x < 0, te.ceil(x), te.floor(x)),
+}  # fmt: skip
+
+
+@aten(*(f"{name}.default" for name in _ROUND))
+def _round(node: Node, x: Value) -> Value:
+    """Integers are what they are."""
+    return node.elementwise(_ROUND[node.name], x) if is_float(node.dtype) else x
+
+
+_ANY: dict[str, ExprFn] = {
+    "abs": te.abs, "neg": lambda x: -x, "sign": f.sign, "relu": f.relu, "square": lambda x: x * x,
+    "bitwise_not": te.bitwise_not,
+}  # fmt: skip
+
+
+@aten(*(f"{name}.default" for name in _ANY))
+def _any(node: Node, x: Value) -> te.Tensor:
+    if node.dtype == "bool":
+        if node.name != "bitwise_not":
+            raise UnsupportedForm("bool is not supported by it")
+        return node.elementwise(te.logical_not, x)
+    return node.elementwise(_ANY[node.name], x)
+
+
+@aten("logical_not.default")
+def _not(node: Node, x: Value) -> te.Tensor:
+    return node.elementwise(te.logical_not, x, common="bool")
+
+
+@aten("isnan.default", "isinf.default", "isfinite.default")
+def _is(node: Node, x: Value) -> te.Tensor:
+    t = node.floats(x)
+    tests: dict[str, ExprFn] = {
+        "isnan": lambda v: te.not_equal(v, v), "isinf": lambda v: te.equal(te.abs(v), te.inf),
+        "isfinite": te.isfinite,
+    }  # fmt: skip
+    return node.elementwise(tests[node.name], t, common=t.dtype)
+
+
+@aten("gelu.default")
+def _gelu(node: Node, x: Value, approximate: str = "none") -> te.Tensor:
+    return node.elementwise(f.gelu_tanh if approximate == "tanh" else f.gelu, x)
+
+
+@aten("elu.default")
+def _elu(node: Node, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> te.Tensor:
+    def value(v: Expr) -> Expr:
+        return te.select(v > 0, v, te.expm1(v * input_scale) * alpha) * scale
+
+    return node.elementwise(value, x)
+
+
+@aten("celu.default")
+def _celu(node: Node, x: Value, alpha: float = 1.0) -> te.Tensor:
+    return node.elementwise(lambda v: f.celu(v, alpha), x)
+
+
+@aten("leaky_relu.default")
+def _leaky_relu(node: Node, x: Value, slope: float = 0.01) -> te.Tensor:
+    return node.elementwise(lambda v: te.select(v > 0, v, v * slope), x)
+
+
+@aten("softplus.default")
+def _softplus(node: Node, x: Value, beta: float = 1.0, threshold: float = 20.0) -> te.Tensor:
+    """Linear above the threshold, where the difference is below the precision of float32."""
+
+    def value(v: Expr) -> Expr:
+        scaled = v * beta
+        return te.select(scaled > threshold, v, f.softplus(scaled) / beta)
+
+    return node.elementwise(value, x)
+
+
+@aten("hardtanh.default")
+def _hardtanh(node: Node, x: Value, low: float = -1.0, high: float = 1.0) -> te.Tensor:
+    return node.elementwise(lambda v: te.minimum(te.maximum(v, low), high), x)
+
+
+@aten("threshold.default")
+def _threshold(node: Node, x: Value, threshold: float, value: float) -> te.Tensor:
+    return node.elementwise(lambda v: te.select(v > threshold, v, te.const(value, computed(node.dtype))), x)
+
+
+@aten("softshrink.default")
+def _softshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
+    return node.elementwise(lambda v: f.shrink(v, lambd, lambd), x)
+
+
+@aten("hardshrink.default")
+def _hardshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
+    return node.elementwise(lambda v: f.shrink(v, 0.0, lambd), x)
+
+
+# --- two inputs -------------------------------------------------------------------------------
+
+_BINARY: dict[str, ExprFn] = {
+    "mul": lambda a, b: a * b, "maximum": te.maximum, "minimum": te.minimum,
+    "fmod": f.c_remainder, "remainder": lambda a, b: a % b,
+}  # fmt: skip
+
+
+@aten(
+    "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default",
+    "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
+)  # fmt: skip
+def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    if node.dtype == "bool":
+        fn = te.any if node.name == "maximum" else te.all
+        return node.elementwise(fn, a, b)
+    if node.name in ("fmod", "remainder") and is_float(node.dtype):
+        return node.elementwise(_float_remainder(node.name), a, b)
+    return node.elementwise(_BINARY[node.name], a, b)
+
+
+def _float_remainder(name: str) -> ExprFn:
+    """a - b · quotient, the quotient rounded down, or towards zero."""
+
+    def value(a: Expr, b: Expr) -> Expr:
+        q = a / b
+        whole = te.floor(q)
+        if name == "fmod":
+            whole = te.select(q < 0, te.ceil(q), whole)
+        return a - b * whole
+
+    return value
+
+
+@aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
+def _sum(node: Node, a: Any_, b: Any_, alpha: Scalar = 1) -> te.Tensor:
+    """a + alpha · b, a - alpha · b, or b - alpha · a."""
+    if node.dtype == "bool":
+        return node.elementwise(te.any, a, b)
+    if node.name == "rsub":
+        a, b = b, a
+    minus = node.name != "add"
+
+    def value(x: Expr, y: Expr) -> Expr:
+        scaled = y if alpha == 1 else y * te.const(alpha, computed(node.dtype))
+        return x - scaled if minus else x + scaled
+
+    return node.elementwise(value, a, b)
+
+
+@aten("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
+def _div(node: Node, a: Any_, b: Any_, rounding_mode: str | None = None) -> te.Tensor:
+    mode = "floor" if node.name == "floor_divide" else rounding_mode
+    integers = not is_float(node.dtype)
+
+    def value(x: Expr, y: Expr) -> Expr:
+        if mode is None:
+            return x / y
+        if integers:
+            return x // y if mode == "floor" else f.truncated_quotient(x, y)
+        q = x / y
+        return te.floor(q) if mode == "floor" else te.select(q < 0, te.ceil(q), te.floor(q))
+
+    return node.elementwise(value, a, b, name="div")
+
+
+@aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+def _pow(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    """A known exponent is a literal, of which small ones are products."""
+    exponent = b.literal() if isinstance(b, Known) else None if isinstance(b, te.Tensor) else b
+    if exponent is not None:
+        known = float(exponent)
+        if is_float(node.dtype) or (known.is_integer() and 0 <= known <= 64):
+            if known == 0.5:
+                return node.elementwise(te.sqrt, a, name="power")
+            return node.elementwise(lambda v: te.pow(v, known), a, name="power")
+    if not is_float(node.dtype):
+        raise UnsupportedForm("powers of integers need an exponent that is known, from 0 to 64")
+    return node.elementwise(te.pow, a, b, name="power")
+
+
+_COMPARE: dict[str, ExprFn] = {
+    "eq": te.equal, "ne": te.not_equal, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+@aten(*(f"{name}.{form}" for name in _COMPARE for form in ("Tensor", "Scalar")))
+def _compare(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    common = node.common
+    if common == "bool" and node.name not in ("eq", "ne"):
+        common = "int32"
+    return node.elementwise(_COMPARE[node.name], a, b, common=common, name=node.name + "_")
+
+
+_LOGIC: dict[str, ExprFn] = {"logical_and": te.all, "logical_or": te.any, "logical_xor": te.not_equal}
+
+
+@aten(*(f"{name}.default" for name in _LOGIC))
+def _logic(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    return node.elementwise(
+        _LOGIC[node.name], a, b, common="bool", name=node.name.removeprefix("logical_") + "_"
+    )
+
+
+_BITS: dict[str, tuple[ExprFn, ExprFn | None]] = {
+    "bitwise_and": (te.bitwise_and, te.all), "bitwise_or": (te.bitwise_or, te.any),
+    "bitwise_xor": (te.bitwise_xor, te.not_equal),
+    "bitwise_left_shift": (te.left_shift, None), "bitwise_right_shift": (te.right_shift, None),
+}  # fmt: skip
+
+
+_BITS["__lshift__"], _BITS["__rshift__"] = _BITS["bitwise_left_shift"], _BITS["bitwise_right_shift"]
+
+
+@aten(
+    *(f"{n}.Tensor" for n in _BITS),
+    *(f"{n}.{'Tensor_Scalar' if n.endswith('t_shift') else 'Scalar'}" for n in _BITS),
+)  # fmt: skip
+def _bits(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    """Of bool they are the logical ones."""
+    of_integers, of_bools = _BITS[node.name]
+    fn = of_bools if node.dtype == "bool" and of_bools is not None else of_integers
+    return node.elementwise(fn, a, b, name="bits")
+
+
+# --- more inputs ------------------------------------------------------------------------------
+
+
+@aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def _where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
+    c = node.cast(cond, "bool") if not isinstance(cond, Known) or cond.literal() is None else cond
+    if isinstance(c, Known):
+        chosen = a if bool(c.tensor.reshape(-1)[0]) else b
+        return node.elementwise(lambda v: v, chosen, name="where")
+    mask, two = c, [node.operand(x) for x in (a, b)]
+    kind = node.dtype if node.dtype == "bool" else computed(node.dtype)
+
+    def element(x: Any, at: tuple[Expr, ...]) -> Expr:
+        return te.cast(_read(x, at), kind) if isinstance(x, te.Tensor) else te.const(x.item(), kind)
+
+    def value(*at: Expr) -> Expr:
+        return te.cast(te.select(_read(mask, at), element(two[0], at), element(two[1], at)), node.dtype)
+
+    return _stage(node.shape, value, "where")
+
+
+@aten("masked_fill.Scalar", "masked_fill.Tensor")
+def _masked_fill(node: Node, x: Value, mask: Value, value: Any_) -> te.Tensor:
+    return _where(node, mask, value, x)  # type: ignore[return-value]
+
+
+@aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
+def _clamp(node: Node, x: Value, low: Any_ | None = None, high: Any_ | None = None) -> te.Tensor:
+    def value(*vs: Expr) -> Expr:
+        out, rest = vs[0], list(vs[1:])
+        out = out if low is None else te.maximum(out, rest.pop(0))
+        return out if high is None else te.minimum(out, rest.pop(0))
+
+    return node.elementwise(value, x, *(b for b in (low, high) if b is not None), name="clip")
+
+
+@aten("clamp_min.default", "clamp_min.Tensor", "clamp_max.default", "clamp_max.Tensor")
+def _clamp_one(node: Node, x: Value, bound: Any_) -> te.Tensor:
+    return node.elementwise(te.maximum if node.name == "clamp_min" else te.minimum, x, bound, name="clip")
+
+
+@aten("addcmul.default", "addcdiv.default")
+def _addc(node: Node, x: Value, a: Value, b: Value, value: Scalar = 1) -> te.Tensor:
+    by = te.const(value, computed(node.dtype))
+    divides = node.name == "addcdiv"
+    return node.elementwise(lambda v, p, q: v + (p / q if divides else p * q) * by, x, a, b)
+
+
+@aten("lerp.Scalar", "lerp.Tensor")
+def _lerp(node: Node, a: Value, b: Value, weight: Any_) -> te.Tensor:
+    return node.elementwise(lambda x, y, w: x + (y - x) * w, a, b, weight)
+
+
+# --- types and copies -------------------------------------------------------------------------
+
+
+@aten("_to_copy.default", "to.dtype", "to.dtype_layout", "type_as.default")
+def _to(node: Node, x: Value, *rest: Any, **how: Any) -> Value:
+    if node.dtype not in DTYPES:
+        raise UnsupportedForm(f"type {node.dtype} is not supported")
+    return node.cast(x)
+
+
+@aten("clone.default", "contiguous.default", "detach.default", "alias.default", "lift_fresh_copy.default")
+def _same(node: Node, x: Value, **how: Any) -> Value:
+    """Where elements lie is not a part of what is computed."""
+    return x
+
+
+@aten("dropout.default", "alpha_dropout.default", "feature_dropout.default")
+def _dropout(node: Node, x: Value, p: float, train: bool) -> Value:
+    if train and p > 0:
+        raise UnsupportedForm("it makes random numbers in training: export module.eval()")
+    return x
+
+
+@aten("copy.default")
+def _copy(node: Node, into: Value, x: Value, non_blocking: bool = False) -> te.Tensor:
+    return node.elementwise(lambda v: v, x)

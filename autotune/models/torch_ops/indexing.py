@@ -1,0 +1,94 @@
+"""Operators whose indices are data, or are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autotune.models.lowering import indexing as ix
+from autotune.models.lowering import movement as m
+from autotune.models.lowering.base import positive, stage
+from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value, aten
+from schedules import te
+from schedules.expr import Expr
+from schedules.ops.axes import broadcast
+
+
+def _ids(node: Node, ids: Value) -> te.Tensor:
+    t = node.tensor(ids)
+    if t.dtype not in ("int32", "int64"):
+        raise UnsupportedForm(f"indices of {t.dtype} are not supported, only of int32 and int64")
+    return t
+
+
+@aten("embedding.default")
+def _embedding(node: Node, table: Value, ids: Value, padding_idx: int = -1, *how: bool) -> te.Tensor:
+    return _taken(node, table, ids, 0)
+
+
+@aten("index_select.default")
+def _index_select(node: Node, x: Value, dim: int, ids: Value) -> te.Tensor:
+    return _taken(node, x, ids, positive(dim, len(node.shape)))
+
+
+def _taken(node: Node, x: Value, ids: Value, axis: int) -> te.Tensor:
+    """Indices that are known and evenly apart are a slice."""
+    t = node.tensor(x)
+    if isinstance(ids, Known) and not ids.weight and ids.tensor.numel():
+        flat = np.asarray(ids.tensor.reshape(-1).tolist())
+        size = t.shape[axis]
+        steps = np.unique(np.diff(flat))
+        if flat.min() >= 0 and flat.max() < size and len(steps) <= 1:
+            step = int(steps[0]) if len(steps) else 1
+            starts, extents, by = [0] * len(t.shape), list(t.shape), [1] * len(t.shape)
+            starts[axis], extents[axis], by[axis] = int(flat[0]), len(flat), step
+            return m.reshape(m.strided_slice(t, starts, extents, by), node.shape)
+    return ix.gather(t, _ids(node, ids), axis)
+
+
+@aten("gather.default")
+def _gather(node: Node, x: Value, dim: int, ids: Value, sparse_grad: bool = False) -> te.Tensor:
+    t = node.tensor(x)
+    return ix.gather_elements(t, _ids(node, ids), positive(dim, len(t.shape)))
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def _index(node: Node, x: Value, indices: Sequence[Value | None]) -> te.Tensor:
+    """numpy's advanced indexing: the tensors broadcast, and their axes stand where the first of them does, or
+    in front where others stand between."""
+    t = node.tensor(x)
+    where = [d for d, i in enumerate(indices) if i is not None]
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    if any(i.dtype in ("bool", "uint8") for i in given.values()):
+        raise UnsupportedForm("the shape of its output depends on data")
+    if len(where) == 1:
+        return _taken(node, t, given[where[0]], where[0])
+    tensors = {d: _ids(node, i) for d, i in given.items()}
+    outer = np.broadcast_shapes(*(i.shape for i in tensors.values()))
+    together = where[-1] - where[0] == len(where) - 1
+    first = where[0] if together else 0
+
+    def value(*at: Expr) -> Expr:
+        own, rest = at[first : first + len(outer)], iter((*at[:first], *at[first + len(outer) :]))
+        return t[
+            tuple(
+                ix.from_end(tensors[d][broadcast(tensors[d].shape, own)], n) if d in tensors else next(rest)
+                for d, n in enumerate(t.shape)
+            )
+        ]
+
+    return stage(node.shape, value, "gather")
+
+
+@aten(
+    "scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two", "index_put.default",
+    "index_add.default", "masked_scatter.default", "_unsafe_index_put.default",
+)  # fmt: skip
+def _scatter(node: Node, *xs: object, **how: object) -> te.Tensor:
+    raise UnsupportedForm("writes to places that are data have no expression")
+
+
+@aten("nonzero.default", "masked_select.default", "unique_dim.default", "_unique2.default")
+def _unknown(node: Node, *xs: object, **how: object) -> te.Tensor:
+    raise UnsupportedForm("the shape of its output depends on data")

@@ -1,0 +1,46 @@
+"""Matrix products and attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.models.lowering import matmul as mm
+from autotune.models.lowering.attention import attention
+from autotune.models.lowering.base import cast
+from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from schedules import te
+
+
+@aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
+def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
+    x = node.tensor(a)
+    return cast(mm.matmul(x, node.tensor(b)), x.dtype)
+
+
+@aten("addmm.default", "baddbmm.default")
+def _addmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
+    x, y = node.tensor(a), node.tensor(b)
+    bias = None if beta == 0 else node.operand(c)
+    return mm.scaled(mm.matmul(x, y), bias, float(alpha), float(beta), x.dtype)
+
+
+@aten("linear.default")
+def _linear(node: Node, x: Value, w: Value, bias: Value | None = None) -> te.Tensor:
+    return mm.linear(node.tensor(x), node.tensor(w), node.optional(bias))
+
+
+@aten("einsum.default")
+def _einsum(node: Node, equation: str, xs: list[Value], path: Any = None) -> te.Tensor:
+    return mm.einsum([node.tensor(x) for x in xs], equation)
+
+
+@aten("scaled_dot_product_attention.default")
+def _attention(
+    node: Node, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> te.Tensor:  # fmt: skip
+    if dropout > 0:
+        raise UnsupportedForm("its dropout makes random numbers: export module.eval(), or give dropout_p=0")
+    query, key, value = node.floats(q), node.floats(k), node.floats(v)
+    by = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    return attention(query, key, value, node.optional(mask), is_causal, by, enable_gqa)

@@ -1,0 +1,126 @@
+"""Softmax and normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.models.lowering import normalization as n
+from autotune.models.lowering.base import positive, positives
+from autotune.models.lowering.reduction import reduce
+from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from schedules import te
+from schedules.dtypes import DTYPES
+
+
+@aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int")
+def _softmax(node: Node, x: Value, dim: int, wide: Any = None) -> te.Tensor:
+    t = node.cast(x)
+    if not t.shape:
+        raise UnsupportedForm("its input is one number")
+    return n.softmax(t, positive(dim, len(t.shape)), "log" in node.name)
+
+
+@aten("_safe_softmax.default")
+def _safe_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
+    """Rows of -inf alone give 0."""
+    t = node.cast(x)
+    return n.softmax(t, positive(dim, len(t.shape)), empty_rows=True)
+
+
+@aten("layer_norm.default", "native_layer_norm.default")
+def _layer_norm(
+    node: Node, x: Value, shape: list[int], w: Value | None = None, b: Value | None = None,
+    eps: float = 1e-5, cudnn: bool = True,
+) -> list[te.Tensor | None]:  # fmt: skip
+    t = node.floats(x)
+    gamma, beta = (None if v is None else node.operand(v) for v in (w, b))
+    y, mean, inv = n.layer_norm(t, len(t.shape) - len(shape), gamma, beta, eps)
+    return [y, mean() if 1 in node.used else None, inv() if 2 in node.used else None]
+
+
+@aten("rms_norm.default")
+def _rms_norm(
+    node: Node, x: Value, shape: list[int], w: Value | None = None, eps: float | None = None
+) -> te.Tensor:
+    t = node.floats(x)
+    least = eps if eps is not None else DTYPES[t.dtype].epsilon
+    return n.rms_norm(t, len(t.shape) - len(shape), None if w is None else node.operand(w), least)
+
+
+@aten("group_norm.default")
+def _group_norm(
+    node: Node, x: Value, groups: int, w: Value | None = None, b: Value | None = None,
+    eps: float = 1e-5, cudnn: bool = True,
+) -> te.Tensor:  # fmt: skip
+    return n.group_norm(node.floats(x), groups, node.optional(w), node.optional(b), eps)
+
+
+@aten("native_group_norm.default")
+def _native_group_norm(
+    node: Node, x: Value, w: Value | None, b: Value | None, n_: int, c: int, size: int, groups: int,
+    eps: float,
+) -> list[te.Tensor | None]:  # fmt: skip
+    node.only(1)
+    return [n.group_norm(node.floats(x), groups, node.optional(w), node.optional(b), eps), None, None]
+
+
+@aten("instance_norm.default")
+def _instance_norm(
+    node: Node, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
+    use_input_stats: bool, momentum: float, eps: float, cudnn: bool,
+) -> te.Tensor:  # fmt: skip
+    t = node.floats(x)
+    if not use_input_stats:
+        return _normalized(node, t, w, b, mean, var, eps)
+    if mean is not None:
+        raise UnsupportedForm("it updates its running statistics: export module.eval()")
+    return n.group_norm(t, t.shape[1], node.optional(w), node.optional(b), eps)
+
+
+@aten("_native_batch_norm_legit_no_training.default")
+def _batch_norm(
+    node: Node, x: Value, w: Value | None, b: Value | None, mean: Value, var: Value, momentum: float,
+    eps: float,
+) -> list[te.Tensor | None]:  # fmt: skip
+    node.only(1)
+    return [_normalized(node, node.floats(x), w, b, mean, var, eps), None, None]
+
+
+@aten("native_batch_norm.default")
+def _native_batch_norm(
+    node: Node, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
+    training: bool, momentum: float, eps: float,
+) -> list[te.Tensor | None]:  # fmt: skip
+    if training:
+        raise UnsupportedForm("it is in training: export module.eval()")
+    return _batch_norm(node, x, w, b, mean, var, momentum, eps)  # type: ignore[return-value]
+
+
+def _normalized(
+    node: Node, t: te.Tensor, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
+    eps: float,
+) -> te.Tensor:  # fmt: skip
+    if mean is None or var is None:
+        raise UnsupportedForm("it has no running statistics")
+    return n.batch_norm(t, node.optional(w), node.optional(b), node.tensor(mean), node.tensor(var), eps)
+
+
+@aten("linalg_vector_norm.default")
+def _vector_norm(
+    node: Node, x: Value, order: float = 2, dim: list[int] | None = None, keepdim: bool = False,
+    dtype: Any = None,
+) -> te.Tensor:  # fmt: skip
+    t = node.cast(x)
+    axes = positives(dim, len(t.shape)) if dim else tuple(range(len(t.shape)))
+    if order == 2:
+        return reduce(t, axes, keepdim, te.sum, lambda v: v * v, te.sqrt, name="norm")
+    if order == 1:
+        return reduce(t, axes, keepdim, te.sum, te.abs, name="norm")
+    if order == float("inf"):
+        return reduce(t, axes, keepdim, te.max, te.abs, name="norm")
+    if order <= 0:
+        raise UnsupportedForm(f"order {order} is not supported")
+    by = float(order)
+    return reduce(
+        t, axes, keepdim, te.sum, lambda v: te.pow(te.abs(v), by), lambda v: te.pow(v, 1 / by), name="norm"
+    )

@@ -1,0 +1,139 @@
+"""The table of ATen operators that have an expression, and what a row is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autotune.errors import ModelError
+from autotune.models.lowering.base import Array, Operand, read, stage
+from schedules import te
+from schedules.dtypes import DTYPES, computed
+from schedules.expr import Expr
+
+
+class UnsupportedForm(ModelError):
+    """A row exists, but not for this form of its operator. The message is the reason alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A tensor that is known at import. ``tensor``: of torch. ``weight``: it is a parameter or a buffer, or
+    made of some: its elements are never looked at, so that other weights give the same expression."""
+
+    tensor: Any
+    weight: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> str:
+        """Its name."""
+        return str(self.tensor.dtype).removeprefix("torch.")
+
+    def literal(self) -> Array | None:
+        """The one number that all elements are, as an array without axes; None where they differ, and of a
+        weight."""
+        if self.weight or not self.tensor.numel() or self.dtype not in DTYPES:
+            return None
+        first = self.tensor.reshape(-1)[0]
+        if not bool((self.tensor == first).all()):
+            return None
+        return np.asarray(first.item(), DTYPES[self.dtype].numpy)
+
+
+# What an argument of an operator may be: a stage, a known tensor, a number.
+Value = te.Tensor | Known
+Scalar = bool | int | float
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of an operator while it is lowered. ``op``: its overload, such as "aten.add.Tensor".
+    ``shape``, ``dtype``: of its output, of the first one where there are several. ``common``: the dtype that
+    its tensors and numbers promote to. ``used``: numbers of the outputs that the program uses. ``constant``:
+    makes a tensor of a known one."""
+
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    common: str
+    used: frozenset[int]
+    constant: Callable[[Known], te.Tensor] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The operator without namespace and overload."""
+        return self.op.split(".")[1]
+
+    def only(self, count: int) -> None:
+        """Raise UnsupportedForm if the program uses more than the first ``count`` outputs."""
+        if more := sorted(n for n in self.used if n >= count):
+            raise UnsupportedForm(f"its output {more[0]} is used, and has no expression")
+
+    def tensor(self, x: Value) -> te.Tensor:
+        """An argument as a tensor."""
+        return x if isinstance(x, te.Tensor) else self.constant(x)
+
+    def optional(self, x: Value | None) -> te.Tensor | None:
+        return None if x is None else self.tensor(x)
+
+    def operand(self, x: Value | Scalar) -> Operand:
+        """An argument as a tensor, or as a literal where it is one number."""
+        if isinstance(x, Known):
+            found = x.literal()
+            return self.constant(x) if found is None else found
+        return x if isinstance(x, te.Tensor) else np.asarray(x)
+
+    def floats(self, x: Value) -> te.Tensor:
+        """An argument as a tensor of floating point."""
+        t = self.tensor(x)
+        if DTYPES[t.dtype].kind != "float":
+            raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
+        return t
+
+    def elementwise(
+        self, fn: Callable[..., Any], *xs: Value | Scalar, common: str = "", dtype: str = "", name: str = ""
+    ) -> te.Tensor:
+        """``fn`` of the elements, each as the dtype that ``common`` is computed with, by default that of the
+        output."""
+        operands = [self.operand(x) for x in xs]
+        wide, out = common or self.dtype, dtype or self.dtype
+
+        def element(x: Operand, at: Sequence[Expr]) -> Expr:
+            kind = wide if wide == "bool" else computed(wide)
+            if isinstance(x, te.Tensor):
+                return te.cast(read(x, at), kind)
+            return te.const(x.item(), kind)
+
+        def value(*at: Expr) -> Expr:
+            return te.cast(fn(*(element(x, at) for x in operands)), out)
+
+        return stage(self.shape, value, name or self.name.strip("_"))
+
+    def cast(self, x: Value, dtype: str = "") -> te.Tensor:
+        """An argument in another dtype, by default that of the output."""
+        t, to = self.tensor(x), dtype or self.dtype
+        return t if t.dtype == to else stage(t.shape, lambda *at: te.cast(t[at], to), "cast")
+
+
+Lowered = Value | Sequence[Value | None]
+Lower = Callable[..., Lowered]
+# {overload: function(node, *arguments) that makes its outputs, None for one that has no expression}.
+ROWS: dict[str, Lower] = {}
+
+
+def aten(*overloads: str) -> Callable[[Lower], Lower]:
+    """Enter a function into the table, for overloads of ATen: "add.Tensor"."""
+
+    def enter(lower: Lower) -> Lower:
+        for name in overloads:
+            ROWS[f"aten.{name}"] = lower
+        return lower
+
+    return enter

@@ -1,0 +1,185 @@
+"""Convolutions, pools and resizing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autotune.models.lowering import pooling
+from autotune.models.lowering import resize as rs
+from autotune.models.lowering.convolution import convolution, transposed_convolution
+from autotune.models.lowering.movement import reshape
+from autotune.models.lowering.windows import Windows
+from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from schedules import te
+
+
+def _each(given: int | Sequence[int], rank: int, default: int) -> tuple[int, ...]:
+    """One number an axis; one for all, or none, is taken too."""
+    found = ((given,) if isinstance(given, int) else tuple(int(n) for n in given)) or (default,)
+    return found * rank if len(found) == 1 else found
+
+
+@aten("convolution.default")
+def _convolution(
+    node: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int,
+) -> te.Tensor:  # fmt: skip
+    t, k, b = node.floats(x), node.tensor(w), node.optional(bias)
+    rank = len(k.shape) - 2
+    by, pad, far = _each(stride, rank, 1), _each(padding, rank, 0), _each(dilation, rank, 1)
+    batched = len(t.shape) == rank + 2
+    if not batched:
+        t = reshape(t, (1, *t.shape))
+    if transposed:
+        shape = node.shape[-rank:]
+        y = transposed_convolution(t, k, b, by, far, pad, shape, groups)
+    else:
+        at = Windows(t.shape[2:], k.shape[2:], by, far, tuple((p, p) for p in pad))
+        y = convolution(t, k, b, at, groups)
+    return y if batched else reshape(y, node.shape)
+
+
+# --- pools ------------------------------------------------------------------------------------
+
+
+def _batched(t: te.Tensor, rank: int) -> te.Tensor:
+    """With batch and channels in front of ``rank`` spatial axes."""
+    return t if len(t.shape) == rank + 2 else reshape(t, (*[1] * (rank + 2 - len(t.shape)), *t.shape))
+
+
+def _pool_windows(
+    t: te.Tensor, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> Windows:
+    size = _each(kernel, rank, 1)
+    by = _each(stride, rank, 1) if stride not in ((), []) else size
+    sides = tuple((p, p) for p in _each(padding, rank, 0))
+    return Windows(t.shape[2:], size, by, _each(dilation, rank, 1), sides, ceil)
+
+
+@aten("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+def _max_pool(
+    node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> list[te.Tensor | None]:  # fmt: skip
+    node.only(1)
+    rank = 2 if "2d" in node.name else 3
+    t = _batched(node.tensor(x), rank)
+    y = pooling.max_pool(t, _pool_windows(t, rank, kernel, stride, padding, dilation, ceil_mode))
+    return [reshape(y, node.shape), None]
+
+
+@aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def _average_pool(
+    node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> te.Tensor:  # fmt: skip
+    if divisor_override is not None:
+        raise UnsupportedForm("divisor_override is not supported")
+    rank = int(node.name[-2])
+    t = _batched(node.floats(x), rank)
+    y = pooling.average_pool(
+        t, _pool_windows(t, rank, kernel, stride, padding, 1, ceil_mode), count_include_pad
+    )
+    return reshape(y, node.shape)
+
+
+@aten(
+    "_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default",
+    "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default",
+)  # fmt: skip
+def _adaptive_average(node: Node, x: Value, size: Sequence[int]) -> te.Tensor:
+    rank = int(node.name[-2])
+    t = _batched(node.floats(x), rank)
+    return reshape(pooling.average_pool(t, _adaptive(t, rank, node.shape), True), node.shape)
+
+
+@aten("adaptive_max_pool2d.default", "adaptive_max_pool3d.default", "adaptive_max_pool1d.default")
+def _adaptive_max(node: Node, x: Value, size: Sequence[int]) -> list[te.Tensor | None]:
+    node.only(1)
+    rank = int(node.name[-2])
+    t = _batched(node.tensor(x), rank)
+    return [reshape(pooling.max_pool(t, _adaptive(t, rank, node.shape)), node.shape), None]
+
+
+def _adaptive(t: te.Tensor, rank: int, shape: Sequence[int]) -> Windows:
+    """Windows that all have one size."""
+    sizes, out = t.shape[2:], shape[-rank:]
+    if any(n % m for n, m in zip(sizes, out, strict=True)):
+        raise UnsupportedForm(
+            f"{list(sizes)} elements do not split into {list(out)} equal parts, and pools of unequal parts "
+            "have no expression"
+        )
+    each = tuple(n // m for n, m in zip(sizes, out, strict=True))
+    return Windows(sizes, each, each, (1,) * rank, ((0, 0),) * rank)
+
+
+# --- resizing ---------------------------------------------------------------------------------
+
+
+@aten("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+def _nearest(node: Node, x: Value, size: Any, factors: Any) -> te.Tensor:
+    return _nearest_of(node, x, factors)
+
+
+@aten("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
+def _nearest_sized(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
+    return _nearest_of(node, x, factors)
+
+
+def _nearest_of(node: Node, x: Value, factors: Any) -> te.Tensor:
+    """Element ⌊i / factor⌋."""
+    t = node.tensor(x)
+    for axis, out, scale in _scales(t, node.shape, factors):
+        taps = rs.nearest_taps(np.floor(np.arange(out) / scale), t.shape[axis], "floor")
+        t = rs.resample(t, axis, taps, scale, _constants(node))
+    return t
+
+
+@aten(
+    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec"
+)
+def _smooth(node: Node, x: Value, size: Any, align_corners: bool, factors: Any) -> te.Tensor:
+    return _smooth_of(node, x, align_corners, factors)
+
+
+@aten("upsample_bilinear2d.default", "upsample_bicubic2d.default")
+def _smooth_sized(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
+    return _smooth_of(node, x, align_corners, factors)
+
+
+def _smooth_of(node: Node, x: Value, align_corners: bool, factors: Any) -> te.Tensor:
+    t = node.floats(x)
+    for axis, out, scale in _scales(t, node.shape, factors):
+        size = t.shape[axis]
+        if align_corners:
+            places = np.arange(out) * ((size - 1) / (out - 1)) if out > 1 else np.zeros(out)
+        else:
+            places = (np.arange(out) + 0.5) / scale - 0.5
+        cubic = -0.75 if "cubic" in node.name else None
+        taps = rs.filter_taps(places, size, scale, cubic, False, False)
+        t = rs.resample(t, axis, taps, scale, _constants(node))
+    return t
+
+
+def _scales(t: te.Tensor, shape: Sequence[int], factors: Any) -> list[tuple[int, int, float]]:
+    """(axis, extent of the output, output by input) of every axis that changes."""
+    given = list(factors or ())
+    out = []
+    for i, d in enumerate(range(2, len(t.shape))):
+        exact = given[i] if i < len(given) and given[i] is not None else shape[d] / t.shape[d]
+        if shape[d] != t.shape[d] or not math.isclose(exact, 1):
+            out.append((d, shape[d], float(exact)))
+    return out
+
+
+def _constants(node: Node) -> Any:
+    """Makes tensors of tables that are computed here."""
+    import torch
+
+    from autotune.models.torch_ops.table import Known
+
+    return lambda array: node.constant(Known(torch.from_numpy(np.ascontiguousarray(array)), False))

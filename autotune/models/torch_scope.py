@@ -1,0 +1,326 @@
+"""Lowers the nodes of a program in ATen, one after the other.
+
+A node stands for a stage, or for a tensor that is known: a weight, or what is computed of numbers alone,
+which torch itself computes here. Any other node is stated by its row of the table. Those that have none are
+remembered, so that all of them can be told at once.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autotune.errors import ModelError
+from autotune.models.lowering.base import Array
+from autotune.models.model import identifier
+from autotune.models.torch_ops import ROWS
+from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value
+from schedules import te
+from schedules.dtypes import DTYPES
+from schedules.errors import AutotuneError
+from schedules.te.tensors import Op
+
+# Most bytes of one tensor that is computed of nothing but numbers.
+MAX_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Stands for what a node makes that has no expression, and why."""
+
+    why: str
+
+
+Scoped = Value | Gap | Sequence[Value | Gap]
+
+
+def dtype_name(val: Any) -> str:
+    return str(val.dtype).removeprefix("torch.")
+
+
+def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
+    """Of a tensor of torch. Raises ModelError for what is not supported."""
+    dtype = dtype_name(val)
+    if dtype not in DTYPES:
+        raise ModelError(
+            f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}"
+        )
+    shape = tuple(int(n) for n in val.shape)
+    if 0 in shape:
+        raise ModelError(f"{what} of shape {list(shape)} has no elements")
+    if val.device.type not in ("cpu", "meta"):
+        raise ModelError(f"{what} is on {val.device}: whole models run on CPUs; give module.cpu()")
+    return shape, dtype
+
+
+def to_numpy(tensor: Any) -> Array:
+    """The same memory as numpy has it."""
+    import torch
+
+    plain = tensor.detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(DTYPES["bfloat16"].numpy)
+    return plain.numpy()
+
+
+@dataclass
+class Lowering:
+    """State of one import. ``values``: what nodes stand for."""
+
+    label: str
+    values: dict[Any, Scoped] = field(default_factory=dict)
+    constants: dict[te.Tensor, Array] = field(default_factory=dict)
+    origins: dict[Op, str] = field(default_factory=dict)
+    # {operator: {node: reason}}
+    unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
+    _placeholders: dict[Any, te.Tensor] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def know(self, node: Any, tensor: Any, name: str, weight: bool) -> None:
+        """Let a node stand for a tensor of torch, called ``name``, of any dtype until it is read."""
+        known = Known(tensor, weight)
+        self.values[node] = known
+        self._names[id(known)] = identifier(name)
+
+    def constant(self, known: Known) -> te.Tensor:
+        """The input of the graph that has the values of a known tensor. Tensors over the same memory are
+        one."""
+        x = known.tensor
+        key = (x.data_ptr(), tuple(x.shape), tuple(x.stride()), x.dtype)
+        found = self._placeholders.get(key)
+        if found is None:
+            name = self._names.get(id(known), "known")
+            shape, dtype = shape_and_dtype(x, f"constant {name}")
+            found = self._placeholders[key] = te.placeholder(shape, dtype, name)
+            self.constants[found] = to_numpy(x)
+        return found
+
+    def result(self, node: Any) -> te.Tensor:
+        """What a node that the program returns stands for."""
+        x = self.values[node]
+        if isinstance(x, Known):
+            return self.constant(x)
+        assert isinstance(x, te.Tensor)
+        return x
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def run(self, graph: Any, returned: Any) -> None:
+        """Lower what the returned nodes need."""
+        needed = _needed(graph, returned)
+        for node in graph.nodes:
+            if node.op == "call_function" and node in needed:
+                self.values[node] = self._lowered(node, needed)
+            elif node.op not in ("placeholder", "output") and node in needed:
+                raise ModelError(
+                    f"{self.label}: node {node.name} is a {node.op}, which no exported program has"
+                )
+
+    def _lowered(self, node: Any, needed: set[Any]) -> Scoped:
+        if node.target is operator.getitem:
+            return self._item(node)
+        op = str(node.target)
+        path = path_of(node)
+        try:
+            made = self._outputs(node, op, needed)
+        except UnsupportedForm as err:
+            return self._gap(op, path, str(err))
+        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
+            raise ModelError(f"{self.label}: node {path} ({op}): {err}") from err
+        for x in made if isinstance(made, (list, tuple)) else (made,):
+            if isinstance(x, te.Tensor):
+                self._settle(x, path)
+        return made
+
+    def _gap(self, op: str, path: str, why: str) -> Gap:
+        self.unsupported.setdefault(op, {})[path] = why
+        return Gap(why)
+
+    def _item(self, node: Any) -> Scoped:
+        of, index = node.args
+        every = self.values[of]
+        if isinstance(every, Gap):
+            return every
+        assert isinstance(every, (list, tuple))
+        found = every[index]
+        if isinstance(found, Gap):
+            return self._gap(str(of.target), path_of(of), found.why)
+        return found
+
+    def _outputs(self, node: Any, op: str, needed: set[Any]) -> Scoped:
+        args, kwargs = self._arguments(node.args), {k: self._argument(v) for k, v in node.kwargs.items()}
+        row = ROWS.get(op)
+        if any(isinstance(x, Gap) for x in _flat((args, list(kwargs.values())))):
+            if row is None:
+                raise UnsupportedForm("no expression for it")
+            return Gap("what it reads is not supported")
+        known = self._known(node, op, args, kwargs)
+        if known is not None:
+            return known
+        if row is None:
+            raise UnsupportedForm(_why_not(node, op))
+        vals = node.meta["val"]
+        many = isinstance(vals, (list, tuple))
+        first = vals[0] if many else vals
+        if any(not isinstance(n, int) for n in first.shape):
+            raise UnsupportedForm("the shape of its output depends on data")
+        shape, dtype = shape_and_dtype(first, "its output")
+        used = (
+            {u.args[1] for u in node.users if u in needed and u.target is operator.getitem} if many else {0}
+        )
+        made = row(
+            Node(op, shape, dtype, self._common(node), frozenset(used), self.constant), *args, **kwargs
+        )
+        outputs = made if isinstance(made, (list, tuple)) else (made,)
+        self._check(outputs, vals if many else [vals])
+        if not many:
+            return outputs[0]
+        return [Gap(f"its output {i} has no expression") if x is None else x for i, x in enumerate(outputs)]
+
+    def _check(self, outputs: Sequence[Value | None], vals: Sequence[Any]) -> None:
+        """Raise ModelError where a row and torch disagree on what is made."""
+        for x, val in zip(outputs, vals, strict=False):
+            if isinstance(x, te.Tensor) and (x.shape, x.dtype) != (tuple(val.shape), dtype_name(val)):
+                raise ModelError(
+                    f"{x.dtype}{list(x.shape)} was stated for {dtype_name(val)}{list(val.shape)}"
+                )
+
+    def _settle(self, made: te.Tensor, path: str) -> None:
+        """Note where stages are from."""
+        stack = [made.op]
+        while stack:
+            op = stack.pop()
+            if op is not None and op not in self.origins:
+                self.origins[op] = path
+                stack += [t.op for t in op.reads()]
+
+    # --- what is known ------------------------------------------------------------------------
+
+    def _known(self, node: Any, op: str, args: list[Any], kwargs: Mapping[str, Any]) -> Scoped | None:
+        """What torch computes of a node without tensors that are not known. None for other nodes, and for
+        those of weights that have a row: rewrites of the graph compute them, and again of other weights."""
+        import torch
+
+        tensors = [x for x in _flat((args, list(kwargs.values()))) if isinstance(x, (te.Tensor, Known))]
+        if not all(isinstance(x, Known) for x in tensors) or not hasattr(node.target, "tags"):
+            return None
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            return None
+        weight = any(x.weight for x in tensors if isinstance(x, Known))
+        if weight and op in ROWS:
+            return None
+        _afford(node)
+        with torch.no_grad():
+            made = node.target(*_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
+        if isinstance(made, torch.Tensor):
+            return self._called(Known(made, weight), node)
+        if isinstance(made, (list, tuple)):
+            return [self._called(Known(x, weight), node) for x in made]
+        raise UnsupportedForm("it makes no tensor")
+
+    def _called(self, known: Known, node: Any) -> Known:
+        self._names[id(known)] = identifier(node.name)
+        return known
+
+    def _arguments(self, args: Sequence[Any]) -> list[Any]:
+        return [self._argument(x) for x in args]
+
+    def _argument(self, x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return self._arguments(x)
+        return self.values[x] if hasattr(x, "meta") and x in self.values else x
+
+    def _common(self, node: Any) -> str:
+        """The dtype that tensors and numbers of a call promote to."""
+        import torch
+
+        vals = [a.meta["val"] if hasattr(a, "meta") else a for a in node.args]
+        vals = [v for v in vals if isinstance(v, (torch.Tensor, bool, int, float))]
+        while len(vals) > 1 and isinstance(vals[0], torch.Tensor):
+            found = torch.result_type(vals[0], vals[1])
+            vals = [torch.empty(tuple(vals[0].shape), dtype=found, device="meta"), *vals[2:]]
+        return dtype_name(vals[0]) if vals and isinstance(vals[0], torch.Tensor) else ""
+
+    # --- refusal ------------------------------------------------------------------------------
+
+    def refusal(self) -> ModelError:
+        """All that is not supported, as one error."""
+        lines = []
+        for op, nodes in sorted(self.unsupported.items()):
+            reasons: dict[str, list[str]] = {}
+            for node, why in nodes.items():
+                reasons.setdefault(why, []).append(node)
+            for why, names in reasons.items():
+                some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+                lines.append(f"  {op} ({len(names)}): {some}: {why}")
+        count = sum(map(len, self.unsupported.values()))
+        return ModelError(
+            f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n" + "\n".join(lines)
+        )
+
+
+# --- helpers ----------------------------------------------------------------------------------
+
+
+def path_of(node: Any) -> str:
+    """The module in which a node stands, and its name."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    inner = re.sub(r"^L\['\w+'\]\.?", "", str(stack[-1][0])) if stack else ""  # as torch.compile names it
+    return f"{inner}/{node.name}" if inner else str(node.name)
+
+
+def _needed(graph: Any, returned: Any) -> set[Any]:
+    """The nodes that are needed for what is returned."""
+    stack = [x for x in _flat(returned) if hasattr(x, "all_input_nodes")]
+    seen = set()
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack += node.all_input_nodes
+    return seen
+
+
+def _flat(x: Any) -> list[Any]:
+    if isinstance(x, (list, tuple)):
+        return [y for v in x for y in _flat(v)]
+    return [x]
+
+
+def _plain(x: Any) -> Any:
+    """Known tensors as torch's."""
+    if isinstance(x, (list, tuple)):
+        return [_plain(v) for v in x]
+    return x.tensor if isinstance(x, Known) else x
+
+
+def _why_not(node: Any, op: str) -> str:
+    """Why an operator without a row has none."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return "it makes random numbers"
+    if not hasattr(node.target, "overloadpacket"):
+        return (
+            "control flow is not supported" if "cond" in op or "loop" in op else "it is no operator of ATen"
+        )
+    return "no expression for it"
+
+
+def _afford(node: Any) -> None:
+    """Raise ModelError for an output that is known but too large to keep."""
+    for val in _flat(node.meta.get("val")):
+        if hasattr(val, "shape") and all(isinstance(n, int) for n in val.shape):
+            nbytes = int(np.prod(val.shape, dtype=np.int64)) * val.dtype.itemsize
+            if nbytes > MAX_BYTES and not node.all_input_nodes:
+                raise ModelError(
+                    f"its output of shape {list(val.shape)} is known at import but too large to keep: "
+                    f"at most {MAX_BYTES >> 20} MB are"
+                )

@@ -1,0 +1,260 @@
+"""``torch.compile(backend="autotune")``: kernels of an import, weights that change, what torch runs."""
+
+from __future__ import annotations
+
+import gc
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_cases import F, exported, torch
+
+import autotune as at
+from autotune.errors import ArgumentError, ModelError
+from autotune.models import compiling, torch_backend
+from autotune.run.kernels import default_kernel
+
+nn = torch.nn
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A log and a cache of the test's own, and no graphs of other tests."""
+    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    torch.compiler.reset()
+    torch_backend._graphs.clear()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Default kernels in the place of first picks, which take seconds."""
+
+    def kernels(outline: Any, missing: Any, wanted: Any, where: str) -> dict[int, Any]:
+        return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
+
+    monkeypatch.setattr(compiling, "untuned_kernels", kernels)
+
+
+class Net(nn.Module):  # type: ignore[misc,name-defined]
+    """A product with its activation, and a normalised sum of rows."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(F.relu(self.inner(x)))
+
+
+def compiled(module: Any, **options: Any) -> Callable[..., Any]:
+    """A module that torch compiles with one thread; torch warns of its own ways."""
+
+    def backend(graph: Any, inputs: Any, **how: Any) -> Any:
+        return torch_backend.backend(graph, inputs, **how)
+
+    return torch.compile(module.eval(), backend=backend, options={"threads": 1, **options})  # type: ignore[no-any-return]
+
+
+def agrees(f: Callable[..., Any], module: Any, *args: Any) -> None:
+    """Without a warning, what torch computes."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = f(*args)
+        torch.testing.assert_close(made, module(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_the_package_enters_it_under_its_name() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["autotune"].partition(":")
+    assert getattr(import_module(module), name) is torch_backend.backend
+
+
+def test_what_was_tuned_for_an_exported_module_is_found() -> None:
+    """No group of the compiled module runs a first pick."""
+    module, x = Net(), torch.randn(6, 4)
+    model = at.import_torch(exported(module, x))
+    tuned = at.tune_model(model, threads=1, trials=1, budget_s=60)
+    assert len(tuned.tasks) >= 2 and tuned.weighted_s is not None
+    net = at.compile_model(model, threads=1)
+    agrees(compiled(module), module, x)  # without a warning of kernels that are not tuned
+    (same,) = at.torch.modules()
+    assert [t.digest for t in same.program.outline.tasks] == [t.digest for t in net.program.outline.tasks]
+    assert [k.chosen_by for k in same.program.kernels] == ["log"] * len(tuned.tasks)
+    assert [r.chosen_by for r in same.profile(x, repeat=1).rows] == ["log"] * len(same.program.outline.calls)
+
+
+def test_nothing_is_tuned_in_a_call_and_the_warning_names_what_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*args: Any, **how: Any) -> Any:
+        raise AssertionError("a call tunes")
+
+    for name in ("autotune.tuning.tuner.Tuner", "autotune.tuning.suite_tuner.tune_suite"):
+        module, _, what = name.rpartition(".")
+        if hasattr(import_module(module), what):
+            monkeypatch.setattr(name, never)
+    monkeypatch.setattr("autotune.tuning.first_pick.first_pick", lambda *args, **how: None)
+    module, x = nn.Linear(4, 3), torch.randn(2, 4)
+    with torch.no_grad(), pytest.warns(UserWarning, match="1 of 1 tasks run kernels that are not tuned"):
+        y = compiled(module)(x)
+    torch.testing.assert_close(y, module(x).detach())
+    assert {k.chosen_by for k in at.torch.modules()[0].program.kernels} == {"default"}
+
+
+@pytest.mark.usefixtures("plain")
+def test_weights_that_change_are_packed_anew() -> None:
+    module, x = Net(), torch.randn(6, 4)
+    f = compiled(module)
+    agrees(f, module, x)
+    (before,) = at.torch.modules()
+    with torch.no_grad():
+        module.inner.weight.mul_(-2)  # in place
+    agrees(f, module, x)
+    assert at.torch.modules() == [before]  # which took the new weights
+    module.inner.bias = nn.Parameter(torch.randn(8))  # another tensor
+    agrees(f, module, x)
+    module.load_state_dict(Net().state_dict())
+    agrees(f, module, x)
+
+
+@pytest.mark.usefixtures("plain")
+def test_modules_that_share_a_graph_have_their_own_weights() -> None:
+    class Layers(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Net(4) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    module, x = Layers().eval(), torch.randn(6, 4)
+    with torch.no_grad():
+        want = module(x)
+    for layer in module.layers:
+        layer.compile(backend=torch_backend.backend, options={"threads": 1})
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(module(x), want, rtol=1e-5, atol=1e-5)
+    assert len(at.torch.modules()) == 2
+    del module, layer
+    torch.compiler.reset()
+    gc.collect()
+    assert at.torch.modules() == []
+
+
+@pytest.mark.usefixtures("plain")
+def test_inputs_that_are_not_contiguous_are_copied_and_told() -> None:
+    module, x = Net(), torch.randn(4, 6).T
+    f = compiled(module)
+    agrees(f, module, x)
+    (net,) = at.torch.modules()
+    assert net.profile(x, repeat=1).copies == (net.inputs[0].name,)
+    assert net.profile(x.contiguous(), repeat=1).copies == ()
+
+
+@pytest.mark.usefixtures("plain")
+def test_outputs_lie_as_torch_lays_them() -> None:
+    class Turned(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return (x + 1).transpose(0, 1), x * 2
+
+    module, x = Turned(), torch.randn(3, 5)
+    f = compiled(module)
+    agrees(f, module, x)
+    with torch.no_grad():
+        assert [y.stride() for y in f(x)] == [y.stride() for y in module(x)]
+    assert len(at.torch.modules()) == 1
+
+
+@pytest.mark.usefixtures("plain")
+def test_each_size_is_a_model_of_its_own() -> None:
+    module = Net()
+    f = compiled(module)
+    for rows in (6, 3, 5):
+        agrees(f, module, torch.randn(rows, 4))
+    assert sorted({m.inputs[0].shape for m in at.torch.modules()}) == [(3, 4), (5, 4), (6, 4)]
+
+
+@pytest.mark.usefixtures("plain")
+def test_inference_mode() -> None:
+    with torch.inference_mode():
+        module, x = Net().eval(), torch.randn(6, 4)
+        f = compiled(module)
+        torch.testing.assert_close(f(x), module(x), rtol=1e-5, atol=1e-5)
+    assert len(at.torch.modules()) == 1
+
+
+# --- what torch runs --------------------------------------------------------------------------
+
+
+def sorts(x: Any) -> Any:
+    return torch.sort(x)[0] * 2
+
+
+class Of(nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Any) -> Any:
+        return self.fn(x)
+
+
+CASES = {
+    "operators": (sorts, r"aten\.sort\.default \(1\)"),
+    "views": (lambda x: x.view(-1), r"its output 0 shares memory with an input"),
+    "writes": (lambda x: x.add_(1) * 2, r"writes to input"),
+    "dtypes": (lambda x: x.to(torch.complex64) * 2, r"complex64, which is not supported"),
+    "random": (lambda x: F.dropout(x, 0.5), r"it makes random numbers"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_has_no_expression_runs_as_torch_runs_it_with_one_warning(case: str) -> None:
+    fn, why = CASES[case]
+    module, x = Of(fn), torch.randn(3, 4)
+    f = compiled(module)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.manual_seed(1)
+        made = f(x.clone()), f(x.clone())
+        torch.manual_seed(1)
+        want = module(x.clone()), module(x.clone())
+    torch.testing.assert_close(made, want)
+    ours = [str(w.message) for w in told if "as torch runs it" in str(w.message)]
+    assert len(ours) == 1
+    with torch.no_grad(), pytest.raises(ModelError, match=why):
+        compiled(Of(fn), strict=True)(x.clone())
+
+
+def test_a_call_that_needs_gradients_runs_as_torch_runs_it() -> None:
+    module, x = Net(), torch.randn(6, 4)
+    f = compiled(module)
+    with pytest.warns(UserWarning, match=r"needs gradients.*torch\.no_grad\(\)"):
+        f(x).sum().backward()
+    assert module.inner.weight.grad is not None and at.torch.modules() == []
+    with pytest.raises(ModelError, match=r"torch\.no_grad\(\)"):
+        compiled(Net(), strict=True)(x)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"options": {"thread": 1}}, r"no option 'thread'.*did you mean.*threads, strict"),
+        ({"options": {"threads": 0}}, r"threads is a number from 1 on, not 0"),
+        ({"mode": "max-autotune"}, r"has no modes"),
+    ],
+)
+def test_options_that_there_are_not(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        torch_backend.backend(torch.fx.symbolic_trace(Net()), [], **how)

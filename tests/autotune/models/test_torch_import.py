@@ -1,0 +1,201 @@
+"""Exported programs of torch as models: ports, weights, refusals, networks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch_cases import F, compared, exported, torch
+
+import autotune as at
+from autotune.errors import ModelError
+from schedules.graph.evaluate import evaluate
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+import networks
+
+nn = torch.nn
+
+
+class Mixed(nn.Module):  # type: ignore[misc,name-defined]
+    """Parameters, buffers and a constant; one output twice, an input, None, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+        self.register_buffer("shift", torch.arange(3.0))
+        self.register_buffer("kept", torch.ones(3), persistent=False)
+
+    def forward(self, x: Any, more: dict[str, Any], n: int = 2) -> Any:
+        y = self.inner(x) + self.shift * torch.tensor([1.0, 2.0, 3.0]) + self.kept
+        return y, {"same": y, "input": more["z"], "nothing": None, "n": n}, more["z"] * n
+
+
+def test_ports_are_the_tensors_of_the_program_in_its_order() -> None:
+    module = Mixed()
+    x, z = torch.randn(2, 4), torch.randint(0, 9, (3,))
+    model = at.import_torch(exported(module, x, {"z": z}))
+    assert [(p.name, p.shape, p.dtype) for p in model.inputs] == [
+        ("x", (2, 4), "float32"), ("more_z", (3,), "int64")
+    ]  # fmt: skip
+    assert [(p.shape, p.dtype) for p in model.outputs] == [
+        ((2, 3), "float32"), ((2, 3), "float32"), ((3,), "int64"), ((3,), "int64")
+    ]  # fmt: skip
+    assert len({p.name for p in model.outputs}) == len({p.tensor for p in model.outputs}) == 4
+    assert model.name == "Mixed" and "Mixed" in model.source
+    y, other, doubled = module(x, {"z": z})
+    got = evaluate(model.graph, [x.numpy(), z.numpy()])
+    for a, b in zip(got, (y, other["same"], z, doubled), strict=True):
+        assert np.allclose(a, b.detach().numpy(), atol=1e-6)
+
+
+def test_weights_are_named_and_share_their_memory() -> None:
+    module = Mixed()
+    model = at.import_torch(exported(module, torch.randn(2, 4), {"z": torch.zeros(3)}))
+    values = model.graph.values
+    assert {"inner_weight", "inner_bias", "shift", "kept"} <= set(values)
+    assert np.shares_memory(values["inner_weight"], module.inner.weight.detach().numpy())
+    assert {o.split("/")[0] for o in model.graph.origins.values()} >= {"inner"}
+
+
+def test_what_is_known_is_computed_and_weights_are_no_literals() -> None:
+    class Known(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self, by: float) -> None:
+            super().__init__()
+            self.by = nn.Parameter(torch.tensor(by))
+
+        def forward(self, x: Any) -> Any:
+            places = torch.arange(5) * 2 + 1
+            return x * places * self.by + torch.full((5,), 3.0) ** 2
+
+    models = [compared(Known(by), torch.randn(2, 5)) for by in (1.0, 2.0)]
+    assert [sorted(m.graph.values) for m in models] == [["by", "mul"]] * 2 or len(models[0].graph.values) == 2
+    assert models[0].graph.dag == models[1].graph.dag  # the value of a weight is not in an expression
+    (places,) = [v for n, v in models[0].graph.values.items() if n != "by"]
+    assert places.tolist() == [1, 3, 5, 7, 9]
+
+
+def test_tied_weights_are_one_constant() -> None:
+    class Tied(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.b(self.a(x))
+
+    assert len(compared(Tied(), torch.randn(3, 4)).graph.values) == 1
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "float64"))]
+)
+def test_other_dtypes_of_weights(dtype: str) -> None:
+    module = nn.Sequential(nn.Linear(8, 5), nn.ReLU()).to(getattr(torch, dtype))
+    x = torch.randn(3, 8).to(getattr(torch, dtype))
+    compared(module, x, rtol={"float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-12}[dtype])
+
+
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in networks.NETWORKS if n not in ("resnet18", "vit")]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit", *SLOW])
+def test_a_small_network_is_what_torch_computes(name: str) -> None:
+    module, inputs, _ = networks.network(name, **networks.SMALL[name])
+    compared(module, *inputs)
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+class Of(nn.Module):  # type: ignore[misc,name-defined]
+    """A function as a module, with a buffer."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("state", torch.zeros(3))
+
+    def forward(self, *xs: Any) -> Any:
+        return self.fn(self, *xs)
+
+
+def refusal(fn: Callable[..., Any], *args: Any, train: bool = False, **how: Any) -> str:
+    module = Of(fn)
+    program = exported(module, *args, **how)
+    if train:
+        module.train()
+        program = torch.export.export(module, args)
+    with pytest.raises(ModelError) as err:
+        at.import_torch(program)
+    return str(err.value)
+
+
+def test_all_operators_without_an_expression_are_told_at_once() -> None:
+    def fn(self: Any, x: Any) -> Any:
+        y = torch.sort(x)[0] + torch.linalg.inv(x) + torch.sort(x * 2)[0]
+        return y.relu(), F.max_pool2d(x[None, None], 2, return_indices=True)[1], torch.rand(3) + x
+
+    text = refusal(fn, torch.randn(4, 4)[:3, :3])
+    assert "torch program Of: " in text and "nodes cannot be imported" in text
+    assert "aten.sort.default (2): sort, sort_1: no expression for it" in text
+    assert "aten.max_pool2d_with_indices.default (1)" in text and "its output 1 is used" in text
+    assert "aten.rand.default (1): rand: it makes random numbers" in text
+    assert "relu" not in text.replace("no_relu", "")  # what only reads them is not blamed
+
+
+def test_other_things_are_refused_with_the_remedy() -> None:
+    for thing in (nn.Linear(2, 2), torch.ones(2), "net.pt2", None):
+        with pytest.raises(ModelError, match=r"not a \w+: give torch.export.export\(module.eval\(\)"):
+            at.import_torch(thing)
+
+
+def test_open_sizes_are_named() -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    text = refusal(
+        lambda self, x, y: x + y[0],
+        torch.randn(4, 3),
+        torch.randn(2, 3),
+        dynamic_shapes=(({0: batch}, None),),
+    )
+    assert "input 'xs_0' has shape [" in text and ", 3]" in text and "xs_1" not in text
+    assert "export without dynamic_shapes=" in text
+
+
+def test_writes_are_refused_by_name() -> None:
+    def counts(self: Any, x: Any) -> Any:
+        self.state += 1
+        return x + self.state
+
+    assert "writes to buffer 'state': export module.eval()" in refusal(counts, torch.randn(3))
+    text = refusal(lambda self, x: x.add_(1) * 2, torch.randn(3))
+    assert "writes to input 'xs_0': return the new value" in text
+    text = refusal(lambda self, x: self.norm(x), torch.randn(4, 3), train=True)
+    assert "buffer 'norm.running_mean'" in text and "module.eval()" in text
+
+
+def test_dtypes_that_are_not_supported_are_named() -> None:
+    assert "input 'xs_0' is complex64, which is not supported" in refusal(
+        lambda self, x: x.real + 1, torch.ones(3, dtype=torch.complex64)
+    )
+    assert "int16, which is not supported" in refusal(lambda self, x: x.to(torch.int16) + 1, torch.ones(3))
+
+
+def test_training_is_refused() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    program = torch.export.export(module.train(), (torch.randn(2, 3),))
+    with pytest.raises(ModelError, match=r"aten\.\w+\.default \(1\): 1/\w+: it makes random numbers"):
+        at.import_torch(program)
+
+
+def test_sizes_that_depend_on_data_are_refused() -> None:
+    assert "depends on data" in refusal(lambda self, x: torch.nonzero(x) + 1, torch.ones(3))
+    assert "on data" in refusal(
+        lambda self, x: torch.scatter(x, 0, (x > 0).long(), x), torch.ones(3)
+    ).replace("are data", "on data")

@@ -1,0 +1,72 @@
+"""Functions of torch, a family of operators each, and how to compare them with what is imported."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from needs import imported
+
+from autotune.models.model import Model
+from autotune.models.torch_import import import_torch
+from autotune.models.torch_scope import to_numpy
+from schedules.graph.evaluate import evaluate
+
+torch = imported("torch")
+F = torch.nn.functional
+ops = torch.ops.aten
+
+
+class Many(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Functions of the same inputs, all their results one after the other."""
+
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+        super().__init__()
+        self.functions = list(functions)
+
+    def forward(self, *xs: Any) -> Any:
+        return tuple(fn(*xs) for fn in self.functions)
+
+
+def exported(module: Any, *args: Any, **how: Any) -> Any:
+    """The exported program of a module in evaluation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own ways
+        return torch.export.export(module.eval(), args, **how)
+
+
+def arrays(*tensors: Any) -> list[np.ndarray]:
+    return [to_numpy(t.contiguous()) for t in tensors]
+
+
+def compared(module: Any, *args: Any, rtol: float = 1e-5) -> Model:
+    """The imported model of a module, whose results were compared with those of torch: by their root mean
+    square for floats, else exactly."""
+    model = import_torch(exported(module, *args))
+    with torch.no_grad():
+        want = module(*args)
+    results = evaluate(model.graph, arrays(*args))
+    every = [
+        (f"result {n}.{i} of {type(module).__name__}", x)
+        for n, y in enumerate(want if isinstance(want, tuple) else (want,))
+        for i, x in enumerate(y if isinstance(y, (tuple, list)) else (y,))
+    ]
+    for got, (what, w) in zip(results, every, strict=True):
+        close(got, to_numpy(w), rtol, what)
+    return model
+
+
+def close(got: np.ndarray, want: np.ndarray, rtol: float, what: str) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype, f"{what}: {got.dtype}{got.shape}"
+    if got.dtype.kind != "f":
+        assert np.array_equal(got, want), f"{what}: {got} is not {want}"
+        return
+    g, w = got.astype(np.float64), want.astype(np.float64)
+    known = np.isfinite(w)
+    assert np.array_equal(g[~known], w[~known], equal_nan=True), what
+    if known.any():
+        size = max(float(np.sqrt(np.mean(w[known] ** 2))), 1e-3)
+        worst = float(np.abs(g[known] - w[known]).max())
+        assert worst <= rtol * size, f"{what}: off by {worst:.3g} of {size:.3g}"
