@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +87,23 @@ def random_arguments(outline: Outline, seed: int = 0) -> tuple[list[Array], list
     return inputs, [np.empty(t.shape, DTYPES[t.dtype].numpy) for t in tensors]
 
 
-def choose(program: Program, log: Log, machine: Mapping[str, Any], until: float) -> list[InPlace]:
+def choose(
+    program: Program,
+    value_of: Callable[[str], Array],
+    log: Log,
+    machine: Mapping[str, Any],
+    until: float,
+) -> list[InPlace]:
     """Time candidates of a program's tasks inside it, until about ``until`` (`time.monotonic` seconds), and
-    log what was found. The program's kernels are the best of the log. ``machine``: as of `Log.start_run`."""
+    log what was found. The program's kernels are the best of the log. ``value_of``: the
+    values of its weights. ``machine``: as of `Log.start_run`."""
     ol = program.outline
     arguments = random_arguments(ol)
     alone = all(k.target.threads == 1 for k in program.kernels)
-    first = _task_times(program, *arguments, alone)
     begin = time.monotonic()
+    first = _task_times(program, *arguments, alone)
+    turn_s = time.monotonic() - begin
+    begin += turn_s
     compiling = begin + COMPILING * (until - begin)
     found: dict[int, list[tuple[Record, Kernel]]] = {}
     for task in sorted(first, key=lambda t: -first[t]):
@@ -106,7 +115,8 @@ def choose(program: Program, log: Log, machine: Mapping[str, Any], until: float)
             candidates = _candidates(kernel, log, slower, compiling)
             if len(candidates) > 1:
                 found[task] = candidates
-    variants = _variants(program, found)
+    most = int((until - time.monotonic()) / (LEAST_ROUNDS * turn_s)) if found else 0
+    variants = _variants(program, found, value_of, most)
     rounds = _rounds(variants, arguments, alone, until) if len(variants) > 1 else []
     results = []
     for task, candidates in found.items() if rounds else ():
@@ -173,14 +183,20 @@ def _candidates(best: Kernel, log: Log, slower: float, until: float) -> list[tup
     return found
 
 
-def _variants(program: Program, found: Mapping[int, Sequence[tuple[Record, Kernel]]]) -> list[Program]:
-    """Programs, of which number ``n`` has candidate ``n`` of each task, or its best; as many as memory
-    holds."""
+def _variants(
+    program: Program,
+    found: Mapping[int, Sequence[tuple[Record, Kernel]]],
+    value_of: Callable[[str], Array],
+    most: int,
+) -> list[Program]:
+    """Programs, of which number ``n`` has candidate ``n`` of each task, or its best: ``most`` at most, and as
+    many as memory holds."""
     variants = [program]
-    for n in range(1, max(map(len, found.values()), default=0)):
+    for n in range(1, min(most, max(map(len, found.values()), default=0))):
         if 2 * program.weights_bytes > free_bytes():
             break
-        variants.append(program.with_kernels({t: c[n][1] for t, c in found.items() if n < len(c)}))
+        others = {t: c[n][1] for t, c in found.items() if n < len(c)}
+        variants.append(program.with_kernels(others, value_of))
     return variants
 
 

@@ -98,15 +98,18 @@ class Program:
             weights |= place(self.kernels, ways[name], value)
         return Program(self.outline, self.kernels, weights, self.run_island)
 
-    def with_kernels(self, others: Mapping[int, Kernel]) -> Program:
-        """The program with other kernels of some tasks."""
+    def with_kernels(
+        self, others: Mapping[int, Kernel], value_of: Callable[[str], Array] | None = None
+    ) -> Program:
+        """The program with other kernels of some tasks. ``value_of``: gives values of weights, where they
+        need not be found again in what was packed."""
         kernels = [others.get(i, k) for i, k in enumerate(self.kernels)]
         ways = uses(self.outline, kernels)
         weights = dict(self._weights)
         for name in self.outline.constants:
             before = [u for u in weights if u.weight == name]
             if any(u.task in others for u in (*before, *ways[name])):
-                value = self.weight(name)
+                value = self.weight(name) if value_of is None else value_of(name)
                 for use in before:
                     del weights[use]
                 weights |= place(kernels, ways[name], value)

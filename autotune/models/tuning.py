@@ -188,8 +188,9 @@ def _in_place(
         if found is None or found.target != target:
             return ()
         kernels.append(found)
-    program = Program.of(outline, kernels, ready.graph.values.__getitem__, run_island)
-    return tuple(in_place.choose(program, log, HERE.machine(), until))
+    value_of = ready.graph.values.__getitem__
+    program = Program.of(outline, kernels, value_of, run_island)
+    return tuple(in_place.choose(program, value_of, log, HERE.machine(), until))
 
 
 def _unfinished(

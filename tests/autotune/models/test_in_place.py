@@ -72,7 +72,9 @@ def test_the_fastest_inside_the_model_is_compiled(slow_leads) -> None:
     assert chosen_in(db, graph)[0] == Trace().digest
     assert not known(ol, HERE, str(db))
     with Log(db) as log:
-        found = choose(program_of(db, graph, ol), log, MACHINE, time.monotonic() + 2)
+        found = choose(
+            program_of(db, graph, ol), graph.values.__getitem__, log, MACHINE, time.monotonic() + 2
+        )
         one = next(f for f in found if f.task == 0)
         assert (one.best, one.chosen, one.alone_s) == (Trace().digest, tiled.digest, 1e-6)
         assert one.chosen_s < 0.98 * one.best_s and set(one.times_s) == {one.best, one.chosen}
@@ -88,7 +90,7 @@ def test_the_fastest_inside_the_model_is_compiled(slow_leads) -> None:
 def test_what_was_not_timed_inside_leads_until_it_is(slow_leads) -> None:
     db, graph, _, ol, tiled = slow_leads
     with Log(db) as log:
-        choose(program_of(db, graph, ol), log, MACHINE, time.monotonic() + 2)
+        choose(program_of(db, graph, ol), graph.values.__getitem__, log, MACHINE, time.monotonic() + 2)
         other = json.loads(packing_kernel(ol.tasks[0], HERE, 1).as_text())["trace"]
         logged(log, ol.tasks[0], Trace.from_json(other), 0.5e-6)
     assert Trace.from_json(other).digest not in (tiled.digest, Trace().digest)
@@ -96,7 +98,7 @@ def test_what_was_not_timed_inside_leads_until_it_is(slow_leads) -> None:
     with Log(db) as log:
         log.pin()
     with Log(db) as log:
-        choose(program_of(db, graph, ol), log, MACHINE, time.monotonic() + 2)
+        choose(program_of(db, graph, ol), graph.values.__getitem__, log, MACHINE, time.monotonic() + 2)
     assert chosen_in(db, graph)[0] == Trace.from_json(other).digest, "a pin holds"
 
 
@@ -146,6 +148,19 @@ def test_a_model_without_other_candidates_is_known_too(tmp_path: Path) -> None:
     with Log(tmp_path / "t.db") as log:
         for w in ol.tasks:
             logged(log, w, Trace(), 1e-6)
-        assert choose(program_of(tmp_path / "t.db", graph, ol), log, MACHINE, time.monotonic() + 1) == []
+        assert (
+            choose(
+                program_of(tmp_path / "t.db", graph, ol), graph.values.get, log, MACHINE, time.monotonic() + 1
+            )
+            == []
+        )
     assert known(ol, HERE, str(tmp_path / "t.db"))
     assert chosen_in(tmp_path / "t.db", graph) == [Trace().digest] * 2
+
+
+def test_there_is_no_round_without_time_for_it(slow_leads) -> None:
+    db, graph, _, ol, _ = slow_leads
+    with Log(db) as log:
+        late = time.monotonic() - 1
+        assert choose(program_of(db, graph, ol), graph.values.__getitem__, log, MACHINE, late) == []
+    assert chosen_in(db, graph)[0] == Trace().digest
