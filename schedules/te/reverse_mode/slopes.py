@@ -19,7 +19,7 @@ from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Logic, Select
-from schedules.te.reverse_mode.graph import zero
+from schedules.te.reverse_mode.graph import guarded, zero
 from schedules.te.tensors import TensorLoad
 
 
@@ -40,67 +40,99 @@ def terms(
 
     ``own``: what reads ``value`` itself once it is stored, None where it is not. Raises `WorkloadError` for
     an operation that has a slope which is not known here."""
+    # A part that is used several times gets its whole gradient before it hands on: users come first.
+    given: dict[Expr, list[Term]] = {value: [Term((), head)]}
     found: dict[TensorLoad, list[Term]] = {}
-
-    def hand(e: Expr, g: Expr, conds: tuple[Expr, ...]) -> None:
-        if not any(isinstance(x, TensorLoad) and wanted(x) for x in E.loads(e)):
-            return
+    for e in _users_first(value, wanted):
+        parts = given.pop(e, None)
+        if parts is None:
+            continue
+        if isinstance(e, TensorLoad):
+            found[e] = parts
+            continue
+        whole = _joined(parts)
         result = own if own is not None and e is value else e
-        match e:
-            case TensorLoad():
-                if wanted(e):
-                    found.setdefault(e, []).append(Term(conds, g))
-            case Binary(op="+" | "-" as op, a=a, b=b):
-                hand(a, g, conds)
-                hand(b, g if op == "+" else negative(g), conds)
-            case Binary(op="*", a=a, b=b) if a == b:
-                hand(a, E.binary("*", 2.0, times(g, b)), conds)
-            case Binary(op="*", a=a, b=b):
-                hand(a, times(g, b), conds)
-                hand(b, times(g, a), conds)
-            case Binary(op="/", a=Const(value=1.0), b=Call(fn="sqrt", args=(a,))):
-                cube = E.binary("*", E.binary("*", result, result), result)
-                hand(a, times(g, E.binary("*", -0.5, cube)), conds)
-            case Binary(op="/", a=Const(value=1.0), b=b):
-                hand(b, negative(times(g, E.binary("*", result, result))), conds)
-            case Binary(op="/", a=a, b=b):
-                hand(a, E.binary("/", g, b), conds)
-                hand(b, negative(times(g, E.binary("/", result, b))), conds)
-            case Binary(op="max" | "min" as op, a=a, b=b):
-                for x, other in ((a, b), (b, a)):
-                    # Against a literal the result tells as much, and what made it need not be known.
-                    of = result if isinstance(other, Const) else x
-                    above = E.compare("<", other, of) if op == "max" else E.compare("<", of, other)
-                    if _depends(other, wanted):
-                        half = E.select(E.compare("==", a, b), 0.5, zero(E.dtype_of(e)))
-                        hand(x, times(g, E.select(above, E.wrap(1.0, E.dtype_of(e)), half)), conds)
-                    else:
-                        hand(x, g, (*conds, above))
-            case Select(cond=c, a=a, b=b):
-                hand(a, g, (*conds, c))
-                hand(b, g, (*conds, _not(c)))
-            case Fma(a=a, b=b, c=c):
-                hand(a, times(g, b), conds)
-                hand(b, times(g, a), conds)
-                hand(c, g, conds)
-            case Cast(dtype=d, a=a):
-                if E.is_float(d) and E.is_float(E.dtype_of(a)):
-                    into = computed(E.dtype_of(a))
-                    hand(a, g if E.dtype_of(g) == into else Cast(into, g), conds)
-            case Call(fn=fn, args=args):
-                if fn in FLAT:
-                    return
-                if fn not in SLOPES:
-                    raise WorkloadError(
-                        f"te.gradient: {E.show(e)} has no derivative here; write it with other functions, or "
-                        "give the tensor that it makes as an input of the gradient"
-                    )
-                for x, slope in zip(args, SLOPES[fn](args, result), strict=True):
-                    if slope is not None:
-                        hand(x, times(g, slope), conds)
-
-    hand(value, head, ())
+        for x, g, cond in _handed(e, whole.value, result, wanted):
+            conds = whole.conditions if cond is None else (*whole.conditions, cond)
+            given.setdefault(x, []).append(Term(conds, g))
     return found
+
+
+def _users_first(value: Expr, wanted: Callable[[TensorLoad], bool]) -> list[Expr]:
+    """The different parts of a value that read what is wanted, each after all that use it."""
+    done: dict[Expr, bool] = {}
+    stack = [value]
+    while stack:
+        e = stack[-1]
+        kids = () if isinstance(e, TensorLoad) else E.children(e)
+        todo = [k for k in kids if k not in done]
+        if e in done or not todo:
+            stack.pop()
+            if e not in done:
+                done[e] = wanted(e) if isinstance(e, TensorLoad) else any(done[k] for k in kids)
+        else:
+            stack += todo
+    return [e for e in reversed(done) if done[e]]
+
+
+def _joined(parts: list[Term]) -> Term:
+    """The sum of parts as one."""
+    conds = parts[0].conditions
+    if any(p.conditions != conds for p in parts):
+        parts, conds = [Term((), guarded(p.conditions, p.value)) for p in parts], ()
+    total = parts[0].value
+    for p in parts[1:]:
+        total = E.binary("+", total, p.value)
+    return Term(conds, total)
+
+
+def _handed(
+    e: Expr, g: Expr, result: Expr, wanted: Callable[[TensorLoad], bool]
+) -> list[tuple[Expr, Expr, Expr | None]]:
+    """What an operation with the gradient ``g`` hands on: (operand, its gradient, where, None: everywhere).
+    ``result``: the value of ``e``, to be used where it helps."""
+    match e:
+        case Binary(op="+" | "-" as op, a=a, b=b):
+            return [(a, g, None), (b, g if op == "+" else negative(g), None)]
+        case Binary(op="*", a=a, b=b) if a == b:
+            return [(a, E.binary("*", 2.0, times(g, b)), None)]
+        case Binary(op="*", a=a, b=b):
+            return [(a, times(g, b), None), (b, times(g, a), None)]
+        case Binary(op="/", a=Const(value=1.0), b=Call(fn="sqrt", args=(a,))):
+            cube = E.binary("*", E.binary("*", result, result), result)
+            return [(a, times(g, E.binary("*", -0.5, cube)), None)]
+        case Binary(op="/", a=Const(value=1.0), b=b):
+            return [(b, negative(times(g, E.binary("*", result, result))), None)]
+        case Binary(op="/", a=a, b=b):
+            return [(a, E.binary("/", g, b), None), (b, negative(times(g, E.binary("/", result, b))), None)]
+        case Binary(op="max" | "min" as op, a=a, b=b):
+            out: list[tuple[Expr, Expr, Expr | None]] = []
+            for x, other in ((a, b), (b, a)):
+                # Against a literal the result tells as much, and what made it need not be known.
+                of = result if isinstance(other, Const) else x
+                above = E.compare("<", other, of) if op == "max" else E.compare("<", of, other)
+                if _depends(other, wanted):
+                    half = E.select(E.compare("==", a, b), 0.5, zero(E.dtype_of(e)))
+                    out.append((x, times(g, E.select(above, E.wrap(1.0, E.dtype_of(e)), half)), None))
+                else:
+                    out.append((x, g, above))
+            return out
+        case Select(cond=c, a=a, b=b):
+            return [(a, g, c), (b, g, _not(c))]
+        case Fma(a=a, b=b, c=c):
+            return [(a, times(g, b), None), (b, times(g, a), None), (c, g, None)]
+        case Cast(dtype=d, a=a) if E.is_float(d) and E.is_float(E.dtype_of(a)):
+            into = computed(E.dtype_of(a))
+            return [(a, g if E.dtype_of(g) == into else Cast(into, g), None)]
+        case Call(fn=fn, args=args) if fn not in FLAT:
+            if fn not in SLOPES:
+                raise WorkloadError(
+                    f"te.gradient: {E.show(e)} has no derivative here; write it with other functions, or "
+                    "give the tensor that it makes as an input of the gradient"
+                )
+            slopes = zip(args, SLOPES[fn](args, result), strict=True)
+            return [(x, times(g, slope), None) for x, slope in slopes if slope is not None]
+    return []
 
 
 def _depends(e: Expr, wanted: Callable[[TensorLoad], bool]) -> bool:

@@ -134,6 +134,22 @@ def test_operations(name) -> None:
     check([a, b, y], [t for t in (a, b) if t in te.inputs(y)], values)
 
 
+def test_parts_that_are_used_again_hand_on_once() -> None:
+    """As a tree, a value that doubles itself eight times has thousands of paths to its input."""
+    x = x_of(3)
+
+    def doubled(i):
+        v = x[i]
+        for n in range(8):
+            v = v + te.select(i < n % 3, v, v)
+        return v
+
+    y = te.compute((3,), doubled, "y")
+    (dx,) = te.gradient(y, x)
+    assert evaluated([dx], {x: np.zeros(3)} if te.inputs(dx) else {})[0].tolist() == [256] * 3
+    check([x, te.compute((3,), lambda i: te.sin(te.exp(x[i])) * te.exp(x[i]) + te.exp(x[i]), "z")])
+
+
 def of_numbers(fn, *values: list[float]) -> list[list[float]]:
     """The gradients of ``fn`` of vectors at some numbers."""
     n = len(values[0])
