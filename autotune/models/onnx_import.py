@@ -14,6 +14,7 @@ from autotune.models.assembling import assemble
 from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
 from schedules import te
+from schedules.distribution import install
 from schedules.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def import_onnx(
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the file's own folder only. Raises ModelError for what is no valid model and for all operators
-    that have no expression, at once; ImportError where onnx is not installed (``pip install
-    'autotune-compiler[onnx]'``).
+    that have no expression, at once; ImportError where the extra ``onnx`` is not installed.
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
     """
@@ -47,7 +47,7 @@ def import_onnx(
         from autotune.models.onnx_known import Known
         from autotune.models.onnx_scope import Lowering, Scope
     except ImportError as err:
-        raise ImportError(f"{err}; import_onnx needs onnx: pip install 'autotune-compiler[onnx]'") from err
+        raise ImportError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
     try:
         file = read_file(model)
         graph = file.proto.graph

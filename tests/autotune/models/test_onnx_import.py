@@ -558,6 +558,12 @@ def test_a_weight_behind_an_identity_is_not_copied() -> None:
     assert not known.flags.owndata
 
 
+def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "autotune.models.onnx_file", None)
+    with pytest.raises(ImportError, match=r"needs the extra onnx: pip install 'autotune-compiler\[onnx\]'"):
+        at.import_onnx(b"")
+
+
 def test_importing_autotune_imports_no_onnx() -> None:
     code = "import sys, autotune; autotune.ModelError; assert 'onnx' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
