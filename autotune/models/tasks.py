@@ -46,14 +46,15 @@ def tasks_of(parts: Iterable[Part]) -> list[Task]:
 
 
 def had_share_s(log: Log, workload: Workload, target: Target) -> float:
-    """Seconds of budget that finished runs gave a task. A run of many tasks gave each the same share, as its
-    scheduler turned to where more was to be gained. Runs with a limit of trials do not count."""
+    """The largest share of a budget (seconds) that a finished run gave a task. A run of many tasks gave each
+    the same share, as its scheduler turned to where more was to be gained. Runs with a limit of trials do not
+    count."""
     shares = [
         run.options.get("share_s")
         for run in log.runs(workload=workload, target=target)
         if run.state == "done" and run.options.get("trials") is None
     ]
-    return sum(float(s) for s in shares if isinstance(s, (int, float)) and s > 0)
+    return max((float(s) for s in shares if isinstance(s, (int, float))), default=0.0)
 
 
 def had_trials(log: Log, workload: Workload, target: Target, most: int) -> int:

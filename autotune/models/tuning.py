@@ -91,9 +91,10 @@ def tune_model(
 
     ``budget_s``, or ``budget`` as text such as "3m": seconds for all of the model's tasks together, shared so
     that the time of a call falls fastest, the heaviest tasks first (default: 10 s a task). ``trials``: most
-    trials of each task. Both count what the log has: a task that had its share in earlier runs, of this model
-    or of another, is skipped, so that a second call takes no trials. For more, give a larger budget. Ctrl-C
-    keeps everything, and the next call goes on; `compile_model` works as soon as each task has a kernel.
+    trials of each task. Both count what the log has: a task that had its share in an earlier run, of this
+    model or of another, is skipped, so that a second call takes no trials. For more, give a larger budget.
+    Ctrl-C keeps everything, and the next call goes on; `compile_model` works as soon as each task has a
+    kernel.
 
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
     cold as in use, and `compile_model` takes those that are the fastest there.

@@ -106,6 +106,10 @@ def test_a_share_of_the_budget_is_had_once(tmp_path: Path) -> None:
                 t.result.workload, goal, {"cpu": "x"}, seed=0, options={"share_s": 6.0, "trials": None}
             )
             log.finish_run(run)
+            less = log.start_run(
+                t.result.workload, goal, {"cpu": "x"}, seed=0, options={"share_s": 5.0, "trials": None}
+            )
+            log.finish_run(less)
             cut = log.start_run(t.result.workload, goal, {"cpu": "x"}, seed=0, options={"share_s": 60.0})
             log.finish_run(cut, "interrupted")
     assert tune_model(model_of(graph), threads=1, db=db, budget_s=12).stopped == "tuned"
