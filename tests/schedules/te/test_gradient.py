@@ -469,6 +469,16 @@ def test_windows_without_a_product_are_written_out() -> None:
         assert not products(dx)
 
 
+def test_short_sums_of_products_and_of_rows_stay_sums() -> None:
+    x, w, y = operator("depthwise_conv2d", D, b=1, h=5, w=5, c=3, kh=3, kw=3, padding=1)
+    dx, _ = te.gradient(y, [x, w], te.placeholder(y.shape, D, "dy"))
+    assert len(products(dx)) == 1, "windows of products"
+    rows, bias = x_of(4, 3), x_of(3, name="bias")
+    y = te.compute((4, 3), lambda i, j: rows[i, j] + bias[j], "y")
+    (dbias,) = te.gradient(y, bias, te.placeholder((4, 3), D, "dy"))
+    assert len(products(dbias)) == 1, "no window"
+
+
 def test_factors_of_all_terms_are_taken_out_of_a_sum() -> None:
     a, b, c, k = x_of(4, 3, name="a"), x_of(3, 5, name="b"), x_of(4, name="c"), te.reduce_axis(3, "k")
     value = lambda i, j: te.sum(a[i, k] * b[k, j] * 0.5 / c[i], axis=k)  # noqa: E731
