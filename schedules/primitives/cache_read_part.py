@@ -18,14 +18,14 @@ from schedules.primitives.cache_read import check_copied, in_reads
 
 @dataclass(frozen=True)
 class CacheReadPart(Primitive[str]):
-    """Copy what one of the reads of ``buffer`` in ``block`` touches into ``<buffer>_<scope><place>`` before
-    the block. That read then takes the copy, and other reads of the buffer stay. ``place`` counts the
+    """Copy what one of the reads of ``buffer`` in ``block`` touches into ``<buffer>_<scope>_<block><place>``
+    before the block. That read then takes the copy, and other reads of the buffer stay. ``place`` counts the
     block's different reads of the buffer from 0, in the order in which its value has them.
 
     Before: ``C[i, j] += A[i, k] * A[64 + j, k]``. After ``cache_read_part("C", "A", 1)``::
 
-        A_global1[x0, x1] = A[64 + x0, x1]
-        C[i, j] += A[i, k] * A_global1[j, k]
+        A_global_C1[x0, x1] = A[64 + x0, x1]
+        C[i, j] += A[i, k] * A_global_C1[j, k]
 
     So each operand of a product of parts of one buffer has a copy of its own, which can be packed for it.
     The copy is as large as the smallest box that holds what the read touches. It stands at the root;
@@ -40,7 +40,7 @@ class CacheReadPart(Primitive[str]):
     scope: str = "global"
 
     def result(self) -> str:
-        return f"{self.buffer}_{self.scope}{self.place}"
+        return f"{self.buffer}_{self.scope}_{self.block}{self.place}"
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())

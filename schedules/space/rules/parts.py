@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedules.expr import Load
+from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_read_part import CacheReadPart, places_read
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -12,6 +13,8 @@ def copy_read(d: SketchBuilder, name: str, x: Load, scope: str = "global", *, mo
     a loop, where it holds no more than the loop reads anyway. Returns the name of the copy."""
     places = places_read(d.block(name), x.buffer)
     part = CacheReadPart(name, x.buffer, places.index(x), scope)
-    if len(places) == 1 and (moved or part.is_whole(d.s.nest)):
+    whole = CacheRead(name, x.buffer, scope)
+    free = all(b.name != whole.result() for b in d.s.nest.buffers)  # else another block has its copy
+    if len(places) == 1 and free and (moved or part.is_whole(d.s.nest)):
         return d.s.cache_read(name, x.buffer, scope)
     return d.s.apply(part)

@@ -240,11 +240,6 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         lambda s: s.cache_read_part("C", "A", 0, "l1"),
         r"part A: scope 'l1' is not one of global, shared",
     ),
-    (
-        argmax,
-        after(lambda s: s.cache_read_part("V", "X", 0), lambda s: s.cache_read_part("X_global0", "X", 0)),
-        r"cache_read_part X: X_global0 exists already",
-    ),
     (matmul, lambda s: s.cache_read("C", "A", "l1"), r"scope 'l1' is not one of global, shared, local"),
     (matmul, lambda s: s.cache_read("C", "Z"), r"block C does not read it; it reads A, B"),
     (

@@ -43,3 +43,20 @@ def test_products_share_a_padded_copy() -> None:
         for got, w in zip(interpret(s.nest, dag, data), want, strict=True):
             np.testing.assert_array_equal(got, w)
     assert copied
+
+
+def test_products_of_one_weight_each_pack_it() -> None:
+    x, y, w = (te.placeholder(s, "float32", n) for s, n in (((9, 12), "x"), ((9, 12), "y"), ((12, 16), "w")))
+    k, r = te.reduce_axis(12, "k"), te.reduce_axis(12, "r")
+    a = te.compute((9, 16), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "a")
+    b = te.compute((9, 16), lambda i, j: te.sum(y[i, r] * w[r, j], axis=r), "b")
+    dag = te.dag([x, y, w, te.compute((9, 16), lambda i, j: a[i, j] + b[i, j], "c")])
+    space = derive(dag, target())
+    packed = [k for k, name in enumerate(space.sketches) if "pack=root" in name]
+    assert packed
+    data = inputs(dag)
+    for k in packed:
+        rows = space.sample(k, 8, np.random.default_rng(0))
+        s = Schedule.replay(dag, space.trace(k, rows[space.valid(k, rows)][0]), space.target)
+        for got, want in zip(interpret(s.nest, dag, data), expected(dag, data), strict=True):
+            np.testing.assert_array_equal(got, want)
