@@ -46,11 +46,11 @@ def test_products_share_a_padded_copy() -> None:
 
 
 def test_products_of_one_weight_each_pack_it() -> None:
-    x, y, w = (te.placeholder(s, "float32", n) for s, n in (((9, 12), "x"), ((9, 12), "y"), ((12, 16), "w")))
-    k, r = te.reduce_axis(12, "k"), te.reduce_axis(12, "r")
-    a = te.compute((9, 16), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "a")
-    b = te.compute((9, 16), lambda i, j: te.sum(y[i, r] * w[r, j], axis=r), "b")
-    dag = te.dag([x, y, w, te.compute((9, 16), lambda i, j: a[i, j] + b[i, j], "c")])
+    x, y, w = (te.placeholder(s, "float32", n) for s, n in (((17, 24), "x"), ((17, 24), "y"), ((24, 32), "w")))
+    k, r = te.reduce_axis(24, "k"), te.reduce_axis(24, "r")
+    a = te.compute((17, 32), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "a")
+    b = te.compute((17, 32), lambda i, j: te.sum(y[i, r] * w[r, j], axis=r), "b")
+    dag = te.dag([x, y, w, te.compute((17, 32), lambda i, j: a[i, j] + b[i, j], "c")])
     space = derive(dag, target())
     packed = [k for k, name in enumerate(space.sketches) if "pack=root" in name]
     assert packed
