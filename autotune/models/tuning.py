@@ -130,7 +130,7 @@ def tune_model(
             result = tune_suite([*left.values()], goal, log, mine, progress, interrupts=interrupts)
         found = dict(zip(left, () if result is None else result.tasks, strict=True))
         results = tuple(
-            _explained(found[i]) if i in found else TaskResult(t, frozen(t.workload, goal, log, seed), 0.0)
+            found[i] if i in found else TaskResult(t, frozen(t.workload, goal, log, seed), 0.0)
             for i, t in enumerate(tasks)
         )
         stopped = "tuned" if result is None else result.stopped
@@ -156,16 +156,6 @@ def tune_model(
         stopped=stopped,
         in_place=inside,
     )
-
-
-def _explained(one: TaskResult) -> TaskResult:
-    """A result with an error where a task has no kernel: what its trials ended with, or that there were
-    none."""
-    if one.error is not None or one.result.best is not None:
-        return one
-    failed = ", ".join(f"{status} {n}" for status, n in one.result.failed.items())
-    why = f"no trial was right ({failed})" if failed else "the budget ended before its first trial"
-    return replace(one, error=f"no kernel: {why}; give a larger budget")
 
 
 def _in_place(

@@ -132,9 +132,7 @@ def test_a_task_without_a_kernel_has_a_reason(tmp_path: Path, monkeypatch: pytes
     failed = Measurement("timeout", "too slow", (), None, None, 1.0, 0.1, 0.1, 0.1)
     monkeypatch.setattr(Made, "_measured", lambda self, trace: failed)
     result = tuned(model_of(graph), tmp_path / "t.db")
-    assert [t.error for t in result.tasks] == [
-        "no kernel: no trial was right (timeout 2); give a larger budget"
-    ] * 2
+    assert all("2 timeout (too slow)" in t.error for t in result.tasks)
     assert result.weighted_s is None and result.in_place == () and "0 of 2 tasks have a kernel" in str(result)
 
 
