@@ -148,6 +148,7 @@ def test_no_other_module_asks_for_a_kind_by_name() -> None:
     others = {
         "autotune/targets/cpus.py": ["'cpu' in controllers.split(',')"],  # of control groups
         "autotune/devices/cuda.py": ["find_spec('cuda') is None"],  # a package of that name
+        "autotune/models/torch_scope.py": ["val.device.type not in ('cpu', 'meta')"],  # torch's devices
     }
     for package in ("autotune", "schedules", "cost_model", "kernels_db"):
         for path in (ROOT / package).rglob("*.py"):
