@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
@@ -26,6 +27,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     compute_at_views,
     inline_maps,
     fold_scales,
+    add_biases,
     fold_constants,
     split_digits,
     eliminate_common,

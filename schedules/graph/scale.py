@@ -1,8 +1,8 @@
 """Factors move into weights: a batch norm after a convolution becomes part of its weights and its bias.
 
 ``a[o] * (sum of x * w[.., o]) + b[o]`` is ``(sum of x * (a[o] * w[.., o])) + b[o]``. Both products are of
-constants, so that `fold` makes new weights of them (as in Jacob et al., *Quantization and training of neural
-networks*, CVPR 2018, section 3.2, for inference).
+constants: `biases` and `fold` make new weights and a new bias of them (as in Jacob et al., *Quantization and
+training of neural networks*, CVPR 2018, section 3.2, for inference).
 """
 
 from __future__ import annotations
@@ -63,18 +63,7 @@ def _folded(
     taken.add(new)
     shapes[new] = found.shape
     order = _put(order, found.product, _pushed(order[found.product], found, s, new))
-    moved: Expr = found.load
-    if found.shift is not None:
-        parts = terms(found.shift)
-        fixed = [t for t in parts if E.loads(t) and all(x.buffer in shapes for x in E.loads(t))]
-        if len(fixed) > 1 or any(not isinstance(t, Load) for t in fixed):
-            label = fresh(f"{name}_bias", taken)
-            taken.add(label)
-            bias, value = _bias(sum(fixed[1:], fixed[0]), s, found.load.dtype, label)
-            shapes[label] = bias.outputs[0].shape
-            order = _put(order, name, (bias, s))
-            parts = [value, *(t for t in parts if t not in fixed)]
-        moved = sum(parts, moved)
+    moved = found.load if found.shift is None else sum(terms(found.shift), start=found.load)
 
     def put(x: Expr) -> Expr | None:
         return moved if x == found.whole else None
@@ -177,10 +166,3 @@ def _pushed(product: Stage, found: _Scaled, s: Stage, name: str) -> tuple[Stage,
         return replace(weight, buffer=name) if x == weight else None
 
     return scaled, replace(product, values=tuple(E.rewrite(v, new) for v in product.values))
-
-
-def _bias(shift: Expr, s: Stage, dtype: str, name: str) -> tuple[Stage, Load]:
-    """(the stage of a bias of constants, its load)."""
-    axes = tuple(a for a in s.axes if a.var in E.variables(shift))
-    made = Stage((Tensor(name, tuple(a.extent for a in axes), dtype),), axes, (), (shift,))
-    return made, Load(name, tuple(Var(a.var) for a in axes), dtype)

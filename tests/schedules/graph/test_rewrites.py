@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotune as at
+from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
 from schedules.graph.digits import split_digits
 from schedules.graph.evaluate import evaluate
@@ -115,6 +116,22 @@ def test_a_residual_goes_where_it_makes_a_known_task() -> None:
     assert len({Workload(g.dag).digest for g in with_residual}) == 2
     shortcut = [g for g in groups if isinstance(g, Group) and g.dag.constants == ("c1s_w_scaled",)]
     assert [len(g.inputs) for g in shortcut] == [2]
+
+
+def test_biases_that_are_added_are_one() -> None:
+    b = cases.Builder()
+    x = b.input("x", 5, 6)
+    both = cases.add(cases.dense(b, x, 4, "a"), cases.dense(b, cases.relu(x), 4, "b"))
+    whole = b.constant("whole", 5, 4)
+    graph = inline_maps(b.graph(cases.relu(cases.add(both, whole))))
+    merged = fold_constants(add_biases(graph))
+    same(graph, merged)
+    (last,) = [s for s in merged.dag.stages if s.reducer is None and s.name in merged.outputs]
+    assert sum(x.buffer in merged.values for x in last.reads()) == 1
+    one_row = b.constant("row", 5)
+    outer = cases.stage((5, 4), lambda i, j: x[i, j] + (one_row[i] + b.constants["a_b"][0][j]))
+    graph = b.graph(outer)  # a constant of both axes would be larger than either
+    assert add_biases(graph) is graph
 
 
 def test_batch_norm_folds_into_weights_and_bias() -> None:
