@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from space_cases import BIG, big_space, library_case, own_case, target
 
+from autotune.building.from_trace import emit_module
 from schedules import ops, te
 from schedules.ir import Nest, interp
 from schedules.primitives.vectorize import MAX_LANES
@@ -17,7 +18,7 @@ from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import analyse
 from schedules.space.estimate.cpu.features import FEATURE_NAMES, Features
 from schedules.space.estimate.cpu.limits import Limits, within
-from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, CpuRates, measure
+from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, CpuRates, measure, register_tile
 from schedules.space.holes import Columns
 
 
@@ -415,6 +416,25 @@ def test_limits_count_every_copy_of_a_peeled_tile() -> None:
     code = measure(y, env, m)["vectors"] * parts
     base, few = within(facts, env, m), within(facts, env, m, Limits(peeled_vectors=324))
     assert np.array_equal(few, base & (code <= 324)) and (base & ~few).any() and few.any()
+
+
+def test_limits_bound_lanes_that_are_read_one_by_one() -> None:
+    """Of a group's channels, at a border that is not copied: every lane has code of its own."""
+    sizes = {"d": 1, "h": 3, "w": 11, "ci": 6, "co": 22, "groups": 2, "k": (3, 2, 3), "padding": (1, 2, 0)}
+    space = derive(ops.workload("conv3d", sizes, "uint8").dag, target())
+    k = space.sketches.index("pad=inline y.unroll=yes")
+    facts, rows = space.sketch(k).estimate.facts, space.sample(k, 256, np.random.default_rng(0))
+    env = Columns(zip(space.holes(k), rows.T, strict=True))
+    m = CpuRates.of(space.target)
+    [y] = [b for b in facts if b.reduces]
+    lanes = measure(y, env, m)["lanes"] * measure(y, env, m)["unrolled"]
+    one_by_one = register_tile(y, env, m).gathers > 0
+    loose = within(facts, env, m, Limits(guarded_lanes=1 << 30))
+    ok = space.valid(k, rows)
+    assert np.array_equal(ok, loose & ~(one_by_one & (lanes > Limits().guarded_lanes)))
+    assert (loose & ~ok).any() and ok.any()
+    largest = int(np.argmax(np.where(ok & one_by_one, lanes, 0)))
+    emit_module(space.dag, space.trace(k, rows[largest]), space.target)  # raises where it is too long
 
 
 @pytest.mark.parametrize(

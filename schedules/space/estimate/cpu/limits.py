@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from schedules.expr import Const
 from schedules.primitives.unroll import MAX_UNROLL
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.space.estimate.counting import Number, number
@@ -23,6 +24,7 @@ class Limits:
     unrolled_vectors: int = 640  # vector operations in one unrolled body
     peeled_vectors: int = 2560  # vector operations in all copies of that body
     operations: int = 1 << 13  # arithmetic of all bodies and their copies, in vectors
+    guarded_lanes: int = 3584  # lanes in one unrolled body that are read one by one behind a guard
     scratch_bytes: int = 1 << 30
 
 
@@ -40,6 +42,8 @@ def within(
         vectors = tile.vectors * number(b.copies, env)
         ok = ok & (vectors <= limits.peeled_vectors)
         operations = operations + vectors * max(b.flops, 1)
+        if b.selects or b.copies != Const(1):  # guarded, or with ends that are peeled as they are guarded
+            ok = ok & ((tile.gathers == 0) | (tile.unrolled * tile.lanes <= limits.guarded_lanes))
         if b.reduces:  # a tile of a single register cannot be made smaller
             single = tile.lanes * tile.unrolled * b.item <= m.vector
             ok = ok & (single | (tile.spills <= limits.spilled_registers))
