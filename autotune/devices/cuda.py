@@ -116,6 +116,10 @@ class CudaProgram:
             self._launched(memory)
             _ok(self._d.cuStreamSynchronize(0))
 
+    def begin(self, memory: Sequence[Memory]) -> None:
+        with self._device.current():
+            self._launched(memory)
+
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
         with self._device.current():
             return self._timed(memory, n)
@@ -145,10 +149,50 @@ class CudaProgram:
             _ok(self._d.cuModuleUnload(self._module))
 
 
+class CudaGraph:
+    """See `Captured`: a graph of CUDA, made of what one stream was given."""
+
+    def __init__(self, device: CudaDevice, launch: Callable[[int], None]) -> None:
+        self._d, self._device = device.driver, device
+        with device.current():
+            graph = self._recorded(launch)
+            try:
+                self._exec = _ok(self._d.cuGraphInstantiate(graph, 0))
+            finally:
+                self._d.cuGraphDestroy(graph)
+
+    def _recorded(self, launch: Callable[[int], None]) -> Any:
+        """The graph of what is launched on a stream of its own. Other threads may do what they like
+        meanwhile, also on the default stream, which does not wait for this one."""
+        d = self._d
+        stream = _ok(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        try:
+            _ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+            try:
+                launch(int(stream))
+            except BaseException:
+                status, graph = d.cuStreamEndCapture(stream)  # what it says is a consequence
+                if int(status) == 0:
+                    d.cuGraphDestroy(graph)
+                raise
+            return _ok(d.cuStreamEndCapture(stream))
+        finally:
+            d.cuStreamDestroy(stream)
+
+    def launch(self, stream: int) -> None:
+        with self._device.current():
+            _ok(self._d.cuGraphLaunch(self._exec, stream))
+
+    def close(self) -> None:
+        with self._device.current():
+            _ok(self._d.cuGraphExecDestroy(self._exec))
+
+
 class CudaDevice:
-    """The first GPU: see `Device` and `Addressed`."""
+    """The first GPU: see `Device`, `Addressed` and `Capturing`."""
 
     kind = "cuda"
+    alignment = 256
     arrays_on = (2, 0)
 
     def __init__(self) -> None:
@@ -230,6 +274,16 @@ class CudaDevice:
         if nbytes:
             with self.current():
                 _ok(fill(memory, word, nbytes // width))
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        return memory + offset
+
+    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+        with self.current():
+            _ok(self.driver.cuMemcpyDtoDAsync(to, source + offset, nbytes, stream))
+
+    def captured(self, launch: Callable[[int], None]) -> CudaGraph:
+        return CudaGraph(self, launch)
 
     def load(self, code: GridCode) -> CudaProgram:
         return CudaProgram(self, code)

@@ -37,6 +37,8 @@ class EmulatedProgram:
         if self.launch(*memory, 0):
             raise DeviceError((self._text() or b"").decode())
 
+    begin = run  # streams follow one another
+
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
         start = time.perf_counter()
         for _ in range(n):
@@ -51,6 +53,7 @@ class EmulatedDevice:
     """See `Device` and `Addressed`."""
 
     kind = "cuda"
+    alignment = 256
     arrays_on = CPU
 
     def __init__(self) -> None:
@@ -87,6 +90,12 @@ class EmulatedDevice:
 
     def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
         ctypes.memmove(memory, word.to_bytes(width, "little") * (nbytes // width), nbytes)
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        return memory + offset
+
+    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+        ctypes.memmove(to, source + offset, nbytes)
 
     def load(self, code: GridCode) -> EmulatedProgram:
         return EmulatedProgram(code)

@@ -73,6 +73,9 @@ class OpenclProgram:
         self._launched(memory)
         self._device.finish()
 
+    def begin(self, memory: Sequence[Memory]) -> None:
+        self._launched(memory)
+
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
         pairs = []
         for _ in range(n):
@@ -113,6 +116,7 @@ class OpenclDevice:
 
         self.cl = cl
         self._own = context().devices[0]
+        self.alignment = max(1, int(self._own.mem_base_addr_align) // 8)
         self.queue = cl.CommandQueue(context(), properties=cl.command_queue_properties.PROFILING_ENABLE)
         # a CPU's caches are its own affair: emulation's times say nothing anyway
         size = FLUSH * int(self._own.global_mem_cache_size) if self._own.type & cl.device_type.GPU else 0
@@ -164,6 +168,16 @@ class OpenclDevice:
         if nbytes:
             pattern = np.array(word, dtype=f"u{width}")
             self.cl.enqueue_fill_buffer(self.queue, memory, pattern, 0, nbytes)
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        try:
+            return memory.get_sub_region(offset, max(1, nbytes))
+        except self.cl.Error as err:
+            raise DeviceError(str(err)) from None
+
+    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+        if nbytes:
+            self.cl.enqueue_copy(self.queue, to, source, byte_count=nbytes, src_offset=offset)
 
     def load(self, code: GridCode) -> OpenclProgram:
         return OpenclProgram(self, code)

@@ -2,7 +2,7 @@
 
 One contract test runs over all of them (``tests/autotune/devices/test_devices.py``). Devices whose memory has
 addresses offer `Addressed` programs too, which `autotune.run.device_kernel` launches on arrays of other
-libraries. """
+libraries."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ class Program(Protocol):
     def run(self, memory: Sequence[Memory]) -> None:
         """Run once, and wait for it. Raises DeviceError."""
 
+    def begin(self, memory: Sequence[Memory]) -> None:
+        """Run once, after what was begun before, and do not wait. Raises DeviceError."""
+
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
         """Run ``n`` times, with what the arrays need out of the device's second cache before each; how long
         the runs take together, on the device's clock. Raises DeviceError."""
@@ -38,9 +41,11 @@ class Program(Protocol):
 
 
 class Device(Protocol):
-    """``kind``: of the `GridCode` that it takes, and of targets."""
+    """``kind``: of the `GridCode` that it takes, and of targets. ``alignment``: bytes; a `part` of memory
+    begins at a multiple of it."""
 
     kind: str
+    alignment: int
 
     def name(self) -> str:
         """What its maker calls it."""
@@ -70,6 +75,13 @@ class Device(Protocol):
     def fill(self, memory: Memory, word: int, width: int, nbytes: int) -> None:
         """Fill with a word of 1, 2 or 4 bytes, before what is begun after it."""
 
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        """Memory that is a part of other memory, from byte ``offset`` on. Nobody gives it back."""
+
+    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+        """Begin to copy bytes of the device, from byte ``offset`` of the source on, at any byte. ``stream``:
+        where the device is `Addressed`."""
+
     def load(self, code: GridCode) -> Program:
         """Raises CompileError where the device refuses the code."""
 
@@ -93,6 +105,25 @@ class Addressed(Protocol):
 
     def wait(self, stream: int, other: int) -> None:
         """What is launched on a stream from now on runs after what is on another one. Nobody else waits."""
+
+
+class Captured(Protocol):
+    """Launches that were captured once. They hold the addresses of their memory: keep it for as long."""
+
+    def launch(self, stream: int) -> None:
+        """Begin all of them, in their order. Raises DeviceError."""
+
+    def close(self) -> None:
+        """Give it back. What was launched may still be under way."""
+
+
+@runtime_checkable
+class Capturing(Protocol):
+    """An `Addressed` device that replays launches faster than it launches them one by one."""
+
+    def captured(self, launch: Callable[[int], None]) -> Captured:
+        """What ``launch`` launches on the stream that it is given; nothing of it runs now. What ``launch``
+        raises is raised, and nothing is left. Raises DeviceError for what cannot be captured."""
 
 
 def facts(code: GridCode) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """NVIDIA GPUs through PyCUDA (extra ``pycuda``), where ``cuda-bindings`` cannot be had: it measures and runs
 on arrays of the host. Launching on arrays of other libraries needs the driver's handles, which it keeps to
-itself.
+itself; and it has no graphs, so that whole models are launched kernel after kernel.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class PycudaProgram:
             self._launched(memory)
             self._d.Context.synchronize()
 
+    def begin(self, memory: Sequence[Memory]) -> None:
+        with self._device.current():
+            self._launched(memory)
+
     def seconds(self, memory: Sequence[Memory], n: int) -> float:
         total, left = 0.0, n
         with self._device.current():
@@ -98,6 +102,7 @@ class PycudaDevice:
     """The first GPU: see `Device`."""
 
     kind = "cuda"
+    alignment = 256
 
     def __init__(self) -> None:
         """Raises CompileError where there is no GPU."""
@@ -162,6 +167,13 @@ class PycudaDevice:
         if nbytes:
             with self.current():
                 fill(memory, word, nbytes // width)
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        return int(memory) + offset
+
+    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+        with self.current():
+            self.driver.memcpy_dtod(int(to), int(source) + offset, nbytes)
 
     def load(self, code: GridCode) -> PycudaProgram:
         return PycudaProgram(self, code)

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <elf.h>
+#include <functional>
 #include <map>
 #include <string>
 #include <sys/mman.h>
@@ -18,17 +19,23 @@
 
 typedef int R;
 typedef unsigned long long Ptr;
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, BAD_IMAGE = 200, NO_CONTEXT = 201, BAD_HANDLE = 400, FAULT = 719 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, BAD_IMAGE = 200, NO_CONTEXT = 201, BAD_HANDLE = 400, FAULT = 719,
+  UNSUPPORTED = 900, INVALIDATED = 901 };
 
 static std::map<Ptr, size_t> memory;
 static int gpu, other_gpu;  // their addresses stand for the primary contexts
 static thread_local std::vector<void *> contexts;  // of the thread; the last one is current
 static int fault;  // sticky, as a GPU's
 static thread_local int capture_mode;  // 0 global, 2 relaxed
-static bool capturing;
+static bool capturing;  // a stream of another library
+// What a stream was given since its capture began; ended by nothing but cuStreamEndCapture. Of one thread at a time.
+typedef std::vector<std::function<void()>> Work;
+struct Capture { Work work; int mode; bool invalid; };
+static std::map<void *, Capture> captures;
+struct Graph { void *context; Work work; };
 
 struct Module { void *context, *library; };
-struct Function { void *context, *kernel; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
+struct Function { void *context, *kernel; int arrays; R (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **); };
 struct Event { void *context; double at; };
 
 static void note(const char *what, long long a = 0, long long b = 0) {
@@ -38,6 +45,18 @@ static void note(const char *what, long long a = 0, long long b = 0) {
 static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 static void *current() { return contexts.empty() ? 0 : contexts.back(); }
 static R state() { return fault ? fault : current() ? OK : NO_CONTEXT; }
+// Whether a call that no graph can hold is refused, which spoils every capture that minds it.
+static bool refused() {
+  if (capture_mode == 2) return false;
+  bool any = capturing;
+  for (auto &c : captures)
+    if (c.second.mode != 2) any = c.second.invalid = true;
+  return any;
+}
+static Capture *capture_of(void *stream) {
+  auto found = captures.find(stream);
+  return found == captures.end() ? 0 : &found->second;
+}
 static R state_for(void *context) { R bad = state(); return bad ? bad : context == current() ? OK : BAD_HANDLE; }
 
 extern "C" {
@@ -95,7 +114,8 @@ R cuModuleUnload(void *m) { if (R bad = state()) return bad; delete (Module *)m;
 R cuModuleGetFunction(void **f, void *m, const char *name) {
   void *library = ((Module *)m)->library, *kernel = dlsym(library, (std::string("at_") + name).c_str());
   if (!kernel) return NOT_FOUND;
-  *f = new Function{((Module *)m)->context, kernel, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
+  auto arrays = (const int *)dlsym(library, (std::string("at_") + name + "_count").c_str());
+  *f = new Function{((Module *)m)->context, kernel, arrays ? *arrays : 0, (decltype(Function::launch))dlsym(library, "at_cuLaunchKernel")};
   return OK;
 }
 R cuFuncSetBlockShape(void *, int, int, int) { return state(); }
@@ -103,7 +123,7 @@ R cuFuncGetAttribute(int *v, int, void *) { *v = 0; return OK; }
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                  void *stream, void **params, void **extra) {
   if (R bad = state_for(((Function *)f)->context)) return bad;
-  note("launch", (long long)stream, gx);
+  note(capture_of(stream) ? "record_launch" : "launch", (long long)stream, gx);
   void *places[64];
   if (!params) {  // packed end to end, as PyCUDA does: all of ours are pointers
     auto packed = (Ptr *)extra[1];
@@ -111,12 +131,25 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     params = places;
   }
   auto x = (Function *)f;
+  if (Capture *c = capture_of(stream)) {  // recorded with its parameters; how many there are, a launch does not say
+    if (c->invalid) return INVALIDATED;
+    int n = x->arrays;
+    std::vector<Ptr> values;
+    for (int i = 0; i < n; ++i) values.push_back(*(Ptr *)params[i]);
+    c->work.push_back([=]() {
+      std::vector<Ptr> own = values;
+      std::vector<void *> at;
+      for (auto &v : own) at.push_back(&v);
+      if (x->launch(x->kernel, gx, gy, gz, bx, by, bz, shared, stream, at.data(), 0)) fault = FAULT;
+    });
+    return OK;
+  }
   if (x->launch(x->kernel, gx, gy, gz, bx, by, bz, shared, stream, params, 0)) fault = FAULT;
   return OK;  // a GPU's fault is met later
 }
 R cuMemAlloc_v2(Ptr *p, size_t n) {
   if (R bad = state()) return bad;
-  if (capturing && capture_mode != 2) return 900;
+  if (refused()) return UNSUPPORTED;
   if (n > (size_t)1 << 34) return NO_MEMORY;
   *p = (Ptr)aligned_alloc(256, (n + 255) / 256 * 256);
   memory[*p] = n;
@@ -125,7 +158,7 @@ R cuMemAlloc_v2(Ptr *p, size_t n) {
 }
 R cuMemFree_v2(Ptr p) {
   if (R bad = state()) return bad;
-  if (capturing && capture_mode != 2) return 900;
+  if (refused()) return UNSUPPORTED;
   if (!memory.erase(p)) return INVALID;
   free((void *)p);
   note("free");
@@ -134,6 +167,54 @@ R cuMemFree_v2(Ptr p) {
 R cuMemGetInfo_v2(size_t *a, size_t *b) { *a = *b = 1u << 30; return OK; }
 R cuMemcpyHtoD_v2(Ptr to, const void *from, size_t n) { if (R bad = state()) return bad; memcpy((void *)to, from, n); note("copy", n); return OK; }
 R cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) { if (R bad = state()) return bad; memcpy(to, (void *)from, n); note("copy", n); return OK; }
+R cuMemcpyDtoDAsync_v2(Ptr to, Ptr from, size_t n, void *stream) {
+  if (R bad = state()) return bad;
+  if (Capture *c = capture_of(stream)) {
+    if (c->invalid) return INVALIDATED;
+    c->work.push_back([=]() { memcpy((void *)to, (void *)from, n); });
+    return OK;
+  }
+  memcpy((void *)to, (void *)from, n);
+  note("copy_inside", n);
+  return OK;
+}
+R cuStreamCreate(void **s, unsigned flags) { if (R bad = state()) return bad; *s = new char; note("stream", flags); return OK; }
+R cuStreamDestroy_v2(void *s) { if (R bad = state()) return bad; captures.erase(s); delete (char *)s; note("stream_end"); return OK; }
+R cuStreamBeginCapture_v2(void *s, int mode) {
+  if (R bad = state()) return bad;
+  if (!s) return UNSUPPORTED;  // the default stream
+  if (capture_of(s)) return INVALID;
+  captures[s] = Capture{{}, mode, false};
+  note("capture", mode);
+  return OK;
+}
+R cuStreamEndCapture(void *s, void **graph) {
+  if (R bad = state()) return bad;
+  *graph = 0;
+  Capture *c = capture_of(s);
+  if (!c) return INVALID;
+  bool invalid = c->invalid;
+  if (!invalid) *graph = new Graph{current(), c->work};
+  captures.erase(s);
+  note("capture_end", invalid);
+  return invalid ? INVALIDATED : OK;
+}
+R cuStreamIsCapturing(void *s, int *status) { Capture *c = capture_of(s); *status = !c ? 0 : c->invalid ? 2 : 1; return state(); }
+R cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long) {
+  if (R bad = state()) return bad;
+  *exec = new Graph(*(Graph *)graph);
+  note("instantiate", ((Graph *)graph)->work.size());
+  return OK;
+}
+R cuGraphLaunch(void *exec, void *stream) {
+  auto x = (Graph *)exec;
+  if (R bad = state_for(x->context)) return bad;
+  note("replay", x->work.size());
+  for (auto &run : x->work) run();
+  return OK;
+}
+R cuGraphDestroy(void *graph) { delete (Graph *)graph; note("graph_end"); return OK; }
+R cuGraphExecDestroy(void *exec) { if (R bad = state()) return bad; delete (Graph *)exec; note("exec_end"); return OK; }
 R cuMemsetD8_v2(Ptr p, unsigned char v, size_t n) { if (R bad = state()) return bad; if (memory.at(p) < n) return INVALID; memset((void *)p, v, n); return OK; }
 R cuMemsetD16_v2(Ptr p, unsigned short v, size_t n) { if (R bad = state()) return bad; if (memory.at(p) < 2 * n) return INVALID; std::fill_n((unsigned short *)p, n, v); return OK; }
 R cuMemsetD32_v2(Ptr p, unsigned v, size_t n) { if (R bad = state()) return bad; if (memory.at(p) < 4 * n) return INVALID; std::fill_n((unsigned *)p, n, v); return OK; }
@@ -163,7 +244,8 @@ R cuPointerGetAttribute(void *v, int, Ptr p) {
 }
 R cuGetErrorString(int status, const char **text) {
   static const std::map<int, const char *> words = {{INVALID, "invalid argument"}, {NO_MEMORY, "out of memory"}, {BAD_IMAGE, "device kernel image is invalid"},
-    {NO_CONTEXT, "invalid device context"}, {NOT_FOUND, "named symbol not found"}, {BAD_HANDLE, "invalid resource handle"}, {FAULT, "unspecified launch failure"}, {900, "operation not permitted when stream is capturing"}};
+    {NO_CONTEXT, "invalid device context"}, {NOT_FOUND, "named symbol not found"}, {BAD_HANDLE, "invalid resource handle"}, {FAULT, "unspecified launch failure"}, {UNSUPPORTED, "operation not permitted when stream is capturing"},
+    {INVALIDATED, "operation failed due to a previous error during capture"}};
   auto found = words.find(status);
   *text = found == words.end() ? "unknown" : found->second;
   return found == words.end() ? INVALID : OK;

@@ -43,6 +43,8 @@ def driver(code: GridCode, *, shared: bool = False) -> bytes:
     for x in code.launches:
         args = ", ".join(f"({types[n]} *)*(void **)params[{i}]" for i, n in enumerate(x.arrays))
         parts.append(f'extern "C" void {launched(x.kernel)}(void **params) {{ {x.kernel}({args}); }}')
+        # what a driver reads in a GPU's code: it copies the parameters of what it launches later
+        parts.append(f'extern "C" const int {launched(x.kernel)}_count = {len(x.arrays)};')
     return cxx.build("\n".join([*parts, "AT_DRIVER"]), *FLAGS, "-shared" if shared else "-c")
 
 

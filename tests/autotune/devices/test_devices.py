@@ -82,6 +82,23 @@ def test_memory_keeps_what_is_put_there(device: Device) -> None:
         device.free(memory)
 
 
+def test_memory_has_parts_and_is_copied_inside_the_device(device: Device) -> None:
+    a, b = (device.allocate(4 * device.alignment) for _ in range(2))
+    x = np.arange(device.alignment, dtype="f4")
+    device.upload(a, x)
+    device.fill(b, 0, 4, x.nbytes)
+    device.copy(device.part(b, device.alignment, 12), a, 20, 12)
+    out, part = np.ones_like(x), np.empty(3, "f4")
+    device.download(out, b)
+    device.download(part, device.part(b, device.alignment, 12))
+    first = device.alignment // 4
+    np.testing.assert_array_equal(out[first : first + 3], x[5:8])
+    np.testing.assert_array_equal(part, x[5:8])
+    assert np.count_nonzero(out) == 3
+    for memory in (a, b):
+        device.free(memory)
+
+
 @pytest.mark.parametrize("dtype", sorted(POISON))
 def test_memory_is_filled_with_words(device: Device, dtype: str) -> None:
     kind, value = POISON[dtype]
@@ -167,9 +184,7 @@ def sum_of_two() -> ComputeDAG:
     return te.dag([a, b, te.compute((37, 5), lambda *i: a[i] + b[i], name="C")])
 
 
-def measured(
-    target: Target, kinds: list[str], timeout_s: float = 60.0, finals: int = 0
-) -> list[Measurement]:
+def measured(target: Target, kinds: list[str], timeout_s: float = 60.0, finals: int = 0) -> list[Measurement]:
     """Of kernels of these kinds, and, as the last of them, of the first so many again in turns."""
     dag = sum_of_two()
     options = Options(timeout_s=timeout_s, build_timeout_s=60.0)
@@ -369,7 +384,12 @@ def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
     need_cxx()
     if not nvrtc.available():  # the same wheels
         missing("nvrtc")
-    names = ("devices/test_devices.py", "run/test_device_kernel.py", "run/test_cuda_contexts.py")
+    names = (
+        "devices/test_devices.py",
+        "devices/test_cuda_graphs.py",
+        "run/test_device_kernel.py",
+        "run/test_cuda_contexts.py",
+    )
     tests = [str(ROOT / "tests" / "autotune" / name) for name in names]
     # PyCUDA is linked with all of the driver, of which the fake one has what we use: symbols are bound when
     # called
