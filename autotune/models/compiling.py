@@ -17,12 +17,11 @@ from autotune.models.module import Module
 from autotune.models.origin import Origin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
-from autotune.models.program import Program
+from autotune.models.programs import program_of
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.stored import asked_threads, hits, stored
 from autotune.settings import database
-from autotune.targets import TargetError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 
@@ -39,18 +38,20 @@ def compile_model(
 ) -> Module:
     """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
 
-    ``threads=None`` takes for each task the fastest kernel whose threads this process can run. ``db``: the
-    log. ``fallback=True`` allows kernels that were not tuned, as of `autotune.load`, with one warning that
-    names them. Weights are packed here, once; a change of the model's arrays afterwards changes nothing (see
-    `Module.load_weights`), and the module keeps none of them.
+    ``threads=None`` takes for each task the fastest kernel whose threads this process can run. ``target``:
+    "cpu", "cuda", "opencl" or "cuda-emulator". On a GPU, weights are uploaded here, and each call copies
+    inputs and outputs; with "cuda" and ``cuda-bindings`` all launches are captured into a graph at the first
+    call, which later calls replay. ``db``: the log. ``fallback=True`` allows kernels that were not tuned, as
+    of `autotune.load`, with one warning that names them. Weights are packed here, once; a change of the
+    model's arrays afterwards changes nothing (see `Module.load_weights`), and the module keeps none of them.
 
     Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
 
-    Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, and `LogError`
-    for a log that cannot be read.
+    Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
+    for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
     where = database(db)
-    wanted = host_target(target, threads)
+    wanted = model_target(target, threads)
     asked = asked_threads(target, threads)
     ready = prepared(model)
     outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
@@ -58,17 +59,15 @@ def compile_model(
     origin = Origin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
-    program = Program.of(outline, kernels, values.pop, run_island)
+    program = program_of(outline, kernels, values.pop, run_island)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin)
 
 
-def host_target(target: str | Target, threads: int | None) -> Target:
-    """The target of a model. Raises `TargetError` for one that is no CPU."""
+def model_target(target: str | Target, threads: int | None) -> Target:
+    """The target of a model. Raises `TargetError` for a GPU that is not here."""
     wanted = targets.parse(target, threads)
     if wanted.grid:
-        raise TargetError(
-            f"whole models run on CPUs, not yet on {wanted.kind}: leave out target=, or give 'cpu'"
-        )
+        targets.check_here(wanted)
     return wanted
 
 

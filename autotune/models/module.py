@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError, ModelError
-from autotune.models.program import Program, Times
+from autotune.models.program import Times
+from autotune.models.programs import AnyProgram
 from autotune.models.weights import aligned_copy
 from autotune.run import torch_calls
 from autotune.run.host_arrays import fitting
@@ -41,13 +42,17 @@ class Module:
     which names the input. Calls from several threads at once are independent, and each has an arena of its
     own. The GIL is released.
 
+    A model for a GPU takes arrays of the host too: inputs are copied there and outputs back. It has one arena
+    on the device, so that calls wait for each other. Launches are captured at the first call, where the
+    driver can, and later calls replay them.
+
     Weights are packed when the model is compiled. A change of the arrays that they came from changes nothing:
     see `load_weights`.
     """
 
     def __init__(
         self,
-        program: Program,
+        program: AnyProgram,
         target: Target,
         name: str,
         tuned_s: Sequence[float | None],
@@ -67,7 +72,7 @@ class Module:
         self._torch: torch_calls.TorchCalls | None = None
 
     @property
-    def program(self) -> Program:
+    def program(self) -> AnyProgram:
         """What runs."""
         return self._program
 
@@ -101,7 +106,8 @@ class Module:
     def profile(self, *inputs: Any, repeat: int = 10) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
-        integers of -8 to 8)."""
+        integers of -8 to 8). On a GPU each step runs alone, timed by the device's clock, with nothing in its
+        second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
         if not inputs:

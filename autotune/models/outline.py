@@ -12,7 +12,7 @@ from math import prod
 
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
-from schedules.graph.plan import Plan, Step, plan
+from schedules.graph.plan import ALIGNMENT, Plan, Step, plan
 from schedules.model import Workload
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
@@ -126,8 +126,9 @@ def nbytes(t: Tensor) -> int:
     return prod(t.shape) * DTYPES[t.dtype].itemsize
 
 
-def arena(outline: Outline) -> Plan:
-    """Places of what lies between steps and is neither given nor returned."""
+def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
+    """Places of what lies between steps and is neither given nor returned, at multiples of ``alignment``
+    bytes."""
     elsewhere = {*outline.inputs, *outline.outputs, *outline.constants}
     sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
     steps = [
@@ -136,7 +137,7 @@ def arena(outline: Outline) -> Plan:
         else Step(tuple(a.tensor for a in s.reads), s.writes)
         for s in outline.steps
     ]
-    return plan(steps, sizes)
+    return plan(steps, sizes, alignment=alignment)
 
 
 def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | None = None) -> Outline:

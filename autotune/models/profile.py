@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.models.outline import Call
-from autotune.models.program import Program, Times
+from autotune.models.program import Times
+from autotune.models.programs import AnyProgram
 from autotune.run.describing import describe
 from schedules.graph.graph import Island
 
@@ -87,7 +88,7 @@ class Profile:
 
 
 def profile(
-    program: Program,
+    program: AnyProgram,
     tuned_s: Sequence[float | None],
     run: Callable[[Times], None],
     repeat: int,
@@ -124,7 +125,7 @@ def profile(
 
 
 def _row(
-    program: Program, n: int, step: Call | Island, s: float, tuned_s: Sequence[float | None], share: float
+    program: AnyProgram, n: int, step: Call | Island, s: float, tuned_s: Sequence[float | None], share: float
 ) -> Row:
     if isinstance(step, Island):
         return Row(n, (step.name,), None, step.op, s, None, share, "island")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +20,17 @@ from numpy.typing import NDArray
 from autotune.codegen.llvm.compile import run_program, time_program
 from autotune.codegen.runtime.program import STEP
 from autotune.models.outline import Call, Outline, arena, nbytes
+from autotune.models.places import (
+    ARENA,
+    FIXED,
+    INPUT,
+    OUTPUT,
+    Place,
+    place_of,
+    place_read,
+    segments,
+    start_of,
+)
 from autotune.models.weights import Use, place, recover, use_of, uses
 from autotune.run.kernel import Kernel
 from autotune.targets import usable_cpus
@@ -34,19 +44,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 RunIsland = Callable[[Island, Sequence[Array]], Sequence[Array]]
 HUGE = 2 << 20  # bytes of a huge page: where an arena of such a size begins
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where an argument lies. ``base``: 0: at the address ``offset``; 1: in the arena; 2: input ``number``;
-    3: output ``number``. ``offset``: in bytes."""
-
-    base: int
-    offset: int
-    number: int = 0
-
-
-FIXED, ARENA, INPUT, OUTPUT = range(4)
 
 
 class Program:
@@ -136,41 +133,21 @@ class Program:
         """What all contexts have in common."""
         ol = self.outline
         self._scratch_at = -(-self.plan.nbytes // ALIGNMENT) * ALIGNMENT
-        self._args: list[_Place] = []
+        self._segments = segments(ol)
+        self._args: list[Place] = []
         self._starts: list[int] = []  # of each call's arguments
-        self._segments: list[tuple[int, int] | Island] = []  # (first call, number of calls)
-        calls = 0
-        for step in ol.steps:
-            if isinstance(step, Island):
-                self._segments.append(step)
-                continue
-            last = self._segments[-1] if self._segments else None
-            if isinstance(last, tuple):
-                self._segments[-1] = (last[0], last[1] + 1)
-            else:
-                self._segments.append((calls, 1))
+        for call in ol.calls:
             self._starts.append(len(self._args))
-            self._args += [self._read(step, i) for i in range(len(step.reads))]
-            self._args += [self._at(name) for name in step.writes]
-            calls += 1
-        self._calls = calls
+            self._args += [self._read(call, i) for i in range(len(call.reads))]
+            self._args += [place_of(ol, self.plan, name) for name in call.writes]
 
-    def _read(self, call: Call, argument: int) -> _Place:
+    def _read(self, call: Call, argument: int) -> Place:
         a = call.reads[argument]
-        offset = a.start * DTYPES[self.outline.tensors[a.tensor].dtype].itemsize
         if a.tensor in self.outline.constants:
             use = use_of(self.kernels, call, argument)
             array = self._weights[use]
-            return _Place(FIXED, array.ctypes.data + (0 if use.packed else offset))
-        return replace(found := self._at(a.tensor), offset=found.offset + offset)
-
-    def _at(self, name: str) -> _Place:
-        ol = self.outline
-        if name in ol.outputs:
-            return _Place(OUTPUT, 0, ol.outputs.index(name))
-        if name in ol.inputs:
-            return _Place(INPUT, 0, ol.inputs.index(name))
-        return _Place(ARENA, self.plan.offsets[name])
+            return Place(FIXED, array.ctypes.data + (0 if use.packed else start_of(self.outline, a)))
+        return place_read(self.outline, self.plan, a)
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -211,7 +188,7 @@ class Program:
         def array(name: str) -> Array:
             if name in self.outline.constants:
                 return self._weights[Use(name)].reshape(self.outline.tensors[name].shape)
-            at = self._at(name)
+            at = place_of(self.outline, self.plan, name)
             if at.base != ARENA:
                 return (inputs if at.base == INPUT else outputs)[at.number]
             return context.array(at.offset, self.outline, name)
@@ -239,7 +216,7 @@ class _Context:
         self.input_slots = [(i, a.number, a.offset) for i, a in enumerate(args) if a.base == INPUT]
         self.output_slots = [(i, a.number, a.offset) for i, a in enumerate(args) if a.base == OUTPUT]
         word = ctypes.sizeof(ctypes.c_int64)
-        self.steps = (ctypes.c_int64 * max(STEP * program._calls, 1))()
+        self.steps = (ctypes.c_int64 * max(STEP * len(program._starts), 1))()
         for n, call in enumerate(program.outline.calls):
             code = _code(program.kernels[call.task])
             table = ctypes.addressof(self.args) + word * program._starts[n]

@@ -21,14 +21,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.errors import CompileError, ModelError
 from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import Call, Outline, arena, nbytes
-from autotune.models.program import Program
+from autotune.models.programs import program_of
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.run import aligned
 from autotune.run.kernel import Kernel
@@ -98,8 +98,9 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
     found = _kernels(place, outline, kernels, target, fallback, where)
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
     weights = _Weights(z, members, outline)
-    program = Program.of(outline, found, weights.read, run_island, mine=True)
-    return Module(program, target, name, tuned)
+    program = program_of(outline, found, weights.read, run_island, mine=True)
+    here = target if targets.runnable(target) or not found else found[0].target
+    return Module(program, here, name, tuned)
 
 
 def _members(z: zipfile.ZipFile, place: Path) -> dict[str, zipfile.ZipInfo]:
@@ -264,7 +265,10 @@ def _kernels(
         )
     if missing:
         try:
-            wanted = targets.detect(target.threads)
+            backend = backends.of(target)
+            # a model for a GPU runs on that of this machine, else on its CPU
+            there = target.grid and backend.available()
+            wanted = backend.detect() if there else targets.detect(target.threads)
             kernels |= untuned_kernels(outline, missing, wanted, where)
         except AutotuneError as err:
             raise ModelError(f"{place}: {err}") from err
@@ -273,8 +277,11 @@ def _kernels(
 
 def _foreign(t: Target, here: Target) -> str:
     """Why a target is not that of this machine; empty if it is."""
-    if t.grid or not targets.runnable(t):
+    if not targets.runnable(t):
         return "this machine cannot run it"
+    if t.grid:
+        device = backends.of(t).detect()
+        return "" if t == device else f"this is {targets.brief(device)} with other limits"
     if replace(t, threads=1) != here:
         return f"this is {targets.brief(here)} with other features or caches"
     if t.threads > targets.usable_cpus():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ModelError
 from autotune.models.outline import Call
-from autotune.models.program import Program
+from autotune.models.programs import AnyProgram
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Island
 from schedules.model import Target, canonical
@@ -32,7 +32,7 @@ DOCUMENT = "model.json"
 
 
 def save(
-    program: Program,
+    program: AnyProgram,
     name: str,
     target: Target,
     tuned_s: Sequence[float | None],
@@ -62,7 +62,9 @@ def save(
         raise ModelError(f"{place} cannot be written: {err.strerror or err}") from err
 
 
-def _document(program: Program, name: str, target: Target, tuned_s: Sequence[float | None]) -> dict[str, Any]:
+def _document(
+    program: AnyProgram, name: str, target: Target, tuned_s: Sequence[float | None]
+) -> dict[str, Any]:
     ol = program.outline
     return {
         "format": FORMAT,

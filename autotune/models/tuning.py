@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.models import in_place
-from autotune.models.compiling import host_target
+from autotune.models.compiling import model_target
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
 from autotune.models.preparation import Prepared, prepared
-from autotune.models.program import Program
+from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
@@ -97,7 +97,8 @@ def tune_model(
     kernel.
 
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
-    cold as in use, and `compile_model` takes those that are the fastest there.
+    cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
+    times kernels with cold caches.
 
     ``search``, ``cost_model`` (``model`` there), ``rtol``, ``atol``, ``db``, ``seed``: as of `autotune.tune`.
     Warns of a budget below 2 s a task.
@@ -107,7 +108,7 @@ def tune_model(
     Raises `ModelError`, `TargetError`, `WorkloadError`, `SettingsError` or `LogError` for input that cannot
     be used. A task that cannot be tuned has an ``error`` in its result."""
     started = time.monotonic()
-    goal = host_target(target, threads)
+    goal = model_target(target, threads)
     ready = prepared(model)
     tasks = [SuiteTask(t.workload, float(t.count), t.shown) for t in tasks_of(ready.parts)]
     whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
@@ -120,7 +121,9 @@ def tune_model(
             f"give budget_s={LEAST_S * len(tasks):g} for kernels of all; the heaviest are tuned first",
             stacklevel=2,
         )
-    share_s = (1 - IN_PLACE_SHARE) * whole_s / max(len(tasks), 1)
+    # on a GPU, arrays are cold when kernels are tuned
+    inside_share = 0.0 if goal.grid else IN_PLACE_SHARE
+    share_s = (1 - inside_share) * whole_s / max(len(tasks), 1)
     where = database(db)
     with Log(where) as log:
         left = _unfinished(tasks, goal, log, share_s, trials)
@@ -135,8 +138,8 @@ def tune_model(
         )
         stopped = "tuned" if result is None else result.stopped
         inside: tuple[InPlace, ...] = ()
-        if stopped != "interrupted":
-            until = time.monotonic() + max(IN_PLACE_SHARE * whole_s, IN_PLACE_S)
+        if stopped != "interrupted" and inside_share:
+            until = time.monotonic() + max(inside_share * whole_s, IN_PLACE_S)
             try:
                 inside = _in_place(ready, results, goal, log, where, bool(left), until)
             except KeyboardInterrupt:
@@ -180,7 +183,7 @@ def _in_place(
             return ()
         kernels.append(found)
     value_of = ready.graph.values.__getitem__
-    program = Program.of(outline, kernels, value_of, run_island)
+    program = program_of(outline, kernels, value_of, run_island)
     return tuple(in_place.choose(program, value_of, log, HERE.machine(), until))
 
 

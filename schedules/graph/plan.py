@@ -29,9 +29,15 @@ class Step:
     writes: tuple[str, ...]
 
 
-def plan(steps: Sequence[Step], nbytes: Mapping[str, int], kept: Iterable[str] = ()) -> Plan:
+def plan(
+    steps: Sequence[Step],
+    nbytes: Mapping[str, int],
+    kept: Iterable[str] = (),
+    alignment: int = ALIGNMENT,
+) -> Plan:
     """The places of tensors of ``nbytes`` bytes each. A tensor lives from the step that writes it to the last
-    one that reads it; those ``kept`` live on to the end. Names that ``nbytes`` lacks lie elsewhere.
+    one that reads it; those ``kept`` live on to the end. Names that ``nbytes`` lacks lie elsewhere. Each
+    place begins at a multiple of ``alignment`` bytes.
 
     >>> steps = [Step((), ("a",)), Step(("a",), ("b",)), Step(("b",), ("c",))]
     >>> plan(steps, {"a": 64, "b": 64, "c": 64}).nbytes
@@ -49,7 +55,7 @@ def plan(steps: Sequence[Step], nbytes: Mapping[str, int], kept: Iterable[str] =
     placed: list[tuple[int, int, str]] = []  # (offset, end, name)
     offsets: dict[str, int] = {}
     for name in sorted((n for n in first if n in nbytes), key=lambda n: (-nbytes[n], first[n], n)):
-        size = -(-nbytes[name] // ALIGNMENT) * ALIGNMENT
+        size = -(-nbytes[name] // alignment) * alignment
         at = 0
         for begin, end, other in sorted(placed):
             beside = first[other] <= last[name] and first[name] <= last[other]

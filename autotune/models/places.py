@@ -1,0 +1,61 @@
+"""Where tensors lie that the steps of a model read and write, and which steps run in one go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autotune.models.outline import Call, Outline
+from schedules.dtypes import DTYPES
+from schedules.graph.graph import Argument, Island
+from schedules.graph.plan import Plan
+
+FIXED, ARENA, INPUT, OUTPUT = range(4)
+Segment = tuple[int, int] | Island  # (first call, number of calls)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an argument lies. ``base``: `FIXED`: at the address ``offset``; `ARENA`; `INPUT` or `OUTPUT`
+    ``number``. ``offset``: in bytes."""
+
+    base: int
+    offset: int
+    number: int = 0
+
+
+def place_of(outline: Outline, plan: Plan, name: str) -> Place:
+    """The place of a tensor that is no weight. Outputs are numbered as `dict.fromkeys` leaves them."""
+    outputs = list(dict.fromkeys(outline.outputs))
+    if name in outputs:
+        return Place(OUTPUT, 0, outputs.index(name))
+    if name in outline.inputs:
+        return Place(INPUT, 0, outline.inputs.index(name))
+    return Place(ARENA, plan.offsets[name])
+
+
+def place_read(outline: Outline, plan: Plan, a: Argument) -> Place:
+    """The place of what an argument reads, which is no weight."""
+    found = place_of(outline, plan, a.tensor)
+    return replace(found, offset=found.offset + start_of(outline, a))
+
+
+def start_of(outline: Outline, a: Argument) -> int:
+    """The byte of its tensor at which an argument begins."""
+    return a.start * DTYPES[outline.tensors[a.tensor].dtype].itemsize
+
+
+def segments(outline: Outline) -> list[Segment]:
+    """The steps in order: islands, and between them calls that follow one another."""
+    found: list[Segment] = []
+    calls = 0
+    for step in outline.steps:
+        if isinstance(step, Call):
+            last = found[-1] if found else None
+            if isinstance(last, tuple):
+                found[-1] = (last[0], last[1] + 1)
+            else:
+                found.append((calls, 1))
+            calls += 1
+        else:
+            found.append(step)
+    return found
