@@ -49,8 +49,11 @@ class DeviceProgram:
         kernels: Sequence[Kernel],
         weights: Mapping[str, _Block],
         run_island: RunIsland,
+        captures: bool = True,
     ) -> None:
-        """``weights``: as the graph has them. Kernels for devices pack none."""
+        """``weights``: as the graph has them. Kernels for devices pack none. ``captures``: whether launches
+        are captured, where the device can."""
+        self.captures = captures
         self.outline, self.kernels, self.run_island = outline, tuple(kernels), run_island
         self.device: Device = _object(self.kernels[0]).device
         self._weights = dict(weights)
@@ -75,14 +78,32 @@ class DeviceProgram:
     def with_weights(self, values: Mapping[str, Array]) -> DeviceProgram:
         """The program with other values of some weights. It captures its launches again."""
         fresh = {n: _uploaded(self.device, self.outline.tensors[n], v) for n, v in values.items()}
-        return DeviceProgram(self.outline, self.kernels, {**self._weights, **fresh}, self.run_island)
+        return self._with(weights={**self._weights, **fresh})
 
     def with_kernels(
         self, others: Mapping[int, Kernel], value_of: Callable[[str], Array] | None = None
     ) -> DeviceProgram:
         """The program with other kernels of some tasks. ``value_of`` is not needed: weights stay."""
         kernels = [others.get(i, k) for i, k in enumerate(self.kernels)]
-        return DeviceProgram(self.outline, kernels, self._weights, self.run_island)
+        return self._with(kernels=kernels)
+
+    def plain(self) -> DeviceProgram:
+        """The program that launches one kernel after the other: what capturing gains is told beside it."""
+        return self._with(captures=False)
+
+    def _with(
+        self,
+        kernels: Sequence[Kernel] | None = None,
+        weights: Mapping[str, _Block] | None = None,
+        captures: bool | None = None,
+    ) -> DeviceProgram:
+        return DeviceProgram(
+            self.outline,
+            self.kernels if kernels is None else kernels,
+            self._weights if weights is None else weights,
+            self.run_island,
+            self.captures if captures is None else captures,
+        )
 
     def weight(self, name: str) -> Array:
         """The value of a weight, in the layout of the graph."""
@@ -190,7 +211,7 @@ class _Ready:
     """The memory of a program, what each call is given, and what was captured."""
 
     def __init__(self, program: DeviceProgram) -> None:
-        ol, self._device = program.outline, program.device
+        ol, self._device, self._captures = program.outline, program.device, program.captures
         self._block = _Block(program.device, program.arena_bytes)
         names = (*ol.inputs, *program.plan.offsets, *ol.outputs)
         self._parts = {n: self._part(program._offset(n), nbytes(ol.tensors[n])) for n in names}
@@ -205,7 +226,7 @@ class _Ready:
     def begin(self, first: int, n: int) -> None:
         """Run calls of kernels one after the other, and do not wait."""
         steps = self._steps[first : first + n]
-        if not isinstance(self._device, Capturing):
+        if not (self._captures and isinstance(self._device, Capturing)):
             for step in steps:
                 for copy in step.copies:
                     self._device.copy(*copy)

@@ -389,6 +389,7 @@ def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
         "devices/test_cuda_graphs.py",
         "run/test_device_kernel.py",
         "run/test_cuda_contexts.py",
+        "models/test_device_program.py",
     )
     tests = [str(ROOT / "tests" / "autotune" / name) for name in names]
     # PyCUDA is linked with all of the driver, of which the fake one has what we use: symbols are bound when

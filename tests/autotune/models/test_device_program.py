@@ -1,5 +1,5 @@
-"""Models on devices: emulation, OpenCL, and NVIDIA's driver, a fake one where there is no GPU. All are compared
-with the evaluator, bit by bit."""
+"""Models on devices: emulation, OpenCL, and NVIDIA's driver, a fake one where there is no GPU. What they give
+is what the evaluator gives, bit by bit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
-from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape
 from graph_cases import Builder as Inputs
+from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
 from grid_cases import need_cxx
 from model_cases import each_stage, islanded, layers, model_of, whole
 from needs import missing
@@ -122,6 +122,17 @@ def test_a_network_is_what_the_evaluator_says_again_and_again(device: Device) ->
         expected = evaluate(graph, inputs)[0]
         assert expected.any()
         np.testing.assert_array_equal(run(program, *inputs)[0], expected)
+
+
+def test_a_transformer_is_what_the_evaluator_says() -> None:
+    """Its exponentials and roots are not exact in any order; all else is."""
+    need_cxx()
+    graph = transformer(1)
+    program = program_on(EmulatedDevice(), graph, partition(graph))
+    inputs = inputs_of(graph)
+    expected = evaluate(graph, inputs)[0]
+    for _ in range(2):
+        np.testing.assert_allclose(run(program, *inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_share_an_arena(device: Device) -> None:
@@ -255,7 +266,8 @@ def test_cuda_captures_launches_once_and_replays_them(calls: Callable[[], Counte
         assert made["capture"] == made["instantiate"] == (n == 0)
         assert made["allocate"] == (n == 0)
     other = program.with_weights({"w0": -graph.values["w0"]})
-    changed = Graph(graph.dag, {**graph.values, "w0": -graph.values["w0"]}, graph.inputs, graph.outputs, {}, ())
+    values = {**graph.values, "w0": -graph.values["w0"]}
+    changed = Graph(graph.dag, values, graph.inputs, graph.outputs, {}, ())
     np.testing.assert_array_equal(run(other, x)[0], evaluate(changed, [x])[0])
     assert calls()["capture"] == 1
     np.testing.assert_array_equal(run(program, x)[0], evaluate(graph, [x])[0])
@@ -289,6 +301,15 @@ def test_cuda_copies_of_parts_are_captured(calls: Callable[[], Counter[str]]) ->
         np.testing.assert_array_equal(run(program, x_)[0], evaluate(graph, [x_])[0])
         made = calls()
         assert made["replay"] == 1 and made["copy_inside"] == 0
+
+
+def test_cuda_launches_kernel_after_kernel_if_told(calls: Callable[[], Counter[str]]) -> None:
+    graph, x = layers(3)
+    program = program_on(cuda.device(), graph).plain()
+    calls()
+    np.testing.assert_array_equal(run(program, x)[0], evaluate(graph, [x])[0])
+    made = calls()
+    assert made["launch"] == 6 and made["capture"] == made["replay"] == 0
 
 
 def test_an_error_while_cuda_captures_is_told_and_the_next_call_is_right(
@@ -339,7 +360,9 @@ def target(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-def test_a_module_for_a_gpu(target: str, plain: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_for_a_gpu(
+    target: str, plain: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph, x = layers(2)
     monkeypatch.setattr(preparation, "cut", each_stage)
     net = compile_model(model_of(graph), target=target, fallback=True)

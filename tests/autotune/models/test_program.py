@@ -14,14 +14,11 @@ from model_cases import (
     graph_of,
     islanded,
     layers,
-    model_of,
     packing_kernel,
     product,
     whole,
 )
 
-from autotune.models import compiling, preparation
-from autotune.models.compiling import compile_model
 from autotune.models.outline import arena, nbytes, outline, workload_of
 from autotune.models.program import Program
 from autotune.models.weights import Use, _places, place
@@ -262,10 +259,3 @@ def test_an_output_that_nothing_writes_is_refused():
     ol = outline(graph, each_stage(graph)[1])
     with pytest.raises(ValueError, match="no step writes output 'y0'"):
         replace(ol, steps=ol.steps[:1])
-
-
-def test_a_model_runs_on_cpus_alone(monkeypatch):
-    graph, _ = layers(1)
-    monkeypatch.setattr(preparation, "cut", each_stage)
-    with pytest.raises(compiling.TargetError, match="run on CPUs, not yet on cuda"):
-        compile_model(model_of(graph), target="a100")

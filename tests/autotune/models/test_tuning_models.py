@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grid_cases import need_cxx
 from model_cases import Made, each_stage, layers, model_of
 
 from autotune.errors import KernelNotFound
@@ -18,6 +19,7 @@ from autotune.models.outline import Part
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
+from autotune.targets import parse
 from autotune.tuning.site import Here
 from kernels_db import Log
 from schedules.graph.evaluate import evaluate
@@ -84,6 +86,23 @@ def test_a_model_is_tuned_run_and_not_tuned_again(tmp_path: Path) -> None:
         sum(r.in_place_s for r in profile.rows) / more.weighted_s
     )
     assert "in place ÷ tuned" in str(profile) and "node/y11" in str(profile)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_model_is_tuned_for_a_gpu(tmp_path: Path) -> None:
+    need_cxx()
+    graph, x = layers(2)
+    db = tmp_path / "t.db"
+    result = tune_model(model_of(graph), target="cuda-emulator", db=db, trials=2)
+    assert {t.result.target for t in result.tasks} == {parse("cuda-emulator")}
+    assert result.measured == 4 and result.in_place == (), "cold caches are what it is tuned with"
+    again = tune_model(model_of(graph), target="cuda-emulator", db=db, trials=2)
+    assert (again.measured, again.stopped) == (0, "tuned")
+    net = compile_model(model_of(graph), target="cuda-emulator", db=db)
+    assert {k.chosen_by for k in net.program.kernels} == {"log"}
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
+    with pytest.raises(KernelNotFound):
+        compile_model(model_of(graph), threads=1, db=db)
 
 
 @pytest.mark.usefixtures("made_up")
