@@ -5,7 +5,7 @@ float16 too.
     pip download -d wheels '.[cuda,dev]' hatchling editables torch triton   # where there is a network
     python benchmarks/gpu.py ops.toml:quick --wheels wheels   # where there is a GPU, and no network
 
-25 steps, of which the suite has --parts, each a process of its own of at most --limit seconds. Their results
+26 steps, of which the suite has --parts, each a process of its own of at most --limit seconds. Their results
 are kept in --out as they are made, also those of a step that is cut off: the same command goes on from there,
 and --for SECONDS ends it before a step that would not fit. ``--target cuda-emulator`` or ``opencl`` try the
 steps without an NVIDIA GPU; what needs one is skipped, with the reason. ``--markdown`` prints the table of a
@@ -19,6 +19,7 @@ import json
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,7 @@ Result = dict[str, Any]
 
 
 def steps(o: argparse.Namespace) -> list[str]:
-    return ["install", "tests", *(f"suite {n:02}" for n in range(o.parts)), *HALF, "copies"]
+    return ["install", "tests", *(f"suite {n:02}" for n in range(o.parts)), *HALF, "copies", "model"]
 
 
 class Skip(Exception):
@@ -84,6 +85,8 @@ def tests(o: argparse.Namespace) -> Result:
         "cuda": [
             "tests/autotune/devices/test_cuda.py",
             "tests/autotune/devices/test_devices.py",
+            "tests/autotune/devices/test_cuda_graphs.py",
+            "tests/autotune/models/test_device_program.py",
             "tests/autotune/run/test_device_kernel.py",
         ],
         "opencl": ["tests/autotune/codegen/test_opencl.py"],
@@ -201,12 +204,57 @@ def copies(o: argparse.Namespace) -> Result:
     return {"copy_bytes_per_s": peers.copy_bandwidth(), "call_s": peers.call_seconds()}
 
 
+def model(o: argparse.Namespace) -> Result:
+    """A network, tuned; its calls with launches that were captured, and with launches one by one."""
+    if o.target == "cuda-emulator":
+        raise Skip("emulated kernels run in this process, and are not launched")
+    try:
+        import networks
+        import torch
+    except ImportError as err:
+        raise Skip(str(err)) from None
+    import autotune as at
+
+    module, inputs, _ = networks.network(o.network)
+    imported = at.import_torch(torch.export.export(module, inputs))
+    budget = o.budget or max(5.0, (o.limit - OVERHEAD_S) * 0.6)
+    with tempfile.TemporaryDirectory() as folder:
+        where = {"target": o.target, "db": str(o.db or f"{folder}/tuning.db")}
+        tuned = at.tune_model(imported, budget_s=budget, trials=o.trials, **where)
+        net = at.compile_model(imported, fallback=True, **where)
+    return {"network": o.network, "measured": tuned.measured, "kernels_s": tuned.weighted_s} | launched(
+        net.program
+    )
+
+
+def launched(program: Any, rounds: int = 30) -> Result:
+    """Median seconds of a call of a `DeviceProgram`, copies of inputs and outputs included: with what was
+    captured, and with launches one by one, in turns."""
+    from autotune.devices.protocol import Capturing
+    from autotune.models.in_place import random_arguments
+
+    inputs, outputs = random_arguments(program.outline)
+    variants = {"captured": program, "one by one": program.plain()}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for n in range(rounds + 2):  # the first ones capture, and warm up
+        for name, one in variants.items():
+            begin = time.perf_counter()
+            one.run(inputs, outputs)
+            if n > 1:
+                times[name].append(time.perf_counter() - begin)
+    return {
+        "launches": len(program.outline.calls),
+        "captures": isinstance(program.device, Capturing),
+        "calls_s": {name: statistics.median(x) for name, x in times.items()},
+    }
+
+
 def run_step(name: str, o: argparse.Namespace) -> Result:
     if name.startswith("suite "):
         return suite(o, int(name.removeprefix("suite ")))
     if name in HALF:
         return half(o, name)
-    return {"install": install, "tests": tests, "copies": copies}[name](o)
+    return {"install": install, "tests": tests, "copies": copies, "model": model}[name](o)
 
 
 # -- the parent -----------------------------------------------------------------------------------------
@@ -322,6 +370,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--db", type=Path, help="keep what is tuned in this log")
     p.add_argument("--parts", type=int, default=20, help="of the suite, each a step")
     p.add_argument("--peers", type=lambda s: s.split(","), default=PEERS, help="only these, with commas")
+    p.add_argument("--network", default="resnet18", help="what the step model runs (networks.py)")
     p.add_argument("--steps", help="only these, separated by commas")
     p.add_argument("--markdown", action="store_true", help="print the table of --out and stop")
     p.add_argument("--child", help=argparse.SUPPRESS)

@@ -184,7 +184,7 @@ class CudaGraph:
             _ok(self._d.cuGraphLaunch(self._exec, stream))
 
     def close(self) -> None:
-        with self._device.current():
+        with self._device._beside_captures():  # nobody knows when what goes is given back
             _ok(self._d.cuGraphExecDestroy(self._exec))
 
 

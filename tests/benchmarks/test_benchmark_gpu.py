@@ -11,10 +11,13 @@ from typing import Any
 
 import gpu_fakes as fakes
 import pytest
+from device_cases import program_on
 from grid_cases import need_cxx
+from model_cases import layers
 
 from autotune.codegen.simt import nvrtc
 from autotune.devices import cuda
+from autotune.devices.emulated import EmulatedDevice
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -67,7 +70,7 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 
     kept = found
     status, said, found = run(tmp_path, *only)
-    assert status == 0 and found == kept and "5 of 25 steps done" in said
+    assert status == 0 and found == kept and "5 of 26 steps done" in said
     status, said, _ = run(tmp_path, "--for", "100")
     assert status == 0 and "tests: no time left" in said
 
@@ -113,6 +116,14 @@ def test_steps_for_nvidia_run_on_a_driver_of_our_own(tmp_path: Path) -> None:
         assert row["device"]["registers"] == 40  # of the final, which is what is loaded
         assert set(row["skipped"]) == {"torch", "torch.compile", "triton"}
     assert by_name["copies"]["status"] == "skipped"
+
+
+def test_captured_launches_are_timed_beside_single_ones() -> None:
+    need_cxx()
+    graph, _ = layers(2)
+    found = gpu.launched(program_on(EmulatedDevice(), graph), rounds=3)
+    assert found["launches"] == 4 and found["captures"] is False  # emulation launches one by one
+    assert set(found["calls_s"]) == {"captured", "one by one"} and min(found["calls_s"].values()) > 0
 
 
 def test_rows_of_a_step_that_was_cut_off_are_kept() -> None:

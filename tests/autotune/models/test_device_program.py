@@ -12,6 +12,7 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
+from device_cases import kernel_on, program_on
 from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
 from grid_cases import need_cxx
@@ -24,7 +25,6 @@ from autotune.building.from_trace import grid_program
 from autotune.codegen.simt import nvrtc
 from autotune.devices import cuda, opencl
 from autotune.devices.emulated import EmulatedDevice
-from autotune.devices.object import DeviceObject
 from autotune.devices.protocol import Device, DeviceError
 from autotune.errors import ModelError
 from autotune.models import compiling, preparation
@@ -35,19 +35,13 @@ from autotune.models.outline import outline
 from autotune.models.program import Program, Times
 from autotune.models.programs import program_of
 from autotune.models.saved import load_model
-from autotune.run.device_kernel import DeviceKernel
-from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel
 from schedules import te
-from schedules.expr import wrap
 from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.partition import partition
-from schedules.ir import Buffer
-from schedules.model import Trace, Workload
+from schedules.model import Trace
 from schedules.te.compute_dag import ComputeDAG
-
-EMULATOR = targets.parse("cuda-emulator")
 
 
 @pytest.fixture(params=["emulator", "opencl", "cuda"])
@@ -78,25 +72,6 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Count
 
     monkeypatch.setenv("AT_FAKE_LOG", str(log))
     return counted
-
-
-def kernel_on(device: Device, workload: Workload) -> Kernel:
-    """The kernel of the default schedule on a device."""
-    code = fakes.code_for(grid_program(workload.dag, Trace(), EMULATOR), device)
-    loaded = DeviceObject(code.to_bytes(), device)
-    dag = workload.dag
-    params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in dag.params)
-    make = Kernel if device.kind == "opencl" else DeviceKernel
-    return make(loaded, params, dag.outputs, workload, EMULATOR)
-
-
-def program_on(device: Device, graph: Graph, parts=None) -> DeviceProgram:
-    """A model of default schedules on a device."""
-    ol = outline(graph, each_stage(graph)[1] if parts is None else parts)
-    kernels = [kernel_on(device, w) for w in ol.tasks]
-    made = program_of(ol, kernels, graph.values.__getitem__, lambda island, xs: [-x for x in xs])
-    assert isinstance(made, DeviceProgram)
-    return made
 
 
 def run(program: DeviceProgram, *inputs: np.ndarray, times: Times | None = None) -> list[np.ndarray]:
