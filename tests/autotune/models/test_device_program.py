@@ -7,6 +7,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gpu_fakes as fakes
@@ -198,6 +199,16 @@ def test_steps_are_timed_and_what_they_compute_is_right(device: Device) -> None:
     np.testing.assert_array_equal(y, -(x @ graph.values["w"]) + graph.values["c"])
     assert all(ns > 0 for ns in times.calls) and len(times.calls) == 3
     assert times.islands["neg"] > 0
+
+
+def test_calls_of_several_threads_do_not_mix(device: Device) -> None:
+    graph, x = layers(3)
+    program = program_on(device, graph)
+    inputs = [x + n for n in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(lambda x_: run(program, x_)[0], inputs * 4)]
+    for x_, y in zip(inputs * 4, found, strict=True):
+        np.testing.assert_array_equal(y, evaluate(graph, [x_])[0])
 
 
 def test_memory_goes_back_with_the_programs() -> None:
