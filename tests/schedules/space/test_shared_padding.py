@@ -46,7 +46,8 @@ def test_products_share_a_padded_copy() -> None:
 
 
 def test_products_of_one_weight_each_pack_it() -> None:
-    x, y, w = (te.placeholder(s, "float32", n) for s, n in (((17, 24), "x"), ((17, 24), "y"), ((24, 32), "w")))
+    x, y = (te.placeholder((17, 24), "float32", name) for name in "xy")
+    w = te.placeholder((24, 32), "float32", "w")
     k, r = te.reduce_axis(24, "k"), te.reduce_axis(24, "r")
     a = te.compute((17, 32), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "a")
     b = te.compute((17, 32), lambda i, j: te.sum(y[i, r] * w[r, j], axis=r), "b")
