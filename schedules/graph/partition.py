@@ -6,8 +6,8 @@ Predicates decide, no operator's name:
 - A reduction of whole rows is a group with all that follows until rows are whole again: softmax, layer norm.
 - Two products with reductions of rows between them are one group: attention. Its parts stay known, because
   only measuring tells which is faster.
-- A map whose readers are all in one group joins them. One that pads, or reads nothing, is computed by each
-  reader for itself.
+- A map whose readers are all in one group joins them, but no concatenation joins a product. A map that pads,
+  or reads nothing, is computed by each reader for itself.
 
 No path leaves a group and comes back to it.
 """
@@ -45,6 +45,13 @@ def is_guarded(stage: Stage) -> bool:
         case (Select(cond=c, a=Load(indices=ix), b=Const()),):
             return is_map(stage) and not E.loads(c) and not any(map(E.loads, ix))
     return False
+
+
+def is_joined(stage: Stage) -> bool:
+    """Whether it depends on axes which of several loads a value is, as where tensors are concatenated. A
+    product that reads such values one by one takes twice as long."""
+    every = (x for v in stage.values for x in E.walk(v) if isinstance(x, Select))
+    return any(E.loads(x.a) and E.loads(x.b) and not E.loads(x.cond) for x in every)
 
 
 def points(stage: Stage) -> int:
@@ -173,6 +180,8 @@ class _Cut:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(is_row_reduction, readers_))
+            if is_joined(s) and any(map(is_product, readers_)):
+                continue
             if any(map(is_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
                 continue
             self.join([s, *users])

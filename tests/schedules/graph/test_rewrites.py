@@ -118,6 +118,16 @@ def test_a_residual_goes_where_it_makes_a_known_task() -> None:
     assert [len(g.inputs) for g in shortcut] == [2]
 
 
+def test_a_concatenation_joins_no_product() -> None:
+    b = cases.Builder()
+    x, y = b.input("x", 3, 4), b.input("y", 3, 5)
+    both = cases.stage((3, 9), lambda i, j: te.select(j < 4, x[i, j], y[i, j - 4]))
+    into_product = optimize(b.graph(cases.dense(b, both, 6, "d")))
+    assert [len(g.dag.stages) for g in partition(into_product)] == [1, 2]
+    into_rows = optimize(b.graph(cases.softmax(both)))
+    assert len(partition(into_rows)) == 1
+
+
 def test_biases_that_are_added_are_one() -> None:
     b = cases.Builder()
     x = b.input("x", 5, 6)
