@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +24,9 @@ from autotune.devices.protocol import Device
 from schedules.ir.grid import GridProgram
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
+
+if TYPE_CHECKING:  # workers import this module too
+    import pytest
 
 NAME = f"{__name__}:build"
 FAKE = "Fake GPU"  # what the fake driver calls its GPU
@@ -144,3 +149,17 @@ class FakeArray:
         if out.nbytes:
             self.space.device.download(out, self.address)
         return out
+
+
+def counted_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Counter[str]]:
+    """Lets the fake driver keep its calls in a file of the folder. Returns a function that says how often it
+    has been called, by name, since it was last asked."""
+    log = folder / "calls"
+
+    def counted() -> Counter[str]:
+        words = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return Counter(line.split()[0] for line in words)
+
+    monkeypatch.setenv("AT_FAKE_LOG", str(log))
+    return counted

@@ -32,15 +32,7 @@ def calls(
     """How often the fake driver has been called, by name, since it was last asked."""
     if device.name() != fakes.FAKE:
         pytest.skip("needs the fake driver")
-    log = tmp_path / "calls"
-
-    def counted() -> Counter[str]:
-        words = log.read_text().splitlines() if log.exists() else []
-        log.unlink(missing_ok=True)
-        return Counter(line.split()[0] for line in words)
-
-    monkeypatch.setenv("AT_FAKE_LOG", str(log))
-    return counted
+    return fakes.counted_calls(tmp_path, monkeypatch)
 
 
 class Twice:

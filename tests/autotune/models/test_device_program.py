@@ -64,15 +64,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Count
     """How often the fake driver has been called, by name, since it was last asked."""
     if not cuda.available() or cuda.device().name() != fakes.FAKE:
         pytest.skip("needs the fake driver; test_devices.py runs this on it")
-    log = tmp_path / "calls"
-
-    def counted() -> Counter[str]:
-        words = log.read_text().splitlines() if log.exists() else []
-        log.unlink(missing_ok=True)
-        return Counter(line.split()[0] for line in words)
-
-    monkeypatch.setenv("AT_FAKE_LOG", str(log))
-    return counted
+    return fakes.counted_calls(tmp_path, monkeypatch)
 
 
 def run(program: DeviceProgram, *inputs: np.ndarray, times: Times | None = None) -> list[np.ndarray]:

@@ -50,15 +50,7 @@ def driver() -> Iterator[ctypes.CDLL]:
 @pytest.fixture
 def calls(driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Counter[str]]:
     """How often the driver has been called, by name, since it was last asked."""
-    log = tmp_path / "calls"
-
-    def counted() -> Counter[str]:
-        words = log.read_text().splitlines() if log.exists() else []
-        log.unlink(missing_ok=True)
-        return Counter(line.split()[0] for line in words)
-
-    monkeypatch.setenv("AT_FAKE_LOG", str(log))
-    return counted
+    return fakes.counted_calls(tmp_path, monkeypatch)
 
 
 def current(driver: ctypes.CDLL) -> int | None:
