@@ -24,6 +24,7 @@ from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import Call, island_call
 from autotune.models.onnx_known import FOLDED, Known, type_of
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, row
+from autotune.models.refusals import refusal
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError
@@ -290,15 +291,6 @@ class Lowering:
 
     def refusal(self) -> ModelError:
         """All that is not supported, as one error."""
-        lines = []
-        for op, nodes in sorted(self.unsupported.items()):
-            reasons: dict[str, list[str]] = {}
-            for node, why in nodes.items():
-                reasons.setdefault(why, []).append(node)
-            for why, names in reasons.items():
-                some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-                lines.append(f"  {op} ({len(names)}): {some}: {why}")
-        count = sum(map(len, self.unsupported.values()))
         remedy = (
             ""
             if self.islands
@@ -306,11 +298,7 @@ class Lowering:
                 "\nislands=True runs operators of ONNX of known shapes in onnx's reference evaluator, slowly"
             )
         )
-        return ModelError(
-            f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n"
-            + "\n".join(lines)
-            + remedy
-        )
+        return refusal(self.label, self.unsupported, remedy)
 
 
 # --- helpers ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
 from autotune.models.model import identifier
+from autotune.models.refusals import refusal
 from autotune.models.torch_ops import ROWS
 from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value
 from schedules import te
@@ -252,18 +253,7 @@ class Lowering:
 
     def refusal(self) -> ModelError:
         """All that is not supported, as one error."""
-        lines = []
-        for op, nodes in sorted(self.unsupported.items()):
-            reasons: dict[str, list[str]] = {}
-            for node, why in nodes.items():
-                reasons.setdefault(why, []).append(node)
-            for why, names in reasons.items():
-                some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-                lines.append(f"  {op} ({len(names)}): {some}: {why}")
-        count = sum(map(len, self.unsupported.values()))
-        return ModelError(
-            f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n" + "\n".join(lines)
-        )
+        return refusal(self.label, self.unsupported)
 
 
 # --- helpers ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Load, Var
-from schedules.graph.edit import loads_of, mapped, ranges, remade, simplified
+from schedules.graph.edit import free_axis, loads_of, mapped, ranges, remade, simplified
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
 
@@ -65,7 +65,8 @@ def _divisors(stage: Stage, axis: Axis) -> Iterator[int]:
 def split_axis(stage: Stage, axis: Axis, by: int) -> Stage:
     """The stage with an axis as two: its quotient and its remainder by ``by``. Outputs are split with it."""
     names = {a.var for a in (*stage.axes, *stage.reduce_axes)}
-    high, low = Axis(_free(axis.var + "o", names), axis.extent // by), Axis(_free(axis.var + "i", names), by)
+    high = Axis(free_axis(axis.var + "o", names), axis.extent // by)
+    low = Axis(free_axis(axis.var + "i", names), by)
     whole = Var(high.var) * by + Var(low.var)
     values = tuple(E.substitute(v, {axis.var: whole}) for v in stage.values)
     axes = _two(stage.axes, axis, high, low)
@@ -76,12 +77,6 @@ def split_axis(stage: Stage, axis: Axis, by: int) -> Stage:
 
 def _two(axes: Sequence[Axis], axis: Axis, high: Axis, low: Axis) -> tuple[Axis, ...]:
     return tuple(b for a in axes for b in ((high, low) if a == axis else (a,)))
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _splits(graph: Graph) -> Iterator[_Split]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from schedules import affine
 from schedules import expr as E
@@ -63,6 +64,11 @@ def loads_of(stages: Iterable[Stage]) -> dict[str, list[tuple[Stage, Load]]]:
     return found
 
 
+def points(stage: Stage) -> int:
+    """Elements of an output of a stage."""
+    return prod(a.extent for a in stage.axes)
+
+
 def is_map(stage: Stage) -> bool:
     """Whether a stage makes each element from others without a reduction."""
     return stage.reducer is None
@@ -115,6 +121,13 @@ def fresh(name: str, taken: Iterable[str]) -> str:
     while out in used:
         out, n = f"{name}_{n}", n + 1
     return out
+
+
+def free_axis(name: str, taken: Container[str]) -> str:
+    """``name``, with underscores where it is taken: a new axis of a stage."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def remade(

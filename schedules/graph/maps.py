@@ -10,7 +10,7 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load
-from schedules.graph.edit import is_map, is_plain, is_product, mapped, readers, remade
+from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Stage
 
@@ -49,13 +49,9 @@ def inline_maps(graph: Graph) -> Graph:
 def _one_to_one(s: Stage, reader: Stage) -> bool:
     """Whether a reader reads each element once."""
     loads = {x for x in reader.reads() if x.buffer == s.name}
-    points = prod(a.extent for a in (*reader.axes, *reader.reduce_axes))
-    one = next(iter(loads))
-    return len(loads) == 1 and points == prod(a.extent for a in s.axes) and _bijective(one)
-
-
-def _bijective(x: Load) -> bool:
-    return is_plain([i for i in x.indices if not isinstance(i, Const)])
+    steps = points(reader) * prod(a.extent for a in reader.reduce_axes)
+    indices = [i for i in next(iter(loads)).indices if not isinstance(i, Const)]
+    return len(loads) == 1 and steps == points(s) and is_plain(indices)
 
 
 def _large(s: Stage, reader: Stage) -> bool:

@@ -33,7 +33,6 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_common,
     stack_equal,
     order_dimensions,
-    eliminate_dead,
 )
 
 

@@ -20,7 +20,7 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Const, Load, Select, Var
-from schedules.graph.edit import factors, is_map, is_plain, is_product, readers
+from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.model import Workload
@@ -52,11 +52,6 @@ def is_joined(stage: Stage) -> bool:
     product that reads such values one by one takes twice as long."""
     every = (x for v in stage.values for x in E.walk(v) if isinstance(x, Select))
     return any(E.loads(x.a) and E.loads(x.b) and not E.loads(x.cond) for x in every)
-
-
-def points(stage: Stage) -> int:
-    """Elements of an output of a stage."""
-    return prod(a.extent for a in stage.axes)
 
 
 def is_row_reduction(stage: Stage) -> bool:

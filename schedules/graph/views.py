@@ -8,11 +8,10 @@ output, which must stay, costs nothing either.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.graph.edit import is_map, mapped, readers, remade, simplified
+from schedules.graph.edit import free_axis, is_map, mapped, points, readers, remade, simplified
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Stage
 
@@ -63,7 +62,7 @@ def compute_at_views(graph: Graph) -> Graph:
         if made is None or value.buffer in outputs or len(made.outputs) > 1:
             continue
         alone = len(readers(stages.values())[value.buffer]) == 1
-        if not alone or prod(a.extent for a in view.axes) > prod(a.extent for a in made.axes):
+        if not alone or points(view) > points(made):
             continue
         stages[view.name] = _placed(made, view, value)
         del stages[made.name]
@@ -77,7 +76,9 @@ def compute_at_views(graph: Graph) -> Graph:
 def _placed(made: Stage, view: Stage, value: Load) -> Stage:
     """The stage that computes what ``made`` does where ``view`` has it."""
     taken = {a.var for a in view.axes}
-    inner = {a.var: _other(a.var, taken) for a in made.reduce_axes}
+    inner: dict[str, str] = {}
+    for a in made.reduce_axes:
+        inner[a.var] = free_axis(a.var, {*taken, *inner.values()})
     place: dict[str, Expr] = {a.var: i for a, i in zip(made.axes, value.indices, strict=True)}
     place |= {old: E.Var(new) for old, new in inner.items()}
     return simplified(
@@ -89,10 +90,3 @@ def _placed(made: Stage, view: Stage, value: Load) -> Stage:
             values=tuple(E.substitute(v, place) for v in made.values),
         )
     )
-
-
-def _other(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
