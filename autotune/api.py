@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import targets
 from autotune.run.dynamic_workload import as_dynamic
@@ -42,7 +42,7 @@ def tune(
     rtol: float | None = None,
     atol: float | None = None,
     name: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | Literal["auto"] | None = "auto",
     **params: Any,
 ) -> TuneResult:
     """Tune an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, inputs then outputs.
@@ -57,12 +57,16 @@ def tune(
     have it too. It is no part of what identifies an expression; of several that one was given, a log keeps
     the last by alphabet. The result's ``best`` is None when nothing valid was found.
 
+    ``progress``: left out, progress is shown: a line in a terminal, a bar in a notebook, a line every five
+    seconds in a pipe, all on stderr. None: nothing is shown. A function is called with each `Progress`.
+
     A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
     ``by_size``.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
     """
+    from autotune.progress.following import concluded, suite_followed, task_followed
     from autotune.tuning.tuner import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
@@ -78,14 +82,18 @@ def tune(
 
         if name is not None:
             dynamic = dynamic.named(name)
-        tell = None if progress is None else lambda p: progress(p.task)
-        with Log(database(db)) as log:
-            return tune_dynamic(dynamic, goal, log, options, tell)
+        of_all = (lambda p: progress(p.task)) if callable(progress) else progress
+        with Log(database(db)) as log, suite_followed(of_all) as every:
+            of_sizes = tune_dynamic(dynamic, goal, log, options, every)
+        concluded(progress, str(of_sizes))
+        return of_sizes
     workload = as_workload(program, params, dtype, layout, constant_weights, tune)
     if name is not None:
         workload = named(workload, name)
-    with Log(database(db)) as log:
-        return run(workload, goal, log, options, progress)
+    with Log(database(db)) as log, task_followed(progress, workload) as tell:
+        result = run(workload, goal, log, options, tell)
+    concluded(progress, str(result))
+    return result
 
 
 def tune_suite(
@@ -104,7 +112,7 @@ def tune_suite(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
-    progress: Callable[[SuiteProgress], None] | None = None,
+    progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
 ) -> SuiteResult:
     """Tune many tasks under one budget, shared so that Σ weight · time falls fastest.
 
@@ -116,9 +124,12 @@ def tune_suite(
     tasks which state theirs need nothing here. Otherwise as `tune`; Ctrl-C keeps everything, and a second
     call goes on where the first stopped.
 
+    ``progress``: as of `tune`; a function is called with each `SuiteProgress`.
+
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
     cannot be used. A task that cannot be tuned has an ``error`` in its result.
     """
+    from autotune.progress.following import concluded, suite_followed
     from autotune.tuning import suites
     from autotune.tuning.suite_tuner import SuiteTask
     from autotune.tuning.suite_tuner import tune_suite as run
@@ -144,8 +155,10 @@ def tune_suite(
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
-    with Log(database(db)) as log:
-        return run(tasks, goal, log, options, progress)
+    with Log(database(db)) as log, suite_followed(progress) as tell:
+        result = run(tasks, goal, log, options, tell)
+    concluded(progress, str(result))
+    return result
 
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:

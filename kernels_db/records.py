@@ -139,6 +139,10 @@ class Record:
     environment: Mapping[str, Any] = field(hash=False)
     created: str
 
+    def __repr__(self) -> str:
+        took = "" if self.time_s is None else f", {self.time_s:.3g} s"
+        return f"<Record {self.uid}: {self.kind} {self.trial}, {self.status}{took}>"
+
     @cached_property
     def trace(self) -> Trace:
         """The schedule, under canonical names: `schedules.trace_names.to_named` gives it those of a workload,

@@ -67,6 +67,9 @@ class Log(LogReader):
     both sides of a fork: open one in each process.
     """
 
+    def __repr__(self) -> str:
+        return f"<Log {self.place}>"
+
     # -- writing ----------------------------------------------------------------------------------------
 
     def add_workload(self, workload: Workload) -> str:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from schedules.distribution import UPGRADE
@@ -55,6 +56,9 @@ class Workload:
     op: str = "custom"
     params: tuple[tuple[str, Any], ...] = ()  # sorted by name
     flops: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Workload {' '.join([self.op, *(f'{k}={v}' for k, v in self.params)])}>"[:200]
 
     @cached_property
     def json(self) -> str:
@@ -123,6 +127,9 @@ class Target:
     features: tuple[str, ...] = ()  # sorted
     threads: int = 1
     limits: tuple[tuple[str, int], ...] = ()  # sorted by name
+
+    def __repr__(self) -> str:
+        return f"<Target {self.kind} {self.arch}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
 
     @property
     def grid(self) -> bool:
@@ -198,6 +205,19 @@ class Trace:
 
     steps: tuple[Step, ...] = field(default=())
 
+    def __repr__(self) -> str:
+        n = len(self.steps)
+        return f"<Trace of {n} step{'s' if n != 1 else ''}>"
+
+    def __str__(self) -> str:
+        """A step a line: its primitive and its arguments."""
+        return "\n".join(
+            f"{s.primitive}({', '.join(f'{k}={_thawed(v)!r}' for k, v in s.args)})" for s in self.steps
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
     def to_json(self) -> str:
         return self._json
 
@@ -235,6 +255,10 @@ class Trace:
 
 class TraceError(AutotuneError, ValueError):
     """Text that is not a trace this version can read."""
+
+
+def _thawed(v: Any) -> Any:
+    return [_thawed(x) for x in v] if isinstance(v, tuple) else v
 
 
 def _freeze(v: Any) -> Any:

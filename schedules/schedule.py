@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any, TypeVar
 
 from schedules.errors import ScheduleError
@@ -90,8 +91,16 @@ class Schedule(Methods):
         """Names of the loops around a block, outermost first."""
         return [x.var for x in loops_of(self.nest, block)]
 
+    def __repr__(self) -> str:
+        n = len(self._steps)
+        return f"<Schedule of {', '.join(self.dag.outputs)[:120]}: {n} step{'s' if n != 1 else ''}>"
+
     def __str__(self) -> str:
+        """The loop nest, as `print` shows it."""
         return printer.show(self.nest)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def fill(step: Step, decisions: Mapping[str, int]) -> Step:

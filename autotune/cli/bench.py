@@ -11,7 +11,8 @@ import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
-from autotune.cli.output import console, percent, print_json, rate, seconds, table, task_text
+from autotune.cli.output import console, print_json, table, task_text
+from autotune.progress.units import percent, rate, seconds
 
 if TYPE_CHECKING:
     from schedules.model import Workload

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, rate, seconds, task_text
+from autotune.cli.output import console, print_json, task_text
+from autotune.progress.units import rate, seconds
 
 
 def best(

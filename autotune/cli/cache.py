@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, size
+from autotune.cli.output import console, print_json
+from autotune.progress.units import size
 from autotune.settings import Settings, SettingsError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import typer
 
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
-from autotune.cli.progress import suite_reporter
+from autotune.progress.following import suite_shown
+from autotune.progress.text import ending
 
 if TYPE_CHECKING:
     from autotune.run.dynamic_workload import DynamicWorkload
@@ -26,7 +27,7 @@ def tune_dynamic(
     from kernels_db.store import Log
 
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
-        with Log(where) as log, suite_reporter(quiet=json) as report:
+        with Log(where) as log, suite_shown(quiet=json) as report:
             result = run(dynamic, target, log, options, report, interrupts=interrupts)
         if json:
             print_json(document(dynamic, result, dtype))
@@ -62,5 +63,5 @@ def _print(dynamic: DynamicWorkload, result: DynamicResult, where: str) -> None:
         [(*map(str, size), *results.cells(r)) for size, r in result.by_size.items()],
     )
     out.print("  a size between these takes the schedule of one that is near, at its first call")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({results.ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
     out.print(f"  log      {locate(where)}")

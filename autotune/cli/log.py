@@ -14,7 +14,8 @@ from autotune.cli import log_exchange
 from autotune.cli import options as opt
 from autotune.cli.log_exchange import existing
 from autotune.cli.metrics import search_lines
-from autotune.cli.output import console, counts, print_json, seconds, table, task_text
+from autotune.cli.output import console, print_json, table, task_text
+from autotune.progress.units import counts, seconds
 
 if TYPE_CHECKING:
     from kernels_db.pins import Pin

@@ -10,8 +10,10 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli import results
-from autotune.cli.output import console, counts, print_json, rate, seconds, size, table
-from autotune.cli.progress import suite_reporter
+from autotune.cli.output import console, print_json, table
+from autotune.progress.following import suite_shown
+from autotune.progress.text import ending
+from autotune.progress.units import counts, rate, seconds, size
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
@@ -75,7 +77,7 @@ def tune_model(
 
     model = imported(path, shape)
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
-        with suite_reporter(quiet=json) as report:
+        with suite_shown(quiet=json) as report:
             result = run(
                 model,
                 target=goal,
@@ -134,7 +136,7 @@ def _print(result: ModelTuneResult, where: str) -> None:
         out.print(f"  {result.skipped} tasks had their share before: more with a larger --budget or --trials")
     if result.weighted_s is not None:
         out.print(f"  kernels  {seconds(result.weighted_s)} a call, each alone")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({results.ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
     out.print(f"  log      {locate(where)}")
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, seconds, table
+from autotune.cli.output import console, print_json, table
+from autotune.progress.units import seconds
 
 
 def replay(

@@ -1,25 +1,14 @@
-"""Results of tuning as JSON documents, and the reasons why a run ended in words."""
+"""Results of tuning as JSON documents and as rows of tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import options as opt
-from autotune.cli.output import counts, percent, rate, seconds
+from autotune.progress.units import counts, percent, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.options import TuneResult
-
-# {reason why a run ended: words for it}.
-ENDINGS = {
-    "trials": "all trials done",
-    "budget": "budget used",
-    "interrupted": "interrupted; everything measured is kept",
-    "exhausted": "nothing left to try",
-    "converged": "nothing better to expect",
-    "frozen": "the log as it is",
-    "tuned": "tuned before",
-}
 
 
 def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
@@ -27,12 +16,13 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
     workload, best = result.workload, result.best
     best_s = None if best is None else best.time_s
     failed = counts(result.failed)
+    early = f"{result.stopped_early} stopped early" if result.stopped_early else ""
     return (
         seconds(best_s),
         rate(workload.flops, opt.compulsory_bytes(workload), best_s),
         percent(None if best is None else best.share_of_peak),
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
-        f"failed: {failed}" if failed else "",
+        "; ".join(filter(None, (early, f"failed: {failed}" if failed else ""))),
     )
 
 
@@ -49,6 +39,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
         "trials": {
             "measured": result.measured,
             "failed": dict(result.failed),
+            "stopped_early": result.stopped_early,
             "resumed": result.resumed,
             **({"throttled": dict(result.throttled)} if result.throttled else {}),
         },

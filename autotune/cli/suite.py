@@ -8,8 +8,10 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli import results
-from autotune.cli.output import console, print_json, seconds, table
-from autotune.cli.progress import suite_reporter
+from autotune.cli.output import console, print_json, table
+from autotune.progress.following import suite_shown
+from autotune.progress.text import ending
+from autotune.progress.units import seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.options import TuneOptions
@@ -31,7 +33,7 @@ def tune_suite(
     if not tasks:
         raise suites.SuiteError(f"{file} has no tasks; give a NAME of the file that has some")
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
-        with Log(where) as log, suite_reporter(quiet=json) as report:
+        with Log(where) as log, suite_shown(quiet=json) as report:
             result = run(tasks, target, log, options, report, interrupts=interrupts)
         if json:
             print_json(document(result, target))
@@ -81,7 +83,7 @@ def _print(result: SuiteResult, where: str) -> None:
     out.print(f"  {ready} of {len(result.tasks)} tasks have a kernel; {result.measured} trials")
     if result.weighted_s is not None:
         out.print(f"  weighted latency {seconds(result.weighted_s)}")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({results.ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
     out.print(f"  log      {locate(where)}")
 
 

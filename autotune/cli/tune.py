@@ -9,10 +9,12 @@ import typer
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.dynamic import tune_dynamic
-from autotune.cli.output import console, counts, percent, print_json, rate, seconds, task_text
-from autotune.cli.progress import reporter
-from autotune.cli.results import ENDINGS, document
+from autotune.cli.output import console, print_json, task_text
+from autotune.cli.results import document
 from autotune.cli.suite import tune_suite
+from autotune.progress.following import task_shown
+from autotune.progress.text import ending
+from autotune.progress.units import counts, percent, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.tuner import TuneResult
@@ -121,7 +123,7 @@ def tune(
         tune_dynamic(dynamic, goal, where, chosen, dtype, json)
         return
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
-        with Log(where, read_only=frozen) as log, reporter(workload, quiet=json) as report:
+        with Log(where, read_only=frozen) as log, task_shown(workload, quiet=json) as report:
             if frozen:
                 from autotune.tuning.frozen import frozen as stored
 
@@ -152,13 +154,14 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
     failures = counts(result.failed)
     out.print(
         f"  trials   {result.measured} measured"
-        + (f", of which failed: {failures}" if failures else ", none failed")
+        + (f", {result.stopped_early} of them stopped early" if result.stopped_early else "")
+        + (f", failed: {failures}" if failures else ", none failed")
         + (f"; {result.resumed} resumed from the log" if result.resumed else "")
     )
     if result.throttled:
         why = counts(result.throttled)
         out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({ENDINGS.get(result.stopped, result.stopped)})")
+    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
     for note in result.notes:
         out.print(f"  note     {note}")
     out.print(f"  log      {locate(where)}")

@@ -86,6 +86,11 @@ class Profile:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_profile(self)
+
 
 def profile(
     program: AnyProgram,

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from autotune.models import in_place
 from autotune.models.compiling import model_target
@@ -17,6 +17,7 @@ from autotune.models.model import Model
 from autotune.models.preparation import Prepared, prepared
 from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
+from autotune.progress.following import concluded, suite_followed
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
@@ -60,14 +61,21 @@ class ModelTuneResult:
 
     def __str__(self) -> str:
         """One line: how many tasks have kernels, what they take together, how many trials and how long."""
-        ready = sum(t.result.best is not None for t in self.tasks)
-        together = "" if self.weighted_s is None else f", {self.weighted_s * 1e3:.3g} ms together"
+        from autotune.progress import text
+
         moved = sum(p.chosen != p.best for p in self.in_place)
-        inside = f", {moved} of {len(self.in_place)} timed inside run another schedule there" if moved else ""
-        return (
-            f"{self.name}: {ready} of {len(self.tasks)} tasks have a kernel{together}{inside}; "
-            f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
-        )
+        inside = f"; {moved} of {len(self.in_place)} timed inside run another schedule there" if moved else ""
+        return f"{self.name}: {text.of_tasks(self)}{inside}"
+
+    def __repr__(self) -> str:
+        from autotune.progress import text
+
+        return f"<ModelTuneResult {self.name[:80]}: {text.of_tasks(self)}>"
+
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_tasks(self)
 
 
 def tune_model(
@@ -84,7 +92,7 @@ def tune_model(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
-    progress: Callable[[SuiteProgress], None] | None = None,
+    progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
     interrupts: Interrupts | None = None,
 ) -> ModelTuneResult:
     """Tune every kernel that a model runs, each expression once, however often the model has it.
@@ -100,7 +108,8 @@ def tune_model(
     cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
     times kernels with cold caches.
 
-    ``search``, ``cost_model`` (``model`` there), ``rtol``, ``atol``, ``db``, ``seed``: as of `autotune.tune`.
+    ``search``, ``cost_model`` (``model`` there), ``rtol``, ``atol``, ``db``, ``seed``, ``progress``: as of
+    `autotune.tune`; a function is called with each `SuiteProgress`.
     Warns of a budget below 2 s a task.
 
     Example: ``at.tune_model(at.import_onnx("net.onnx"), threads=1, budget_s=180)``.
@@ -130,7 +139,8 @@ def tune_model(
         result: SuiteResult | None = None
         if left:
             mine = replace(options, budget_s=share_s * len(left))
-            result = tune_suite([*left.values()], goal, log, mine, progress, interrupts=interrupts)
+            with suite_followed(progress) as tell:
+                result = tune_suite([*left.values()], goal, log, mine, tell, interrupts=interrupts)
         found = dict(zip(left, () if result is None else result.tasks, strict=True))
         results = tuple(
             found[i] if i in found else TaskResult(t, frozen(t.workload, goal, log, seed), 0.0)
@@ -147,7 +157,7 @@ def tune_model(
     best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
     running = ready.outline(lambda w: best.get(w.digest))
     times = [best.get(w.digest) for w in running.tasks]
-    return ModelTuneResult(
+    whole = ModelTuneResult(
         name=model.name,
         tasks=results,
         weighted_s=None if None in times else sum(running.count(i) * (t or 0.0) for i, t in enumerate(times)),
@@ -159,6 +169,8 @@ def tune_model(
         stopped=stopped,
         in_place=inside,
     )
+    concluded(progress, str(whole))
+    return whole
 
 
 def _in_place(

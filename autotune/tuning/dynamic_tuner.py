@@ -38,7 +38,7 @@ ALWAYS = 2
 LEAST_LEFT_S = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DynamicResult(TuneResult):
     """The result for the largest sizes, and ``by_size``: of all that were tuned or got a first pick, by the
     values of the sizes that vary. ``measured``, ``failed`` and ``elapsed_s`` are of all together."""
@@ -48,6 +48,11 @@ class DynamicResult(TuneResult):
     def __str__(self) -> str:
         kernels = sum(r.best is not None for r in self.by_size.values())
         return f"{super().__str__()}; {kernels} sizes have a kernel"
+
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_sizes(self)
 
 
 def tune_dynamic(
@@ -180,7 +185,7 @@ class _Run:
         )
         own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
         own |= {"measured": sum(r.measured for r in results.values()), "failed": dict(failed)}
-        own |= {"resumed": sum(r.resumed for r in results.values())}
+        own |= {n: sum(getattr(r, n) for r in results.values()) for n in ("resumed", "stopped_early")}
         own |= {"elapsed_s": self._spent(), "stopped": self.stopped}
         return DynamicResult(**own, by_size=dict(sorted(results.items())))
 
@@ -192,7 +197,8 @@ def _joined(before: TuneResult | None, after: TuneResult) -> TuneResult:
     failed = Counter(before.failed)
     failed.update(after.failed)
     measured = before.measured + after.measured
-    return replace(after, measured=measured, failed=dict(failed), resumed=before.resumed)
+    early = before.stopped_early + after.stopped_early
+    return replace(after, measured=measured, failed=dict(failed), resumed=before.resumed, stopped_early=early)
 
 
 def sizes_for(dims: Sequence[Dim], options: TuneOptions) -> list[Sizes]:

@@ -91,8 +91,10 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. Given to the caller after every trial. ``failed``: failed trials by status.
-    ``pairwise``: share of pairs that the model ordered rightly in the last round."""
+    """Where a run stands. Given to the caller after every trial. ``failed``: failed trials by status;
+    ``stopped_early``: trials that were right so far, but too slow to be timed to the end. ``provisional``:
+    whether the best was timed once only; the luckiest of many trials looks too good. ``pairwise``: share of
+    pairs that the model ordered rightly in the last round."""
 
     phase: str  # "preparing", "searching", "measuring", "finalists"
     measured: int
@@ -105,6 +107,13 @@ class Progress:
     budget_s: float
     trials: int | None
     pairwise: float | None = None
+    stopped_early: int = 0
+    provisional: bool = False
+
+    def __repr__(self) -> str:
+        best = "no best" if self.best_time_s is None else f"best {self.best_time_s:.3g} s"
+        best += " (provisional)" if self.provisional else ""
+        return f"<Progress {self.phase}: {best}, {self.measured} trials, {self.elapsed_s:.1f} s>"
 
 
 @dataclass(frozen=True)
@@ -129,11 +138,13 @@ class Best:
 
 @dataclass(frozen=True)
 class Trials:
-    """Numbers of trials: new ones, failed new ones by status, and those of earlier runs."""
+    """Numbers of trials: new ones, failed new ones by status, those of earlier runs, and new ones that were
+    too slow to be timed to the end."""
 
     measured: int
     failed: Mapping[str, int]
     resumed: int
+    stopped_early: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,8 @@ class TuneResult:
     ``spent_s``: seconds by phase: prepare, plain loops, search, measure (of which build, check and run, which
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
-    best, None if there is one."""
+    best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
+    are no failures."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -158,18 +170,23 @@ class TuneResult:
     throttled: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     error: str | None = None
+    stopped_early: int = 0
+
+    def __repr__(self) -> str:
+        from autotune.progress import text
+
+        return f"<{type(self).__name__} {text.short(self)}>"
+
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_result(self)
 
     def __str__(self) -> str:
         """One line: the task, the best, how many trials and how long."""
-        from autotune.run.describing import describe
+        from autotune.progress import text
 
-        best = "no valid kernel found" + (f", as {self.error}" if self.error else "")
-        if self.best is not None:
-            share = self.best.share_of_peak
-            best = f"{self.best.time_s:.3g} s, {self.best.gflops:.1f} GFLOP/s"
-            best += "" if share is None else f", {share:.1%} of peak"
-        spent = f"{self.measured} trials, {self.elapsed_s:.1f} s ({self.stopped})"
-        return f"{describe(self.workload, self.target.threads)}: {best}; {spent}"
+        return text.of_result(self)
 
     def schedule(self) -> Schedule:
         """The best schedule, to look at, to change or to `build`: ``print(result.schedule())``. Raises
@@ -186,7 +203,7 @@ class TuneResult:
     @property
     def trials(self) -> Trials:
         """The numbers of trials."""
-        return Trials(self.measured, self.failed, self.resumed)
+        return Trials(self.measured, self.failed, self.resumed, self.stopped_early)
 
 
 def _is(kind: type | tuple[type, ...], value: object) -> bool:

@@ -101,8 +101,10 @@ class Session:
         self.stopped: str | None = None  # what ended the search for good
         self.peak_s: float | None = None
         self.best_s: float | None = None
+        self.provisional = False  # whether the best was not timed again yet
         self.measured, self.resumed, self.rounds = 0, 0, 0
         self.failed: Counter[str] = Counter()
+        self.stopped_early = 0  # trials that were too slow to be timed to the end
         self.reasons: dict[str, str] = {}  # the last one of each status
         self.throttled: Counter[str] = Counter()  # {reason: trials beside which the device ran slower}
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -161,6 +163,7 @@ class Session:
         self._plain = PlainLoops(self.workload, self.target, known)
         best = self.log.best(self.workload, self.target)
         self.best_s = None if best is None else best.time_s
+        self.provisional = best is not None and best.kind != "final"
         if self.best_s:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
@@ -312,7 +315,10 @@ class Session:
             self.spent[phase] += seconds
         reached = resume.throughput(m.status, m.time_s)
         if m.status == "ok" and m.time_s is not None:
-            self.best_s = m.time_s if self.best_s is None else min(self.best_s, m.time_s)
+            if self.best_s is None or m.time_s < self.best_s:
+                self.best_s, self.provisional = m.time_s, True
+        elif m.status == "slow":
+            self.stopped_early += 1
         else:
             self.failed[m.status] += 1
             self.reasons[m.status] = m.reason
@@ -418,6 +424,9 @@ class Session:
                 else:
                     self._log_final(r, trace, m, [] if rough else self.finals[trace.digest])
             done += not rough
+            best = self.log.best(self.workload, self.target)
+            if best is not None:
+                self.best_s, self.provisional = best.time_s, best.kind != "final"
             self.report("finalists")
 
     def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
@@ -506,8 +515,10 @@ class Session:
                 phase=phase,
                 measured=self.measured,
                 failed=dict(self.failed),
+                stopped_early=self.stopped_early,
                 resumed=self.resumed,
                 best_time_s=self.best_s,
+                provisional=self.provisional,
                 best_gflops=None if self.best_s is None else self.workload.flops / self.best_s / 1e9,
                 share_of_peak=self._share(self.best_s),
                 elapsed_s=time.monotonic() - self.started,
@@ -526,6 +537,7 @@ class Session:
             best=best,
             measured=self.measured,
             failed=dict(sorted(self.failed.items())),
+            stopped_early=self.stopped_early,
             throttled=dict(sorted(self.throttled.items())),
             resumed=self.resumed,
             elapsed_s=time.monotonic() - self.started,

@@ -50,6 +50,10 @@ class SuiteTask:
     group: str = ""
     trials: int | None = None
 
+    def __repr__(self) -> str:
+        group = f", {self.group[:80]}" if self.group else ""
+        return f"<SuiteTask {self.workload.op[:80]} x {self.weight:g}{group}>"
+
 
 @dataclass(frozen=True)
 class TaskResult:
@@ -61,11 +65,17 @@ class TaskResult:
     seconds: float
     error: str | None = None
 
+    def __repr__(self) -> str:
+        from autotune.progress import text
+
+        return f"<TaskResult {text.short(self.result)}>"
+
 
 @dataclass(frozen=True)
 class SuiteProgress:
     """Where a suite stands. ``number``, ``task``: the task of this turn and its progress. ``weighted_s``: Σ
-    weight · best time (seconds), None while a task has no kernel. ``ready``: tasks that have one."""
+    weight · best time (seconds), None while a task has no kernel. ``provisional``: whether a time in it was
+    not measured again yet. ``ready``: tasks that have one."""
 
     number: int
     tasks: int
@@ -76,6 +86,10 @@ class SuiteProgress:
     measured: int
     elapsed_s: float
     budget_s: float
+    provisional: bool = False
+
+    def __repr__(self) -> str:
+        return f"<SuiteProgress {self.ready} of {self.tasks} tasks ready, {self.measured} trials>"
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,20 @@ class SuiteResult:
     budget_s: float
     seed: int
     stopped: str
+
+    def __repr__(self) -> str:
+        return f"<SuiteResult {self}>"
+
+    def __str__(self) -> str:
+        """One line: how many tasks have kernels, what they take together, how many trials and how long."""
+        from autotune.progress import text
+
+        return text.of_tasks(self)
+
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_tasks(self)
 
 
 def tune_suite(
@@ -334,6 +362,7 @@ class _Suite:
                     measured=sum(s.measured for s in self.sessions.values()),
                     elapsed_s=now - self.started,
                     budget_s=self.options.budget_s,
+                    provisional=any(s.provisional for s in self.sessions.values()),
                 )
             )
 

@@ -202,6 +202,9 @@ class Nest:
     buffers: tuple[Buffer, ...]
     body: Stmt
 
+    def __repr__(self) -> str:
+        return f"<Nest of {', '.join(self.outputs)}>"[:200]
+
     def buffer(self, name: str) -> Buffer:
         """Raises KeyError."""
         for b in self.buffers:

@@ -155,6 +155,11 @@ class ComputeDAG:
     outputs: tuple[str, ...]
     constants: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        made = ", ".join(f"{n}{list(self.tensors[n].shape)}" for n in self.outputs)
+        stages = f"{len(self.stages)} stage{'s' if len(self.stages) != 1 else ''}"
+        return f"<ComputeDAG of {made[:120]}: {len(self.inputs)} inputs, {stages}>"
+
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}
 

@@ -43,6 +43,8 @@ class Progress:
     budget_s: float = 60.0
     trials: int | None = 100
     pairwise: float | None = 0.87
+    stopped_early: int = 4
+    provisional: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class TuneResult:
     throttled: Mapping[str, int] = field(default_factory=lambda: {"HwSlowdown": 4})
     notes: tuple[str, ...] = ("the best reaches 2% of the limit",)
     error: str | None = None
+    stopped_early: int = 3
 
 
 Calls = list[tuple[Workload, Target, str, TuneOptions]]
@@ -153,7 +156,8 @@ def test_json_has_what_is_promised_and_nothing_else_on_stdout(tuner: Callable[..
     assert d["task"]["op"] == "matmul" and d["task"]["params"]["m"] == 8 and d["task"]["dtype"] == "float32"
     assert d["task"]["target"]["kind"] == "cpu" and d["task"]["target"]["threads"] == 1
     throttled = {"HwSlowdown": 4}
-    assert d["trials"] == {"measured": 12, "failed": {"timeout": 2}, "resumed": 3, "throttled": throttled}
+    counted = {"measured": 12, "failed": {"timeout": 2}, "stopped_early": 3, "resumed": 3}
+    assert d["trials"] == counted | {"throttled": throttled}
     assert (
         d["best"]["time_s"] == 1e-3 and d["best"]["share_of_peak"] == 0.5 and d["best"]["record_id"] == "ab12"
     )
@@ -174,7 +178,8 @@ def test_people_get_a_live_line_on_stderr_and_the_result_on_stdout(tuner: Callab
     assert (
         "12/100 trials + 3 resumed" in ran.err and "failed: timeout 2" in ran.err and "50 s left" in ran.err
     )
-    assert "268.4 GFLOP/s" in ran.err and "50.0 % of peak" in ran.err
+    assert "268.4 GFLOP/s (50.0 % of peak), provisional" in ran.err and "4 stopped early" in ran.err
+    assert "3 of them stopped early" in ran.out
     assert "matmul m=512 n=512 k=512 float32, 1 thread" in ran.out
     assert "1 ms, 268.4 GFLOP/s, 50.0 % of peak" in ran.out
     assert "throttled beside trials: HwSlowdown 4" in ran.out

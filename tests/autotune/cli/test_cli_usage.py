@@ -14,7 +14,7 @@ import typer
 from cli_runner import run
 
 from autotune.cli.options import parse_budget
-from autotune.cli.output import counts, percent, rate, seconds
+from autotune.progress.units import counts, percent, rate, seconds
 from kernels_db import Log
 
 SHAPE = ("--shape", "m=8,n=8,k=8")

@@ -21,7 +21,7 @@ def test_what_the_log_has_is_taken(tmp_path: Path) -> None:
     ran = run("tune", "matmul", *SHAPE, "--db", db, "--frozen", "--json")
     assert ran.status == 0
     assert ran.json["best"]["record_id"] == uid and ran.json["best"]["time_s"] == 1e-4
-    assert ran.json["trials"] == {"measured": 0, "failed": {}, "resumed": 2}
+    assert ran.json["trials"] == {"measured": 0, "failed": {}, "stopped_early": 0, "resumed": 2}
     assert ran.json["stopped"] == "frozen"
     assert "the log as it is" in run("tune", "matmul", *SHAPE, "--db", db, "--frozen").out
     assert run("log", "stats", "--db", db, "--json").json["runs"] == 1

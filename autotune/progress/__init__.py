@@ -1,0 +1,1 @@
+"""What people see while something is tuned, and the numbers in it."""

@@ -1,0 +1,111 @@
+"""Where progress is shown: a line in a terminal, a bar in a notebook, lines now and then in a pipe."""
+
+from __future__ import annotations
+
+import html
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+# Time between two lines in a pipe, and between two states of a bar (seconds).
+PLAIN_PERIOD_S, BAR_PERIOD_S = 5.0, 0.25
+# One display at a time: a tune in another thread is not shown.
+_busy = threading.Lock()
+
+
+class State(NamedTuple):
+    """What is shown: ``text``, and ``share`` of the budget that is used, from 0 to 1."""
+
+    text: str
+    share: float
+
+
+Show = Callable[[Callable[[], State]], None]
+
+
+@contextmanager
+def display(quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
+    """A function that shows what another returns, if the last state is old enough. It writes to stderr, or to
+    the cell of a notebook: stdout has only results. ``quiet``: it writes nothing. It writes nothing either
+    while another thread shows something. The last state of a bar stays, a terminal's line goes."""
+    if quiet or not _busy.acquire(blocking=False):
+        yield lambda state: None
+        return
+    try:
+        cell = notebook()
+        if cell is not None:
+            bar = _Bar(cell, clock)
+            yield bar.show
+            bar.finish()
+            return
+        from rich.console import Console
+
+        err = Console(stderr=True, highlight=False, markup=False)
+        if err.is_terminal:
+            with err.status("starting") as status:
+                yield lambda state: status.update(state().text)
+            return
+        yield _plain(clock)
+    finally:
+        _busy.release()
+
+
+def say(text: str) -> None:
+    """Show a line that stays, on stderr. In a notebook nothing: its bar stays."""
+    if notebook() is None:
+        print(text, file=sys.stderr)
+
+
+def notebook() -> Any:
+    """The function that shows things in the cell of the notebook which runs this, or None. IPython is asked
+    only where it is loaded already, and has a kernel: its shell in a terminal is a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = getattr(ipython, "get_ipython", lambda: None)()
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return None
+    from IPython.display import display as show
+
+    return show
+
+
+class _Bar:
+    """A bar in a cell of a notebook, with the line under it."""
+
+    def __init__(self, cell: Any, clock: Callable[[], float]) -> None:
+        self._clock, self._last = clock, clock()
+        self._state = State("starting", 0.0)
+        self._handle = cell({"text/html": bar(self._state)}, raw=True, display_id=True)
+
+    def show(self, state: Callable[[], State]) -> None:
+        self._state = state()  # cheap, and the last one stays
+        if self._clock() - self._last >= BAR_PERIOD_S:
+            self._last = self._clock()
+            self._update()
+
+    def finish(self) -> None:
+        self._state = self._state._replace(share=1.0)
+        self._update()
+
+    def _update(self) -> None:
+        self._handle.update({"text/html": bar(self._state)}, raw=True)
+
+
+def bar(state: State) -> str:
+    """The HTML of a state. Its text is escaped: names of tasks may come from anywhere."""
+    filled = f"<progress max='100' value='{100 * state.share:.0f}' style='width: 24em'></progress>"
+    return f"{filled}<br><code>{html.escape(state.text)}</code>"
+
+
+def _plain(clock: Callable[[], float]) -> Show:
+    last = clock() - PLAIN_PERIOD_S
+
+    def show(state: Callable[[], State]) -> None:
+        nonlocal last
+        if clock() - last >= PLAIN_PERIOD_S:
+            last = clock()
+            print(state().text, file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,73 @@
+"""The ``progress`` of functions that tune: shown, told to the caller's function, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from autotune.progress import text
+from autotune.progress.display import State, display, say
+from autotune.settings import SettingsError
+
+if TYPE_CHECKING:
+    from autotune.tuning.options import Progress
+    from autotune.tuning.suite_tuner import SuiteProgress
+    from schedules.model import Workload
+
+P = TypeVar("P")
+Auto = Literal["auto"]
+Tell = Callable[[P], None]
+
+
+@contextmanager
+def task_shown(workload: Workload, quiet: bool = False) -> Iterator[Tell[Progress]]:
+    """A function that shows every `Progress` of a task (`display`)."""
+    with display(quiet) as show:
+        yield lambda p: show(lambda: State(text.of_task(workload, p), text.share(p)))
+
+
+@contextmanager
+def suite_shown(quiet: bool = False) -> Iterator[Tell[SuiteProgress]]:
+    """A function that shows every `SuiteProgress` (`display`)."""
+    with display(quiet) as show:
+        yield lambda p: show(lambda: State(text.of_suite(p), text.share(p)))
+
+
+@contextmanager
+def task_followed(
+    progress: Tell[Progress] | Auto | None, workload: Workload
+) -> Iterator[Tell[Progress] | None]:
+    """What a tune of one task is given: ``progress`` itself, or for "auto" a function that shows it. Raises
+    `SettingsError` for what is neither, nor None."""
+    if not _auto(progress):
+        yield progress  # type: ignore[misc]
+        return
+    with task_shown(workload) as tell:
+        yield tell
+
+
+@contextmanager
+def suite_followed(progress: Tell[SuiteProgress] | Auto | None) -> Iterator[Tell[SuiteProgress] | None]:
+    """As `task_followed`, of many tasks."""
+    if not _auto(progress):
+        yield progress  # type: ignore[misc]
+        return
+    with suite_shown() as tell:
+        yield tell
+
+
+def concluded(progress: object, result: str) -> None:
+    """Say the result in a line, where progress was shown."""
+    if _auto(progress):
+        say(result)
+
+
+def _auto(progress: object) -> bool:
+    if progress is None or callable(progress):
+        return False
+    if progress == "auto":
+        return True
+    raise SettingsError(
+        f"progress is {progress!r}; it must be a function of one argument, None for silence, or left out"
+    )

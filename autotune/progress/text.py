@@ -1,0 +1,130 @@
+"""Progress and results of tuning in a line each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.progress.units import counts, percent, rate, seconds
+
+if TYPE_CHECKING:
+    from autotune.models.tuning import ModelTuneResult
+    from autotune.tuning.options import Progress, TuneResult
+    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
+    from schedules.model import Workload
+
+# {reason why a run ended: words for it}.
+ENDINGS = {
+    "trials": "all trials done",
+    "budget": "budget used",
+    "interrupted": "interrupted; everything measured is kept",
+    "exhausted": "nothing left to try",
+    "converged": "nothing better to expect",
+    "frozen": "the log as it is",
+    "tuned": "tuned before",
+}
+
+
+def speed(workload: Workload, time_s: float | None) -> str:
+    """GFLOP/s or GB/s of a workload that takes ``time_s``."""
+    from schedules.ops import compulsory_bytes
+
+    return rate(workload.flops, compulsory_bytes(workload.dag), time_s)
+
+
+def of_task(workload: Workload, progress: Progress) -> str:
+    """Phase, best rate and its share of peak, trials, failures by cause, time left."""
+    limit = "" if progress.trials is None else f"/{progress.trials}"
+    failed = counts(progress.failed)
+    parts = [
+        progress.phase,
+        f"best {_best(workload, progress)}",
+        f"{progress.measured}{limit} trials" + (f" + {progress.resumed} resumed" if progress.resumed else ""),
+        *([f"{progress.stopped_early} stopped early"] if progress.stopped_early else []),
+        *([f"failed: {failed}"] if failed else []),
+        *([] if progress.pairwise is None else [f"model orders {percent(progress.pairwise)} of pairs"]),
+        f"{_left(progress):.0f} s left",
+    ]
+    return " | ".join(parts)
+
+
+def _best(workload: Workload, progress: Progress) -> str:
+    """The best so far. A time that was not measured again is marked: the luckiest of many looks too good."""
+    words = speed(workload, progress.best_time_s)
+    if progress.share_of_peak is not None:
+        words += f" ({percent(progress.share_of_peak)} of peak)"
+    return f"{words}, provisional" if progress.provisional else words
+
+
+def of_suite(progress: SuiteProgress) -> str:
+    """Tasks that have a kernel, their weighted latency, the task of this turn, time left."""
+    from autotune.run.describing import describe
+
+    weighted = (
+        []
+        if progress.weighted_s is None
+        else [f"weighted {seconds(progress.weighted_s)}{', provisional' if progress.provisional else ''}"]
+    )
+    best = _best(progress.workload, progress.task)
+    parts = [
+        f"{progress.ready} of {progress.tasks} tasks ready",
+        *weighted,
+        f"{progress.measured} trials",
+        f"{progress.task.phase} {progress.number + 1}: {describe(progress.workload)}, best {best}",
+        f"{_left(progress):.0f} s left",
+    ]
+    return " | ".join(parts)
+
+
+def _left(progress: Progress | SuiteProgress) -> float:
+    return max(0.0, progress.budget_s - progress.elapsed_s)
+
+
+def share(progress: Progress | SuiteProgress) -> float:
+    """The share of the budget, or of the trials, that is used."""
+    done = progress.elapsed_s / progress.budget_s if progress.budget_s > 0 else 1.0
+    trials = getattr(progress, "trials", None)
+    if trials:
+        done = max(done, progress.measured / trials)
+    return min(max(done, 0.0), 1.0)
+
+
+def of_result(result: TuneResult) -> str:
+    """The task, the best, how many trials and how long."""
+    from autotune.run.describing import describe
+
+    best = "no valid kernel found" + (f", as {result.error}" if result.error else "")
+    if result.best is not None:
+        part = result.best.share_of_peak
+        best = f"{seconds(result.best.time_s)}, {speed(result.workload, result.best.time_s)}"
+        best += "" if part is None else f", {percent(part)} of peak"
+    spent = f"{trials(result)}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
+    return f"{describe(result.workload, result.target.threads)}: {best}; {spent}"
+
+
+def short(result: TuneResult) -> str:
+    """`of_result` in at most 160 characters: without the reason where there is no kernel."""
+    from autotune.run.describing import describe
+
+    best = "no valid kernel" if result.best is None else seconds(result.best.time_s)
+    return f"{describe(result.workload, result.target.threads)[:100]}: {best}; {result.measured} trials"
+
+
+def trials(result: TuneResult) -> str:
+    """``312 trials, 40 stopped early, failed: timeout 1``."""
+    failed = counts(result.failed)
+    words = f"{result.measured} trial{'s' if result.measured != 1 else ''}"
+    words += f", {result.stopped_early} stopped early" if result.stopped_early else ""
+    return words + (f", failed: {failed}" if failed else "")
+
+
+def ending(stopped: str) -> str:
+    """Why a run ended, in words."""
+    return ENDINGS.get(stopped, stopped)
+
+
+def of_tasks(result: SuiteResult | ModelTuneResult) -> str:
+    """How many tasks have a kernel, what all take together, how many trials and how long."""
+    ready = sum(t.result.best is not None for t in result.tasks)
+    together = "" if result.weighted_s is None else f", {seconds(result.weighted_s)} together"
+    spent = f"{result.measured} trials, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
+    return f"{ready} of {len(result.tasks)} tasks have a kernel{together}; {spent}"

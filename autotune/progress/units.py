@@ -1,0 +1,45 @@
+"""Numbers as people read them: durations, sizes, rates, shares and counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+def seconds(value: float | None) -> str:
+    """A duration with three digits and a fitting unit: ``1.23 ms``."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def size(count: int) -> str:
+    """A number of bytes: ``6.2 MB``."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} bytes"
+
+
+def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
+    """GFLOP/s, or GB/s of compulsory traffic if the operator has fewer than 2 FLOPs a byte: memory bounds
+    those on every machine of today."""
+    if time_s is None or not math.isfinite(time_s) or time_s <= 0:
+        return "-"
+    if flops < 2 * moved_bytes:
+        return f"{moved_bytes / time_s / 1e9:.1f} GB/s"
+    return f"{flops / time_s / 1e9:.1f} GFLOP/s"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage."""
+    return "-" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def counts(failed: Mapping[str, int]) -> str:
+    """``compile_error 2, timeout 1``, most frequent first; empty when nothing failed."""
+    ordered = sorted(failed.items(), key=lambda x: (-x[1], x[0]))
+    return ", ".join(f"{name} {n}" for name, n in ordered if n)

@@ -1,0 +1,67 @@
+"""Progress and results in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import autotune as at
+from autotune.progress import text
+from autotune.tuning.options import Best, Progress, TuneResult
+from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult
+from schedules.model import Trace
+
+MATMUL = at.ops.workload("matmul", {"m": 100, "n": 100, "k": 100})
+AT_WORK = Progress("measuring", 7, {"timeout": 1}, 3, 1e-4, 20.0, 0.5, 4.0, 10.0, None, stopped_early=2)
+TARGET = at.targets.parse("x86-64-v3", 2)
+RESULT = TuneResult(
+    *(MATMUL, TARGET, Best(1e-4, 20.0, 0.5, Trace(), "r"), 9, {"crash": 1}, 0, 3.0, 0, "budget"),
+    stopped_early=4,
+)
+
+
+def test_a_time_that_was_not_measured_again_is_marked() -> None:
+    lucky = text.of_task(MATMUL, replace(AT_WORK, share_of_peak=2.28, provisional=True))
+    assert "best 20.0 GFLOP/s (228.0 % of peak), provisional |" in lucky
+    assert "provisional" not in text.of_task(MATMUL, AT_WORK)
+    of_many = SuiteProgress(0, 2, MATMUL, AT_WORK, 1e-3, 2, 14, 4.0, 10.0)
+    assert "weighted 1 ms |" in text.of_suite(of_many)
+    assert "weighted 1 ms, provisional |" in text.of_suite(replace(of_many, provisional=True))
+
+
+def test_what_was_stopped_early_did_not_fail() -> None:
+    line = text.of_task(MATMUL, AT_WORK)
+    assert "7 trials + 3 resumed | 2 stopped early | failed: timeout 1 | 6 s left" in line
+    assert "9 trials, 4 stopped early, failed: crash 1, 3.0 s (budget used)" in str(RESULT)
+
+
+@pytest.mark.parametrize(
+    "changed, share", [({}, 0.4), ({"trials": 10}, 0.7), ({"elapsed_s": 12.0}, 1.0), ({"budget_s": 0.0}, 1.0)]
+)
+def test_the_share_that_is_used(changed: dict[str, float], share: float) -> None:
+    assert text.share(replace(AT_WORK, **changed)) == pytest.approx(share)  # type: ignore[arg-type]
+
+
+def test_results_in_a_line() -> None:
+    assert str(RESULT).startswith(
+        "matmul m=100 n=100 k=100 float32, 2 threads: 100 us, 20.0 GFLOP/s, 50.0 % of peak; "
+    )
+    nothing = replace(RESULT, best=None, error="none of 9 trials gave a kernel")
+    assert ": no valid kernel found, as none of 9 trials gave a kernel; 9 trials" in str(nothing)
+    task = TaskResult(SuiteTask(MATMUL, 3.0, "mine"), RESULT, 2.0)
+    suite = SuiteResult((task, replace(task, result=nothing)), None, 18, 6.0, 6.0, 0, "interrupted")
+    assert (
+        str(suite)
+        == "1 of 2 tasks have a kernel; 18 trials, 6.0 s (interrupted; everything measured is kept)"
+    )
+
+
+def test_tables_escape_what_a_log_says() -> None:
+    evil = replace(MATMUL, op="<script>alert(1)</script>", params=())
+    result = replace(RESULT, workload=evil, best=None, error="<img src=x>", notes=("<b>",))
+    suite = SuiteResult((TaskResult(SuiteTask(evil, 1.0, "<i>"), result, 1.0),), None, 1, 1.0, 1.0, 0, "<u>")
+    for shown in (result._repr_html_(), suite._repr_html_()):
+        assert "&lt;script&gt;" in shown
+        for tag in ("<script", "<img", "<b>", "<i>", "<u>"):
+            assert tag not in shown
