@@ -19,8 +19,9 @@ class _Lanes:
 
 
 def expand_blocks(nest: Nest) -> Stmt:
-    """The body with every block written out: its domain as guards (spatial ones speculative), its
-    initialisation as a store in the first iteration of the reduction."""
+    """The body with every block written out: its domain as guards, its initialisation as a store in the
+    first iteration of the reduction. Guards of a spatial axis are speculative if outside of it the block
+    writes nothing that another instance writes."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
 
     def go(s: Stmt, lanes: _Lanes | None = None) -> Stmt:
@@ -37,11 +38,12 @@ def expand_blocks(nest: Nest) -> Stmt:
 
 def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
     spatial: list[Expr] = []
+    shared: list[Expr] = []
     reduce: list[Expr] = []
     start: list[Expr] = []
     for it, e in zip(b.iters, b.binds, strict=True):
         if it.kind == "spatial":
-            spatial += domain(it, e)
+            (spatial if _apart(b, it.var) else shared).extend(domain(it, e))
         else:
             reduce += domain(it, e)
             start.append(E.compare("==", e, 0))
@@ -61,7 +63,18 @@ def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
         acc = tuple(Load(p.buffer, p.indices, dtypes[p.buffer]) for p in places)
         values = b.reducer.apply(acc, values)
     parts.append(_guard(E.all_of(*reduce), _stores(b, places, values, dtypes, lanes)))
-    return _guard(E.all_of(*spatial), seq(*parts), speculative=True)
+    return _guard(E.all_of(*shared), _guard(E.all_of(*spatial), seq(*parts), speculative=True))
+
+
+def _apart(b: Block, axis: str) -> bool:
+    """Whether an axis has indices of its own in all that a block writes. Where it shares one, as i and j in
+    ``C[4 * i + j]``, j = 4 is where another i writes."""
+    axes = {i.var for i in b.iters}
+    for w in b.writes:
+        uses = [E.variables(i) & axes for i in w.indices]
+        if {axis} not in uses or any(axis in u and len(u) > 1 for u in uses):
+            return False
+    return True
 
 
 def _stores(

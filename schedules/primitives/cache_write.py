@@ -64,6 +64,13 @@ class CacheWrite(Primitive[str]):
                     f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop around both, so the "
                     "copy would be too late; use cache_write before compute_at"
                 )
+        shapes = {tuple(nest.buffer(w.buffer).shape): w.buffer for w in b.writes}
+        if len(shapes) > 1:
+            one, other, *_ = shapes.values()
+            raise ScheduleError(
+                f"cache_write {self.block}: its outputs {one} and {other} have unlike shapes; use cache_write "
+                "before split_dim or merge_dims, or those on all outputs"
+            )
         for n in (self.result(), *(self._cache(w.buffer) for w in b.writes)):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):
                 raise ScheduleError(f"cache_write {self.block}: {n} exists already")

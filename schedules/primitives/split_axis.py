@@ -27,7 +27,7 @@ class SplitAxis(Primitive[list[str]]):
             y[i, n_0 * d + n_1] = x[n_0, i, n_1]
 
     `Split` leaves the axis of the block as it is, and rules then see one. Legal if the loop is an axis of the
-    only block inside, from beginning to end, and ``inner`` divides its extent. Cost: none in buffers of which
+    only block inside, from beginning to end, and ``inner`` divides its extent and is neither 1 nor all of it. Cost: none in buffers of which
     `SplitDim` splits the dimension.
     """
 
@@ -55,6 +55,10 @@ class SplitAxis(Primitive[list[str]]):
         if self._axis(nest, inside[0]) is None:
             raise ScheduleError(
                 f"{what}: it is not a whole axis of block {inside[0].name}; split axes before other steps"
+            )
+        if self.inner in (1, n):
+            raise ScheduleError(
+                f"{what}: one of the axes would have a single iteration; give a divisor between 1 and {n}"
             )
 
     def _axis(self, nest: Nest, b: Block) -> int | None:

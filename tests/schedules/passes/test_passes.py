@@ -203,6 +203,19 @@ def test_speculate_keeps_only_guards_of_outputs_and_reductions() -> None:
     assert any(isinstance(x, Guard) for x in walk(now.body))  # the output's tail
 
 
+def test_a_guard_stays_where_outside_is_another_row() -> None:
+    """``v[4 * i + j] += …``: j = 4 is the first element of row i + 1, which would get its terms twice."""
+    x = te.placeholder((3,), "float32", "x")
+    k = te.reduce_axis(3, "k")
+    v = te.compute((8,), lambda i: te.sum(x[k], axis=k), "v")
+    s = Schedule(te.dag([x, te.compute((8,), lambda i: v[i] + x[0], "y")]))
+    i, j = s.split_axis("v_i", 4)
+    outer, inner = s.split(j, [None, 3])
+    s.reorder("v_k", outer, i, inner)
+    data = inputs(s.dag)
+    check_interpreted(s.nest, s.dag, data, expected(s.dag, data))
+
+
 def test_partition_peels_the_tail() -> None:
     loop = Loop(
         "i", Const(3), Loop("j", Const(4), Guard(V * 4 + J < 10, Store("X", (V * 4 + J,), STORE.value)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from programs import argmax, chain, conv2d, doubling, layer_norm, make, matmul, matmul_relu, several, views
+from programs import argmax, chain, conv2d, doubling, layer_norm, make, matmul, matmul_relu, online, several, views
 
 from schedules import te
 from schedules.errors import ScheduleError
@@ -205,6 +205,19 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         views,
         after(lambda s: s.split("Y_n", (None, 2)), lambda s: s.split_axis("Y_n_0", 3)),
         r"split_axis Y_n_0: it is not a whole axis of block Y; split axes before other steps",
+    ),
+    *(
+        (
+            views,
+            lambda s, n=n: s.split_axis("Y_n", n),
+            r"split_axis Y_n: one of the axes would have a single iteration; give a divisor between 1 and 6",
+        )
+        for n in (1, 6)
+    ),
+    (
+        online,
+        after(lambda s: s.split_dim("N", 0, 3), lambda s: s.cache_write("T")),
+        r"cache_write T: its outputs \w+ and \w+ have unlike shapes; use cache_write before split_dim or merge_dims",
     ),
     (
         views,
