@@ -68,8 +68,8 @@ class CacheWrite(Primitive[str]):
         if len(shapes) > 1:
             one, other, *_ = shapes.values()
             raise ScheduleError(
-                f"cache_write {self.block}: its outputs {one} and {other} have unlike shapes; use cache_write "
-                "before split_dim or merge_dims, or those on all outputs"
+                f"cache_write {self.block}: its outputs {one} and {other} have unlike shapes; use it before "
+                "split_dim or merge_dims, or those on all outputs"
             )
         for n in (self.result(), *(self._cache(w.buffer) for w in b.writes)):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):

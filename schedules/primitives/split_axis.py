@@ -27,8 +27,8 @@ class SplitAxis(Primitive[list[str]]):
             y[i, n_0 * d + n_1] = x[n_0, i, n_1]
 
     `Split` leaves the axis of the block as it is, and rules then see one. Legal if the loop is an axis of the
-    only block inside, from beginning to end, and ``inner`` divides its extent and is neither 1 nor all of it. Cost: none in buffers of which
-    `SplitDim` splits the dimension.
+    only block inside, from beginning to end, and ``inner`` divides its extent and is neither 1 nor all of it.
+    Cost: none in buffers of which `SplitDim` splits the dimension.
     """
 
     name: ClassVar[str] = "split_axis"
