@@ -6,7 +6,6 @@ kept, as memory would hold them twice. Hence they are given together."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ModelError
 from autotune.models import preparation
+from autotune.models.model import identifier
 from autotune.run.host_arrays import fitting
 from schedules.errors import suggest
 from schedules.expr import wrap
@@ -78,7 +78,7 @@ class Origin:
         found: dict[str, Array] = {}
         known = self.weights
         for name, value in given.items():
-            own = name if name in known else re.sub(r"\W", "_", name)
+            own = name if name in known else identifier(name)
             if own not in known:
                 hint = suggest(name, known)
                 raise ModelError(f"{self.name} has no weight {name!r}{hint}; module.weights has them all")

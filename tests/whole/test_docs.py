@@ -7,7 +7,6 @@ import inspect
 import platform
 import re
 import runpy
-import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +15,6 @@ import pytest
 from needs import imported
 
 import autotune as at
-from autotune.models import torch_backend
 from schedules import ops, te
 from schedules.te import scalars
 
@@ -43,31 +41,12 @@ def test_the_walkthrough_is_what_its_script_writes(walkthrough: ModuleType) -> N
     assert ASSEMBLY.search(written) is not None
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/architecture.md", "docs/operators.md"])
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/operators.md"])
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     examples = re.findall(r"<!-- runs -->\n```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     script = tmp_path / "examples.py"
     script.write_text("\n".join(examples), encoding="utf-8")
     assert examples and runpy.run_path(str(script))
-
-
-@pytest.mark.slow
-def test_the_examples_with_torch_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = imported("torch")
-    monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
-    text = (ROOT / "docs" / "guide.md").read_text("utf-8")
-    examples = "\n".join(re.findall(r"<!-- runs with torch -->\n```python\n(.*?)```", text, re.DOTALL))
-    short, shortened = re.subn(r"budget_s=\d+", "trials=1", examples)
-    assert shortened == 1
-    if "autotune" not in torch._dynamo.list_backends(exclude_tags=()):  # installed before it had the entry
-        torch._dynamo.register_backend(torch_backend.backend, name="autotune")
-    script = tmp_path / "examples.py"
-    script.write_text(short, encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="torch|copyreg")  # of its own ways
-        names = runpy.run_path(str(script))
-    torch.testing.assert_close(names["y"], names["module"](names["x"]).detach(), rtol=1e-5, atol=1e-5)
-    assert {k.chosen_by for k in names["at"].torch.modules()[-1].program.kernels} == {"log"}
 
 
 def test_the_readme_is_short_and_its_python_runs(tmp_path: Path) -> None:
