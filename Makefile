@@ -1,6 +1,7 @@
 # make demo   tune a matrix product for half a minute and compare it with numpy and the machine's peak
 # make test   the tests, in an environment of their own
 # make lint   ruff, types and import layers
+# make docs   the documentation site, in build/docs
 #
 # A bare machine is enough: Python 3.11 to 3.13 on PATH (or PYTHON=...), make and a package index.
 
@@ -18,7 +19,7 @@ DEMO_BUDGET ?= 30s
 DEMO_THREADS ?= 1
 DEMO_DB := build/demo.db
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint docs format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -66,6 +67,16 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: $(VENV)/.docs
+	@rm -rf build/docs
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/docs
+	@echo "The site is build/docs/index.html"
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	@echo "Installing autotune, what it needs, and what builds its documentation"
+	@$(PIP_INSTALL) --editable ".[docs]"
+	@touch $@ $(VENV)/.runtime
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format .

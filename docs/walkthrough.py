@@ -345,7 +345,7 @@ def _measure(page: Page, trace: Trace) -> None:
     with Measurer(workload, host) as measurer:
         (m,) = measurer.measure([stored])
     assert m.ok, f"{m.status}: {m.reason}"
-    page.show("python", f'Measurement(status="{m.status}", reason="{m.reason}", time_s=…, error=…, …)')
+    page.show("text", f'Measurement(status="{m.status}", reason="{m.reason}", time_s=…, error=…, …)')
     page.say("""
         ## 12. Log
 

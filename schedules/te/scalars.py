@@ -284,7 +284,7 @@ def round(x: ExprLike) -> Expr:
 
 
 def abs(x: ExprLike) -> Expr:
-    """|x|, of integers too."""
+    """The absolute value of x, of integers too."""
     if isinstance(x, Expr) and not E.is_float(E.dtype_of(x)):
         x = E.widen(x)
         return E.select(x < 0, -x, x)

@@ -70,7 +70,7 @@ def gradient(
 
     Conventions: of two operands of a maximum or minimum that tie each gets half (torch.maximum), but against
     what is no input, as in ``te.maximum(x, 0.0)``, a tie gives nothing (torch's relu). The n equal maxima of
-    a `te.max` get an n-th each (torch.amax). |x| has slope 0 at 0. Integers, comparisons, and te.floor,
+    a `te.max` get an n-th each (torch.amax). te.abs has slope 0 at 0. Integers, comparisons, and te.floor,
     te.ceil and te.round pass no gradient. float16 and bfloat16 are computed with as float32 up to the result.
 
     Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do not fit, sizes that

@@ -1,0 +1,221 @@
+"""Pages of the site that are made of the code and of the changelog, so that they cannot fall behind.
+
+`conf.py` calls `write_all` before each build. What it writes is not kept in the repository.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def write_all(folder: Path) -> None:
+    """Write all pages below ``folder``, anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pages = {"operators.md": operators(), "command-line.md": command_line(), "primitives.md": primitives()}
+    pages |= {"targets.md": targets(), "decisions.md": decisions(), **changes()}
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make single backquotes of docstrings code, and mark examples as Python. An event handler of Sphinx."""
+    text = "\n".join(lines)
+    text = re.sub(r"(?<![`\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", r"``\1``", text)
+    lines[:] = text.split("\n")
+
+
+def outside(app: Any, page: str, source: list[str]) -> None:
+    """Turn links to files that are not on the site into their paths. An event handler of Sphinx."""
+    here = (ROOT / "docs" / page).parent
+
+    def link(m: re.Match[str]) -> str:
+        path = (here / m[2]).resolve()
+        if path.is_relative_to(ROOT / "docs") and path.is_file() and path.suffix in (".md", ".svg", ".png"):
+            return m[0]
+        if not path.is_relative_to(ROOT) or not path.exists():
+            return m[0]  # a mistake, which is told
+        name = str(path.relative_to(ROOT)) + ("/" if path.is_dir() else "")
+        return f"`{name}`" if m[1].strip("`") in (name, path.name) else f"{m[1]} (`{name}`)"
+
+    source[0] = re.sub(r"(?<!!)\[([^\]\n]*)\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)", link, source[0])
+
+
+# -- operators -----------------------------------------------------------------------------------
+
+
+def operators() -> str:
+    """A section for each operator of the library: what it computes, parameters, dtypes, layouts."""
+    from schedules import ops
+
+    out = [
+        "# Catalogue of operators",
+        "",
+        "Made from the code, as `autotune ops OP` prints it. [Another page](../operators.md) has what parameters",
+        "have in common. All are given by name: `at.tune('matmul', m=512, n=512, k=512)`.",
+        "",
+    ]
+    for d in sorted(ops.describe(), key=lambda d: d["name"]):
+        out += [f"## {d['name']}", "", _plain(d["doc"]), ""]
+        out += ["| parameter | default | form | means |", "|---|---|---|---|"]
+        for p in d["params"]:
+            default = "required" if p["required"] else f"`{p['default']}`"
+            out.append(f"| `{p['name']}` | {default} | {p['form']} | {_cell(p['doc'])} |")
+        out += ["", f"dtypes: {', '.join(d['dtypes'])}."]
+        if d["layouts"]:
+            out.append(f"Layouts: {', '.join(d['layouts'])}; the first is the default.")
+        if d.get("weights"):
+            out.append(f"Weights that may be known ahead: {', '.join(d['weights'])}.")
+        out += [f"Example: `autotune tune {d['name']} --shape {d['example']}`", ""]
+    return "\n".join(out)
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """A section for each command: its help, and its options."""
+    import typer
+
+    from autotune.cli.app import app
+
+    out = [
+        "# Command line",
+        "",
+        "Made from the code; `--help` after a command prints the same. The page on",
+        "[scripts](../how-to/command-line.md) has exit status, JSON documents and variables.",
+        "",
+    ]
+    _commands(typer.main.get_command(app), "autotune", out)
+    return "\n".join(out)
+
+
+def _commands(command: Any, name: str, out: list[str]) -> None:
+    inner = getattr(command, "commands", {})
+    if not inner or command.callback is not None:
+        out += [f"## {name}", ""]
+        out += [_help(command.help or ""), ""]
+        rows = [_option(p) for p in command.params if not getattr(p, "hidden", False)]
+        if rows:
+            out += ["| argument or option | means | default |", "|---|---|---|", *rows, ""]
+    for key in inner:
+        _commands(inner[key], f"{name} {key}", out)
+
+
+def _help(text: str) -> str:
+    """The help of a command; its examples as a block."""
+    text = text.replace("\f", "")
+    body, _, examples = text.partition("\b\n")
+    out = " ".join(_plain(body).split("\n")).strip()
+    out = _options_as_code(re.sub(r"  +", "\n\n", out))
+    if examples.strip():
+        lines = [x.strip() for x in examples.strip().splitlines()]
+        lines = [x for x in lines if x and x != "Examples:"]
+        out += "\n\n```console\n" + "\n".join(f"$ {x}" for x in lines) + "\n```"
+    return out
+
+
+def _option(p: Any) -> str:
+    if p.opts[0].startswith("-"):
+        name = ", ".join(f"`{x}`" for x in (*p.opts, *p.secondary_opts))
+        if not getattr(p, "is_flag", False):
+            name += f" `{p.metavar or p.name.upper()}`"
+    else:
+        name = f"`{p.metavar or p.name.upper()}`"
+    default = None if callable(p.default) else p.default
+    said = "" if default in (None, False, "", ()) else f"`{default}`"
+    return f"| {name} | {_cell(getattr(p, 'help', None) or '')} | {said} |"
+
+
+# -- primitives and targets ----------------------------------------------------------------------
+
+
+def primitives() -> str:
+    """A section for each primitive, as methods of `Schedule`."""
+    from schedules.primitives import PRIMITIVES
+
+    out = [
+        "# Primitives",
+        "",
+        "Made from the code. Each is a method of [`Schedule`](../reference/schedules.md). It checks that the",
+        "schedule still computes the same. Where it does not, it raises `ScheduleError` and changes nothing.",
+        "",
+    ]
+    for name in sorted(PRIMITIVES):
+        out += [f"## {name}", "", "```{eval-rst}", f".. automethod:: autotune.Schedule.{name}", "```", ""]
+    return "\n".join(out)
+
+
+def targets() -> str:
+    """The targets that have a file."""
+    import json
+
+    rows = []
+    for path in sorted((ROOT / "configs" / "targets").glob("*.json")):
+        d = json.loads(path.read_text(encoding="utf-8"))
+        rows.append(f"| `{path.stem}` | {d.get('kind', 'cpu')} | `{d.get('arch', '')}` |")
+    return "\n".join(
+        [
+            "# Targets",
+            "",
+            "`--target` and `target=` take one of these names, the path of such a file, or one of `cpu`",
+            "(this machine's CPU), `cuda` and `opencl` (its first GPU).",
+            "",
+            "| name | kind | architecture |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+# -- decisions and changes -----------------------------------------------------------------------
+
+
+def decisions() -> str:
+    """A list of the decisions with their titles."""
+    pages = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    titles = [p.read_text(encoding="utf-8").splitlines()[0].lstrip("# ").strip() for p in pages]
+    rows = [f"- [{title}](../adr/{p.name})" for p, title in zip(pages, titles, strict=True)]
+    tree = ["```{toctree}", ":hidden:", "", *(f"../adr/{p.stem}" for p in pages), "```"]
+    about = "Each page has a decision, its reasons, and what was measured."
+    return "\n".join(["# Decisions", "", about, "", *rows, "", *tree, ""])
+
+
+def changes() -> dict[str, str]:
+    """A page for each version of the changelog, and one that lists them."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    pages: dict[str, str] = {}
+    for part in parts[1:]:
+        head, _, body = part.partition("\n")
+        m = re.match(r"\[([^\]]+)\](.*)", head)
+        name = m[1] if m else head.strip()
+        title = f"{name}{m[2] if m else ''}"
+        body = re.sub(r"^###", "##", body, flags=re.MULTILINE)
+        body = re.sub(r"\]\(((?!https?:)[^)#]+)", r"](../../../\1", body)
+        body = re.sub(r"^\[[^\]]+\]: .*$", "", body, flags=re.MULTILINE)
+        pages[f"changes/{name.lower()}.md"] = f"# {title}\n{body}"
+    names = [p.removeprefix("changes/").removesuffix(".md") for p in pages]
+    rows = [f"- [{pages[f'changes/{n}.md'].splitlines()[0].lstrip('# ')}]({n}.md)" for n in names]
+    tree = ["```{toctree}", ":hidden:", "", *names, "```"]
+    pages["changes/index.md"] = "\n".join(["# Changes", "", *rows, "", *tree, ""])
+    return pages
+
+
+def _plain(text: str) -> str:
+    return text.replace("<", "&lt;")
+
+
+def _cell(text: str) -> str:
+    return _options_as_code(" ".join(_plain(text).replace("|", "\\|").split()))
+
+
+def _options_as_code(text: str) -> str:
+    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", text)
