@@ -57,8 +57,8 @@ def operators() -> str:
     out = [
         "# Catalogue of operators",
         "",
-        "Made from the code, as `autotune ops OP` prints it. [Another page](../operators.md) has what parameters",
-        "have in common. All are given by name: `at.tune('matmul', m=512, n=512, k=512)`.",
+        "Made from the code, as `autotune ops OP` prints it. [Another page](../operators.md) has what",
+        "parameters have in common. All are given by name: `at.tune('matmul', m=512, n=512, k=512)`.",
         "",
     ]
     for d in sorted(ops.describe(), key=lambda d: d["name"]):
