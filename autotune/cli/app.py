@@ -6,7 +6,6 @@ Exit status: 0 done; 1 it ran but the goal was not met; 2 wrong usage or input; 
 from __future__ import annotations
 
 import errno
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -14,7 +13,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli import bench, best, cache, completion, doctor, export, log, ops, replay, streams, tune
+from autotune.cli import (
+    bench,
+    best,
+    cache,
+    completion,
+    doctor,
+    export,
+    log,
+    ops,
+    replay,
+    streams,
+    tune,
+    verbosity,
+)
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
 from autotune.settings import Settings
@@ -29,7 +41,12 @@ _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
 class Group(TyperGroup):
-    """Turns a user's mistake into a message and exit status 2. Unexpected errors keep their traceback."""
+    """Turns a user's mistake into a message and exit status 2. Unexpected errors keep their traceback. All
+    commands have the option ``--log-level``."""
+
+    def __init__(self, **told: Any) -> None:
+        super().__init__(**told)
+        verbosity.everywhere(self.params, self.commands)
 
     def main(
         self,
@@ -125,11 +142,11 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    log_level: verbosity.LevelOption = None,
 ) -> None:
     """What every command begins with."""
-    logging.basicConfig(
-        level=Settings.from_environment().log_level.upper(), format="autotune: %(levelname)s: %(message)s"
-    )
+    if log_level is None:
+        verbosity.report(Settings.from_environment().log_level)
 
 
 # One line each, short enough for the list of commands in 80 columns.

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from autotune.settings import LOG_LEVELS
+
 BASH = r"""
 _autotune_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" breaks="${COMP_WORDBREAKS//[^=:]/}" cut="" value
@@ -82,6 +84,8 @@ def answer(command: Any, line: str) -> list[str]:
         word = words.pop(0)
         if not word.startswith("-"):
             command = command.commands.get(word)
+        elif words and any(word in p.opts and not getattr(p, "is_flag", True) for p in command.params):
+            words.pop(0)  # its value
     if command is None:
         return []
     options = {name: p for p in command.params for name in p.opts if name.startswith("-")}
@@ -202,4 +206,5 @@ VALUES: dict[str, Callable[[str, str], Iterable[str]]] = {
     "--must-beat": _peers,
     "--search": _searches,
     "--model": _models,
+    "--log-level": lambda op, last: LOG_LEVELS,
 }

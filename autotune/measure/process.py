@@ -4,6 +4,7 @@ child."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -46,6 +47,7 @@ RECYCLE = 256
 STDERR_TAIL = 400
 
 Job = TypeVar("Job")
+log = logging.getLogger(__name__)
 
 
 class MeasureError(AutotuneError):
@@ -120,6 +122,7 @@ class Zygote:
         """Start the process if it does not run. Raises `MeasureError`."""
         if self._control is not None:
             return
+        begin = time.monotonic()
         ours, theirs = socket.socketpair()
         stderr = wire.anonymous_file("stderr")
         try:
@@ -150,6 +153,8 @@ class Zygote:
             os.close(stderr)
         self._setup["nominal"] = Nominal(*answer["nominal"])
         self.spans = tuple(Span(*s) for s in answer["spans"])
+        took_s = time.monotonic() - begin
+        log.debug("measuring process %d started in %.2f s", self._process.pid, took_s)
 
     def fork(self, role: str) -> Child:
         """A new child: "worker" or "builder". Raises `MeasureError`."""
@@ -160,6 +165,7 @@ class Zygote:
             try:
                 pid = self._ask({"do": "fork", "role": role}, (theirs.fileno(), *files))["pid"]
                 ours.settimeout(SEND_S)
+                log.debug("%s process %d started", role, pid)
                 return Child(pid, ours, *files)
             except (wire.Closed, KeyError):
                 ours.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     Loaded = tuple[LoadedObject | DeviceObject, dict[int, LoadedObject]]
 
+log = logging.getLogger(__name__)
+
 
 def kernel_of(
     workload: Workload, target: Target, trace: Trace, record: Any = None, chosen_by: str = "schedule"
@@ -41,11 +45,16 @@ def kernel_of(
     versions = backends.of(code).versions(code)
     names = [key(trace.to_json(), of, code.digest, version) for version in versions]
     loaded = _cached(objects, names[0])
-    if loaded is None:
+    if loaded is not None:
+        log.debug("kernel of %s: its object %s is in the cache", workload.op, names[0])
+    else:
+        begin = time.monotonic()
         obj = _built(workload, trace, code, by_hand)
         for name in names:
             objects.put(name, obj)
         loaded = _load(obj)
+        took_s = time.monotonic() - begin
+        log.debug("kernel of %s: nothing is in the cache, compiled in %.2f s", workload.op, took_s)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ DOUBTED = (
     "autotune log pin takes what is best now"
 )
 Made = TypeVar("Made")
+log = logging.getLogger(__name__)
 
 
 def asked_threads(target: str | Target, threads: int | None) -> int | None:
@@ -81,6 +83,7 @@ def first(
             which = f"{'pinned ' if hit.pinned else ''}record {hit.record.uid}"
             unusable.append(type(err)(f"{which} cannot be used: {err}"))
         else:
+            log.debug("record %s of the log is used, with %d threads", hit.record.uid, hit.target.threads)
             for error in unusable:
                 warnings.warn(str(error), stacklevel=stacklevel)
             return made, None

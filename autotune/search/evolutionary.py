@@ -8,6 +8,8 @@ if the features carry one, else at random. Reasons: ADR 11.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,8 @@ from schedules.space.base import Candidate, Rows, Space
 
 Matrix = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ class EvolutionarySearch:
     # -- the model ---------------------------------------------------------------------------
 
     def _fit(self) -> None:
+        begin = time.monotonic()
         features = np.concatenate(self._features)
         if self._compiled is not None:
             self._compiled.learn(features, [r.facts for r in self._measured])
@@ -151,6 +156,8 @@ class EvolutionarySearch:
             groups = np.concatenate([groups, 1 + self._near.groups])
         self._model.fit(self._seen(features), throughput, groups)
         self._fitted = len(self._measured)
+        took_s = time.monotonic() - begin
+        log.debug("%s fitted to %d results in %.2f s", type(self._model).__name__, len(throughput), took_s)
 
     def _scorer(self) -> tuple[CostModel | None, float]:
         options = self._options

@@ -22,7 +22,7 @@ from autotune.search.base import Result
 from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
-from autotune.tuning import first_pick, neighbours, no_kernel, plain_loops, resume
+from autotune.tuning import diagnostics, first_pick, neighbours, no_kernel, plain_loops, resume
 from autotune.tuning.credible import credible
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.notes import notes, small
@@ -149,11 +149,13 @@ class Session:
     def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
         """Derive the space and read earlier runs. ``peak``: measures the machine's limit (seconds); called if
         there is time for a search."""
+        begin = time.monotonic()
         if space is None:
             from autotune.search.columns import compile_columns
             from schedules.space import derive
 
             space = derive(self.workload.canonical, self.target, compile_columns)
+        derived_s = time.monotonic() - begin
         self.space, self._peak = space, peak
         self._few = small(space)
         tolerant = self.options.tolerance is not None
@@ -167,6 +169,7 @@ class Session:
         if self.best_s:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
+        diagnostics.prepared(self.workload, space, self._few, derived_s, self._earlier, self.best_s)
 
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
@@ -178,6 +181,7 @@ class Session:
         policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
         similar = seeds(self.workload, self.target, space, self.log.place, SEEDS)
         policy = Seeded(policy, space, [s.candidate for s in similar])
+        diagnostics.searching(self.workload, options, len(similar), self.peak_s)
         picked = [schedule_of(space, r.candidate).digest for r in self._picked]
         policy.exclude({*self._earlier.digests, *picked, plain_loops.TRACE.digest})
         policy.tell([*self._earlier.results, *self._picked])
@@ -311,6 +315,7 @@ class Session:
         self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
         self._tried.add(trace.digest)
         self.measured += 1
+        diagnostics.trial(self.workload, self.measured, sketch, m)
         for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
             self.spent[phase] += seconds
         reached = resume.throughput(m.status, m.time_s)
@@ -365,6 +370,8 @@ class Session:
         if not sized:
             self._grow(last - started)
         self.rounds += 1
+        took_s = time.monotonic() - started
+        diagnostics.round_done(self.workload, self.rounds, len(asked), len(results), self.best_s, took_s)
         rest = [i for i in range(len(asked)) if i not in results]
         if not results and time.monotonic() - started > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
@@ -427,6 +434,7 @@ class Session:
             best = self.log.best(self.workload, self.target)
             if best is not None:
                 self.best_s, self.provisional = best.time_s, best.kind != "final"
+            diagnostics.finalists(self.workload, number + 1, chosen, self.best_s)
             self.report("finalists")
 
     def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
@@ -531,6 +539,7 @@ class Session:
     def result(self, stopped: str) -> TuneResult:
         """The result of the run. ``stopped``: why it ended."""
         best = best_of(self.workload, self.target, self.log, self.peak_s)
+        diagnostics.ended(self.workload, stopped, self.measured, self.failed, self.spent)
         return TuneResult(
             workload=self.workload,
             target=self.target,

@@ -7,6 +7,7 @@ after Ctrl-C or a kill. A new call goes on from there.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,8 @@ SHORTEST_S, LONGEST_S = 2.0, 20.0
 ROUNDS = 2
 # Most tasks whose worker processes are kept between turns.
 OPEN = 6
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,7 @@ class _Suite:
     def _turn(self, number: int) -> None:
         """Rounds of trials of one task, for a turn's time."""
         task = self.tasks[number]
+        log.debug("turn of task %d of %d: %s", number + 1, len(self.tasks), task.workload.op)
         session = self.sessions.get(number)
         if session is None:
             report = self._report_of(number)

@@ -1,0 +1,78 @@
+"""What the command line reports on stderr beside results and progress: the option ``--log-level``.
+
+It stands before a command or after it. The level holds for the project's own loggers; of other libraries only
+warnings are reported, since debug messages of a database library would hide ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from autotune.cli.options import one_of
+from autotune.settings import LOG_LEVELS
+
+PACKAGES = ("autotune", "cost_model", "kernels_db")
+OPTION = "--log-level"
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """Writes to what is stderr now: while a line is live in a terminal, that puts messages above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+_HANDLER = _Stderr()
+
+
+def report(level: str) -> None:
+    """Report messages of a level and above. ``level``: one of `LOG_LEVELS`. A process that has handlers of
+    its own keeps them."""
+    _HANDLER.setLevel(level.upper())
+    logging.basicConfig(format="autotune: %(levelname)s: %(message)s", handlers=[_HANDLER])
+    for name in PACKAGES:
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def _given(level: str | None) -> str | None:
+    """Raises `typer.BadParameter` for a level that there is not."""
+    if level is None:
+        return None
+    level = level.lower()
+    one_of(OPTION, level, LOG_LEVELS)
+    report(level)
+    return level
+
+
+LevelOption = Annotated[
+    str | None,
+    typer.Option(
+        OPTION,
+        metavar="LEVEL",
+        callback=_given,
+        help=f"What stderr tells: {', '.join(LOG_LEVELS)}. [default: AUTOTUNE_LOG_LEVEL, else warning]",
+    ),
+]
+
+
+def everywhere(params: list[Any], commands: Mapping[str, Any]) -> None:
+    """Give the option of the root, one of its ``params``, to all commands below it too. Their functions do
+    not get its value."""
+    for option in params:
+        if OPTION in option.opts:
+            option = copy.copy(option)
+            option.expose_value = False
+            _give(option, commands)
+
+
+def _give(option: Any, commands: Mapping[str, Any]) -> None:
+    for command in commands.values():
+        command.params.append(option)
+        _give(option, getattr(command, "commands", {}))
