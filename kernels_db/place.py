@@ -6,7 +6,7 @@ Loading a kernel uses it, so nothing here imports SQLAlchemy, and psycopg is imp
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kernels_db.errors import LogError
@@ -28,6 +28,9 @@ class Place(Protocol):
 
     def exists(self) -> bool:
         """Whether a file is there. True for a server."""
+
+    def version(self) -> Hashable:
+        """What differs after each write to the log, and is quick to tell; None where nothing is."""
 
     def reader(self, timeout_s: float) -> Reader | None:
         """A snapshot; None for an empty log. ``timeout_s``: longest wait (seconds). Raises `LogError` if

@@ -52,6 +52,9 @@ class PostgresDatabase:
     def exists(self) -> bool:
         return True
 
+    def version(self) -> None:
+        """Not known without asking the server."""
+
     def driver(self) -> ModuleType:
         """psycopg. Raises `LogError` if it is not installed."""
         try:

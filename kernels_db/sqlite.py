@@ -69,6 +69,18 @@ class SqliteFile:
         except OSError as err:
             raise explain(err, self.path) from None
 
+    def version(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Of the file and of what is written ahead of it: the number, the size and the time of change."""
+        found: list[tuple[int, ...] | None] = []
+        for path in (str(self.path), f"{self.path}-wal"):
+            try:
+                s = os.stat(path)
+            except (OSError, ValueError):
+                found.append(None)
+            else:
+                found.append((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns))
+        return tuple(found)
+
     def reader(self, timeout_s: float) -> SqliteReader | None:
         con = open_reader(self.path, timeout_s=timeout_s)
         return None if con is None else SqliteReader(con)

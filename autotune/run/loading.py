@@ -7,14 +7,14 @@ nothing here tunes.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends, targets
-from autotune.run import own_names
+from autotune.run import own_names, recent
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.run.stored import asked_threads, first, hits, not_found, stored
+from autotune.run.warned import warn
 from autotune.settings import database
 from autotune.workloads import Program, as_workload
 from kernels_db.records import Hit
@@ -66,10 +66,19 @@ def load(
         from autotune.run.loading_dynamic import load_dynamic
 
         return load_dynamic(dynamic, target=target, threads=threads, db=db, fallback=fallback)
-    workload = as_workload(program, params, dtype, layout, constant_weights, load)
-    return load_workload(
-        workload, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
-    )
+
+    where = database(db)
+
+    def find() -> tuple[Kernel, bool]:
+        workload = as_workload(program, params, dtype, layout, constant_weights, load)
+        return _load(workload, target, threads, where, fallback, nearest)
+
+    if not isinstance(program, str):  # tensors, whose names count for a kernel too
+        return find()[0]
+    named = tuple(sorted(params.items()))
+    constants = constant_weights if isinstance(constant_weights, bool) else tuple(constant_weights)
+    key = (program, named, dtype, layout, constants, target, threads, where, fallback, nearest)
+    return recent.load(key, where, find)
 
 
 def load_workload(
@@ -82,27 +91,38 @@ def load_workload(
     nearest: bool = False,
 ) -> Kernel:
     """`load` for a workload."""
-    where = database(db)
+    return _load(workload, target, threads, database(db), fallback, nearest)[0]
+
+
+def _load(
+    workload: Workload,
+    target: str | Target,
+    threads: int | None,
+    where: str,
+    fallback: bool,
+    nearest: bool,
+) -> tuple[Kernel, bool]:
+    """The kernel of a workload, and whether it came without a warning."""
     wanted = targets.parse(target, threads)
     workload = own_names.shown(workload, where)
     found, unusable = stored(workload, wanted, asked_threads(target, threads), where)
     if found is not None:
-        return found
+        return found, unusable is None
     if nearest and target == backends.HOST:
         from autotune.run.similar_target import nearest as look
 
         tried = look(workload, where, wanted, threads)
         if tried is not None:
-            warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=3)
-            return tried.kernel
+            warn(f"nothing is stored for this machine; {tried}")
+            return tried.kernel, False
     missing = unusable or not_found(workload, where, threads)
     if not fallback:
         raise missing
     from autotune.run.untuned import untuned
 
     kernel, why = untuned(workload, wanted, where)
-    warnings.warn(f"{missing}\n{why}", stacklevel=3)
-    return kernel
+    warn(f"{missing}\n{why}")
+    return kernel, False
 
 
 def best(
@@ -144,7 +164,7 @@ def find(
         check_legal(workload.dag, to_named(workload, hit.record.trace), hit.target)
         return hit
 
-    found, unusable = first(use, hits(workload, wanted, asked_threads(target, threads), where), 4)
+    found, unusable = first(use, hits(workload, wanted, asked_threads(target, threads), where))
     if found is not None:
         return found
     if nearest and target == backends.HOST:
@@ -155,6 +175,6 @@ def find(
         if tried is not None:
             if not tried.better:
                 raise refused(workload, tried)
-            warnings.warn(f"nothing is stored for this machine; {tried}", stacklevel=2)
+            warn(f"nothing is stored for this machine; {tried}")
             return tried.hit
     raise unusable or not_found(workload, where, threads)

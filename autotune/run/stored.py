@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from autotune import targets
 from autotune.errors import CompileError, KernelNotFound
 from autotune.run.describing import describe, tune_command
+from autotune.run.warned import warn
 from autotune.workloads import otherwise_constant
 from kernels_db import lookup
 from kernels_db.place import locate
@@ -42,13 +42,13 @@ def stored(
     workload: Workload, wanted: Target, threads: int | None, where: str
 ) -> tuple[Kernel | None, Unusable | None]:
     """The kernel of the best record of a log that can be used here, with any number of threads if ``threads``
-    is None; or the error of the first record if there are only such that cannot. Raises `LogError`."""
+    is None; and the error of the first record that cannot. Raises `LogError`."""
     from autotune.run.kernels import kernel_of
 
     def use(hit: Hit) -> Kernel:
         return kernel_of(workload, hit.target, hit.record.trace, hit.record)
 
-    return first(use, hits(workload, wanted, threads, where), 5)
+    return first(use, hits(workload, wanted, threads, where))
 
 
 def hits(workload: Workload, wanted: Target, threads: int | None, where: str) -> Iterator[Hit]:
@@ -67,12 +67,9 @@ def hits(workload: Workload, wanted: Target, threads: int | None, where: str) ->
             return
 
 
-def first(
-    use: Callable[[Hit], Made], found: Iterable[Hit], stacklevel: int
-) -> tuple[Made | None, Unusable | None]:
+def first(use: Callable[[Hit], Made], found: Iterable[Hit]) -> tuple[Made | None, Unusable | None]:
     """What ``use`` makes of the first hit that it does not refuse, with a warning for each that ranks before
-    it; or the error of the first, of the same kind as was raised, if none will do. ``stacklevel``: of the
-    warnings."""
+    it; and the error of the first of these, of the same kind as was raised."""
     unusable: list[Unusable] = []
     for hit in found:
         try:
@@ -85,8 +82,8 @@ def first(
         else:
             log.debug("record %s of the log is used, with %d threads", hit.record.uid, hit.target.threads)
             for error in unusable:
-                warnings.warn(str(error), stacklevel=stacklevel)
-            return made, None
+                warn(str(error))
+            return made, unusable[0] if unusable else None
     return None, unusable[0] if unusable else None
 
 
