@@ -25,7 +25,8 @@ def report(
         typer.Argument(metavar="[OP]", help="An operator, or NET.onnx; the whole log without it."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write; replaced if it is there.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE.html", help="Where to write; replaced if it is there."),
     ] = Path("report.html"),
     shape: opt.ShapeOption = "",
     dtype: opt.DtypeOption = "float32",
@@ -35,21 +36,24 @@ def report(
     threads: opt.TunedThreadsOption = None,
     db: opt.DbOption = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Of NET.onnx: run it here, and show the time of each step inside it.")
+        bool,
+        typer.Option("--profile", help="Of NET.onnx: run it here, and show the time of each step inside it."),
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="PEER", help="Of NET.onnx: onnxruntime's profile too; runs both here."),
+        typer.Option(
+            "--against", metavar="PEER", help="Of NET.onnx: onnxruntime's profile too; runs both here."
+        ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     json: opt.JsonOption = False,
 ) -> None:
-    """Write one page of HTML about a tuning log: its tasks, how each search went, rooflines, predictions against
-    measurements, where the time went, and the schedules that won. Of a model it also shows the graph before and after
-    each rewrite, and the time of its kernels.
+    """Write one page of HTML about a tuning log: its tasks, how each search went, rooflines, predictions
+    against measurements, where the time went, and the schedules that won. Of a model it also shows the graph
+    before and after each rewrite, and the time of its kernels.
 
-    The page has all that it needs in it, so that it can be mailed, and opens without a network. Nothing is measured
-    but with --profile or --against.
+    The page has all that it needs in it, so that it can be mailed, and opens without a network. Nothing is
+    measured but with --profile or --against.
 
     \b
     Examples:
@@ -66,11 +70,18 @@ def report(
         written = _of_model(op, shape, output, where, target, threads, profile, against)
     else:
         if profile or against:
-            raise typer.BadParameter("--profile and --against go with a model's file: autotune report NET.onnx")
+            raise typer.BadParameter(
+                "--profile and --against go with a model's file: autotune report NET.onnx"
+            )
         written = _of_log(op, shape, dtype, layout, constant_weights, output, where, threads, ctx)
     if json:
         print_json(
-            {"path": str(written.path), "tasks": written.tasks, "trials": written.trials, "bytes": written.bytes}
+            {
+                "path": str(written.path),
+                "tasks": written.tasks,
+                "trials": written.trials,
+                "bytes": written.bytes,
+            }
         )
     else:
         tasks = f"{written.tasks:,} task{'s' * (written.tasks != 1)}"
@@ -109,9 +120,11 @@ def _of_log(
     return of_log(output, where, [workload.digest], _targets(where, workload.digest, named, threads, ctx))
 
 
-def _targets(where: str, digest: str, named: bool, threads: int | None, ctx: typer.Context) -> list[str] | None:
-    """Digests of the log's targets that the options name; None for all. Not the detected host alone: a log may be of
-    another machine."""
+def _targets(
+    where: str, digest: str, named: bool, threads: int | None, ctx: typer.Context
+) -> list[str] | None:
+    """Digests of the log's targets that the options name; None for all. Not the detected host alone: a log
+    may be of another machine."""
     from kernels_db.store import Log
 
     if not named and threads is None:

@@ -55,8 +55,9 @@ def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_coun
 
 @dataclass
 class Roofline:
-    """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call found:
-    ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the arrays."""
+    """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call
+    found: ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the
+    arrays."""
 
     seconds: Callable[[dict[str, float]], float]
     rates: dict[str, float] = field(default_factory=dict)

@@ -47,7 +47,8 @@ class ModelTuneResult:
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
     one is missing. ``skipped``: tasks that had their share of the budget, or of trials, in earlier runs.
     ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
-    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found. ``model``: what was tuned."""
+    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found. ``model``:
+    what was tuned."""
 
     name: str
     tasks: tuple[TaskResult, ...]

@@ -49,8 +49,9 @@ def number(x: object) -> float | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a machine needs at least for a workload, as a run measured it. ``seconds``; ``flops_a_second`` of its
-    arithmetic, ``bytes_a_second`` of the memory level that holds the arrays, None where they are not known."""
+    """What a machine needs at least for a workload, as a run measured it. ``seconds``; ``flops_a_second`` of
+    its arithmetic, ``bytes_a_second`` of the memory level that holds the arrays, None where they are not
+    known."""
 
     seconds: float
     flops_a_second: float | None = None
@@ -71,8 +72,8 @@ class Limit:
 @dataclass(frozen=True)
 class Task:
     """A workload on a target, with all that the log has of it. ``trials``, ``finals``: records, oldest first.
-    ``machines``: {digest: what describes the machine}. ``best``: by the ranking of the log. ``qualities``: {model: how
-    well it predicted}, kept as they are worked out."""
+    ``machines``: {digest: what describes the machine}. ``best``: by the ranking of the log. ``qualities``:
+    {model: how well it predicted}, kept as they are worked out."""
 
     workload: Workload
     target: Target
@@ -151,8 +152,8 @@ class Task:
 
 @dataclass(frozen=True)
 class LogData:
-    """A log. ``place``: where it is, without a password. ``derived``: {(workload, target): bytes from memory by
-    trace digest}, of tasks whose estimate was computed again from the decisions of their records."""
+    """A log. ``place``: where it is, without a password. ``derived``: {(workload, target): bytes from memory
+    by trace digest}, of tasks whose estimate was computed again from the decisions of their records."""
 
     place: str
     tasks: Sequence[Task]
@@ -177,7 +178,8 @@ class LogData:
         return kept if kept is not None and kept > 0 else None
 
 
-# Most tasks whose estimates are computed again where the log has none: each needs its space, tenths of a second.
+# Most tasks whose estimates are computed again where the log has none: each needs its space, tenths of a
+# second.
 DERIVED = 4
 
 

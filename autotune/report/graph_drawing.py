@@ -1,8 +1,9 @@
 """Draws a graph as SVG, from top to bottom, so that also hundreds of nodes can be read by scrolling.
 
-A node's layer is the longest path to it. Within a layer, nodes lie near what they read (the barycentre heuristic of
-Sugiyama, Tagawa, Toda: Methods for visual understanding of hierarchical system structures, 1981), and are pushed apart
-where they would overlap. Edges over several layers bend around the nodes between them.
+A node's layer is the longest path to it. Within a layer, nodes lie near what they read (the barycentre
+heuristic of Sugiyama, Tagawa, Toda: Methods for visual understanding of hierarchical system structures,
+1981), and are pushed apart where they would overlap. Edges over several layers bend around the nodes between
+them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 
 # Distances (pixels): between layers, of nodes in a layer, the height of a node, and the margin.
 LAYER, GAP, HEIGHT, MARGIN = 52, 18, 34, 14
+# Room for edges at both sides (pixels).
+SIDE = 110
 # Width of a letter, about, and most letters of a label.
 LETTER, MOST = 6.3, 30
 # Passes over the layers.
@@ -23,7 +26,8 @@ MOST_NODES = 2000
 
 @dataclass(frozen=True)
 class Node:
-    """``kind``: a class of the style. ``heat``: 0 to 1, how warm it is painted. ``tip``: what it says on pointing."""
+    """``kind``: a class of the style. ``heat``: 0 to 1, how warm it is painted. ``tip``: what it says on
+    pointing."""
 
     label: str
     under: str = ""
@@ -54,9 +58,9 @@ def svg(drawing: Drawing, title: str) -> str:
     left = min((x[n] - drawing.nodes[n].width / 2 for n in x), default=0.0)
     right = max((x[n] + drawing.nodes[n].width / 2 for n in x), default=0.0)
     y = {n: MARGIN + k * LAYER + HEIGHT / 2 for k, layer in enumerate(layers) for n in layer}
-    shift = MARGIN + 30 - left
+    shift = MARGIN + SIDE - left
     level = {n: k for k, layer in enumerate(layers) for n in layer}
-    width, height = right - left + 2 * (MARGIN + 30), 2 * MARGIN + len(layers) * LAYER
+    width, height = right - left + 2 * (MARGIN + SIDE), 2 * MARGIN + len(layers) * LAYER
     parts = [_edge(x[a] + shift, y[a], x[b] + shift, y[b], level[b] - level[a]) for a, b in drawing.edges]
     parts += [_node(drawing.nodes[n], x[n] + shift, y[n]) for n in x]
     return (
@@ -66,7 +70,8 @@ def svg(drawing: Drawing, title: str) -> str:
 
 
 def _layers(drawing: Drawing) -> list[list[int]]:
-    """Nodes by the longest path to them. Edges that would close a circle, which a graph has none of, are left out."""
+    """Nodes by the longest path to them. Edges that would close a circle, which a graph has none of, are left
+    out."""
     readers: dict[int, list[int]] = {n: [] for n in range(len(drawing.nodes))}
     waits = dict.fromkeys(readers, 0)
     for a, b in drawing.edges:
@@ -131,7 +136,7 @@ def _edge(ax: float, ay: float, bx: float, by: float, layers: int) -> str:
     if layers <= 1:
         middle = (ay + by) / 2
         return f'<path d="M{ax:.0f} {ay:.0f}C{ax:.0f} {middle:.0f} {bx:.0f} {middle:.0f} {bx:.0f} {by:.0f}"/>'
-    side = min(60 + 12 * layers, 150) * (1 if bx >= ax else -1)  # around what stands between
+    side = (170 + 8 * min(layers, 20)) * (1 if bx >= ax else -1)  # around what stands between
     return (
         f'<path d="M{ax:.0f} {ay:.0f}C{ax + side:.0f} {ay + LAYER:.0f} {bx + side:.0f} {by - LAYER:.0f} '
         f'{bx:.0f} {by:.0f}"/>'
@@ -140,10 +145,15 @@ def _edge(ax: float, ay: float, bx: float, by: float, layers: int) -> str:
 
 def _node(node: Node, x: float, y: float) -> str:
     tip = html.escape(f"{node.label}\n{node.tip}" if node.tip else node.label)
-    heat = f' style="fill:#e8930c;fill-opacity:{0.08 + 0.72 * node.heat:.2f}"' if node.heat > 0 else ""
+    heat = (
+        f' style="fill:color-mix(in srgb,#e8930c {8 + 72 * node.heat:.0f}%,var(--panel))"'
+        if node.heat > 0
+        else ""
+    )
     kind = f' class="{html.escape(node.kind)}"' if node.kind else ""
     up = 4 if not node.under else -2
-    under = f'<text x="{x:.0f}" y="{y + 12:.0f}" text-anchor="middle" class="soft">{html.escape(node.under)}</text>'
+    place = f'x="{x:.0f}" y="{y + 12:.0f}"'
+    under = f'<text {place} text-anchor="middle" class="soft">{html.escape(node.under)}</text>'
     return (
         f'<g><title>{tip}</title><rect x="{x - node.width / 2:.0f}" y="{y - HEIGHT / 2:.0f}" '
         f'width="{node.width:.0f}" height="{HEIGHT}" rx="7"{kind}{heat}/>'

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Stage:
     """A graph after a rewrite. ``name``: of the rewrite, "imported" before any. ``does``: its first sentence.
-    ``stages``, ``islands``: numbers. ``written_bytes``: of all stages' outputs. ``weight_bytes``: of constants.
-    ``gone``, ``new``, ``changed``: numbers of stages that it removed, made, and gave another expression."""
+    ``stages``, ``islands``: numbers. ``written_bytes``: of all stages' outputs. ``weight_bytes``: of
+    constants. ``gone``, ``new``, ``changed``: numbers of stages that it removed, made, and gave another
+    expression."""
 
     name: str
     does: str
@@ -45,9 +46,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the model. ``what``: its task or its operator. ``nodes``: of the model. ``tuned_s``: of its kernel
-    when it was tuned; ``in_place_s``: inside the model; ``candidates``: kernels that were timed there (0: it was not
-    timed inside)."""
+    """A step of the model. ``what``: its task or its operator. ``nodes``: of the model. ``tuned_s``: of its
+    kernel when it was tuned; ``in_place_s``: inside the model; ``candidates``: kernels that were timed there
+    (0: it was not timed inside)."""
 
     what: str
     nodes: tuple[str, ...]
@@ -59,9 +60,10 @@ class Step:
 
 @dataclass(frozen=True)
 class ModelData:
-    """A model. ``digests``: of all its workloads. ``rewrites``: in order, the imported graph first. ``drawing``: of
-    what runs. ``measured``: whether times in place are of a profile that was made for the report; else they are those
-    of the log. ``call_s``: seconds of a call, where it was profiled. ``operators``: ONNX Runtime's."""
+    """A model. ``digests``: of all its workloads. ``rewrites``: in order, the imported graph first.
+    ``drawing``: of what runs. ``measured``: whether times in place are of a profile that was made for the
+    report; else they are those of the log. ``call_s``: seconds of a call, where it was profiled.
+    ``operators``: ONNX Runtime's."""
 
     name: str
     target: Target
@@ -81,8 +83,8 @@ def read_model(
     profiled: bool = False,
     onnx: str | os.PathLike[str] | None = None,
 ) -> ModelData:
-    """Rewrite a model step by step, and read what a log has of its tasks. ``profiled``: compile and run it too.
-    ``onnx``: its file, for ONNX Runtime's profile. Raises `ModelError`, `LogError`, `PeerError`, and
+    """Rewrite a model step by step, and read what a log has of its tasks. ``profiled``: compile and run it
+    too. ``onnx``: its file, for ONNX Runtime's profile. Raises `ModelError`, `LogError`, `PeerError`, and
     `KernelNotFound` where it is to be profiled but not tuned."""
     ready = prepared(model)
     digests = [t.workload.digest for t in tasks_of(ready.parts)]
@@ -94,13 +96,12 @@ def read_model(
     outline = ready.outline(lambda w: best.get(w.digest))
     inside = _in_place(outline, target, db)
     steps = [_step(s, outline, best, inside) for s in outline.steps]
-    found = ModelData(
-        model.name, target, digests, _rewrites(model.graph), steps, _running(outline, steps)
-    )
+    found = ModelData(model.name, target, digests, _rewrites(model.graph), steps, _running(outline, steps))
     if profiled:
         profile, operators = _profiled(model, target, db, onnx)
         steps = [
-            replace(s, in_place_s=r.in_place_s, tuned_s=r.tuned_s) for s, r in zip(steps, profile.rows, strict=True)
+            replace(s, in_place_s=r.in_place_s, tuned_s=r.tuned_s)
+            for s, r in zip(steps, profile.rows, strict=True)
         ]
         found = replace(
             found,
@@ -232,12 +233,16 @@ def _drawing(graph: Graph) -> Drawing:
         waiting.append((tuple(dict.fromkeys(x.buffer for x in stage.reads())), len(nodes)))
         place |= dict.fromkeys((t.name for t in stage.outputs), len(nodes))
         kind = "reduces" if stage.reducer is not None else ""
-        nodes.append(Node(stage.name, _shape(stage.outputs[0].shape), kind, 0.0, graph.origins.get(stage.name, "")))
+        nodes.append(
+            Node(stage.name, _shape(stage.outputs[0].shape), kind, 0.0, graph.origins.get(stage.name, ""))
+        )
     for reads, here in waiting:
         edges += ((place[r], here) for r in reads if r in place)
     for name in graph.outputs:
         edges.append((place[name], len(nodes)))
-        nodes.append(Node(f"output {name}", _shape(tensors[name].shape) if name in tensors else "", "outside"))
+        nodes.append(
+            Node(f"output {name}", _shape(tensors[name].shape) if name in tensors else "", "outside")
+        )
     return Drawing(nodes, edges)
 
 

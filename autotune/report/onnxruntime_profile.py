@@ -21,8 +21,8 @@ WARM, RUNS = 3, 10
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """An operator that ONNX Runtime runs, after its own rewrites. ``count``: nodes in a call. ``seconds``: of all of
-    them together, a call."""
+    """An operator that ONNX Runtime runs, after its own rewrites. ``count``: nodes in a call. ``seconds``: of
+    all of them together, a call."""
 
     op: str
     count: int
@@ -30,8 +30,8 @@ class OperatorTime:
 
 
 def operator_times(path: str | os.PathLike[str], module: Module) -> list[OperatorTime]:
-    """Run a model's file in ONNX Runtime, with the module's number of threads and random inputs. Medians of `RUNS`
-    runs, the longest operator first. Raises `PeerError`."""
+    """Run a model's file in ONNX Runtime, with the module's number of threads and random inputs. Medians of
+    `RUNS` runs, the longest operator first. Raises `PeerError`."""
     try:
         import onnxruntime as ort
     except ImportError:

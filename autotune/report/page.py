@@ -1,8 +1,8 @@
 """Makes one page of HTML of the sections of a log, and of a model.
 
-The page has all that it needs in it and asks no network: its policy (CSP) allows none, and only the scripts of this
-file. Plotly is packed, and unpacked by the browser. Figures are JSON, which the script of the page draws when their
-task is looked at.
+The page has all that it needs in it and asks no network: its policy (CSP) allows none, and only the scripts
+of this file. Plotly is packed, and unpacked by the browser. Figures are JSON, which the script of the page
+draws when their task is looked at.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ReportError
@@ -44,7 +46,8 @@ class _Figures:
         note = f'<p class="remark">{prose(figure.note)}</p>' if figure.note else ""
         return (
             f'<figure><figcaption>{text(figure.title)}</figcaption><div class="plot" data-figure="{number}" '
-            f'style="height:{figure.height}px" role="img" aria-label="{text(figure.title)}"></div>{note}</figure>'
+            f'style="height:{figure.height}px" role="img" '
+            f'aria-label="{text(figure.title)}"></div>{note}</figure>'
         )
 
 
@@ -75,7 +78,8 @@ def page(log: LogData, model: ModelData | None = None) -> str:
 
 def _section(section: Section, part: Part, figures: _Figures) -> str:
     return (
-        f'<section id="{section.key}"><h2>{text(section.title)}</h2><p class="reading">{prose(section.reading)}</p>'
+        f'<section id="{section.key}"><h2>{text(section.title)}</h2><p '
+        f'class="reading">{prose(section.reading)}</p>'
         f"{_content(part, figures)}</section>"
     )
 
@@ -87,7 +91,8 @@ def _content(part: Part, figures: _Figures) -> str:
 def _chooser(log: LogData) -> str:
     options = "".join(f'<option value="{n}">{short(t.name, 140)}</option>' for n, t in enumerate(log.tasks))
     many = f'<span class="remark">{len(log.tasks):,} tasks</span>' if len(log.tasks) > 1 else ""
-    return f'<section id="task"><h2>One task</h2><div class="chooser"><select id="choose" aria-label="Task">{options}</select>{many}</div></section>'
+    choose = f'<select id="choose" aria-label="Task">{options}</select>'
+    return f'<section id="task"><h2>One task</h2><div class="chooser">{choose}{many}</div></section>'
 
 
 def _task(log: LogData, number: int, task: Task, figures: _Figures) -> str:
@@ -106,10 +111,11 @@ def _task(log: LogData, number: int, task: Task, figures: _Figures) -> str:
 def _empty(log: LogData) -> str:
     which = "no task" if log.everything else "nothing of what was asked for"
     return (
-        f'<section id="empty"><h2>Nothing to show yet</h2><p>The log has {which}. Tune something, and make the report '
-        "again:</p><pre><code>autotune tune matmul --shape m=512,n=512,k=512 --budget 60s\nautotune report -o report.html"
-        "</code></pre><p>Another log is named with <code>--db</code>; <code>autotune log stats</code> says what it has."
-        "</p></section>"
+        f'<section id="empty"><h2>Nothing to show yet</h2><p>The log has {which}. Tune something, and make '
+        "the report "
+        "again:</p><pre><code>autotune tune matmul --shape m=512,n=512,k=512 --budget 60s\nautotune report "
+        "-o report.html</code></pre><p>Another log is named with <code>--db</code>; <code>autotune log "
+        "stats</code> says what it has.</p></section>"
     )
 
 
@@ -157,8 +163,8 @@ def _page(
 <noscript><p class="remark bad">Plots and sorting need JavaScript; all else is here without it.</p>
 <style>section.task[hidden]{{display:block}}.plot{{display:none}}</style></noscript>
 {body}
-<footer>Made by autotune {text(autotune.__version__)}, {made}. Plots: Plotly.js, MIT licence. The page asks no network.</footer>
-</main>
+<footer>Made by autotune {text(autotune.__version__)}, {made}. Plots: Plotly.js, MIT licence. The page asks no
+network.</footer> </main>
 <script type="application/json" id="figures">{embedded(figures)}</script>
 <script type="text/plain" id="plotly">{_plotly() if figures else ""}</script>
 <script nonce="{nonce}">{_asset("page.js")}</script>
@@ -188,11 +194,12 @@ def _asset(name: str) -> str:
 @cache
 def _plotly() -> str:
     """Plotly's script, packed, in base64."""
-    try:
-        script = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-    except (ModuleNotFoundError, FileNotFoundError):
+    spec = find_spec("plotly")  # found, not imported, which takes longer
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    scripts = [p for f in folders if (p := Path(f) / "package_data" / "plotly.min.js").is_file()]
+    if not scripts:
         raise ReportError(
             f"the report needs Plotly {PLOTLY} or newer for its plots, which is not installed; install it: "
             f'pip install "plotly>={PLOTLY}"'
-        ) from None
-    return base64.b64encode(gzip.compress(script, 6, mtime=0)).decode("ascii")
+        )
+    return base64.b64encode(gzip.compress(scripts[0].read_bytes(), 6, mtime=0)).decode("ascii")

@@ -1,7 +1,7 @@
 """The contract of sections, and the elements that they share.
 
-A section says what it is about in plain words (`Section.reading`), and makes a `Part` of a log, of a task, or of
-both: escaped HTML, and figures. A figure is data for Plotly, whose colours and fonts the page fills in.
+A section says what it is about in plain words (`Section.reading`), and makes a `Part` of a log, of a task, or
+of both: escaped HTML, and figures. A figure is data for Plotly, whose colours and fonts the page fills in.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A section. ``key``: its anchor. ``reading``: what it shows and how to read it. ``of_log``, ``of_task``: None
-    where it has nothing to say of them; they return None where the log has nothing for it."""
+    """A section. ``key``: its anchor. ``reading``: what it shows and how to read it. ``of_log``, ``of_task``:
+    None where it has nothing to say of them; they return None where the log has nothing for it."""
 
     key: str
     title: str
@@ -86,7 +86,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "pl
     body = "".join(
         "<tr>" + "".join(f"<td{c}>{cell}</td>" for cell, c in zip(row, classes)) + "</tr>" for row in rows
     )
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    rows_ = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table class="{kind}">{rows_}</table></div>'
 
 
 def thinned(count: int, keep: Iterable[int] = (), most: int = MOST_POINTS) -> list[int]:
@@ -169,8 +170,8 @@ def dots(
     opacity: float = 0.65,
     **more: Any,
 ) -> dict[str, Any]:
-    """A series of points. ``hover``: what each says, escaped. ``template``: what is shown of a point, with ``%{x}``,
-    ``%{y}`` and ``%{text}`` of ``hover``."""
+    """A series of points. ``hover``: what each says, escaped. ``template``: what is shown of a point, with
+    ``%{x}``, ``%{y}`` and ``%{text}`` of ``hover``."""
     return {
         "type": "scatter",
         "mode": "markers",

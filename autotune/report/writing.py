@@ -13,7 +13,8 @@ from autotune.errors import ReportError
 
 @dataclass(frozen=True)
 class Written:
-    """A report that was written. ``tasks``, ``trials``: numbers of those that it is about. ``bytes``: its size."""
+    """A report that was written. ``tasks``, ``trials``: numbers of those that it is about. ``bytes``: its
+    size."""
 
     path: Path
     tasks: int
@@ -29,8 +30,8 @@ def check(path: str | os.PathLike[str]) -> None:
     if not where.parent.is_dir():
         what = "is no directory" if where.parent.exists() else "does not exist"
         raise ReportError(
-            f"the report cannot be written to {where}: {where.parent} {what}; make the directory first, or choose "
-            "another"
+            f"the report cannot be written to {where}: {where.parent} {what}; make the directory first, or "
+            "choose another"
         )
 
 

@@ -206,7 +206,7 @@ class TuneResult:
 
     def report(self, path: str | os.PathLike[str]) -> Written:
         """Write one page of HTML about this task: how the search went, the winner, what bounds it
-        (`autotune.report`). An existing file is replaced. Raises `ReportError` for a file that cannot be written.
+        (`autotune.report`). An existing file is replaced. Raises `ReportError` where none can be written.
 
         Example: ``at.tune("matmul", m=512, n=512, k=512).report("report.html")``."""
         from autotune import report

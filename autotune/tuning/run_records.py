@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 # Finalists of a run.
 FINALISTS = 8
-# Keys in the environment of a record. What the machine can do, where it was measured before: ``seconds`` that the
-# workload needs at least, and the rates that this follows from. Bytes that a candidate moves from and to memory, by the
-# estimate.
+# Keys in the environment of a record: of what the machine can do, where that was measured before it
+# (``seconds`` that the workload needs at least, and the rates that this follows from); and of the bytes that
+# a candidate moves from and to memory, by the estimate.
 LIMIT, MEMORY_BYTES = "limit", "memory_bytes"
 ESTIMATED_BYTES = "total.memory_bytes"  # the feature; spaces of GPUs have none
 

@@ -39,7 +39,10 @@ class SplitAxis(Primitive[list[str]]):
         return [f"{self.loop}_0", f"{self.loop}_1"]
 
     def sentence(self) -> str:
-        return f"Split loop `{self.loop}`, and the axis that it is, into two; the inner one runs {self.inner} times."
+        return (
+            f"Split loop `{self.loop}`, and the axis that it is, into two; the inner one runs {self.inner} "
+            "times."
+        )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)

@@ -1,8 +1,9 @@
-"""A headless Chromium of the system, told what to do by its DevTools protocol over pipes: no package is needed.
+"""A headless Chromium of the system, told what to do by its DevTools protocol over pipes: no package is
+needed.
 
-    with Chromium() as browser:
-        page = browser.open("file:///…/report.html")
-        page.evaluate("document.title")
+with Chromium() as browser:
+    page = browser.open("file:///…/report.html")
+    page.evaluate("document.title")
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def program() -> str | None:
 
 
 class Page:
-    """One page. ``errors``: what its console and its exceptions said, and what was not loaded. ``requested``: all
-    addresses that it asked for."""
+    """One page. ``errors``: what its console and its exceptions said, and what was not loaded. ``requested``:
+    all addresses that it asked for."""
 
     def __init__(self, browser: Chromium, session: str) -> None:
         self._browser, self._session = browser, session
@@ -75,8 +76,16 @@ class Page:
                 f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect();"
                 "return [b.x + scrollX, b.y + scrollY, b.width, b.height]; })()"
             )
-            clip = {"x": box[0], "y": box[1], "width": box[2], "height": min(box[3], height or box[3]), "scale": 1}
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, **({"clip": clip} if clip else {}))
+            clip = {
+                "x": box[0],
+                "y": box[1],
+                "width": box[2],
+                "height": min(box[3], height or box[3]),
+                "scale": 1,
+            }
+        shot = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=True, **({"clip": clip} if clip else {})
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
@@ -99,7 +108,8 @@ class Chromium:
         self._process = subprocess.Popen(
             [found, *flags, "--remote-debugging-pipe", f"--user-data-dir={self._home.name}",
              f"--window-size={width},{height}", "--disable-background-networking", "about:blank"],
-            preexec_fn=as_three_and_four, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=as_three_and_four, close_fds=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(read_end)
         os.close(write_end)
@@ -124,23 +134,36 @@ class Chromium:
     def open(self, url: str, *, dark: bool = False, width: int = 1320, height: int = 900) -> Page:
         """A new page, loaded."""
         target = self._call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
-        session = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, None)["sessionId"]
+        session = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, None)[
+            "sessionId"
+        ]
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
         page.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         page.call("Emulation.setEmulatedMedia", features=scheme)
         page.call("Page.navigate", url=url)
-        page.until(f"location.href.split('#')[0] === {url.split('#')[0]!r} && document.readyState === 'complete'")
+        page.until(
+            f"location.href.split('#')[0] === {url.split('#')[0]!r} && document.readyState === 'complete'"
+        )
         return page
 
     def _call(self, method: str, params: dict[str, Any], session: str | None) -> dict[str, Any]:
         self._last += 1
         number = self._last
-        message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
+        message = {
+            "id": number,
+            "method": method,
+            "params": params,
+            **({"sessionId": session} if session else {}),
+        }
         os.write(self._write, json.dumps(message).encode() + b"\0")
         end = time.monotonic() + WAIT_S
         while True:

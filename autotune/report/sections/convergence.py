@@ -47,11 +47,13 @@ def of_task(log: LogData, task: Task) -> Part | None:
     when = {r.uid: rounded(task.second(r), 4) for _, r in trials}
     when |= {r.uid: rounded(task.second(r), 4) for r in task.finals}
     by_trace = {r.trace_digest: n for n, r in trials}
+    if not good:  # there is no time to draw
+        return Part("", (), _failures(task))
     figures = [
         _figure(task, trials, good, steps, "trial", {r.uid: n for n, r in trials}, by_trace),
         _figure(task, trials, good, steps, "second", when, by_trace),
     ]
-    return Part("", figures if good else [], _failures(task))
+    return Part("", figures, _failures(task))
 
 
 def _improvements(good: Sequence[tuple[int, Record]]) -> list[tuple[int, Record]]:
@@ -208,9 +210,9 @@ def _failures(task: Task) -> str:
 SECTION = Section(
     "convergence",
     "Convergence",
-    "Each grey dot is a trial: how long a call of that candidate took. The blue line is the best so far; where it is "
-    "flat for long, more trials promise little. Green diamonds are finals: the best were timed once more, in turns, "
-    "and the fastest of them wins, as the luckiest single trial may not be the best. Crosses at the top failed. The "
-    "second plot has the same by the clock.",
+    "Each grey dot is a trial: how long a call of that candidate took. The blue line is the best so far; "
+    "where it is flat for long, more trials promise little. Green diamonds are finals: the best were timed "
+    "once more, in turns, and the fastest of them wins, as the luckiest single trial may not be the best. "
+    "Crosses at the top failed. The second plot has the same by the clock.",
     of_task=of_task,
 )

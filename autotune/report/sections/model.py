@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autotune.report.graph_drawing import svg
 from autotune.report.model_data import ModelData, Stage, Step
 from autotune.report.parts import (
@@ -31,7 +33,9 @@ def of_model(model: ModelData) -> Part:
     """All of it."""
     figures = [f for f in (_times(model), _operators(model)) if f is not None]
     return Part(
-        _rewrites(model) + _drawings(model) + f"<h4>Time of each step</h4>{_reading(model)}", figures, _table(model)
+        _rewrites(model) + _drawings(model) + f"<h4>Time of each step</h4>{_reading(model)}",
+        figures,
+        _table(model),
     )
 
 
@@ -53,17 +57,16 @@ def _rewrites(model: ModelData) -> str:
     headers = ("rewrite", "what it does", ">stages", ">bytes written", ">weights", "changed here")
     first, end = model.rewrites[0], model.rewrites[-1]
     said = (
-        f"The graph had {first.stages:,} stages as imported; {end.stages:,} are left, which run as {len(model.steps):,} "
-        f"steps. Stages would write {size(end.written_bytes)} instead of {size(first.written_bytes)} if each ran alone."
+        f"The graph had {first.stages:,} stages as imported; {end.stages:,} are left, which run as "
+        f"{len(model.steps):,} steps. Stages would write {size(end.written_bytes)} instead of "
+        f"{size(first.written_bytes)} if each ran alone."
     )
     return f"<h4>The graph, rewrite by rewrite</h4>{paragraphs(said)}{table(headers, rows)}"
 
 
-def _with_change(now: int, before: int, shown: object) -> str:
-    value = shown(now) if callable(shown) else str(now)
-    if now == before:
-        return text(value)
-    return f"<b>{text(value)}</b>"
+def _with_change(now: int, before: int, shown: Callable[[int], str]) -> str:
+    value = text(shown(now))
+    return value if shown(now) == shown(before) else f"<b>{value}</b>"
 
 
 def _said(stage: Stage) -> str:
@@ -73,25 +76,33 @@ def _said(stage: Stage) -> str:
 
 def _drawings(model: ModelData) -> str:
     """What runs, and the graph after each rewrite that changed it, one of them seen at a time."""
-    stages = [("runs", f"what runs: {len(model.steps):,} steps", svg(model.drawing, "the steps of the model"))]
+    stages = [
+        ("runs", f"what runs: {len(model.steps):,} steps", svg(model.drawing, "the steps of the model"))
+    ]
     for n, stage in enumerate(model.rewrites):
         if stage.drawing is not None:
             words = "as imported" if n == 0 else f"after {stage.name}"
-            stages.append((f"r{n}", f"{words}: {stage.stages:,} stages", svg(stage.drawing, f"the graph {words}")))
+            stages.append(
+                (f"r{n}", f"{words}: {stage.stages:,} stages", svg(stage.drawing, f"the graph {words}"))
+            )
     options = "".join(f'<option value="{key}">{text(words)}</option>' for key, words, _ in stages)
     boxes = "".join(
-        f'<div data-stage="{key}"{"" if key == "runs" else " hidden"}>{drawn}</div>' for key, _, drawn in stages
+        f'<div data-stage="{key}"{"" if key == "runs" else " hidden"}>{drawn}</div>'
+        for key, _, drawn in stages
     )
     zoom = "".join(
-        f'<button type="button" data-zoom="{z}">{w}</button>' for z, w in (("1.25", "larger"), ("0.8", "smaller"), ("0", "100 %"))
+        f'<button type="button" data-zoom="{z}">{w}</button>'
+        for z, w in (("1.25", "larger"), ("0.8", "smaller"), ("0", "100 %"))
     )
     return (
         "<h4>The graph, drawn</h4>"
         + paragraphs(
-            "Data flow from top to bottom; weights are not drawn. Of what runs, each box is a step, named after the last "
-            "of its nodes, and the warmer it is, the longer it takes. Point at a box to see what it computes."
+            "Data flow from top to bottom; weights are not drawn. Of what runs, each box is a step, named "
+            "after the last of its nodes, and the warmer it is, the longer it takes. Point at a box to see "
+            "what it computes."
         )
-        + f'<div class="tools" data-drawing="drawing"><select aria-label="Which graph">{options}</select>{zoom}</div>'
+        + '<div class="tools" data-drawing="drawing">'
+        + f'<select aria-label="Which graph">{options}</select>{zoom}</div>'
         + f'<div class="drawing" id="drawing">{boxes}</div>'
     )
 
@@ -99,17 +110,18 @@ def _drawings(model: ModelData) -> str:
 def _reading(model: ModelData) -> str:
     timed = sum(s.in_place_s is not None for s in model.steps)
     if model.measured:
-        how = "Times in place were measured for this report: medians of ten calls of the model on random inputs."
+        how = "Times in place were measured for this report: medians of ten calls on random inputs."
     elif timed:
         how = (
-            f"Times in place are those of the log, of {timed:,} of {len(model.steps):,} steps: tuning timed the best kernels "
-            "of the heavy ones inside the model. `--profile` measures all."
+            f"Times in place are those of the log, of {timed:,} of {len(model.steps):,} steps: tuning timed "
+            "the best kernels of the heavy ones inside the model. `--profile` measures all."
         )
     else:
         how = "The log has no times in place. `autotune report NET.onnx --profile` measures them."
     return paragraphs(
-        "A kernel is tuned alone, with its arrays in the caches. Inside the model its weights come from memory, and its "
-        "inputs from where the step before left them, so that the same kernel mostly takes longer there.",
+        "A kernel is tuned alone, with its arrays in the caches. Inside the model its weights come from "
+        "memory, and its inputs from where the step before left them, so that the same kernel mostly takes "
+        "longer there.",
         how,
     )
 
@@ -145,7 +157,9 @@ def _times(model: ModelData) -> Figure | None:
             bars("in place", [s.in_place_s for _, s in shown], BLUE),
         ],
         {"barmode": "group", "xaxis": axis("ms"), "yaxis": {"automargin": True}},
-        f"The {len(shown)} longest of {len(model.steps):,} steps have bars; the table below has all." if rest else "",
+        f"The {len(shown)} longest of {len(model.steps):,} steps have bars; the table below has all."
+        if rest
+        else "",
         150 + 24 * len(shown),
     )
 
@@ -170,8 +184,8 @@ def _operators(model: ModelData) -> Figure | None:
             }
         ],
         {"xaxis": axis("ms a call"), "yaxis": {"automargin": True}},
-        f"Its operators take {seconds(total)} together, the steps of the tuned model {seconds(ours)}. Profiling adds to "
-        "both; `autotune bench NET.onnx --against onnxruntime` compares whole calls.",
+        f"Its operators take {seconds(total)} together, the steps of the tuned model {seconds(ours)}. "
+        "Profiling adds to both; `autotune bench NET.onnx --against onnxruntime` compares whole calls.",
         140 + 24 * len(shown),
     )
 
@@ -198,12 +212,14 @@ def _table(model: ModelData) -> str:
     call = f"A call took {seconds(model.call_s)} by the clock." if model.call_s else ""
     missing = sum(s.tuned_s is None and s.task is not None for s in model.steps)
     lacking = f"{missing:,} steps have no tuned kernel in the log." if missing else ""
-    return paragraphs(call, lacking) + table(headers, rows).replace('class="scroll"', 'class="scroll tall"', 1)
+    return paragraphs(call, lacking) + table(headers, rows).replace(
+        'class="scroll"', 'class="scroll tall"', 1
+    )
 
 
 SECTION = Section(
     "model",
     "The model",
-    "A model is imported as one graph of tensor expressions. Rewrites make it smaller, and what is left is cut into groups, "
-    "each of which is one kernel. Groups that compute the same are one task, tuned once.",
+    "A model is imported as one graph of tensor expressions. Rewrites make it smaller, and what is left is "
+    "cut into groups, each of which is one kernel. Groups that compute the same are one task, tuned once.",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autotune.report.data import LogData, Task, number
 from autotune.report.parts import (
     BLUE,
@@ -55,7 +57,9 @@ def _quality(task: Task, model: str) -> dict[str, float] | None:
 
 def of_task(log: LogData, task: Task) -> Part | None:
     """A plot of predicted against measured, and the quality of each model."""
-    data, rows, notes = [], [], []
+    data: list[dict[str, Any]] = []
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
     for model, (name, colour) in MODELS.items():
         records = _predicted(task, model)
         if not records:
@@ -72,7 +76,7 @@ def of_task(log: LogData, task: Task) -> Part | None:
                 [rounded(best_s / (records[i].time_s or 1.0), 4) for i in kept],
                 colour,
                 template="predicted %{x:.3f}, measured %{y:.3f}",
-                **({} if not data else {"visible": "legendonly"}),
+                visible="legendonly" if data else True,
             )
         )
         found = _quality(task, model)
@@ -148,9 +152,9 @@ def of_log(log: LogData) -> Part | None:
 SECTION = Section(
     "predictions",
     "Predicted against measured",
-    "A search measures what its model predicts to be fast. Points near the diagonal were predicted well. What counts is "
-    "the order: `pairs in order` is the share of pairs of candidates of which the faster one was predicted to be faster; "
-    "50 % is guessing. Click names in the legend to show or to hide models.",
+    "A search measures what its model predicts to be fast. Points near the diagonal were predicted well. "
+    "What counts is the order: `pairs in order` is the share of pairs of candidates of which the faster "
+    "one was predicted to be faster; 50 % is guessing. Click names in the legend to show or to hide models.",
     of_log,
     of_task,
 )

@@ -29,11 +29,11 @@ from autotune.tuning.run_records import MEMORY_BYTES
 from kernels_db.records import Record
 
 
-def _roof(limits: Sequence[Limit], x: Sequence[float], at_least: float) -> list[dict[str, object]]:
-    """Lines of the peak and of the bandwidths, over the range of ``x``."""
-    peak = max((l.flops_a_second for l in limits if l.flops_a_second), default=None)
-    rates = sorted(l.bytes_a_second for l in limits if l.bytes_a_second)
-    low, high = min(x) / 2, max(x) * 2
+def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, object]]:
+    """Lines of the peak and of the bandwidths, over the range of ``places``."""
+    peak = max((x.flops_a_second for x in limits if x.flops_a_second), default=None)
+    rates = sorted(x.bytes_a_second for x in limits if x.bytes_a_second)
+    low, high = min(places) / 2, max(places) * 2
     if peak and rates:
         low, high = min(low, peak / rates[-1] / 2), max(high, peak / rates[0] * 4)
     made: list[dict[str, object]] = []
@@ -81,8 +81,8 @@ def of_log(log: LogData) -> Part | None:
     y = [t.workload.flops / (t.best.time_s or 1.0) / 1e9 for t in found if t.best is not None]
     limits = [t.limit for t in found if t.limit is not None]
     hover = [
-        f"{short(t.name, 80)}<br>{v:,.1f} GFLOP/s, {seconds(t.best.time_s if t.best else None)}, "
-        f"of limit: {percent(t.share)}"
+        f"{short(t.name, 80)}<br>{v:,.1f} GFLOP/s, {seconds(t.best.time_s if t.best else None)}, of limit: "
+        f"{percent(t.share)}"
         for t, v in zip(found, y)
     ]
     kept = thinned(len(found))
@@ -100,7 +100,7 @@ def of_log(log: LogData) -> Part | None:
     rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
     figure = Figure(
         "Roofline of the best of each task",
-        [*_roof(limits, x, min(y)), points],
+        [*_roof(limits, x), points],
         _layout(),
         left_out(len(kept), len(found), "tasks"),
         440,
@@ -153,8 +153,9 @@ def of_task(log: LogData, task: Task) -> Part | None:
     missing = len(measured) - known
     if not known:
         source = (
-            "The log has no estimate of what each candidate moves, so that all stand at the intensity of the arguments, "
-            "each moved once. `autotune report OP --shape …` computes it from the decisions of the records."
+            "The log has no estimate of what each candidate moves, so that all stand at the intensity of "
+            "the arguments, each moved once. `autotune report OP --shape …` computes it from the decisions "
+            "of the records."
         )
     else:
         how = (
@@ -164,10 +165,10 @@ def of_task(log: LogData, task: Task) -> Part | None:
         )
         source = f"Bytes of memory traffic are the estimate of the search, {how}; they are not measured."
         if missing:
-            source += f" {missing:,} candidates without one stand at the intensity of the arguments, each moved once."
+            source += f" {missing:,} candidates without one stand at the intensity of the arguments."
     figure = Figure(
         "Roofline of all candidates",
-        [*_roof(limits, x, 0.0), *data],
+        [*_roof(limits, x), *data],
         _layout(),
         left_out(len(kept), len(measured), "candidates"),
         420,
@@ -180,18 +181,19 @@ def _of(task: Task) -> str:
         return "The log does not know the limit of the machine, so there are no lines of it."
     best_s = task.best.time_s if task.best is not None else None
     return (
-        f"The machine needs at least {seconds(task.limit.seconds)} for this task; the winner takes {seconds(best_s)}, "
-        f"{percent(task.share)} of the limit."
+        f"The machine needs at least {seconds(task.limit.seconds)} for this task; the winner takes "
+        f"{seconds(best_s)}, {percent(task.share)} of the limit."
     )
 
 
 SECTION = Section(
     "roofline",
     "Roofline",
-    "A roofline says what bounds a kernel. To the left, memory does: no point can lie above the slanted line, which is "
-    "the bandwidth. To the right, arithmetic does: none can lie above the flat line, the peak. A point far below both "
-    "has something else to gain: vectors, reuse in registers, threads. A point can lie above the slanted line where its "
-    "data stay in a cache that is faster than the one that was measured.",
+    "A roofline says what bounds a kernel. To the left, memory does: no point can lie above the slanted "
+    "line, which is the bandwidth. To the right, arithmetic does: none can lie above the flat line, the "
+    "peak. A point far below both has something else to gain: vectors, reuse in registers, threads. A "
+    "point can lie above the slanted line where its data stay in a cache that is faster than the one that "
+    "was measured.",
     of_log,
     of_task,
 )

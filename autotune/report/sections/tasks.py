@@ -65,7 +65,7 @@ def _row(number: int, task: Task) -> str:
         ("", text(_last(task)), ""),
     ]
     made = "".join(
-        f"<td{f' class={chr(34)}{c}{chr(34)}' if c else ''}{f' data-v={chr(34)}{v}{chr(34)}' if v else ''}>{h}</td>"
+        "<td" + (f' class="{c}"' if c else "") + (f' data-v="{v}"' if v else "") + f">{h}</td>"
         for c, h, v in cells
     )
     return f'<tr data-task="{number}">{made}</tr>'
@@ -106,11 +106,12 @@ def of_log(log: LogData) -> Part | None:
     remark = ""
     if unknown:
         remark = (
-            f'<p class="remark">The log does not know the limit of {unknown:,} of {len(log.tasks):,} tasks: it has '
-            "that of runs that search, of this version of autotune or a newer one.</p>"
+            f'<p class="remark">The log does not know the limit of {unknown:,} of {len(log.tasks):,} tasks: '
+            "it has that of runs that search, of this version of autotune or a newer one.</p>"
         )
     return Part(
-        f'{search}<div class="scroll tall"><table class="tasks"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
+        f'{search}<div class="scroll tall"><table '
+        f'class="tasks"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
         f"</table></div>{remark}"
     )
 
@@ -158,7 +159,8 @@ def of_task(log: LogData, task: Task) -> Part:
     few = "" if best_s is not None else _nothing(task)
     head = f"{len(task.runs):,} run{'s' * (len(task.runs) != 1)} on {len(task.machines)} machine"
     return Part(
-        f'<div class="cards">{made}</div>{few}<details><summary>{head}{"s" * (len(task.machines) != 1)}</summary>'
+        "<div "
+        f'class="cards">{made}</div>{few}<details><summary>{head}{"s" * (len(task.machines) != 1)}</summary>'
         f"{note}{runs}</details>"
     )
 
@@ -177,18 +179,19 @@ def _options(run: Run) -> str:
 
 def _nothing(task: Task) -> str:
     return (
-        '<p class="remark bad">No trial of this task gave a kernel. The causes are below; a larger budget tries '
-        f"more: {len(task.trials):,} trials were made. Its speed would be told in {unit(task)}.</p>"
+        '<p class="remark bad">No trial of this task gave a kernel. The causes are below; a larger budget '
+        f"tries more: {len(task.trials):,} trials were made. Its speed would be told in {unit(task)}.</p>"
     )
 
 
 SECTION = Section(
     "tasks",
     "Tasks",
-    "Each row is a task: one expression on one target. `best` is the time of a call of its best kernel; finalists "
-    "were timed in turns, so that their times compare. `of limit` is the least time that the machine needs, by its "
-    "measured arithmetic rate and bandwidth, over that time: 100 % cannot be beaten. A candidate that is far from the "
-    "best is `stopped early`, which is no failure. Click a row to see the task below; click a header to sort.",
+    "Each row is a task: one expression on one target. `best` is the time of a call of its best kernel; "
+    "finalists were timed in turns, so that their times compare. `of limit` is the least time that the "
+    "machine needs, by its measured arithmetic rate and bandwidth, over that time: 100 % cannot be beaten. "
+    "A candidate that is far from the best is `stopped early`, which is no failure. Click a row to see the "
+    "task below; click a header to sort.",
     of_log,
     of_task,
 )

@@ -124,8 +124,9 @@ def of_log(log: LogData) -> Part | None:
 SECTION = Section(
     "time",
     "Where the time went",
-    "Seconds of trials by phase. Choosing is the search and its model. Building compiles. Checking compares a candidate's "
-    "result with the reference before it is timed. A search that is well used spends most of its time on timing.",
+    "Seconds of trials by phase. Choosing is the search and its model. Building compiles. Checking "
+    "compares a candidate's result with the reference before it is timed. A search that is well used "
+    "spends most of its time on timing.",
     of_log,
     of_task,
 )

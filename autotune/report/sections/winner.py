@@ -38,8 +38,9 @@ def of_task(log: LogData, task: Task) -> Part | None:
     if best is None:
         return None
     head = (
-        f"<p>{seconds(best.time_s)} a call, {rate(task, best.time_s)}; sketch <code>{short(best.sketch, 200) or '–'}</code>, "
-        f"record <code>{text(best.uid)}</code>, {text(best.created[:19].replace('T', ' '))} UTC.</p>"
+        f"<p>{seconds(best.time_s)} a call, {rate(task, best.time_s)}; sketch "
+        f"<code>{short(best.sketch, 200) or '–'}</code>, record <code>{text(best.uid)}</code>, "
+        f"{text(best.created[:19].replace('T', ' '))} UTC.</p>"
     )
     try:
         canonical = best.trace
@@ -100,18 +101,19 @@ def _code(task: Task, trace: Trace) -> str:
 def _cut(code: str) -> str:
     if len(code) <= LONGEST:
         return code
-    return f"{code[:LONGEST]}\n… {len(code) - LONGEST:,} more characters: autotune best OP --shape … --ir --source"
+    return f"{code[:LONGEST]}\n… {len(code) - LONGEST:,} more characters: autotune best OP --ir --source"
 
 
 def _block(title: str, code: str, open_: bool = False) -> str:
-    return f"<details{' open' if open_ else ''}><summary>{text(title)}</summary><pre><code>{text(code)}</code></pre></details>"
+    begin = f"<details{' open' if open_ else ''}><summary>{text(title)}</summary>"
+    return f"{begin}<pre><code>{text(code)}</code></pre></details>"
 
 
 SECTION = Section(
     "winner",
     "The winner",
-    "The schedule of the best kernel. Each step of its trace is a sentence, in the order in which steps are applied to the "
-    "plain loops. The loop nest is what comes out: parallel loops are shared among threads, vectorized ones run as lanes, "
-    "and unrolled ones are written out.",
+    "The schedule of the best kernel. Each step of its trace is a sentence, in the order in which steps "
+    "are applied to the plain loops. The loop nest is what comes out: parallel loops are shared among "
+    "threads, vectorized ones run as lanes, and unrolled ones are written out.",
     of_task=of_task,
 )
