@@ -62,7 +62,7 @@ def test_every_plot_is_drawn(browser, tmp_path, dark):
     back = seen.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, back[4:-1].split(","))) < 200) is dark
     assert seen.evaluate("document.images.length") == 0
-    assert (HOSTILE in seen.evaluate("document.querySelector('.chips').textContent")) is dark
+    assert (HOSTILE[:50] in seen.evaluate("document.querySelector('.chips').textContent")) is dark
     quiet(seen)
     if dark:  # what escaping would have let through, the policy refuses
         image = "<img src=x onerror=window.ran=1>"

@@ -364,3 +364,14 @@ def test_results_write_their_own_tasks(small, tmp_path):
     with pytest.raises(ReportError, match="does not say which log it is of"):
         replace(one, place=None).report(tmp_path / "x.html")
     assert "place" not in repr(one)
+
+
+def test_no_password_of_a_database(postgres, tmp_path):
+    """A report of a PostgreSQL log, whose place is shown without its password."""
+    url = postgres.database()
+    with Log(url) as log:
+        add_task(log, ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), 12, traces=4)
+    secret = url.replace("postgres@", "postgres:hunter2@")
+    written = report.of_log(tmp_path / "r.html", secret)
+    html = written.path.read_text("utf-8")
+    assert written.trials == 12 and "postgres:***@" in html and "hunter2" not in html
