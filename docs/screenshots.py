@@ -23,6 +23,7 @@ from chromium import Chromium, Page  # noqa: E402
 
 import autotune as at  # noqa: E402
 from autotune import report  # noqa: E402
+from schedules import ops  # noqa: E402
 
 SIZE = 1180, 860  # pixels
 MOST = 250_000  # bytes of a picture
@@ -40,7 +41,7 @@ def tuned(db: Path, seconds: float) -> None:
     """A log of a matrix product, and of a suite of operators."""
     first, *others = SUITE
     at.tune(first[0], **first[1], threads=1, budget_s=seconds, db=db)
-    at.tune_suite([(op, params) for op, params in others], threads=1, budget_s=2 * seconds, db=db)
+    at.tune_suite([ops.workload(op, params) for op, params in others], threads=1, budget_s=2 * seconds, db=db)
 
 
 def small_model(folder: Path) -> Path:

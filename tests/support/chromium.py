@@ -83,9 +83,8 @@ class Page:
                 "height": min(box[3], height or box[3]),
                 "scale": 1,
             }
-        shot = self.call(
-            "Page.captureScreenshot", captureBeyondViewport=True, **({"clip": clip} if clip else {})
-        )
+        more = {"clip": clip, "captureBeyondViewport": True} if clip else {}
+        shot = self.call("Page.captureScreenshot", **more)
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
