@@ -9,7 +9,8 @@ import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, size
+from autotune.cli.output import console, print_json
+from autotune.progress.units import size
 
 if TYPE_CHECKING:
     from autotune.report import Written

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.progress import units
 from autotune.report.data import LogData, Task
 
 # Most points of a series that are drawn: a browser draws each as an element.
@@ -107,25 +108,7 @@ def left_out(drawn: int, count: int, what: str, kept: str = "") -> str:
 
 def seconds(value: float | None) -> str:
     """A duration with three digits and a fitting unit."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:,.0f} {unit}"
-    return f"{value / 1e-9:.3g} ns"
-
-
-def size(count: float) -> str:
-    """A number of bytes."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} bytes"
-
-
-def percent(share: float | None) -> str:
-    """A share as a percentage."""
-    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+    return units.seconds(value).replace(" us", " µs")
 
 
 def speed(task: Task, time_s: float | None) -> float | None:

@@ -175,6 +175,7 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     error: str | None = None
     stopped_early: int = 0
+    place: Place | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         from autotune.progress import text

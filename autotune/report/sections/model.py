@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autotune.progress.units import percent, size
 from autotune.report.graph_drawing import svg
 from autotune.report.model_data import ModelData, Stage, Step
 from autotune.report.parts import (
@@ -15,12 +16,10 @@ from autotune.report.parts import (
     Section,
     axis,
     paragraphs,
-    percent,
     prose,
     rounded,
     seconds,
     short,
-    size,
     table,
     text,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.progress.units import percent
 from autotune.report.data import LogData, Task, number
 from autotune.report.parts import (
     BLUE,
@@ -18,7 +19,6 @@ from autotune.report.parts import (
     left_out,
     line,
     paragraphs,
-    percent,
     rounded,
     short,
     table,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.progress.units import percent
 from autotune.report.data import Limit, LogData, Task, number
 from autotune.report.parts import (
     BLUE,
@@ -19,7 +20,6 @@ from autotune.report.parts import (
     left_out,
     line,
     paragraphs,
-    percent,
     rounded,
     seconds,
     short,

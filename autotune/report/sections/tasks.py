@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from autotune.progress.units import percent
 from autotune.report.data import CAUSES, LogData, Task
-from autotune.report.parts import Part, Section, percent, rate, seconds, short, table, text, unit
+from autotune.report.parts import Part, Section, rate, seconds, short, table, text, unit
 from kernels_db.records import Run
 
 # What describes a machine, in the order in which it is told.
