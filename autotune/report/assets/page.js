@@ -136,9 +136,12 @@
   const links = $$("nav a:not([data-within])");
   const seen = new IntersectionObserver(entries => {
     for (const entry of entries) if (entry.isIntersecting)
-      for (const link of links) link.classList.toggle("here", link.getAttribute("href") === "#" + entry.target.id);
+      for (const link of links) {
+        const id = entry.target.classList.contains("task") ? "task" : entry.target.id;
+        link.classList.toggle("here", link.getAttribute("href") === "#" + id);
+      }
   }, {rootMargin: "0px 0px -75% 0px"});
-  for (const s of $$("main > section:not(.task)")) seen.observe(s);
+  for (const s of $$("main > section")) seen.observe(s);
 
   fromAddress(true);
   if (figures.length) load().then(() => { draw(document); document.documentElement.dataset.ready = "1"; }, error => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from autotune.progress.units import percent
 from autotune.report.data import Limit, LogData, Task, number
@@ -28,15 +29,18 @@ from autotune.report.parts import (
 from autotune.tuning.run_records import MEMORY_BYTES
 from kernels_db.records import Record
 
+# Axes that span more than this (ratio) have labels at powers of ten alone.
+WIDE = 60.0
 
-def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, object]]:
+
+def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, Any]]:
     """Lines of the peak and of the bandwidths, over the range of ``places``."""
     peak = max((x.flops_a_second for x in limits if x.flops_a_second), default=None)
     rates = sorted(x.bytes_a_second for x in limits if x.bytes_a_second)
     low, high = min(places) / 2, max(places) * 2
     if peak and rates:
         low, high = min(low, peak / rates[-1] / 2), max(high, peak / rates[0] * 4)
-    made: list[dict[str, object]] = []
+    made: list[dict[str, Any]] = []
     if peak:
         begin = low if not rates else max(low, peak / rates[-1])
         made.append(
@@ -64,10 +68,17 @@ def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, ob
     return made
 
 
-def _layout() -> dict[str, object]:
+def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Logarithmic axes, with a label for each power of ten where there are several."""
+
+    def one(title: str, key: str) -> dict[str, Any]:
+        values = [v for series in data for v in series[key] if v and v > 0]
+        wide = max(values, default=1.0) > WIDE * min(values, default=1.0)
+        return axis(title, log=True, **({"dtick": 1} if wide else {}))
+
     return {
-        "xaxis": axis("arithmetic intensity: FLOPs a byte of memory traffic", log=True),
-        "yaxis": axis("GFLOP/s", log=True),
+        "xaxis": one("arithmetic intensity: FLOPs a byte of memory traffic", "x"),
+        "yaxis": one("GFLOP/s", "y"),
         "hovermode": "closest",
     }
 
@@ -100,8 +111,8 @@ def of_log(log: LogData) -> Part | None:
     rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
     figure = Figure(
         "Roofline of the best of each task",
-        [*_roof(limits, x), points],
-        _layout(),
+        drawn := [*_roof(limits, x), points],
+        _layout(drawn),
         left_out(len(kept), len(found), "tasks"),
         440,
     )
@@ -168,8 +179,8 @@ def of_task(log: LogData, task: Task) -> Part | None:
             source += f" {missing:,} candidates without one stand at the intensity of the arguments."
     figure = Figure(
         "Roofline of all candidates",
-        [*_roof(limits, x), *data],
-        _layout(),
+        drawn := [*_roof(limits, x), *data],
+        _layout(drawn),
         left_out(len(kept), len(measured), "candidates"),
         420,
     )
