@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.run.describing import describe
-from autotune.tuning.run_records import LIMIT, MEMORY_BYTES
+from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES
 from kernels_db.records import Record, Run
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
@@ -245,7 +245,7 @@ def _derived(task: Task) -> dict[str, float]:
 
     from autotune.search.columns import compile_columns
     from autotune.search.decisions import candidate_of
-    from autotune.tuning.run_records import ESTIMATED_BYTES
+    from autotune.tuning.known_limits import ESTIMATED_BYTES
     from schedules.space import derive
 
     lacking = [r for r in task.trials if MEMORY_BYTES not in r.environment]

@@ -25,20 +25,12 @@ from autotune.search.stopping import Stopping
 from autotune.tuning import diagnostics, first_pick, neighbours, no_kernel, plain_loops, resume
 from autotune.tuning.credible import credible
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.run_records import (
-    FINALISTS,
-    LIMIT,
-    MEMORY_BYTES,
-    best_of,
-    moved,
-    new_record,
-    run_options,
-    trace_of,
-)
+from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy

@@ -26,7 +26,7 @@ from autotune.report.parts import (
     short,
     thinned,
 )
-from autotune.tuning.run_records import MEMORY_BYTES
+from autotune.tuning.known_limits import MEMORY_BYTES
 from kernels_db.records import Record
 
 # Axes that span more than this (ratio) have labels at powers of ten alone.

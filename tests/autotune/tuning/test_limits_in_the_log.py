@@ -6,7 +6,7 @@ import pytest
 
 from autotune import backends
 from autotune.measure.roofline import Roofline
-from autotune.tuning.run_records import LIMIT, MEMORY_BYTES, moved
+from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES, moved
 from autotune.tuning.tuner import TuneOptions, tune
 from kernels_db import Log
 from schedules import ops
