@@ -70,8 +70,10 @@ def test_the_limit_is_logged_when_it_falls(tmp_path, rates):
     assert told == [("trial", {"seconds": 2e-4, **rates}), ("final", {"seconds": 1e-4, **rates})]
 
 
-def test_the_cpu_measures_both_rates():
-    workload = ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
+@pytest.mark.parametrize(("op", "params"), [("matmul", {"m": 64, "n": 64, "k": 64}), ("add", {"n": 4096})])
+def test_the_cpu_measures_both_rates(op, params):
+    """Of what arithmetic bounds, and of what memory does."""
+    workload = ops.workload(op, params)
     from autotune import targets
 
     host = targets.detect(1)
