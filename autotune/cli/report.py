@@ -34,7 +34,15 @@ def report(
     layout: opt.LayoutOption = None,
     constant_weights: opt.ConstantsOption = False,
     target: opt.TargetOption = "cpu",
-    threads: opt.TunedThreadsOption = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=1,
+            help="Of tasks with so many. [default: all; of a model: CPUs here]",
+        ),
+    ] = None,
     db: opt.DbOption = None,
     profile: Annotated[
         bool,
