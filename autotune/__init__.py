@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
     from autotune.errors import ModelError as ModelError
+    from autotune.errors import ReportError as ReportError
     from autotune.models.compiling import compile_model as compile_model
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module
@@ -103,6 +104,7 @@ _EXPORTS = {
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
     "ModelError": ("autotune.errors", "ModelError"),
+    "ReportError": ("autotune.errors", "ReportError"),
     "LogError": ("kernels_db.errors", "LogError"),
     "SuiteError": ("autotune.tuning.suites", "SuiteError"),
     "TargetError": ("autotune.targets", "TargetError"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules.errors import AutotuneError
 
-__all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "ModelError"]
+__all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "ModelError", "ReportError"]
 
 
 class ArgumentError(AutotuneError, ValueError):
@@ -22,3 +22,7 @@ class KernelNotFound(AutotuneError, LookupError):
 class ModelError(AutotuneError, ValueError):
     """A model's file cannot be read, or holds what cannot be imported: it names the file, the node and the
     reason."""
+
+
+class ReportError(AutotuneError):
+    """A report cannot be made or written: the message names the file, the reason and the remedy."""

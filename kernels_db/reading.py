@@ -133,9 +133,11 @@ class LogReader:
             query = query.where(RecordRow.status == status)
         if kind is not None:
             query = query.where(RecordRow.kind == kind)
+        # columns, not objects of the mapper, which cost as much as the rest
+        columns = query.with_only_columns(*RecordRow.__table__.columns)
         with self._read() as session:
-            for row in session.scalars(query.execution_options(yield_per=transfer.READ)):
-                yield self._record(row)
+            for row in session.execute(columns.execution_options(yield_per=transfer.READ)).mappings():
+                yield stored_record(self.place, row)
 
     def get(self, uid: str) -> Record | None:
         """The record with this uid, or that had it in an earlier schema."""

@@ -23,6 +23,7 @@ from autotune.cli import (
     log,
     ops,
     replay,
+    report,
     streams,
     tune,
     verbosity,
@@ -153,6 +154,7 @@ def _root(
 app.command("tune", no_args_is_help=True, short_help="Search for a fast schedule of an operator.")(tune.tune)
 app.command("best", no_args_is_help=True, short_help="Show the best kernel of the log.")(best.best)
 app.command("bench", no_args_is_help=True, short_help="Time kernels beside other libraries.")(bench.bench)
+app.command("report", short_help="Write a page of HTML about the log.")(report.report)
 app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)

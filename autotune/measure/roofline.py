@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from autotune.measure import cpu_peaks, special
 from schedules.dtypes import computed
@@ -52,9 +53,20 @@ def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_coun
             return
 
 
-def limit_of(
-    workload: Workload, target: Target, *, memory_afresh: bool = False
-) -> Callable[[], float]:
+@dataclass
+class Roofline:
+    """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call
+    found: ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the
+    arrays."""
+
+    seconds: Callable[[dict[str, float]], float]
+    rates: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self) -> float:
+        return self.seconds(self.rates)
+
+
+def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False) -> Roofline:
     """A function that measures the roofline of a workload on a CPU, in seconds.
 
     The roofline is the largest of three times, on ``target.threads`` threads at once: FLOPs over the FMA
@@ -73,13 +85,20 @@ def limit_of(
     special_s = special.seconds(workload.dag, target)
     loop = cpu_peaks.MemoryLoop(target, mode, working_set) if memory_afresh else None
 
-    def fixed_s() -> float:
-        if loop is None:
-            return max(special_s, moved / cpu_peaks.bandwidth(target, mode, working_set))
-        warm(loop.bytes_a_second)  # as the kernels that are compared with it
-        return max(special_s, moved / loop.bytes_a_second())
+    counts = workload.flops and dtype in ("float32", "float64")
+    loops = cpu_peaks.FmaLoops(target, dtype) if counts else None
 
-    if not workload.flops or dtype not in ("float32", "float64"):
-        return fixed_s
-    loops = cpu_peaks.FmaLoops(target, dtype)
-    return lambda: max(fixed_s(), workload.flops / loops.flops_a_second())
+    def seconds(rates: dict[str, float]) -> float:
+        if loop is None:
+            moving = cpu_peaks.bandwidth(target, mode, working_set)
+        else:
+            warm(loop.bytes_a_second)  # as the kernels that are compared with it
+            moving = loop.bytes_a_second()
+        rates["bytes_a_second"] = moving
+        least = max(special_s, moved / moving)
+        if loops is None:
+            return least
+        rates["flops_a_second"] = loops.flops_a_second()
+        return max(least, workload.flops / rates["flops_a_second"])
+
+    return Roofline(seconds)

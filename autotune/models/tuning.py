@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from autotune.models import in_place
@@ -29,6 +29,7 @@ from kernels_db.store import Log
 from schedules.model import Target
 
 if TYPE_CHECKING:
+    from autotune.report import Written
     from autotune.tuning.interrupts import Interrupts
 
 # Seconds of budget for a task: where none is given, and least, until each has a kernel.
@@ -46,7 +47,8 @@ class ModelTuneResult:
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
     one is missing. ``skipped``: tasks that had their share of the budget, or of trials, in earlier runs.
     ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
-    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found."""
+    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found. ``model``:
+    what was tuned."""
 
     name: str
     tasks: tuple[TaskResult, ...]
@@ -58,6 +60,14 @@ class ModelTuneResult:
     seed: int
     stopped: str
     in_place: tuple[InPlace, ...] = ()
+    model: Model | None = field(default=None, repr=False, compare=False)
+
+    def report(self, path: str | os.PathLike[str]) -> Written:
+        """Write one page of HTML about this model: its graph before and after each rewrite, the time of its
+        groups, and its tasks. See `TuneResult.report`."""
+        from autotune import report
+
+        return report.of_results(path, [t.result for t in self.tasks], self.model)
 
     def __str__(self) -> str:
         """One line: how many tasks have kernels, what they take together, how many trials and how long."""
@@ -168,6 +178,7 @@ def tune_model(
         seed=seed,
         stopped=stopped,
         in_place=inside,
+        model=model,
     )
     concluded(progress, str(whole))
     return whole

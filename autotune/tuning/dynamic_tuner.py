@@ -8,11 +8,13 @@ between them get first picks while there is time. A size that is left gets its p
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, product
+from typing import TYPE_CHECKING
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.tuning.interrupts import Interrupts
@@ -25,6 +27,9 @@ from kernels_db.store import Log
 from schedules.model import Target
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
+
+if TYPE_CHECKING:
+    from autotune.report import Written
 
 # Seconds of the budget that a tuned size takes, and the share of the budget that tuned sizes get.
 SECONDS_A_SIZE, TUNED_SHARE = 8.0, 0.75
@@ -53,6 +58,12 @@ class DynamicResult(TuneResult):
         from autotune.progress import html
 
         return html.of_sizes(self)
+
+    def report(self, path: str | os.PathLike[str]) -> Written:
+        """Write one page of HTML about all sizes that were tuned. See `TuneResult.report`."""
+        from autotune import report
+
+        return report.of_results(path, [*self.by_size.values()])
 
 
 def tune_dynamic(
@@ -182,6 +193,7 @@ class _Run:
         whole = results.get(largest) or TuneResult(
             *(workload, self.target, best_of(workload, self.target, self.log, None), 0, {}, 0, 0.0),
             *(self.options.seed, self.stopped),
+            place=self.log.place,
         )
         own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
         own |= {"measured": sum(r.measured for r in results.values()), "failed": dict(failed)}

@@ -31,7 +31,9 @@ def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneR
     error = None if best is not None else no_kernel.why(
         {}, {}, "frozen", prepared_s=0.0, elapsed_s=took, budget_s=0.0
     )
-    return TuneResult(workload, target, best, 0, {}, known, took, seed, "frozen", error=error)
+    return TuneResult(
+        *(workload, target, best, 0, {}, known, took, seed, "frozen"), error=error, place=log.place
+    )
 
 
 def _best(workload: Workload, target: Target, record: Record) -> Best | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
 
 if TYPE_CHECKING:
+    from autotune.report import Written
+    from kernels_db.place import Place
     from schedules.schedule import Schedule
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
@@ -108,6 +111,7 @@ class Progress:
     trials: int | None
     pairwise: float | None = None
     stopped_early: int = 0
+    place: Place | None = field(default=None, repr=False, compare=False)
     provisional: bool = False
 
     def __repr__(self) -> str:
@@ -155,7 +159,7 @@ class TuneResult:
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
     best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
-    are no failures."""
+    are no failures. ``place``: the log that has it."""
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
@@ -171,6 +175,7 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     error: str | None = None
     stopped_early: int = 0
+    place: Place | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         from autotune.progress import text
@@ -199,6 +204,15 @@ class TuneResult:
                 f"no valid schedule of {self.workload.op} was found{why}; give the tuning a larger budget"
             )
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
+
+    def report(self, path: str | os.PathLike[str]) -> Written:
+        """Write one page of HTML about this task: how the search went, the winner, what bounds it
+        (`autotune.report`). An existing file is replaced. Raises `ReportError` where none can be written.
+
+        Example: ``at.tune("matmul", m=512, n=512, k=512).report("report.html")``."""
+        from autotune import report
+
+        return report.of_results(path, [self])
 
     @property
     def trials(self) -> Trials:

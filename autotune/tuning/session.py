@@ -25,6 +25,7 @@ from autotune.search.stopping import Stopping
 from autotune.tuning import diagnostics, first_pick, neighbours, no_kernel, plain_loops, resume
 from autotune.tuning.credible import credible
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.plain_loops import PlainLoops
@@ -121,6 +122,7 @@ class Session:
         self._warm_runs = self._backend.warm_runs(workload.dag, target)
         self._expectation = Stopping()
         self._peak: Callable[[], float] | None = None
+        self._limit: dict[str, float] = {}  # what was measured of it, and not logged yet
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Session:
@@ -190,9 +192,14 @@ class Session:
 
     def sample_peak(self) -> None:
         """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
-        if self._peak is not None:
-            found = min(self._peak() for _ in range(PEAK_SAMPLES))
-            self.peak_s = found if self.peak_s is None else min(self.peak_s, found)
+        if self._peak is None:
+            return
+        for _ in range(PEAK_SAMPLES):
+            found = self._peak()
+            if self.peak_s is None or found < self.peak_s:
+                self.peak_s = found
+                # who measures elsewhere may know the seconds alone
+                self._limit = {"seconds": found, **getattr(self._peak, "rates", {})}
 
     @property
     def converged(self) -> bool:
@@ -312,6 +319,8 @@ class Session:
     ) -> float:
         """Log a trial and count it. Returns its throughput (runs a second)."""
         m = credible(m, self.peak_s)
+        if self._limit:
+            facts, self._limit = {**facts, LIMIT: self._limit}, {}
         self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
         self._tried.add(trace.digest)
         self.measured += 1
@@ -348,7 +357,7 @@ class Session:
         for number, (index, m) in enumerate(measurements, 1):
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
-            facts = {DECISIONS: decisions, "round": self.rounds}
+            facts = {DECISIONS: decisions, "round": self.rounds, **moved(space, candidate)}
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
             results[index] = Result(candidate, self._take(m, name, trace, facts, searched), m.facts)
@@ -444,7 +453,9 @@ class Session:
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
             m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
-        kept = {k: v for k, v in r.environment.items() if k == DECISIONS}
+        kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
+        if self._limit:
+            kept, self._limit = {**kept, LIMIT: self._limit}, {}
         self._log(new_record(self.run, r.trial, r.sketch, trace, m, kept, "final"))
 
     # -- how much ----------------------------------------------------------------------------
@@ -555,6 +566,7 @@ class Session:
             spent_s=dict(self.spent),
             notes=notes(best, self._few, self.measured + self.resumed, stopped),
             error=None if best is not None else self._why(stopped),
+            place=self.log.place,
         )
 
     def _why(self, stopped: str) -> str:

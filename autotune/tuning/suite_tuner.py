@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from schedules.te.compute_dag import ComputeDAG
 from schedules.te.structure import structure
 
 if TYPE_CHECKING:
+    from autotune.report import Written
     from kernels_db.store import Log
 
 # Turns of a task that the budget should allow on average, within bounds on a turn's length (seconds).
@@ -122,6 +124,12 @@ class SuiteResult:
         from autotune.progress import html
 
         return html.of_tasks(self)
+
+    def report(self, path: str | os.PathLike[str]) -> Written:
+        """Write one page of HTML about the tasks of this suite. See `TuneResult.report`."""
+        from autotune import report
+
+        return report.of_results(path, [t.result for t in self.tasks])
 
 
 def tune_suite(
@@ -301,6 +309,7 @@ class _Suite:
                 one = TuneResult(
                     *(task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"),
                     error=None if best is not None else late,
+                    place=self.log.place,
                 )
             else:
                 if stopped == "interrupted":

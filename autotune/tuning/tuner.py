@@ -85,8 +85,8 @@ def tune(
 
             stopped = session.search(measurer, until) or "budget"
             with session.timed("finalists"):
+                session.sample_peak()  # next to the finalists, whose records keep it
                 session.finalists(measurer)
-                session.sample_peak()  # next to the finalists
         except KeyboardInterrupt:
             stopped = session.stopped = "interrupted"
         return session.result(stopped)

@@ -45,6 +45,12 @@ class Annotate(Primitive[None]):
     key: str
     value: Factor
 
+    def sentence(self) -> str:
+        meaning = HINTS.get(self.key, "").partition(": ")[2]
+        return f"Give `{self.where}` the hint `{self.key}` = {self.value}" + (
+            f": {meaning}." if meaning else "."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:
             raise ScheduleError(

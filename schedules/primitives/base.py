@@ -36,6 +36,11 @@ class Primitive(Generic[R]):
         """The transformed nest. ``check`` must have passed."""
         raise ScheduleError(f"{type(self).__name__} has no rewriting")
 
+    def sentence(self) -> str:
+        """What it does, as a sentence for people: names in backquotes, a capital and a full stop. Every
+        primitive of `schedules.primitives.PRIMITIVES` has one of its own."""
+        return f"Apply {type(self).__name__}."
+
     def result(self) -> R:
         """What `Schedule` returns: names of new loops or blocks, or None."""
         return None  # type: ignore[return-value]
@@ -106,6 +111,21 @@ def typed(p: Primitive[R]) -> Primitive[R]:
     tuples. Raises ScheduleError for other types."""
     hints = _field_types(type(p))  # type: ignore[arg-type]  # as in `from_step`
     return type(p)(**{name: _argument(getattr(p, name), hint, name, p) for name, hint in hints.items()})
+
+
+def listed(names: Iterable[str], last: str = "and") -> str:
+    """Names for a sentence: in backquotes, with commas, and ``last`` before the last one."""
+    quoted = [f"`{n}`" for n in names]
+    return f" {last} ".join(x for x in (", ".join(quoted[:-1]), "".join(quoted[-1:])) if x)
+
+
+def scope_in_words(scope: str) -> str:
+    """A storage scope for a sentence."""
+    words = {
+        "shared": "memory that the threads of a block share",
+        "local": "memory of one thread (registers)",
+    }
+    return words.get(scope, "memory")
 
 
 def as_tuple(values: Any) -> Any:

@@ -27,6 +27,12 @@ class Bind(Primitive[None]):
     loop: str
     axis: str
 
+    def sentence(self) -> str:
+        grid, _, _ = self.axis.partition(".")
+        each = {"blockIdx": "a block of the grid", "threadIdx": "a thread", "vthread": "a virtual thread"}
+        what = each.get(grid, "a part of the grid")
+        return f"Make each iteration of loop `{self.loop}` {what} (`{self.axis}`)."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.axis not in GPU_AXES:
             raise ScheduleError(f"bind {self.loop}: {self.axis!r} is not one of {', '.join(GPU_AXES)}")

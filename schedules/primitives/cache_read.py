@@ -24,7 +24,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, scope_in_words
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class CacheRead(Primitive[str]):
 
     def result(self) -> str:
         return f"{self.buffer}_{self.scope}"
+
+    def sentence(self) -> str:
+        return (
+            f"Copy `{self.buffer}` into `{self.result()}`, in {scope_in_words(self.scope)}; "
+            f"`{self.block}` reads the copy."
+        )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())

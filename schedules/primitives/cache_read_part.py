@@ -12,7 +12,7 @@ from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import add_buffer, find_block, fresh_each, insert, map_blocks, reads, wrap_loops
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, scope_in_words
 from schedules.primitives.cache_read import check_copied, in_reads
 
 
@@ -41,6 +41,12 @@ class CacheReadPart(Primitive[str]):
 
     def result(self) -> str:
         return f"{self.buffer}_{self.scope}_{self.block}{self.place}"
+
+    def sentence(self) -> str:
+        return (
+            f"Copy what read {self.place} of `{self.buffer}` in `{self.block}` touches "
+            f"into `{self.result()}`, in {scope_in_words(self.scope)}; that read takes the copy."
+        )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())

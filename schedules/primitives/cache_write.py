@@ -22,7 +22,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, scope_in_words
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,12 @@ class CacheWrite(Primitive[str]):
 
     def result(self) -> str:
         return f"{self.block}_write"
+
+    def sentence(self) -> str:
+        return (
+            f"Compute `{self.block}` into {scope_in_words(self.scope)} and copy the result out afterwards "
+            f"(`{self.result()}`)."
+        )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)

@@ -51,6 +51,11 @@ class ComputeAt(Primitive[None]):
     block: str
     loop: str
 
+    def sentence(self) -> str:
+        return (
+            f"Compute `{self.block}` in loop `{self.loop}`: each iteration computes the part that it reads."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         loop = find_loop(nest, self.loop)

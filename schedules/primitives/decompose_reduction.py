@@ -51,6 +51,9 @@ class DecomposeReduction(Primitive[str]):
     def result(self) -> str:
         return f"{self.block}_init"
 
+    def sentence(self) -> str:
+        return f"Set `{self.block}` to its start value before loop `{self.loop}`, not in its first iteration."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is None:

@@ -12,7 +12,14 @@ from schedules.ir import Loop, Nest, blocks, const
 from schedules.ir.deps import repeated
 from schedules.ir.nest import bind_loops, find_loop, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.primitives.base import Primitive, extent_of, require_extent, require_new, require_serial
+from schedules.primitives.base import (
+    Primitive,
+    extent_of,
+    listed,
+    require_extent,
+    require_new,
+    require_serial,
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,9 @@ class Fuse(Primitive[str]):
 
     def result(self) -> str:
         return "_".join(self.loops)
+
+    def sentence(self) -> str:
+        return f"Fuse loops {listed(self.loops)} into one loop, `{self.result()}`."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) < 2:

@@ -52,6 +52,9 @@ class Inline(Primitive[None]):
     name: ClassVar[str] = "inline"
     block: str
 
+    def sentence(self) -> str:
+        return f"Compute `{self.block}` where it is read, at each read, and store it nowhere."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is not None:

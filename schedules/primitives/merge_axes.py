@@ -13,7 +13,14 @@ from schedules.expr import Binary, Expr, Var
 from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
 from schedules.ir.nest import find_loop, numbered, only_block, replace_stmt
 from schedules.model import Target
-from schedules.primitives.base import Primitive, extent_of, require_extent, require_new, require_serial
+from schedules.primitives.base import (
+    Primitive,
+    extent_of,
+    listed,
+    require_extent,
+    require_new,
+    require_serial,
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,9 @@ class MergeAxes(Primitive[str]):
 
     def result(self) -> str:
         return "_".join(self.loops)
+
+    def sentence(self) -> str:
+        return f"Merge loops {listed(self.loops)}, and the axes that they are, into one, `{self.result()}`."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) < 2:

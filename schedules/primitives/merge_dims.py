@@ -34,6 +34,10 @@ class MergeDims(Primitive[None]):
     first: int
     count: int
 
+    def sentence(self) -> str:
+        last = self.first + self.count - 1
+        return f"See dimensions {self.first} to {last} of `{self.buffer}` as one."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         what = f"merge_dims {self.buffer}"
         b = next((b for b in nest.buffers if b.name == self.buffer), None)

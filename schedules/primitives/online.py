@@ -30,7 +30,7 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Factor, Primitive, as_tuple, require_extent
+from schedules.primitives.base import Factor, Primitive, as_tuple, listed, require_extent
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
 from schedules.primitives.reorder import Reorder
@@ -80,6 +80,12 @@ class Online(Primitive[str]):
 
     def result(self) -> str:
         return f"{self.block}_part"
+
+    def sentence(self) -> str:
+        return (
+            f"Reduce the maximum `{self.block}` and the sums {listed(self.sums)} in one pass, {self.size} "
+            "elements at a time; the sums so far are rescaled when the maximum grows."
+        )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         self._fused(nest, self._plan(nest))

@@ -65,6 +65,14 @@ class Pack(Primitive[list[str]]):
             )
         return b
 
+    def sentence(self) -> str:
+        tiled = ", ".join(f"dimension {d} by {t}" for d, t in enumerate(self.tiles) if t != 0)
+        order = ", ".join(map(str, self.order))
+        return (
+            f"Store `{self.buffer}` in tiles ({tiled or 'none'}), its dimensions in the order {order}, "
+            "padded with zeros."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if not any(b.name == self.buffer for b in nest.buffers):
             raise ScheduleError(
@@ -150,5 +158,3 @@ class Pack(Primitive[list[str]]):
             ),
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))
-
-

@@ -25,6 +25,9 @@ class Parallel(Primitive[None]):
     name: ClassVar[str] = "parallel"
     loop: str
 
+    def sentence(self) -> str:
+        return f"Share the iterations of loop `{self.loop}` among the threads."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         require_serial(loop, "parallel")

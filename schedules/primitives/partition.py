@@ -31,6 +31,9 @@ class Partition(Primitive[None]):
     name: ClassVar[str] = "partition"
     loop: str
 
+    def sentence(self) -> str:
+        return f"Peel the iterations of loop `{self.loop}` that need a guard, so that the others have none."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         if loop.kind not in ("serial", "parallel"):
@@ -42,5 +45,3 @@ class Partition(Primitive[None]):
         loop = find_loop(nest, self.loop)
         marks = (*(a for a in loop.annotations if a[0] != "partition"), ("partition", 1))
         return replace_stmt(nest, loop, replace(loop, annotations=marks))
-
-

@@ -10,7 +10,7 @@ from schedules.ir import Block, Loop, Nest, Stmt, blocks, const
 from schedules.ir.deps import repeated
 from schedules.ir.nest import find_loop, loop_path, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, listed
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Reorder(Primitive[None]):
             wanted.discard(s.var)
             s = s.body
         return chain
+
+    def sentence(self) -> str:
+        return f"Nest the loops in the order {listed(self.loops, 'then')}, outermost first."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(set(self.loops)) != len(self.loops):

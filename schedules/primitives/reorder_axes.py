@@ -12,7 +12,7 @@ from schedules.expr import Var
 from schedules.ir import Block, Loop, Nest, blocks
 from schedules.ir.nest import find_loop, only_block, replace_stmt
 from schedules.model import Target
-from schedules.primitives.base import Primitive, require_serial
+from schedules.primitives.base import Primitive, listed, require_serial
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ class ReorderAxes(Primitive[None]):
                 "between them too"
             )
         return found
+
+    def sentence(self) -> str:
+        return f"Put loops {listed(self.loops, 'then')} into this order, with the axes that they are."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) < 2 or len(set(self.loops)) != len(self.loops):

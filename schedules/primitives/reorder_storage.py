@@ -33,6 +33,10 @@ class ReorderStorage(Primitive[None]):
         """As `Schedule` has it."""
         return cls(buffer, as_tuple(order))
 
+    def sentence(self) -> str:
+        order = ", ".join(map(str, self.order))
+        return f"Store `{self.buffer}` with its dimensions in the order {order}, outermost first."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         require_intermediate(nest, self.buffer, self.name)
         rank = len(nest.buffer(self.buffer).shape)

@@ -104,6 +104,11 @@ class ReverseComputeAt(Primitive[None]):
             out.append(s)
         return out
 
+    def sentence(self) -> str:
+        return (
+            f"Compute `{self.block}` at the end of each iteration of loop `{self.loop}`, from what it made."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         loop = find_loop(nest, self.loop)

@@ -51,6 +51,12 @@ class Rfactor(Primitive[str]):
     def result(self) -> str:
         return f"{self.block}_rf"
 
+    def sentence(self) -> str:
+        return (
+            f"Reduce `{self.block}` in parts: one partial result for each iteration of loop `{self.loop}` "
+            f"(`{self.result()}`), which are reduced afterwards."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is None or not b.init:

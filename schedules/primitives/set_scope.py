@@ -9,7 +9,7 @@ from schedules.errors import ScheduleError
 from schedules.ir import SCOPES, Nest
 from schedules.ir.nest import set_buffer
 from schedules.model import Target
-from schedules.primitives.base import Primitive, require_intermediate
+from schedules.primitives.base import Primitive, require_intermediate, scope_in_words
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class SetScope(Primitive[None]):
     name: ClassVar[str] = "set_scope"
     buffer: str
     scope: str
+
+    def sentence(self) -> str:
+        return f"Keep `{self.buffer}` in {scope_in_words(self.scope)}."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.scope not in SCOPES:

@@ -67,6 +67,20 @@ class Split(Primitive[list[str]]):
     def result(self) -> list[str]:
         return [f"{self.loop}_{n}" for n in range(len(self.factors))]
 
+    def sentence(self) -> str:
+        known = [f for f in self.factors if f is not None]
+        tails = {
+            "guard": "iterations beyond the end are guarded off",
+            "shift": "a last tile that would not be full is moved back, and computes some elements twice",
+        }
+        tail = tails.get(self.tail, f"tail {self.tail}")
+        if len(self.factors) == 2 and self.factors[0] is None:
+            return f"Split loop `{self.loop}` into tiles of {known[0]}; {tail}."
+        counts = " × ".join("the rest" if f is None else str(f) for f in self.factors)
+        return (
+            f"Split loop `{self.loop}` into {len(self.factors)} nested loops of {counts} iterations; {tail}."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         require_serial(loop, "split")
@@ -176,5 +190,3 @@ def _private(nest: Nest, loop: Loop, b: Block) -> bool:
         and writers(nest, w.buffer) == [b]
         for w in b.writes
     )
-
-

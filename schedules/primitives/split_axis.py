@@ -38,6 +38,12 @@ class SplitAxis(Primitive[list[str]]):
     def result(self) -> list[str]:
         return [f"{self.loop}_0", f"{self.loop}_1"]
 
+    def sentence(self) -> str:
+        return (
+            f"Split loop `{self.loop}`, and the axis that it is, into two; the inner one runs {self.inner} "
+            "times."
+        )
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         what = f"split_axis {self.loop}"

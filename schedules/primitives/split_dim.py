@@ -36,6 +36,9 @@ class SplitDim(Primitive[None]):
     dim: int
     inner: int
 
+    def sentence(self) -> str:
+        return f"See dimension {self.dim} of `{self.buffer}` as two; the inner one has {self.inner} elements."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         what = f"split_dim {self.buffer}"
         b = next((b for b in nest.buffers if b.name == self.buffer), None)

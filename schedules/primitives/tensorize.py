@@ -42,6 +42,9 @@ class Tensorize(Primitive[None]):
             )
         return cls(loop, INSTRUCTIONS[instruction])
 
+    def sentence(self) -> str:
+        return f"Run loop `{self.loop}`, with the loops in it, by the instruction `{self.instruction.name}`."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         require_serial(loop, "tensorize")

@@ -38,6 +38,10 @@ class Tile(Primitive[list[str]]):
     def result(self) -> list[str]:
         return [f"{v}_0" for v in self.loops] + [f"{v}_1" for v in self.loops]
 
+    def sentence(self) -> str:
+        parts = ", ".join(f"`{v}` by {f}" for v, f in zip(self.loops, self.factors))
+        return f"Tile loops {parts}: all outer parts come before all inner parts."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) != len(self.factors) or not self.loops:
             raise ScheduleError(

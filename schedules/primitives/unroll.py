@@ -26,6 +26,9 @@ class Unroll(Primitive[None]):
     name: ClassVar[str] = "unroll"
     loop: str
 
+    def sentence(self) -> str:
+        return f"Write out the iterations of loop `{self.loop}` one after another (unroll)."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         require_serial(loop, "unroll")

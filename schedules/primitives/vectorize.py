@@ -28,6 +28,9 @@ class Vectorize(Primitive[None]):
     name: ClassVar[str] = "vectorize"
     loop: str
 
+    def sentence(self) -> str:
+        return f"Run the iterations of loop `{self.loop}` as the lanes of vectors."
+
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         require_serial(loop, "vectorize")

@@ -109,6 +109,7 @@ def settings_and_errors() -> tuple[str, at.Settings | None]:
         at.KernelNotFound,
         at.LogError,
         at.ModelError,
+        at.ReportError,
         at.ScheduleError,
         at.SettingsError,
         at.SuiteError,

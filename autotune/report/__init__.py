@@ -1,0 +1,85 @@
+"""One self-contained page of HTML about a tuning log, or about a model: `of_log`, `of_results`.
+
+``data.py`` reads the log, ``sections/`` has a file for each section, ``page.py`` makes one text of them, and
+``writing.py`` puts it in its place. Nothing of a log is trusted: all text is escaped, and no code of it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autotune.errors import ReportError
+from autotune.report.writing import Written
+
+if TYPE_CHECKING:
+    from autotune.models.model import Model
+    from autotune.tuning.options import TuneResult
+    from kernels_db.place import Place
+    from schedules.model import Target
+
+__all__ = ["ReportError", "Written", "of_log", "of_model", "of_results"]
+
+
+def of_log(
+    path: str | os.PathLike[str],
+    db: str | os.PathLike[str] | Place,
+    workloads: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
+) -> Written:
+    """Write the report of a log. ``workloads``, ``targets``: digests of those that it is about (None: all).
+
+    Raises `LogError` for a log that cannot be read, and `ReportError` for a file that cannot be written.
+
+    Example: ``autotune.report.of_log("report.html", "tuning.db")``."""
+    from autotune.report.data import read
+    from autotune.report.page import page
+    from autotune.report.writing import check, write
+
+    check(path)
+    log = read(db, workloads, targets)
+    return write(path, page(log), len(log.tasks), log.trials)
+
+
+def of_results(
+    path: str | os.PathLike[str], results: Sequence[TuneResult], model: Model | None = None
+) -> Written:
+    """Write the report of what was tuned, from the log that has it. ``model``: what the tasks are of."""
+    from autotune.report.data import read
+    from autotune.report.page import page
+    from autotune.report.writing import check, write
+
+    place = next((r.place for r in results if r.place is not None), None)
+    if place is None:
+        raise ReportError(
+            "the result does not say which log it is of; use `autotune report --db LOG -o FILE`"
+        )
+    if model is not None:
+        return of_model(path, model, place, results[0].target)
+    check(path)
+    log = read(place, [r.workload.digest for r in results], [r.target.digest for r in results])
+    return write(path, page(log), len(log.tasks), log.trials)
+
+
+def of_model(
+    path: str | os.PathLike[str],
+    model: Model,
+    db: str | os.PathLike[str] | Place,
+    target: Target,
+    *,
+    profiled: bool = False,
+    onnx: str | os.PathLike[str] | None = None,
+) -> Written:
+    """Write the report of a model and of its tasks. ``profiled``: run it here, to show the time of each step.
+    ``onnx``: its file, to show ONNX Runtime's profile too, which must be installed. Raises as `of_log`, and
+    `ModelError` for a model that cannot be compiled."""
+    from autotune.report.data import read
+    from autotune.report.model_data import read_model
+    from autotune.report.page import page
+    from autotune.report.writing import check, write
+
+    check(path)
+    about = read_model(model, target, db, profiled, onnx)
+    log = read(db, about.digests, [target.digest])
+    return write(path, page(log, about), len(log.tasks), log.trials)

@@ -1,0 +1,210 @@
+"""Section: rooflines. Williams, Waterman, Patterson: Roofline, CACM 52 (2009)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.progress.units import percent
+from autotune.report.data import Limit, LogData, Task, number
+from autotune.report.parts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    Figure,
+    Part,
+    Section,
+    axis,
+    dots,
+    left_out,
+    line,
+    paragraphs,
+    rounded,
+    seconds,
+    short,
+    thinned,
+)
+from autotune.tuning.known_limits import MEMORY_BYTES
+from kernels_db.records import Record
+
+# Axes that span more than this (ratio) have labels at powers of ten alone.
+WIDE = 60.0
+
+
+def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, Any]]:
+    """Lines of the peak and of the bandwidths, over the range of ``places``."""
+    peak = max((x.flops_a_second for x in limits if x.flops_a_second), default=None)
+    rates = sorted(x.bytes_a_second for x in limits if x.bytes_a_second)
+    low, high = min(places) / 2, max(places) * 2
+    if peak and rates:
+        low, high = min(low, peak / rates[-1] / 2), max(high, peak / rates[0] * 4)
+    made: list[dict[str, Any]] = []
+    if peak:
+        begin = low if not rates else max(low, peak / rates[-1])
+        made.append(
+            line(
+                f"peak: {peak / 1e9:,.0f} GFLOP/s",
+                [rounded(begin), rounded(high)],
+                [rounded(peak / 1e9)] * 2,
+                RED,
+                hovertemplate="peak: %{y:.4g} GFLOP/s<extra></extra>",
+            )
+        )
+    for rate, dash in zip(dict.fromkeys((rates[-1], rates[0]) if rates else ()), ("solid", "dash")):
+        end = high if not peak else min(high, peak / rate)
+        if end > low:
+            made.append(
+                line(
+                    f"bandwidth: {rate / 1e9:,.1f} GB/s",
+                    [rounded(low), rounded(end)],
+                    [rounded(low * rate / 1e9), rounded(end * rate / 1e9)],
+                    ORANGE,
+                    dash=dash,
+                    hovertemplate="bandwidth<extra></extra>",
+                )
+            )
+    return made
+
+
+def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Logarithmic axes, with a label for each power of ten where there are several."""
+
+    def one(title: str, key: str) -> dict[str, Any]:
+        values = [v for series in data for v in series[key] if v and v > 0]
+        wide = max(values, default=1.0) > WIDE * min(values, default=1.0)
+        return axis(title, log=True, **({"dtick": 1} if wide else {}))
+
+    return {
+        "xaxis": one("arithmetic intensity: FLOPs a byte of memory traffic", "x"),
+        "yaxis": one("GFLOP/s", "y"),
+        "hovermode": "closest",
+    }
+
+
+def of_log(log: LogData) -> Part | None:
+    """The winners of all tasks."""
+    found = [t for t in log.tasks if t.best is not None and t.best.time_s and t.workload.flops]
+    if len(found) < 2:
+        return None
+    x = [t.workload.flops / t.bytes for t in found]
+    y = [t.workload.flops / (t.best.time_s or 1.0) / 1e9 for t in found if t.best is not None]
+    limits = [t.limit for t in found if t.limit is not None]
+    hover = [
+        f"{short(t.name, 80)}<br>{v:,.1f} GFLOP/s, {seconds(t.best.time_s if t.best else None)}, of limit: "
+        f"{percent(t.share)}"
+        for t, v in zip(found, y)
+    ]
+    kept = thinned(len(found))
+    points = dots(
+        "best of a task",
+        [rounded(x[i]) for i in kept],
+        [rounded(y[i]) for i in kept],
+        BLUE,
+        hover=[hover[i] for i in kept],
+        marker_size=8,
+    )
+    unknown = "" if limits else "The log knows no limit of these machines, so there are no lines."
+    words = "Of each task, intensity is its FLOPs over the bytes of its arguments, each moved once."
+    skipped = len(log.tasks) - len(found)
+    rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
+    figure = Figure(
+        "Roofline of the best of each task",
+        drawn := [*_roof(limits, x), points],
+        _layout(drawn),
+        left_out(len(kept), len(found), "tasks"),
+        440,
+    )
+    return Part("", [figure], paragraphs(words, unknown, rest))
+
+
+def of_task(log: LogData, task: Task) -> Part | None:
+    """Every candidate of a task."""
+    flops = task.workload.flops
+    measured = [r for r in task.trials if r.time_s and r.status in ("ok", "slow")]
+    if not measured or task.best is None:
+        return None
+    if not flops:
+        return Part(
+            paragraphs(
+                "This task computes no floating-point operations, so that it has no roofline.", _of(task)
+            )
+        )
+    stored = sum(number(r.environment.get(MEMORY_BYTES)) is not None for r in measured)
+    moved = {r.trace_digest: log.memory_bytes(task, r) for r in measured}
+    known = sum(moved[r.trace_digest] is not None for r in measured)
+    kept = thinned(len(measured))
+    groups: dict[str, list[Record]] = {"ok": [], "slow": []}
+    for i in kept:
+        groups[measured[i].status].append(measured[i])
+
+    def intensity(r: Record) -> float:
+        return flops / (moved.get(r.trace_digest) or task.bytes)
+
+    def points(name: str, of: Sequence[Record], colour: str, **more: object) -> dict[str, object]:
+        return dots(
+            name,
+            [rounded(intensity(r)) for r in of],
+            [rounded(flops / (r.time_s or 1.0) / 1e9) for r in of],
+            colour,
+            hover=[short(r.sketch, 80) for r in of],
+            template="%{y:.4g} GFLOP/s, %{x:.3g} FLOPs a byte<br>%{text}",
+            **more,  # type: ignore[arg-type]
+        )
+
+    best = task.best
+    moved.setdefault(best.trace_digest, log.memory_bytes(task, best))
+    data = [points("candidate", groups["ok"], GREY, marker_size=5)]
+    if groups["slow"]:
+        data.append(points("stopped early", groups["slow"], ORANGE, symbol="triangle-down-open"))
+    data.append(points("winner", [best], GREEN, symbol="star", marker_size=15, opacity=1.0))
+    x = [intensity(r) for r in (*measured, best)]
+    limits = [] if task.limit is None else [task.limit]
+    missing = len(measured) - known
+    if not known:
+        source = (
+            "The log has no estimate of what each candidate moves, so that all stand at the intensity of "
+            "the arguments, each moved once. `autotune report OP --shape …` computes it from the decisions "
+            "of the records."
+        )
+    else:
+        how = (
+            "as it was logged with each trial"
+            if stored == known
+            else "computed again from the decisions of the records"
+        )
+        source = f"Bytes of memory traffic are the estimate of the search, {how}; they are not measured."
+        if missing:
+            source += f" {missing:,} candidates without one stand at the intensity of the arguments."
+    figure = Figure(
+        "Roofline of all candidates",
+        drawn := [*_roof(limits, x), *data],
+        _layout(drawn),
+        left_out(len(kept), len(measured), "candidates"),
+        420,
+    )
+    return Part("", [figure], paragraphs(source, _of(task)))
+
+
+def _of(task: Task) -> str:
+    if task.limit is None:
+        return "The log does not know the limit of the machine, so there are no lines of it."
+    best_s = task.best.time_s if task.best is not None else None
+    return (
+        f"The machine needs at least {seconds(task.limit.seconds)} for this task; the winner takes "
+        f"{seconds(best_s)}, {percent(task.share)} of the limit."
+    )
+
+
+SECTION = Section(
+    "roofline",
+    "Roofline",
+    "A roofline says what bounds a kernel. To the left, memory does: no point can lie above the slanted "
+    "line, which is the bandwidth. To the right, arithmetic does: none can lie above the flat line, the "
+    "peak. A point far below both has something else to gain: vectors, reuse in registers, threads. A "
+    "point can lie above the slanted line where its data stay in a cache that is faster than the one that "
+    "was measured.",
+    of_log,
+    of_task,
+)

@@ -1,0 +1,132 @@
+"""Section: where the time of tuning went."""
+
+from __future__ import annotations
+
+from autotune.report.data import LogData, Task, number, seconds_between
+from autotune.report.parts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VIOLET,
+    Figure,
+    Part,
+    Section,
+    axis,
+    paragraphs,
+    rounded,
+    seconds,
+    short,
+)
+
+# {phase of a record: (words for it, colour)}.
+PHASES = {
+    "search": ("choosing candidates", VIOLET),
+    "build": ("building", BLUE),
+    "check": ("checking results", ORANGE),
+    "run": ("timing trials", GREEN),
+}
+FINALS = "timing finals"
+# Most tasks that have a bar.
+BARS = 30
+
+
+def spent(task: Task) -> dict[str, float]:
+    """Seconds by phase of a task's trials, and of its finals."""
+    found = dict.fromkeys(PHASES, 0.0)
+    found[FINALS] = 0.0
+    for r in task.trials:
+        told = r.environment.get("seconds")
+        if isinstance(told, dict):
+            for phase in PHASES:
+                found[phase] += max(0.0, number(told.get(phase)) or 0.0)
+    for r in task.finals:
+        told = r.environment.get("seconds")
+        if isinstance(told, dict):
+            found[FINALS] += max(0.0, number(told.get("run")) or 0.0)
+    return found
+
+
+def wall_s(task: Task) -> float:
+    """Seconds of the task's runs by the clock, those that ended."""
+    return sum(max(0.0, seconds_between(r.started, r.ended)) for r in task.runs if r.ended)
+
+
+def _bars(names: list[str], each: list[dict[str, float]]) -> list[dict[str, object]]:
+    kinds = {**PHASES, FINALS: (FINALS, GREY)}
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": words,
+            "y": names,
+            "x": [rounded(s[phase], 4) for s in each],
+            "marker": {"color": colour},
+            "hovertemplate": f"{words}: %{{x:.3g}} s<extra></extra>",
+        }
+        for phase, (words, colour) in kinds.items()
+    ]
+
+
+def _words(found: dict[str, float]) -> str:
+    total = sum(found.values())
+    kinds = {**{k: v[0] for k, v in PHASES.items()}, FINALS: FINALS}
+    parts = [f"{kinds[k]} {seconds(s)} ({s / total:.0%})" for k, s in found.items() if s > 0.0]
+    return f"Together {seconds(total)}: {', '.join(parts)}."
+
+
+OVERLAP = "Building goes on while others are timed, so that these may be more than the clock has."
+
+
+def of_task(log: LogData, task: Task) -> Part | None:
+    """A bar of a task."""
+    found = spent(task)
+    if not sum(found.values()):
+        return None
+    figure = Figure(
+        "Seconds by phase",
+        _bars(["this task"], [found]),
+        {"barmode": "stack", "xaxis": axis("seconds"), "yaxis": {"showticklabels": False}},
+        height=190,
+    )
+    clock = wall_s(task)
+    took = (
+        f"Its runs took {seconds(clock)} by the clock, those of a suite with turns of other tasks."
+        if clock
+        else ""
+    )
+    return Part("", [figure], paragraphs(_words(found), took, OVERLAP))
+
+
+def of_log(log: LogData) -> Part | None:
+    """The bars of all tasks, those that took longest first."""
+    if len(log.tasks) < 2:
+        return None
+    each = sorted(((t, spent(t)) for t in log.tasks), key=lambda x: -sum(x[1].values()))
+    total = {phase: sum(s[phase] for _, s in each) for phase in each[0][1]}
+    if not sum(total.values()):
+        return None
+    shown = each[:BARS][::-1]
+    rest = len(each) - len(shown)
+    names = [f"{short(t.name, 46)}<span style='font-size:1px'> {i}</span>" for i, (t, _) in enumerate(shown)]
+    figure = Figure(
+        "Seconds by phase and task",
+        _bars(names, [s for _, s in shown]),
+        {"barmode": "stack", "xaxis": axis("seconds"), "yaxis": {"automargin": True}},
+        f"The {BARS} tasks that took longest have bars; the sum in words is of all {len(each):,}."
+        if rest > 0
+        else "",
+        140 + 22 * len(shown),
+    )
+    return Part("", [figure], paragraphs(_words(total), OVERLAP))
+
+
+SECTION = Section(
+    "time",
+    "Where the time went",
+    "Seconds of trials by phase. Choosing is the search and its model. Building compiles. Checking "
+    "compares a candidate's result with the reference before it is timed. A search that is well used "
+    "spends most of its time on timing.",
+    of_log,
+    of_task,
+)

@@ -1,0 +1,138 @@
+"""The part of a report about a model: its rewrites, what runs, and the times of steps."""
+
+import json
+
+import pytest
+from model_cases import layers, model_of
+from report_cases import MACHINE, traces_of
+from test_report_page import _Text
+
+from autotune import report
+from autotune.models.in_place import KEY, context_of
+from autotune.models.preparation import prepared
+from autotune.models.tasks import tasks_of
+from autotune.models.tuning import ModelTuneResult
+from autotune.report.model_data import read_model
+from autotune.report.onnxruntime_profile import WARM, _summed
+from autotune.report.sections.model import of_model
+from autotune.targets import detect
+from kernels_db.records import NewRecord
+from kernels_db.store import Log
+from schedules.graph.optimize import REWRITES, optimize
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """(model, target, a log with a kernel of each task, and a time in place of the first that runs)"""
+    model = model_of(layers(3)[0])
+    target = detect(1)
+    ready = prepared(model)
+    with Log(tmp_path / "t.db") as log:
+        for n, task in enumerate(tasks_of(ready.parts)):
+            run = log.start_run(task.workload, target, MACHINE, seed=0)
+            for k, trace in enumerate(traces_of(task.workload, 2)):
+                log.add(NewRecord(run.uid, k, HOSTILE, trace, "ok", times_s=(1e-5 * (n + 1) * (k + 1),)))
+            log.finish_run(run)
+        outline = ready.outline(lambda w: 1e-5)
+        first = outline.tasks[outline.calls[0].task]
+        best = log.best(first, target)
+        options = {
+            KEY: {
+                "model": context_of(outline),
+                "times_s": {best.trace_digest: 7e-5},
+                "chosen": best.trace_digest,
+            }
+        }
+        log.finish_run(log.start_run(first, target, MACHINE, seed=0, options=options))
+    return model, target, tmp_path / "t.db"
+
+
+def test_rewrites_are_told_as_they_are(made):
+    model, target, db = made
+    data = read_model(model, target, db)
+    assert [s.name for s in data.rewrites] == ["imported", *(r.__name__ for r in REWRITES)]
+    graph = model.graph
+    for stage, rewrite in zip(data.rewrites[1:], REWRITES):
+        before, graph = graph, rewrite(graph)
+        assert stage.stages == len(graph.dag.stages)
+        assert stage.written_bytes == sum(t.nbytes for s in graph.dag.stages for t in s.outputs)
+        assert stage.new - stage.gone == len(graph.dag.stages) - len(before.dag.stages)
+        assert stage.does.endswith(".") and len(stage.does) > 10
+    assert data.rewrites[-1].stages == len(optimize(model.graph).dag.stages)
+    assert data.rewrites[0].drawing is not None
+    for stage in data.rewrites:
+        if stage.drawing is not None:
+            outside = sum(n.kind == "outside" for n in stage.drawing.nodes)
+            assert len(stage.drawing.nodes) == stage.stages + outside + stage.islands
+            assert all(
+                a < len(stage.drawing.nodes) and b < len(stage.drawing.nodes) for a, b in stage.drawing.edges
+            )
+
+
+def test_times_are_those_of_the_log(made):
+    model, target, db = made
+    data = read_model(model, target, db)
+    assert all(s.tuned_s for s in data.steps)
+    first = data.steps[0]
+    assert first.in_place_s == 7e-5 and first.candidates == 1
+    assert all(s.in_place_s is None for s in data.steps if s.task != first.task)
+    assert sum(n.heat == 1.0 for n in data.drawing.nodes) == sum(s.task == first.task for s in data.steps)
+    text = _Text(of_model(data).before).text
+    assert "autotune" not in data.name and f"run as {len(data.steps)} steps" in text
+    alike = sum(s.task == first.task for s in data.steps)
+    assert f"of {alike} of {len(data.steps)} steps" in text
+
+
+def test_the_page_of_a_model(made, tmp_path):
+    model, target, db = made
+    written = report.of_model(tmp_path / "r.html", model, db, target)
+    html = written.path.read_text("utf-8")
+    seen = _Text(html)
+    assert written.tasks == len({*read_model(model, target, db).digests}) and "img" not in seen.tags
+    assert "The graph, rewrite by rewrite" in seen.text and seen.tags.count("svg") >= 2
+    assert not [a for a in seen.attributes if a[1].startswith("on")]
+
+
+def test_a_profile_is_measured_where_it_is_asked_for(made, tmp_path):
+    model, target, db = made
+    data = read_model(model, target, db, profiled=True)
+    assert data.measured and data.call_s > 0
+    assert all(s.in_place_s is not None and s.in_place_s > 0 for s in data.steps)
+
+
+def test_a_result_writes_the_report_of_its_model(made, tmp_path):
+    from autotune.tuning.frozen import frozen
+    from autotune.tuning.suite_tuner import SuiteTask, TaskResult
+
+    model, target, db = made
+    with Log(db) as log:
+        tasks = tuple(
+            TaskResult(SuiteTask(t.workload), frozen(t.workload, target, log), 0.0)
+            for t in tasks_of(prepared(model).parts)
+        )
+    result = ModelTuneResult("net", tasks, None, 0, 0, 0.0, 0.0, 0, "tuned", model=model)
+    written = result.report(tmp_path / "r.html")
+    assert "The graph, drawn" in written.path.read_text("utf-8") and written.tasks == len(tasks)
+
+
+def test_a_profile_of_onnxruntime_is_summed_by_operator():
+    """Medians of each node's runs after the warm ones; nodes of an operator together."""
+
+    def event(name, op, *micros):
+        return [
+            {"cat": "Node", "name": f"{name}_kernel_time", "args": {"op_name": op}, "dur": m} for m in micros
+        ]
+
+    warm = [9999] * WARM
+    events = [
+        *event("a", "Conv", *warm, 10, 30, 20),
+        *event("b", "Conv", *warm, 5, 5, 5),
+        *event("c", "Relu", *warm, 50, 70, 60),
+        {"cat": "Session", "name": "model_run", "dur": 1},
+        {"cat": "Node", "name": "a_fence_before", "args": {"op_name": "Conv"}, "dur": 7},
+    ]
+    found = [(o.op, o.count, round(o.seconds * 1e6)) for o in _summed(json.loads(json.dumps(events)))]
+    assert found == [("Relu", 1, 60), ("Conv", 2, 25)]
+    assert _summed({"not": "a list"}) == []
