@@ -17,6 +17,7 @@ from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
 
 if TYPE_CHECKING:
+    from autotune.report.explain.explanation import Explanation
     from schedules.schedule import Schedule
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
@@ -199,6 +200,15 @@ class TuneResult:
                 f"no valid schedule of {self.workload.op} was found{why}; give the tuning a larger budget"
             )
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
+
+    def explain(self) -> Explanation:
+        """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError` where
+        nothing valid was found."""
+        from autotune.report.explain.kernel import of_schedule
+
+        schedule = self.schedule()
+        assert self.best is not None, "else there is no schedule"
+        return of_schedule(self.workload, schedule, self.target, self.best.time_s)
 
     @property
     def trials(self) -> Trials:

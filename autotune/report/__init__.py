@@ -1,0 +1,1 @@
+"""What people look at: explanations of kernels and of models."""
