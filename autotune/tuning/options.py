@@ -202,8 +202,8 @@ class TuneResult:
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
 
     def explain(self) -> Explanation:
-        """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError` where
-        nothing valid was found."""
+        """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError`
+        where nothing valid was found."""
         from autotune.report.explain.kernel import of_schedule
 
         schedule = self.schedule()

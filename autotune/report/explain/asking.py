@@ -32,10 +32,10 @@ def explain(
 ) -> Explanation:
     """Why a kernel takes the time that it takes. Nothing is measured for it.
 
-    ``program``: an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, whose best record of the
-    log ``db`` is explained; a `Schedule` written by hand; or a `Model`, of whose groups it says which take the
-    time. Other parameters as of `load`. ``threads=None`` takes the fastest record; for a schedule, the CPUs
-    usable here.
+    ``program``: an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, whose best record of
+    the log ``db`` is explained; a `Schedule` written by hand; or a `Model`, of whose groups it says which
+    take the time. Other parameters as of `load`. ``threads=None`` takes the fastest record; for a schedule,
+    the CPUs usable here.
 
     Bytes (decimal KB and MB) and cycles are estimated from the loop nest, not measured; each row tells its
     source. See `schedules.space.estimate.traffic` for how bytes between levels follow from the loops.

@@ -73,7 +73,11 @@ def _levels(workload: Workload, plain: Nest, nest: Nest, rates: CpuRates) -> Sec
     before, after = (register_bytes(analyse(n)) for n in (plain, nest))
     rows = [_moved("registers and L1", before, after, flops, None)]
     for name, cache, rate in zip(LEVELS, (rates.l1, rates.l2, rates.l3), rates.rates, strict=True):
-        rows.append(_moved(name, traffic(plain, cache, file).bytes, traffic(nest, cache, file).bytes, flops, most / rate))
+        rows.append(
+            _moved(
+                name, traffic(plain, cache, file).bytes, traffic(nest, cache, file).bytes, flops, most / rate
+            )
+        )
     return Section("Bytes moved between levels: plain loops, and this schedule", tuple(rows))
 
 
@@ -108,12 +112,15 @@ def _formulas(nest: Nest, rates: CpuRates) -> Section:
             rest = [b for b in found.buffers if b not in again]
             names, moved = ", ".join(b.buffer for b in rest), sum(b.fetched for b in rest)
             once = f"each line once: {size(moved)} of {names}"
-            rows.append(Row(f"{name}: {'others' if again else 'all'}", once, "estimate", {"fetched_bytes": moved}))
+            rows.append(
+                Row(f"{name}: {'others' if again else 'all'}", once, "estimate", {"fetched_bytes": moved})
+            )
     return Section("How often buffers are read: iterations x what is touched inside", tuple(rows))
 
 
 def _formula(name: str, b: BufferTraffic, cache: float) -> Row:
-    text = f"{' + '.join(map(_term, b.parts))} = {size(b.fetched)}, {b.fetched / b.size:.3g} times its {size(b.size)}"
+    text = f"{' + '.join(map(_term, b.parts))} = {size(b.fetched)}"
+    text += f", {b.fetched / b.size:.3g} times its {size(b.size)}"
     if b.written:
         text += f"; {size(b.written)} written back"
     numbers = {
@@ -145,9 +152,11 @@ def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) 
     waste = max(0.0, m["tail_waste"] / _float(number(b.taps, Columns())) - 1.0)
     rows = [
         Row("registers", used, "estimate", {
-            "registers": registers, "accumulators": accumulators, "spills": m["spills"], "of": rates.registers,
+            "registers": registers, "accumulators": accumulators, "spills": m["spills"],
+            "of": rates.registers,
         }),
-        Row("vectors", lanes, "estimate", {"lanes": m["lanes"], "lane_use": m["lane_use"], "per_register": per}),
+        Row("vectors", lanes, "estimate",
+            {"lanes": m["lanes"], "lane_use": m["lane_use"], "per_register": per}),
         Row("tile", f"{m['unrolled']:g} unrolled x {m['lanes']:g} lanes, {m['loads']:g} loads and "
             f"{m['gathers']:g} gathers a step", "estimate",
             {"unrolled": m["unrolled"], "loads": m["loads"], "gathers": m["gathers"]}),
@@ -178,14 +187,23 @@ def _bound(b: BlockFacts, m: dict[str, float], rates: CpuRates, total: float) ->
         cycles[f"bytes from {name}"] = n / rate
     worst = max(cycles, key=lambda k: cycles[k])
     others = [k for k in cycles if k != worst and cycles[worst] and cycles[k] >= NEAR * cycles[worst]]
-    text = f"{worst}: {cycles[worst]:.3g} cycles" + (f"; nearly as long: {', '.join(others)}" if others else "")
+    text = f"{worst}: {cycles[worst]:.3g} cycles" + (
+        f"; nearly as long: {', '.join(others)}" if others else ""
+    )
     few = m["parallel"] < rates.threads
     if few:
         text += f"; only {m['parallel']:g} of {rates.threads:g} threads have a task"
     share = m["cycles"] / total if total else 0.0
     text += f"; {percent(share)} of all cycles"
-    numbers: dict[str, Any] = {"bound": worst, "too_few_tasks": int(few), "share": share, "cycles": m["cycles"]}
-    return Row(b.name, text, "estimate", numbers | {f"{k.replace(' ', '_')}_cycles": v for k, v in cycles.items()})
+    numbers: dict[str, Any] = {
+        "bound": worst,
+        "too_few_tasks": int(few),
+        "share": share,
+        "cycles": m["cycles"],
+    }
+    return Row(
+        b.name, text, "estimate", numbers | {f"{k.replace(' ', '_')}_cycles": v for k, v in cycles.items()}
+    )
 
 
 def _float(v: Any) -> float:

@@ -45,15 +45,18 @@ def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
     least = min(room, key=lambda name: room[name])
     far = m["far_bytes"]
     together = 1.0 - m["scattered_bytes"] / far if far else 1.0
-    launch = f"{m['blocks']:,.0f} blocks of {threads:g} threads; {m['waves']:g} waves on {rates.sms:g} processors"
+    waves = f"{m['waves']:g} waves on {rates.sms:g} processors"
+    launch = f"{m['blocks']:,.0f} blocks of {threads:g} threads; {waves}"
     filled = f"{percent(m['occupancy'])}: {resident:g} blocks at a time, limited by {least}"
     numbers: dict[str, Any] = {"occupancy": m["occupancy"], "resident": resident, "limited_by": least}
     rows = (
         Row("grid", launch, "estimate", {"blocks": m["blocks"], "threads": threads, "waves": m["waves"]}),
         Row("occupancy", filled, "estimate", numbers),
         Row("registers", f"{registers:g} a thread", "estimate", {"registers": registers}),
-        Row("shared memory", f"{size(int(m['shared_bytes']))} a block", "estimate", {"bytes": m["shared_bytes"]}),
-        Row("coalescing", f"{percent(together)} of {size(int(far))} are read side by side by a warp", "estimate",
+        Row("shared memory", f"{size(int(m['shared_bytes']))} a block", "estimate",
+            {"bytes": m["shared_bytes"]}),
+        Row("coalescing", f"{percent(together)} of {size(int(far))} are read side by side by a warp",
+            "estimate",
             {"share": together, "bytes": far, "scattered_bytes": m["scattered_bytes"]}),
         Row("intensity", f"{m['intensity']:.3g} operations a byte of global memory", "estimate",
             {"flops_per_byte": m["intensity"]}),
@@ -61,4 +64,3 @@ def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
         Row("time", f"about {seconds(m['est_s'])}", "estimate", {"time_s": m["est_s"]}),
     )  # fmt: skip
     return Section(f"Kernel {n}", rows)
-

@@ -91,7 +91,9 @@ def _whole(groups: int, kernels: int, tuned: int, islands: int, total: float, fl
             {"time_s": total}),
     ]  # fmt: skip
     if islands:
-        rows.append(Row("islands", f"{islands} operators run outside of kernels", "definition", {"islands": islands}))
+        rows.append(
+            Row("islands", f"{islands} operators run outside of kernels", "definition", {"islands": islands})
+        )
     return Section("Model", tuple(rows))
 
 
@@ -103,8 +105,8 @@ def _fusion(groups: list[Group]) -> Section:
     rows = [
         Row(
             name,
-            f"{f.kernels} kernels: {f.operations:,} operations / {f.transfers:,} elements = {f.intensity:.4g}; "
-            f"{size(f.bytes)}",
+            f"{f.kernels} kernels: {f.operations:,} operations / {f.transfers:,} elements "
+            f"= {f.intensity:.4g}; {size(f.bytes)}",
             "definition",
             {"kernels": f.kernels, "operations": f.operations, "transfers": f.transfers, "bytes": f.bytes},
         )
@@ -112,7 +114,12 @@ def _fusion(groups: list[Group]) -> Section:
     ]
     part = percent(saved / apart.bytes) if apart.bytes else "0 %"
     rows.append(
-        Row("saved", f"{size(saved)} of intermediates stay out of memory: {part}", "definition", {"bytes": saved})
+        Row(
+            "saved",
+            f"{size(saved)} of intermediates stay out of memory: {part}",
+            "definition",
+            {"bytes": saved},
+        )
     )
     return Section("Fused and unfused: elements that kernels read from and write to memory", tuple(rows))
 
@@ -129,12 +136,16 @@ def _sum(parts: list[Fusion]) -> Fusion:
 def _kernel(n: int, workload: Workload, hit: Hit, count: int, share: float) -> Row:
     schedule = Schedule.replay(workload.dag, to_named(workload, hit.record.trace), hit.target)
     flops = count_flops(workload.dag)
-    bound = gpu.bound(schedule.nest, hit.target) if hit.target.grid else cpu.bound(workload, schedule.nest, hit.target)
+    bound = (
+        gpu.bound(schedule.nest, hit.target)
+        if hit.target.grid
+        else cpu.bound(workload, schedule.nest, hit.target)
+    )
     text = (
         f"{percent(share)}: {seconds(hit.time_s)} x {count} [log], {flops / hit.time_s / 1e9:.3g} GFLOP/s; "
         f"bound by {bound} [estimate]; {describe(workload)}"
     )
-    numbers = {
+    numbers: dict[str, float | int | str | None] = {
         "share": share,
         "time_s": hit.time_s,
         "calls": count,

@@ -118,7 +118,11 @@ class _Count:
         return terms
 
     def walk(
-        self, s: Stmt, outside: tuple[tuple[str, int], ...], terms: dict[str, list[Part]], writes: bool = False
+        self,
+        s: Stmt,
+        outside: tuple[tuple[str, int], ...],
+        terms: dict[str, list[Part]],
+        writes: bool = False,
     ) -> None:
         """Add the terms of a statement inside such loops."""
         inside = s.body if isinstance(s, Loop) else s
@@ -194,8 +198,10 @@ def _lines(ats: Sequence[tuple[Expr, ...]], buf: Buffer, inner: dict[str, Expr])
         return 1
     shape = [_int(n) for n in buf.shape]
     item = DTYPES[buf.dtype].itemsize
-    box = [max(1, min(_int(n), m)) for (_, n), m in zip(
-        footprint(list(ats), inner, buf.shape, clip=True), shape, strict=True)]
+    box = [
+        max(1, min(_int(n), m))
+        for (_, n), m in zip(footprint(list(ats), inner, buf.shape, clip=True), shape, strict=True)
+    ]
     steps = [_step([at[d] for at in ats], inner) for d in range(len(shape))]
     run, d = 1, len(shape)
     while d and (d == len(shape) or box[d] == shape[d]):
