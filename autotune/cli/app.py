@@ -26,21 +26,7 @@ from autotune.cli import (
     replay,
     streams,
     tune,
-from autotune.cli import (
-    bench,
-    best,
-    cache,
-    completion,
-    doctor,
-    explain,
-    export,
-    log,
-    ops,
-    replay,
-    streams,
-    tune,
     verbosity,
-)
 )
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound

@@ -22,7 +22,7 @@ def test_what_takes_the_time_what_bounds_it_and_what_fusing_saves(tmp_path: Path
     x, w, v = (te.placeholder((16, 16), "float32", n) for n in "xwv")
     b = te.placeholder((16,), "float32", "b")
     y = biased(product(x, w, "xw"), b, "y")
-    model = model_of(graph_of([x, w, b, v, product(y, v, "z")]))
+    model = model_of(graph_of([x, w, b, v, product(y, v, "z")], {}))
     db = tmp_path / "t.db"
     with pytest.raises(
         at.KernelNotFound, match="is tuned for .* with 1 thread; tune them first: autotune tune"
