@@ -75,6 +75,8 @@ def test_vectors_change_what_registers_hold_and_what_bounds_it() -> None:
     assert scalar.number("vectors", "lanes") == 1 and wide.number("vectors", "lanes") == 16
     assert "none: one element at a time of 16" in str(scalar)
     assert wide.number("c", "cycles") < scalar.number("c", "cycles") / 8
+    assert scalar.number("c", "bound") == "latency of additions"
+    assert scalar.number("c", "latency_of_additions_cycles") > scalar.number("c", "arithmetic_cycles")
     half = at.explain(matmul(256, 32, lanes=8))
     assert half.number("vectors", "lane_use") == 0.5
 
