@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from autotune.models.torch_import import import_torch as import_torch
     from autotune.models.tuning import ModelTuneResult as ModelTuneResult
     from autotune.models.tuning import tune_model as tune_model
+    from autotune.report.explain.asking import explain as explain
+    from autotune.report.explain.explanation import Explanation as Explanation
     from autotune.run.dynamic_kernel import DynamicKernel as DynamicKernel
     from autotune.run.export import Exported as Exported
     from autotune.run.export import export as export
@@ -72,6 +74,8 @@ _EXPORTS = {
     "tune_suite": ("autotune.api", "tune_suite"),
     "load": ("autotune.run.loading", "load"),
     "best": ("autotune.run.loading", "best"),
+    "explain": ("autotune.report.explain.asking", "explain"),
+    "Explanation": ("autotune.report.explain.explanation", "Explanation"),
     "build": ("autotune.api", "build"),
     "export": ("autotune.run.export", "export"),
     "Exported": ("autotune.run.export", "Exported"),

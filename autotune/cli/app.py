@@ -19,6 +19,7 @@ from autotune.cli import (
     cache,
     completion,
     doctor,
+    explain,
     export,
     log,
     ops,
@@ -153,6 +154,9 @@ def _root(
 # One line each, short enough for the list of commands in 80 columns.
 app.command("tune", no_args_is_help=True, short_help="Search for a fast schedule of an operator.")(tune.tune)
 app.command("best", no_args_is_help=True, short_help="Show the best kernel of the log.")(best.best)
+app.command("explain", no_args_is_help=True, short_help="Say why a kernel or a model is as fast as it is.")(
+    explain.explain
+)
 app.command("bench", no_args_is_help=True, short_help="Time kernels beside other libraries.")(bench.bench)
 app.command("report", short_help="Write a page of HTML about the log.")(report.report)
 app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)

@@ -20,6 +20,7 @@ from schedules.trace_names import to_named
 if TYPE_CHECKING:
     from autotune.report import Written
     from kernels_db.place import Place
+    from autotune.report.explain.explanation import Explanation
     from schedules.schedule import Schedule
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
@@ -213,6 +214,15 @@ class TuneResult:
         from autotune import report
 
         return report.of_results(path, [self])
+
+    def explain(self) -> Explanation:
+        """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError`
+        where nothing valid was found."""
+        from autotune.report.explain.kernel import of_schedule
+
+        schedule = self.schedule()
+        assert self.best is not None, "else there is no schedule"
+        return of_schedule(self.workload, schedule, self.target, self.best.time_s)
 
     @property
     def trials(self) -> Trials:

@@ -19,6 +19,8 @@ def tune_and_call(db: Path) -> npt.NDArray[np.float32]:
     if result.best is not None:
         assert_type(result.best.time_s, float)
         assert_type(result.best.trace, at.Trace)
+        assert_type(result.explain(), at.Explanation)
+    assert_type(at.explain("matmul", m=512, n=512, k=512, threads=1, db=db), at.Explanation)
     kernel = at.load("matmul", m=512, n=512, k=512, threads=1, db=db, fallback=True)
     assert_type(kernel, at.Kernel)
     assert_type(kernel.chosen_by, str)

@@ -225,6 +225,30 @@ def _registers(lanes: Number, per: float) -> Number:
     return lanes // per + sum(rest // (1 << bit) % 2 for bit in range(int(per).bit_length() - 1))
 
 
+@dataclass(frozen=True, slots=True)
+class StepCycles:
+    """Cycles of one execution of a register tile, by what they are spent on. What takes longest decides, as
+    the others go on beside it. ``special``: the part of ``math`` that special functions and selects take."""
+
+    math: Number
+    special: Number
+    loads: Number
+    chains: Number  # each step waits for the addition of the step before
+
+
+def step_cycles(b: BlockFacts, t: Tile, env: Columns, m: CpuRates) -> StepCycles:
+    """The cycles of one execution of a register tile."""
+    reduction = number(b.reduction, env)
+    flops = max(b.flops, 1)
+    special = t.vectors * (14.0 * b.special + SELECT_CYCLES * b.selects)
+    math = t.vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
+    # A step waits for the addition of the step before. Other tiles go on meanwhile if they are in the window.
+    near = np.clip(WINDOW / (reduction * (t.vectors + t.loads)), 1.0, TILES)
+    chains = ADD_CYCLES * (t.vectors / np.maximum(t.accumulators, 1.0)) * b.reduces / near
+    loads = (t.loads + (m.passes - 1.0) * t.wide + 2 * t.gathers) / LOADS
+    return StepCycles(math * (m.passes / UNITS), special * (m.passes / UNITS), loads, chains)
+
+
 def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
     t = register_tile(b, env, m)
@@ -255,14 +279,9 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     l2_traffic = inner_bytes * outer
     unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
-    flops = max(b.flops, 1)
-    math = tile_vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
-    # A step waits for the addition of the step before. Other tiles go on meanwhile if they are in the window.
-    near = np.clip(WINDOW / (reduction * (tile_vectors + loads)), 1.0, TILES)
-    chains = ADD_CYCLES * unrolled_steps * b.reduces / near
-    fetch = (loads + (m.passes - 1.0) * t.wide + 2 * gathers) / LOADS
+    waits = step_cycles(b, t, env, m)
     kept = KEPT * t.held * number(b.taps, env)
-    issue = np.maximum(np.maximum(math * (m.passes / UNITS), fetch), chains) + 2 * spills + kept + 1.0
+    issue = np.maximum(np.maximum(waits.math, waits.loads), waits.chains) + 2 * spills + kept + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
@@ -270,8 +289,8 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     memory_cycles = sum(level / rate for level, rate in zip(moved, m.rates, strict=True))
     ahead = number(b.ahead, env)
     hidden = HIDDEN * (ahead > 0)
-    waits = RUN_CYCLES * (runs + asked / PAGE)
-    memory_cycles = memory_cycles + (1.0 - hidden) * waits - b.meanwhile * hidden * asked / m.rates[-1]
+    begins = RUN_CYCLES * (runs + asked / PAGE)
+    memory_cycles = memory_cycles + (1.0 - hidden) * begins - b.meanwhile * hidden * asked / m.rates[-1]
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
     cycles = (np.maximum(compute, memory_cycles) + exposed + steps * missing) * share

@@ -1,0 +1,12 @@
+"""Why a kernel is as fast as it is: `explain`, with the source of every number.
+
+``asking.py`` finds what is to be explained; ``kernel.py`` puts the sections together, which
+``definition.py``, ``cpu.py``, ``gpu.py`` and ``counters.py`` write; ``model.py`` is about whole models.
+"""
+
+from __future__ import annotations
+
+from autotune.report.explain.asking import explain as explain
+from autotune.report.explain.explanation import Explanation as Explanation
+from autotune.report.explain.explanation import Row as Row
+from autotune.report.explain.explanation import Section as Section

@@ -1,0 +1,63 @@
+"""What is computed, and what fusing saves: sections from the expression alone."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from autotune.progress.units import seconds, size
+from autotune.report.explain.explanation import Row, Section
+from schedules.model import Workload
+from schedules.ops import compulsory_bytes
+from schedules.te.flops import count_flops
+from schedules.te.fusion import Fusion, by_operation, by_stage, fused
+
+LARGEST = 20  # denominator of an intensity that is shown as a fraction
+
+
+def task(workload: Workload, time_s: float | None) -> Section:
+    """Operations, bytes at least, and the measured time."""
+    flops, least = count_flops(workload.dag), compulsory_bytes(workload.dag)
+    rows = [
+        Row("operations", f"{flops:,}", "definition", {"operations": flops}),
+        Row("bytes at least", f"{size(least)}: every input and output once", "definition", {"bytes": least}),
+    ]
+    if least:
+        most = f"{flops / least:.4g} operations a byte at most"
+        rows.append(Row("intensity", most, "definition", {"flops_per_byte": flops / least}))
+    if time_s is not None:
+        speed = f"{seconds(time_s)}: {flops / time_s / 1e9:.4g} GFLOP/s, {least / time_s / 1e9:.4g} GB/s"
+        numbers = {"time_s": time_s, "gflops": flops / time_s / 1e9, "gbytes_per_s": least / time_s / 1e9}
+        rows.append(Row("time", f"{speed} of the bytes at least", "log", numbers))
+    return Section("Task", tuple(rows))
+
+
+def fusion(workload: Workload) -> Section | None:
+    """The program as kernels of one operation, of one stage, and as one. None where these are the same."""
+    kinds = (
+        ("one operation each", by_operation(workload.dag)),
+        ("one stage each", by_stage(workload.dag)),
+        ("fused", fused(workload.dag)),
+    )
+    if len({(f.kernels, f.transfers) for _, f in kinds}) == 1:
+        return None
+    last = {(f.kernels, f.transfers): name for name, f in kinds}  # of what is the same the last name
+    rows = tuple(_row(name, f) for name, f in kinds if last[f.kernels, f.transfers] == name)
+    return Section("Fused and unfused: elements that kernels read from and write to memory", rows)
+
+
+def _row(name: str, f: Fusion) -> Row:
+    kernels = f"{f.kernels} kernel{'s' if f.kernels != 1 else ''}"
+    what = f"{kernels}: {f.operations:,} operations / {f.transfers:,} elements = {_fraction(f)}"
+    numbers = {
+        "kernels": f.kernels,
+        "operations": f.operations,
+        "transfers": f.transfers,
+        "bytes": f.bytes,
+        "operations_per_transfer": f.intensity,
+    }
+    return Row(name, f"{what}; {size(f.bytes)}", "definition", numbers)
+
+
+def _fraction(f: Fusion) -> str:
+    exact = Fraction(f.operations, f.transfers) if f.transfers else Fraction(0)
+    return str(exact) if exact.denominator <= LARGEST else f"{f.intensity:.4g}"

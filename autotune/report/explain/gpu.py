@@ -1,0 +1,66 @@
+"""Sections on the kernels of a GPU: occupancy, coalescing, shared memory, divergence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autotune.progress.units import percent, seconds, size
+from autotune.report.explain.explanation import Row, Section
+from schedules.ir import Nest
+from schedules.model import Target
+from schedules.space.estimate.gpu.facts import KernelFacts, analyse
+from schedules.space.estimate.gpu.features import measure
+from schedules.space.estimate.gpu.limits import shape
+from schedules.space.estimate.gpu.rates import WARP, GpuRates
+from schedules.space.holes import Columns
+
+
+def sections(nest: Nest, target: Target) -> list[Section]:
+    """A section for each kernel."""
+    rates = GpuRates.of(target)
+    return [_kernel(n, k, rates) for n, k in enumerate(analyse(nest))]
+
+
+def bound(nest: Nest, target: Target) -> str:
+    """What takes longest of the kernel that takes longest: computing, or global memory."""
+    rates = GpuRates.of(target)
+    each = [{name: float(v) for name, v in measure(k, Columns(), rates).items()} for k in analyse(nest)]
+    m = max(each, key=lambda x: x["est_s"])
+    return "computing" if m["waves"] * m["cycles"] / rates.clock >= 0.5 * m["est_s"] else "global memory"
+
+
+def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
+    m = {name: float(v) for name, v in measure(k, Columns(), rates).items()}
+    x = shape(k, Columns(), rates)
+    threads, registers, resident = float(x.threads), float(x.registers), float(x.resident)
+    warps = float(np.ceil(threads / WARP))
+    room = {
+        "threads": rates.sm_threads // (warps * WARP),
+        "shared memory": rates.sm_shared // max(m["shared_bytes"], 1.0),
+        "registers": rates.registers // (registers * warps * WARP),
+        "blocks": rates.sm_blocks,
+    }
+    least = min(room, key=lambda name: room[name])
+    far = m["far_bytes"]
+    together = 1.0 - m["scattered_bytes"] / far if far else 1.0
+    waves = f"{m['waves']:g} waves on {rates.sms:g} processors"
+    launch = f"{m['blocks']:,.0f} blocks of {threads:g} threads; {waves}"
+    filled = f"{percent(m['occupancy'])}: {resident:g} blocks at a time, limited by {least}"
+    numbers: dict[str, Any] = {"occupancy": m["occupancy"], "resident": resident, "limited_by": least}
+    rows = (
+        Row("grid", launch, "estimate", {"blocks": m["blocks"], "threads": threads, "waves": m["waves"]}),
+        Row("occupancy", filled, "estimate", numbers),
+        Row("registers", f"{registers:g} a thread", "estimate", {"registers": registers}),
+        Row("shared memory", f"{size(int(m['shared_bytes']))} a block", "estimate",
+            {"bytes": m["shared_bytes"]}),
+        Row("coalescing", f"{percent(together)} of {size(int(far))} are read side by side by a warp",
+            "estimate",
+            {"share": together, "bytes": far, "scattered_bytes": m["scattered_bytes"]}),
+        Row("intensity", f"{m['intensity']:.3g} operations a byte of global memory", "estimate",
+            {"flops_per_byte": m["intensity"]}),
+        Row("warps", f"{percent(m['warp_use'])} of lanes have a thread", "estimate", {"use": m["warp_use"]}),
+        Row("time", f"about {seconds(m['est_s'])}", "estimate", {"time_s": m["est_s"]}),
+    )  # fmt: skip
+    return Section(f"Kernel {n}", rows)

@@ -1,0 +1,25 @@
+"""The explanation of one kernel."""
+
+from __future__ import annotations
+
+from autotune.report.explain import counters, cpu, definition, gpu
+from autotune.report.explain.explanation import Explanation, Section
+from autotune.run.describing import describe
+from schedules.model import Target, Workload
+from schedules.schedule import Schedule
+
+
+def of_schedule(
+    workload: Workload, schedule: Schedule, target: Target, time_s: float | None = None
+) -> Explanation:
+    """The explanation of a schedule whose trace has no holes. ``time_s``: measured seconds, if known."""
+    plain = Schedule(workload.dag).nest
+    found: list[Section | None] = [definition.task(workload, time_s)]
+    if target.grid:
+        found += gpu.sections(schedule.nest, target)
+    else:
+        found += cpu.sections(workload, plain, schedule.nest, target)
+        found.append(counters.section(workload.dag, schedule.nest))
+    found.append(definition.fusion(workload))
+    title = f"{describe(workload, target.threads)} on {target.arch}"
+    return Explanation(title, tuple(s for s in found if s is not None))

@@ -1,0 +1,184 @@
+"""`at.explain`: what it says of schedules by hand, of records and of results, with the source of each."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cli_runner import run
+from grid_cases import sampled
+from log_filler import fill, host
+
+import autotune as at
+from autotune.report.explain.counters import count
+from autotune.report.explain.cpu import register_bytes
+from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
+from autotune.tuning.options import Best, TuneResult
+from schedules import ops, te
+from schedules.model import Target
+from schedules.schedule import Schedule
+from schedules.space.estimate.cpu.facts import analyse
+from schedules.te.fusion import by_operation, by_stage, fused
+
+CPU = Target(
+    "cpu",
+    "znver4",
+    limits=(
+        ("l1_bytes", 32 << 10),
+        ("l2_bytes", 1 << 20),
+        ("l3_bytes", 16 << 20),
+        ("vector_bytes", 64),
+        ("vector_registers", 32),
+    ),
+)
+GPU = Target("cuda", "sm_90", limits=(("sm_threads", 2048), ("sms", 132)))
+
+
+def matmul(n: int, tile: int, lanes: int = 0) -> Schedule:
+    s = Schedule(ops.workload("matmul", {"m": n, "n": n, "k": n}).dag, CPU)
+    i, j, k = s.loops("c")
+    i0, i1 = s.split(i, tile)
+    j0, j1 = s.split(j, tile)
+    s.reorder(i0, j0, k, i1, j1)
+    if lanes:
+        s.vectorize(s.split(j1, lanes)[1])
+    return s
+
+
+def fma_dag() -> object:
+    a, b, c, d = (te.placeholder((60,), "float32", x) for x in "abcd")
+    return te.dag([a, b, c, d, te.compute((60,), lambda i: d[i] + (a[i] + b[i]) * c[i], "e")])
+
+
+def test_bytes_before_and_after_tiling_are_those_of_the_lecture() -> None:
+    n, v = 512, 32
+    e = at.explain(matmul(n, v))
+    assert e.number("L1 and L2: a", "fetched_bytes") == n**3 // v * 4
+    assert e.number("L1 and L2: b", "fetched_bytes") == n**3 // v * 4
+    assert e.number("L1 and L2", "after_bytes") == 2 * n**3 // v * 4 + 2 * n * n * 4
+    assert e.number("L1 and L2", "before_bytes") > 100 * e.number("L1 and L2", "after_bytes")
+    assert "c_i_0 16 x c_j_0 16 x 65.5 KB in c_k = 16.8 MB, 16 times its 1.05 MB" in str(e)
+    assert e.number("operations", "operations") == 2 * n**3
+
+
+def test_another_tile_changes_the_text() -> None:
+    small, large = (at.explain(matmul(512, v)) for v in (16, 32))
+    assert str(small) != str(large)
+    assert small.number("L1 and L2: a", "fetched_bytes") == 2 * large.number("L1 and L2: a", "fetched_bytes")
+    assert at.explain(matmul(512, 32)) == large and str(at.explain(matmul(512, 32))) == str(large)
+
+
+def test_vectors_change_what_registers_hold_and_what_bounds_it() -> None:
+    scalar, wide = at.explain(matmul(256, 32)), at.explain(matmul(256, 32, lanes=16))
+    assert scalar.number("vectors", "lanes") == 1 and wide.number("vectors", "lanes") == 16
+    assert "none: one element at a time of 16" in str(scalar)
+    assert wide.number("c", "cycles") < scalar.number("c", "cycles") / 8
+    assert scalar.number("c", "bound") == "latency of additions"
+    assert scalar.number("c", "latency_of_additions_cycles") > scalar.number("c", "arithmetic_cycles")
+    half = at.explain(matmul(256, 32, lanes=8))
+    assert half.number("vectors", "lane_use") == 0.5
+
+
+def test_too_few_tasks_for_the_threads_are_told() -> None:
+    s = matmul(64, 32)
+    s.target = Target("cpu", "znver4", threads=4, limits=CPU.limits)
+    s.parallel("c_i_0")
+    e = at.explain(s)
+    assert e.number("c", "too_few_tasks") == 1 and "only 2 of 4 threads have a task" in str(e)
+    assert e.number("cores", "balance") == 0.5
+
+
+def test_fused_and_unfused_multiply_add() -> None:
+    dag = fma_dag()
+    assert by_operation(dag).intensity == 1 / 3 and by_operation(dag).kernels == 3
+    assert by_stage(dag).intensity == fused(dag).intensity == 3 / 5
+    text = str(at.explain(Schedule(dag, CPU)))
+    assert "3 kernels: 180 operations / 540 elements = 1/3" in text
+    assert "1 kernel: 180 operations / 300 elements = 3/5" in text
+
+
+def test_fusion_is_read_off_any_program() -> None:
+    m, n, k = 8, 16, 4
+    dag = ops.workload("matmul_bias_gelu", {"m": m, "n": n, "k": k}).dag
+    inputs = m * k + k * n + n
+    assert fused(dag).transfers == inputs + m * n
+    assert by_stage(dag).transfers == inputs + m * n + 2 * m * n * (len(dag.stages) - 1)
+    assert by_operation(dag).transfers > by_stage(dag).transfers
+    square = te.placeholder((6,), "float32", "x")
+    doubled = te.dag([square, te.compute((6,), lambda i: square[i] * square[i] + 1.0, "y")])
+    assert by_operation(doubled).transfers == 6 * (2 + 2)  # x is read once for x·x
+
+
+def test_counters_are_those_of_the_interpreter() -> None:
+    e = at.explain(matmul(16, 8))
+    assert (e.number("a", "loads"), e.number("b", "loads")) == (16**3, 16**3)
+    assert e.number("a", "stores") == 0
+    large = at.explain(matmul(512, 32))
+    assert "too many to be interpreted" in str(large) and "[counter]" not in str(large)
+
+
+@pytest.mark.parametrize("lanes", [0, 4])
+def test_register_traffic_is_near_the_counters(lanes: int) -> None:
+    nest = matmul(32, 8, lanes).nest
+    exact = 4 * sum(count(nest).values())
+    assert exact / 2.5 <= register_bytes(analyse(nest)) <= exact * 1.05
+
+
+def test_every_number_has_a_source() -> None:
+    e = at.explain(matmul(16, 8))
+    assert {r.source for s in e.sections for r in s.rows} == {"definition", "estimate", "counter"}
+    body = [x for x in str(e).splitlines() if x.startswith("  ")]
+    assert all(re.search(r"  \[(definition|estimate|counter)\]$", x) for x in body)
+    with pytest.raises(ValueError, match="the source 'guess' of x is not one of definition, estimate"):
+        Row("x", "1", "guess")
+
+
+def test_forms() -> None:
+    e = at.explain(matmul(16, 8))
+    document = json.loads(json.dumps(e.to_json()))
+    assert document["sources"] == dict(SOURCES) and document["title"] == e.title
+    assert [s["title"] for s in document["sections"]] == [s.title for s in e.sections]
+    assert repr(e).startswith("<Explanation of the expression of c[16, 16]") and len(repr(e)) < 160
+    risky = Explanation("<b>", (Section("<i>", (Row("<u>", "<script>", "log"),)),))
+    shown = risky._repr_html_()
+    assert not any(x in shown for x in ("<b>", "<i>", "<u>", "<script>")) and "&lt;script&gt;" in shown
+    with pytest.raises(KeyError):
+        e.number("nothing", "x")
+
+
+def test_a_record_of_the_log_and_the_command(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    fill(db, [("matmul", {"m": 8, "n": 8, "k": 8}, 2e-6)])
+    e = at.explain("matmul", m=8, n=8, k=8, threads=1, db=db)
+    assert e.number("time", "time_s") == 2e-6
+    assert e.number("time", "gflops") == pytest.approx(2 * 8**3 / 2e-6 / 1e9)
+    words = ("explain", "matmul", "--shape", "m=8,n=8,k=8", "--threads", 1, "--db", db)
+    ran = run(*words)
+    assert ran.out.rstrip() == str(e) and not ran.err
+    assert run(*words, "--json").json == json.loads(json.dumps(e.to_json()))
+    missing = run("explain", "matmul", "--shape", "m=9,n=8,k=8", "--threads", 1, "--db", db)
+    assert missing.status == 1
+    assert "autotune tune matmul" in missing.err
+
+
+def test_a_result_explains_its_best() -> None:
+    w = ops.workload("matmul", {"m": 16, "n": 16, "k": 16})
+    best = Best(1e-6, 8.192, 0.5, matmul(16, 8).trace, "ab12")
+    result = TuneResult(w, host(), best, 1, {}, 0, 1.0, 0, "trials")
+    assert result.explain().number("time", "time_s") == 1e-6
+    none = TuneResult(w, host(), None, 1, {}, 0, 1.0, 0, "trials")
+    with pytest.raises(at.ScheduleError, match="no valid schedule of matmul was found"):
+        none.explain()
+
+
+def test_a_gpu_has_occupancy_and_coalescing() -> None:
+    dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag
+    trace = next(iter(sampled(dag, 1)))[1]
+    s = Schedule.replay(dag, trace, GPU)
+    e = at.explain(s)
+    assert 0 < e.number("occupancy", "occupancy") <= 1
+    assert e.number("occupancy", "limited_by") in ("threads", "shared memory", "registers", "blocks")
+    assert 0 <= e.number("coalescing", "share") <= 1
+    assert e.number("grid", "threads") >= 1 and "L1 and L2" not in str(e)

@@ -1,0 +1,49 @@
+"""`at.explain` of a model: the kernels that take the time, by the records of a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from log_filler import host
+from model_cases import biased, graph_of, model_of, product
+
+import autotune as at
+from autotune.models.outline import workload_of
+from autotune.models.preparation import prepared
+from kernels_db.records import NewRecord
+from kernels_db.store import Log
+from schedules import te
+from schedules.graph.graph import Group
+from schedules.schedule import Schedule
+
+
+def test_what_takes_the_time_what_bounds_it_and_what_fusing_saves(tmp_path: Path) -> None:
+    x, w, v = (te.placeholder((16, 16), "float32", n) for n in "xwv")
+    b = te.placeholder((16,), "float32", "b")
+    y = biased(product(x, w, "xw"), b, "y")
+    model = model_of(graph_of([x, w, b, v, product(y, v, "z")], {}))
+    db = tmp_path / "t.db"
+    with pytest.raises(
+        at.KernelNotFound, match="is tuned for .* with 1 thread; tune them first: autotune tune"
+    ):
+        at.explain(model, threads=1, db=db)
+    groups = [p for p in prepared(model).parts if isinstance(p, Group)]
+    workloads = {w.digest: w for w in (workload_of(g.dag) for g in groups)}
+    with Log(db) as log:
+        for n, workload in enumerate(workloads.values()):
+            run = log.start_run(workload, host(), {"cpu": "test"}, seed=0)
+            trace = Schedule(workload.canonical).trace
+            log.add(NewRecord(run.uid, 0, "by hand", trace, "ok", times_s=((n + 1) * 1e-6,)))
+            log.finish_run(run)
+    e = at.explain(model, threads=1, db=db)
+    assert e.number("kernels", "tuned") == len(workloads) == e.number("kernels", "kernels")
+    assert e.number("1", "time_s") == len(workloads) * 1e-6
+    total = sum(range(len(workloads) + 1))
+    assert e.number("time of kernels", "time_s") == pytest.approx(total * 1e-6)
+    assert e.number("1", "share") == pytest.approx(len(workloads) / total)
+    assert e.number("one stage each", "bytes") - e.number("as it is cut", "bytes") == e.number(
+        "saved", "bytes"
+    )
+    assert e.number("saved", "bytes") == 2 * 16 * 16 * 4 * (3 - len(groups))  # written once and read once
+    assert f"bound by {e.number('1', 'bound')} [estimate]" in str(e)

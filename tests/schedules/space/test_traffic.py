@@ -1,0 +1,78 @@
+"""Estimated traffic beyond a cache beside a cache that is simulated access by access; and the lecture's
+formulas, which nothing in the estimate states."""
+
+from __future__ import annotations
+
+import pytest
+from lru_cache import lru_bytes
+
+from schedules import ops
+from schedules.schedule import Schedule
+from schedules.space.estimate.traffic import traffic
+
+# How far the estimate may be from the simulation, as docs/how-to/explain.md states.
+FACTOR = 2.5
+
+
+def matmul(n: int, tile: int = 0) -> Schedule:
+    s = Schedule(ops.workload("matmul", {"m": n, "n": n, "k": n}).dag)
+    if tile:
+        i, j, k = s.loops("c")
+        i0, i1 = s.split(i, tile)
+        j0, j1 = s.split(j, tile)
+        s.reorder(i0, j0, k, i1, j1)
+    return s
+
+
+def of(op: str, **params: object) -> Schedule:
+    return Schedule(ops.workload(op, params).dag)
+
+
+CASES = {
+    "matmul": lambda: matmul(32),
+    "matmul in tiles of 8": lambda: matmul(32, 8),
+    "matmul in tiles of 16": lambda: matmul(32, 16),
+    "conv2d": lambda: of("conv2d", b=1, ci=4, h=8, w=8, co=4, k=3),
+    "copy": lambda: of("permute", shape=(32, 32), axes=(0, 1)),
+    "transposition": lambda: of("permute", shape=(48, 48), axes=(1, 0)),
+    "softmax": lambda: of("softmax", m=16, n=48),
+    "several stages": lambda: of("matmul_bias_gelu", m=16, n=16, k=16),
+}
+
+
+@pytest.mark.parametrize("capacity", [1 << 10, 4 << 10, 1 << 20])
+@pytest.mark.parametrize("name", CASES)
+def test_traffic_is_near_that_of_a_simulated_cache(name: str, capacity: int) -> None:
+    nest = CASES[name]().nest
+    exact = lru_bytes(nest, capacity)
+    assert exact / FACTOR <= traffic(nest, capacity).bytes <= exact * FACTOR
+
+
+@pytest.mark.parametrize("tile", [16, 32, 64])
+def test_a_tiled_matmul_reads_n3_over_the_tile_of_each_operand(tile: int) -> None:
+    n = 256
+    found = {b.buffer: b for b in traffic(matmul(n, tile).nest, 24 << 10).buffers}
+    assert [found[x].fetched for x in "ab"] == [n**3 // tile * 4] * 2
+    assert found["c"].fetched == found["c"].written == n * n * 4
+    assert dict(found["a"].parts[0].outside) == {"c_i_0": n // tile, "c_j_0": n // tile}
+
+
+def test_plain_loops_read_a_column_for_each_element() -> None:
+    n = 256
+    found = {b.buffer: b for b in traffic(matmul(n).nest, 4 << 10).buffers}
+    assert found["b"].fetched == n**3 * 64  # a line of 64 bytes for every element
+
+
+def test_a_cache_that_holds_all_reads_each_line_once() -> None:
+    found = traffic(matmul(64).nest, 1 << 20)
+    assert [b.fetched for b in found.buffers] == [64 * 64 * 4] * 3
+
+
+def test_what_stays_in_registers_moves_nothing() -> None:
+    s = matmul(64, 8)
+    s.cache_write("c", "local")
+    s.reverse_compute_at(s.blocks()[-1], "c_j_0")
+    local = next(b.name for b in s.nest.buffers if b.name not in s.nest.params)
+    here = {b.buffer: b.size for b in traffic(s.nest, 1 << 10).buffers}
+    assert here[local] <= 8 * 64  # the tile of 8 rows, not the whole matrix
+    assert local not in {b.buffer for b in traffic(s.nest, 1 << 10, registers=1 << 10).buffers}
