@@ -19,8 +19,8 @@ from schedules.trace_names import to_named
 
 if TYPE_CHECKING:
     from autotune.report import Written
-    from kernels_db.place import Place
     from autotune.report.explain.explanation import Explanation
+    from kernels_db.place import Place
     from schedules.schedule import Schedule
 
 # Budgets below this load no model (seconds), as loading takes a second or two.

@@ -7,11 +7,9 @@ They give the times at which something must stop, in `time.monotonic` seconds.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,13 +22,14 @@ from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
 from autotune.tuning import diagnostics, first_pick, neighbours, no_kernel, plain_loops, resume
 from autotune.tuning.credible import credible
+from autotune.tuning.finalists import Finalists
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES, moved
+from autotune.tuning.known_limits import LIMIT, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
+from autotune.tuning.run_records import best_of, new_record, run_options
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy
@@ -49,11 +48,6 @@ SEEDS = 6  # of the first round: candidates of similar tasks
 SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
-FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
-PASSES = 6  # over finalists, until the best of the log has been timed in...
-PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
-NEAR = 1.25  # a trial slower than this times the luckiest will not win
-MARGIN_S = 0.25  # before the deadline
 PEAK_SAMPLES = 5
 # Time that quick plain loops have in any budget if nothing else was found (seconds).
 LEAST_S = 5.0
@@ -110,7 +104,6 @@ class Session:
         self.throttled: Counter[str] = Counter()  # {reason: trials beside which the device ran slower}
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # share of pairs that the model ordered rightly in the last round
-        self.finals: defaultdict[str, list[Measurement]] = defaultdict(list)  # of this run, by trace digest
         self._picked: list[Result] = []  # of a first pick
         self._tried: set[str] = set()  # digests of this run's trials
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
@@ -118,12 +111,13 @@ class Session:
         self._begun, self._tried_plain = False, 0
         self._rescued = False
         self._few: int | None = None  # configurations of a small space
-        self._backend = backends.of(target)
-        self._warm_runs = self._backend.warm_runs(workload.dag, target)
+        self.backend = backends.of(target)
+        self.warm_runs = self.backend.warm_runs(workload.dag, target)
         self._expectation = Stopping()
         self._peak: Callable[[], float] | None = None
         self._limit: dict[str, float] = {}  # what was measured of it, and not logged yet
         self._stack = contextlib.ExitStack()
+        self.finals = Finalists(self)
 
     def __enter__(self) -> Session:
         run = self.log.start_run(
@@ -164,10 +158,8 @@ class Session:
         self._earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
         self.resumed = self._earlier.trials
         known = plain_loops.TRACE.digest in self._earlier.digests
-        self._plain = PlainLoops(self.workload, self.target, known)
-        best = self.log.best(self.workload, self.target)
-        self.best_s = None if best is None else best.time_s
-        self.provisional = best is not None and best.kind != "final"
+        self.plain = PlainLoops(self.workload, self.target, known)
+        self.look_up_the_best()
         if self.best_s:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
@@ -189,6 +181,11 @@ class Session:
         policy.tell([*self._earlier.results, *self._picked])
         self._search = self._stack.enter_context(AskAhead(policy))
         self._begun = True
+
+    def known_limit(self) -> dict[str, object]:
+        """What was measured of the machine's limit since the last record, as a part of an environment."""
+        limit, self._limit = self._limit, {}
+        return {LIMIT: limit} if limit else {}
 
     def sample_peak(self) -> None:
         """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
@@ -214,8 +211,8 @@ class Session:
         if self.options.trials == 0:
             self.stopped = "trials"
         while self.stopped is None and time.monotonic() < until():
-            if self._plain.cheap(self.round_s):
-                if not self._try_plain_loops(measurer, until()):
+            if self.plain.cheap(self.round_s):
+                if not self.try_plain_loops(measurer, until()):
                     break
                 continue
             if not self._begun:
@@ -223,10 +220,10 @@ class Session:
                 with self.timed("prepare"):
                     self._begin_search()
             n = self._batch()
-            if n < 1 and self._plain.pending and self._trials_left:  # the last trial is kept for plain loops
-                if self._plain.in_reach(self.best_s):
-                    self._try_plain_loops(measurer, until())
-                self._plain.pending = False
+            if n < 1 and self.plain.pending and self.trials_left:  # the last trial is kept for plain loops
+                if self.plain.in_reach(self.best_s):
+                    self.try_plain_loops(measurer, until())
+                self.plain.pending = False
                 continue
             if n < 1:
                 self.stopped = "trials"
@@ -256,13 +253,13 @@ class Session:
         """Try what most likely gives a kernel, once, as nothing was right so far: plain loops if they are
         quick, the candidates of a first pick, any plain loops. ``until``: when it must be over; quick plain
         loops have `LEAST_S` in any case."""
-        if self._rescued or not self._trials_left:
+        if self._rescued or not self.trials_left:
             return
         self._rescued = True
         now = time.monotonic()
-        if self._plain.pending and self._plain.quick:
-            self._try_plain_loops(measurer, max(until, now + LEAST_S))
-        if self.best_s is not None or now >= until or not self._trials_left:
+        if self.plain.pending and self.plain.quick:
+            self.try_plain_loops(measurer, max(until, now + LEAST_S))
+        if self.best_s is not None or now >= until or not self.trials_left:
             return
         told = len(self._picked)
         self._pick(measurer, until)
@@ -293,10 +290,10 @@ class Session:
                     self._picked.append(Result(candidate, reached, m.facts))
                     if self.best_s is not None and time.monotonic() > self.until:
                         break
-        left = self._trials_left or self.options.trials == 0
+        left = self.trials_left or self.options.trials == 0
         time_left = self.best_s is None or time.monotonic() < self.until
-        if left and time_left and self._plain.worth(self.best_s):
-            self._try_plain_loops(measurer, until)
+        if left and time_left and self.plain.worth(self.best_s):
+            self.try_plain_loops(measurer, until)
 
     def _ask(self, n: int) -> Chosen:
         search = self._search
@@ -305,23 +302,22 @@ class Session:
             asked = search.ask(n)
         return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
 
-    def _try_plain_loops(self, measurer: Measuring, until: float) -> bool:
+    def try_plain_loops(self, measurer: Measuring, until: float) -> bool:
         """Make a trial of the plain loops. Returns whether there was time for it."""
         self.report("measuring")
         with self.timed("plain loops"):
             for _, m in measurer.arrivals([plain_loops.TRACE], self.best_s, until):
-                self._plain.pending, self._tried_plain = False, 1
+                self.plain.pending, self._tried_plain = False, 1
                 self._take(m, plain_loops.SKETCH, plain_loops.TRACE, {}, 0.0)
-        return not self._plain.pending
+        return not self.plain.pending
 
     def _take(
         self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
     ) -> float:
         """Log a trial and count it. Returns its throughput (runs a second)."""
         m = credible(m, self.peak_s)
-        if self._limit:
-            facts, self._limit = {**facts, LIMIT: self._limit}, {}
-        self._log(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
+        facts = {**facts, **self.known_limit()}
+        self.add(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
         self._tried.add(trace.digest)
         self.measured += 1
         diagnostics.trial(self.workload, self.measured, sketch, m)
@@ -397,66 +393,21 @@ class Session:
         if self._search.seconds > SEARCH_SHARE * took_s:
             self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
 
-    def finalists(self, measurer: Measuring) -> None:
-        """Time the best of the log again, in turns, until the best is one of these. The leaders of thousands
-        of trials are the luckiest, so many are timed roughly first. Then they are timed in other places of
-        memory while there is time, because pages change each candidate's time by some percent (ADR 28)."""
+    def last_resorts(self, measurer: Measuring) -> None:
+        """What is tried before the finalists: where nothing was right, what most likely is; and plain loops
+        that may win."""
         begin = time.monotonic()
         if self.best_s is None:
             self.rescue(measurer, self.until)
-        if self._plain.in_reach(self.best_s) and self._trials_left:
-            least = begin + LEAST_S if self.best_s is None and self._plain.quick else 0.0
-            self._try_plain_loops(measurer, max(self.until, least))
-        places = self._backend.measuring.places
-        done = 0  # passes that were not rough
-        lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
-        for number in range(PASSES):
-            most = FINALISTS if number else self._field
-            top = self.log.top_k(self.workload, self.target, most + len(lost))
-            top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
-            if not top or (not number and not self.measured and top[0].kind == "final"):
-                return
-            timed = len(self.finals[top[0].trace_digest])
-            spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - self.started), PLACES_S)
-            if timed >= places or (timed and spent * (done + 1) / done > room):
-                return
-            fastest = top[0].time_s or 0.0
-            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self.finals[r.trace_digest]]
-            moving = done > 0 and places > 1
-            begin_s = self.site.move_s(fastest, self._warm_runs) if moving else 0.0
-            plan = self._plan(measurer, near, begin_s)
-            if plan is None:
-                return
-            chosen, rounds, repeats = plan
-            rough = len(chosen) > FINALISTS
-            self.report("finalists")
-            if moving:
-                measurer.move()
-            traces = [r.trace for r in chosen]
-            found = measurer.finalists(traces, rounds, repeats)
-            for r, trace, m in zip(chosen, traces, found):
-                if m.status == "error":
-                    lost.add(trace.digest)
-                else:
-                    self._log_final(r, trace, m, [] if rough else self.finals[trace.digest])
-            done += not rough
-            best = self.log.best(self.workload, self.target)
-            if best is not None:
-                self.best_s, self.provisional = best.time_s, best.kind != "final"
-            diagnostics.finalists(self.workload, number + 1, chosen, self.best_s)
-            self.report("finalists")
+        if self.plain.in_reach(self.best_s) and self.trials_left:
+            least = begin + LEAST_S if self.best_s is None and self.plain.quick else 0.0
+            self.try_plain_loops(measurer, max(self.until, least))
 
-    def _log_final(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
-        """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
-        m = credible(m, self.peak_s)
-        passes.append(m)
-        if m.ok and len(passes) > 1:
-            times = tuple(t for p in passes for t in p.times_s)
-            m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
-        kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
-        if self._limit:
-            kept, self._limit = {**kept, LIMIT: self._limit}, {}
-        self._log(new_record(self.run, r.trial, r.sketch, trace, m, kept, "final"))
+    def look_up_the_best(self) -> None:
+        """Take the best of the log as that of this run, as it was timed last."""
+        best = self.log.best(self.workload, self.target)
+        if best is not None:
+            self.best_s, self.provisional = best.time_s, best.kind != "final"
 
     # -- how much ----------------------------------------------------------------------------
 
@@ -467,22 +418,8 @@ class Session:
         return self.spent["measure"] / trials if trials else None
 
     @property
-    def _trials_left(self) -> bool:
+    def trials_left(self) -> bool:
         return self.options.trials is None or self.measured < self.options.trials
-
-    def finals_s(self) -> float:
-        """Seconds that the finalists need to be timed well; places after the first mostly take half of what
-        one may."""
-        one = self.site.cost_s(self.best_s or 0.0, FINALISTS, 3, 5, self._warm_runs)
-        others = self._backend.measuring.places - 1
-        many = self._field > FINALISTS
-        rough = self.site.cost_s(self.best_s or 0.0, FIELD, 1, 3, self._warm_runs) if many else 0.0
-        return one + rough / 2 + others * (one / 2 + self.site.move_s(self.best_s or 0.0, 0))
-
-    @property
-    def _field(self) -> int:
-        """How many of the fastest are timed in the first pass: more after more trials."""
-        return FIELD if self.measured + self.resumed >= LUCKY else FINALISTS
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with ``under_way`` of this one to come; 0 when all are done."""
@@ -493,37 +430,25 @@ class Session:
             fitting = self.round_s / max(self.each_s, 1e-9)
             batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
         if self.options.trials is not None:
-            left_over = self._plain.pending and self.options.trials > 1  # for the plain loops
+            left_over = self.plain.pending and self.options.trials > 1  # for the plain loops
             batch = min(batch, self.options.trials - self.measured - under_way - left_over)
         return batch
 
-    def _plan(
-        self, measurer: Measuring, records: list[Record], begin_s: float
-    ) -> tuple[list[Record], int, int] | None:
-        """(finalists, rounds, repeats) that fit into the rest of the budget less ``begin_s`` seconds."""
-        left = self.until - MARGIN_S - begin_s - time.monotonic()
-        each = 1.0 if self.each_s is None else self.each_s
-        plans = [(FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)]
-        if len(records) > FINALISTS:
-            plans = [(FIELD, 1, 3), (FIELD // 2, 1, 3), *plans]
-        for k, rounds, repeats in plans:
-            chosen = records[:k]
-            missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
-            slowest = max(r.time_s or 0.0 for r in chosen)
-            cost = self.site.cost_s(slowest, len(chosen), rounds, repeats, self._warm_runs)
-            if cost + missing * each <= left:
-                return chosen, rounds, repeats
-        return None
-
     # -- keeping account ---------------------------------------------------------------------
 
-    def _log(self, record: NewRecord) -> Record:
+    def add(self, record: NewRecord) -> Record:
+        """Write a record to the log."""
         with self.interrupts.hold():
             return self.log.add(record)
 
-    def timed(self, phase: str) -> _Timer:
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
         """A context manager that adds its wall time to a phase."""
-        return _Timer(self.spent, phase)
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[phase] += time.monotonic() - begin
 
     def report(self, phase: str) -> None:
         """Give the caller a `Progress` for this phase."""
@@ -579,16 +504,3 @@ class Session:
 
     def _share(self, time_s: float | None) -> float | None:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
-
-
-class _Timer:
-    """Adds the wall time of a ``with`` block to a phase."""
-
-    def __init__(self, spent: defaultdict[str, float], phase: str) -> None:
-        self._spent, self._phase = spent, phase
-
-    def __enter__(self) -> None:
-        self._begin = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._spent[self._phase] += time.monotonic() - self._begin

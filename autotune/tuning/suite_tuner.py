@@ -268,12 +268,12 @@ class _Suite:
             session = self.sessions[number]
             now = time.monotonic()
             left = self.until - now
-            needed = sum(self.sessions[n].finals_s() for n in order[k:])
-            session.until = now + max(left * session.finals_s() / needed, min(left, session.finals_s()))
+            own, all_s = session.finals.cost_s(), sum(self.sessions[n].finals.cost_s() for n in order[k:])
+            session.until = now + max(left * own / all_s, min(left, own))
             if left <= 0:
                 return
             with self._account(number):
-                session.finalists(self._open.get(number, session.workload))
+                session.finals.time(self._open.get(number, session.workload))
 
     @contextlib.contextmanager
     def _account(self, number: int) -> Iterator[None]:
@@ -332,7 +332,7 @@ class _Suite:
 
     def _search_until(self) -> float:
         """When the last turn must end, so that finalists have time."""
-        needed = sum(s.finals_s() for s in self.sessions.values() if s.best_s)
+        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s)
         budget = self.options.budget_s
         return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
 

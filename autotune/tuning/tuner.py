@@ -79,14 +79,14 @@ def tune(
                 """When the last trial may begin: early enough for it and for the finalists."""
                 if not session.measured and session.best_s is None:
                     return session.until
-                needed = session.finals_s()
+                needed = session.finals.cost_s()
                 reserve = max(RESERVE_SHARE * budget, min(needed, 2.5 * RESERVE_SHARE * budget))
                 return session.until - reserve - min(session.each_s or 0.0, RESERVE_SHARE * budget)
 
             stopped = session.search(measurer, until) or "budget"
             with session.timed("finalists"):
                 session.sample_peak()  # next to the finalists, whose records keep it
-                session.finalists(measurer)
+                session.finals.time(measurer)
         except KeyboardInterrupt:
             stopped = session.stopped = "interrupted"
         return session.result(stopped)

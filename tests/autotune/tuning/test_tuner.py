@@ -20,7 +20,7 @@ from search_table import FormulaSpace
 from autotune import backends
 from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
-from autotune.tuning import plain_loops, preparation, session
+from autotune.tuning import finalists, plain_loops, preparation, session
 from autotune.tuning.notes import notes, small
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
@@ -312,7 +312,7 @@ def test_another_task_is_not_resumed(log: Log) -> None:
     assert other.resumed == 0 and other.measured == 16
 
 
-@pytest.mark.parametrize(("trials", "first"), [(64, session.FINALISTS), (session.LUCKY, session.FIELD)])
+@pytest.mark.parametrize(("trials", "first"), [(64, finalists.FINALISTS), (finalists.LUCKY, finalists.FIELD)])
 def test_finalists_correct_the_luck_of_screening(log: Log, trials: int, first: int) -> None:
     measurer = FakeMeasurer(FormulaSpace(), noise=0.05)
     result = run(log, measurer, trials=trials)
@@ -320,7 +320,7 @@ def test_finalists_correct_the_luck_of_screening(log: Log, trials: int, first: i
     assert result.best is not None
     record = log.get(result.best.record_id)
     assert record is not None and record.kind == "final"
-    assert 1 <= len(measurer.finals) <= session.PASSES
+    assert 1 <= len(measurer.finals) <= finalists.PASSES
     assert result.best.time_s == measurer.true_s(result.best.trace)
     again = {r.trace_digest: r.time_s for r in log.records(kind="final")}
     assert result.best.time_s == min(again.values())
@@ -328,7 +328,7 @@ def test_finalists_correct_the_luck_of_screening(log: Log, trials: int, first: i
 
 def test_finalists_are_chosen_by_several_places_of_memory(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fastest where its arrays happen to lie can be slower than others everywhere else."""
-    monkeypatch.setattr(session, "PLACES_SHARE", 1e6)  # as if the search had taken long
+    monkeypatch.setattr(finalists, "PLACES_SHARE", 1e6)  # as if the search had taken long
 
     class Placed(FakeMeasurer):
         lucky = ""
@@ -347,17 +347,17 @@ def test_finalists_are_chosen_by_several_places_of_memory(log: Log, monkeypatch:
     assert result.best is not None and measurer.moves == PLACES - 1 == len(measurer.finals) - 1
     assert result.best.trace.digest != measurer.lucky
     assert result.best.time_s == measurer.true_s(result.best.trace)
-    newest = list(log.records(kind="final"))[-session.FINALISTS :]
+    newest = list(log.records(kind="final"))[-finalists.FINALISTS :]
     assert {len(r.times_s) for r in newest} == {2 * PLACES}, "of all passes"
     (lucky,) = (r for r in newest if r.trace_digest == measurer.lucky)
     assert lucky.time_s == pytest.approx(1.3 * measurer.true_s(lucky.trace))
 
 
 def test_a_field_of_few_is_timed_well_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "NEAR", 1.0)
-    monkeypatch.setattr(session, "PLACES_SHARE", 1e6)
+    monkeypatch.setattr(finalists, "NEAR", 1.0)
+    monkeypatch.setattr(finalists, "PLACES_SHARE", 1e6)
     measurer = FakeMeasurer(FormulaSpace())
-    run(log, measurer, trials=session.LUCKY)
+    run(log, measurer, trials=finalists.LUCKY)
     assert {len(digests) for digests in measurer.finals} == {1}
     assert len(measurer.finals) == PLACES == measurer.moves + 1
 
@@ -365,7 +365,7 @@ def test_a_field_of_few_is_timed_well_at_once(log: Log, monkeypatch: pytest.Monk
 def test_a_short_search_has_its_finalists_in_one_place(log: Log) -> None:
     class Slow(FakeMeasurer):
         def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
-            time.sleep(0.6 * session.PLACES_S)
+            time.sleep(0.6 * finalists.PLACES_S)
             return super().finalists(traces, rounds, repeats)
 
     measurer = Slow(FormulaSpace())
@@ -403,7 +403,7 @@ def test_a_finalist_that_fails_is_not_the_best(log: Log) -> None:
 def test_a_finalist_of_which_nothing_is_found_out_is_not_tried_again(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "PLACES_SHARE", 1e6)  # as if the search had taken long
+    monkeypatch.setattr(finalists, "PLACES_SHARE", 1e6)  # as if the search had taken long
 
     class Hanging(FakeMeasurer):
         def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:

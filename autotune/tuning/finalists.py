@@ -1,0 +1,125 @@
+"""The finalists of a run: the best of the log, timed again, in turns and in several places of memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.search.decisions import DECISIONS
+from autotune.tuning import diagnostics
+from autotune.tuning.credible import credible
+from autotune.tuning.known_limits import MEMORY_BYTES
+from autotune.tuning.run_records import FINALISTS, new_record, trace_of
+from kernels_db.records import Record
+from schedules.model import Trace
+
+if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
+    from autotune.tuning.session import Session
+    from autotune.tuning.site import Measuring
+
+FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
+PASSES = 6  # over finalists, until the best of the log has been timed in...
+PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
+NEAR = 1.25  # a trial slower than this times the luckiest will not win
+MARGIN_S = 0.25  # before the deadline
+
+
+class Finalists:
+    """The finalists of a `Session`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._passes: defaultdict[str, list[Measurement]] = defaultdict(list)  # by trace digest
+
+    def time(self, measurer: Measuring) -> None:
+        """Time the best of the log again, in turns, until the best is one of these. The leaders of thousands
+        of trials are the luckiest, so many are timed roughly first. Then they are timed in other places of
+        memory while there is time, because pages change each candidate's time by some percent (ADR 28)."""
+        run = self._session
+        begin = time.monotonic()
+        run.last_resorts(measurer)
+        places = run.backend.measuring.places
+        done = 0  # passes that were not rough
+        lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
+        for number in range(PASSES):
+            most = FINALISTS if number else self._field
+            top = run.log.top_k(run.workload, run.target, most + len(lost))
+            top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
+            if not top or (not number and not run.measured and top[0].kind == "final"):
+                return
+            timed = len(self._passes[top[0].trace_digest])
+            spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - run.started), PLACES_S)
+            if timed >= places or (timed and spent * (done + 1) / done > room):
+                return
+            fastest = top[0].time_s or 0.0
+            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self._passes[r.trace_digest]]
+            moving = done > 0 and places > 1
+            begin_s = run.site.move_s(fastest, run.warm_runs) if moving else 0.0
+            plan = self._plan(measurer, near, begin_s)
+            if plan is None:
+                return
+            chosen, rounds, repeats = plan
+            rough = len(chosen) > FINALISTS
+            run.report("finalists")
+            if moving:
+                measurer.move()
+            traces = [r.trace for r in chosen]
+            found = measurer.finalists(traces, rounds, repeats)
+            for r, trace, m in zip(chosen, traces, found):
+                if m.status == "error":
+                    lost.add(trace.digest)
+                else:
+                    self._log(r, trace, m, [] if rough else self._passes[trace.digest])
+            done += not rough
+            run.look_up_the_best()
+            diagnostics.finalists(run.workload, number + 1, chosen, run.best_s)
+            run.report("finalists")
+
+    def cost_s(self) -> float:
+        """Seconds that they need to be timed well; places after the first mostly take half of what one
+        may."""
+        run = self._session
+        best_s = run.best_s or 0.0
+        one = run.site.cost_s(best_s, FINALISTS, 3, 5, run.warm_runs)
+        others = run.backend.measuring.places - 1
+        rough = run.site.cost_s(best_s, FIELD, 1, 3, run.warm_runs) if self._field > FINALISTS else 0.0
+        return one + rough / 2 + others * (one / 2 + run.site.move_s(best_s, 0))
+
+    @property
+    def _field(self) -> int:
+        """How many of the fastest are timed in the first pass: more after more trials."""
+        return FIELD if self._session.measured + self._session.resumed >= LUCKY else FINALISTS
+
+    def _plan(
+        self, measurer: Measuring, records: list[Record], begin_s: float
+    ) -> tuple[list[Record], int, int] | None:
+        """(finalists, rounds, repeats) that fit into the rest of the budget less ``begin_s`` seconds."""
+        run = self._session
+        left = run.until - MARGIN_S - begin_s - time.monotonic()
+        each = 1.0 if run.each_s is None else run.each_s
+        plans = [(FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)]
+        if len(records) > FINALISTS:
+            plans = [(FIELD, 1, 3), (FIELD // 2, 1, 3), *plans]
+        for k, rounds, repeats in plans:
+            chosen = records[:k]
+            missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
+            slowest = max(r.time_s or 0.0 for r in chosen)
+            cost = run.site.cost_s(slowest, len(chosen), rounds, repeats, run.warm_runs)
+            if cost + missing * each <= left:
+                return chosen, rounds, repeats
+        return None
+
+    def _log(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
+        """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
+        run = self._session
+        m = credible(m, run.peak_s)
+        passes.append(m)
+        if m.ok and len(passes) > 1:
+            times = tuple(t for p in passes for t in p.times_s)
+            m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
+        kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
+        run.add(new_record(run.run, r.trial, r.sketch, trace, m, kept | run.known_limit(), "final"))
