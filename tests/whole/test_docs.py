@@ -96,7 +96,8 @@ def test_the_page_of_operators_names_what_they_take_and_what_expressions_may_cal
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_within_the_repository_lead_to_files(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        if "://" not in link:
+        made = "generated/" in link  # when the site is built, which tells what is missing
+        if "://" not in link and not made:
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
