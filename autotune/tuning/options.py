@@ -100,7 +100,7 @@ class Progress:
     whether the best was timed once only; the luckiest of many trials looks too good. ``pairwise``: share of
     pairs that the model ordered rightly in the last round."""
 
-    phase: str  # "preparing", "searching", "measuring", "finalists"
+    phase: str  # "preparing", "searching", "measuring", "finalists", "done"
     measured: int
     failed: Mapping[str, int]
     resumed: int

@@ -89,4 +89,5 @@ def tune(
                 session.finals.time(measurer)
         except KeyboardInterrupt:
             stopped = session.stopped = "interrupted"
+        session.report("done")
         return session.result(stopped)

@@ -131,7 +131,7 @@ def test_trials_are_logged_as_they_happen_and_the_best_is_returned(log: Log) -> 
     assert re.fullmatch(said, str(result))
     for p, n in zip(seen, logged, strict=True):
         assert p.measured == n  # what was reported is on file
-    assert {p.phase for p in seen} == {"preparing", "searching", "measuring", "finalists"}
+    assert {p.phase for p in seen} == {"preparing", "searching", "measuring", "finalists", "done"}
     assert seen[-1].best_time_s == fastest and seen[-1].trials == 40
     assert {"prepare", "search", "measure", "build", "check", "run", "finalists"} <= set(result.spent_s)
     (stored,) = log.runs()
