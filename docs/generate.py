@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,10 +27,51 @@ def write_all(folder: Path) -> None:
 
 
 def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Make single backquotes of docstrings code, and mark examples as Python. An event handler of Sphinx."""
+    """Make single backquotes of docstrings links where the name is public, else code; and indented text code.
+
+    An event handler of Sphinx.
+    """
     text = "\n".join(lines)
-    text = re.sub(r"(?<![`\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", r"``\1``", text)
-    lines[:] = text.split("\n")
+    text = re.sub(r"(?<=[^:\n])(:?)\n\n(?= {4}(?!>>>)\S)", _code_follows, text)
+
+    def shown(m: re.Match[str]) -> str:
+        target = _public_target(m[1], name)
+        return f":py:obj:`{m[1]} <{target}>`" if target else f"``{m[1]}``"
+
+    lines[:] = re.sub(r"(?<![`\w:>])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", shown, text).split("\n")
+
+
+def _code_follows(m: re.Match[str]) -> str:
+    """What ends a paragraph before indented text, so that reStructuredText takes that for code."""
+    return "::\n\n" if m[1] else "\n\n::\n\n"
+
+
+def _public_target(text: str, inside: str) -> str | None:
+    """The full name of what a docstring calls ``text``; None where that is not public.
+
+    ``inside``: the full name of what has the docstring. `sum` in one of `te` is `te.sum`.
+    """
+    import autotune
+    from schedules import te
+    from schedules.primitives import PRIMITIVES
+
+    short = text.removeprefix("autotune.").removeprefix("at.")
+    first, _, rest = short.partition(".")
+    primitives = {p.__name__: key for key, p in PRIMITIVES.items()} | {key: key for key in PRIMITIVES}
+    if first == "te" and rest in te.__all__ and inspect.isfunction(getattr(te, rest)):
+        return f"autotune.te.{rest}"
+    if inside.startswith("autotune.te.") and short in te.__all__ and inspect.isfunction(getattr(te, short)):
+        return f"autotune.te.{short}"
+    if inside.startswith("autotune.Schedule.") and short in primitives:
+        return f"autotune.Schedule.{primitives[short]}"
+    owner = ".".join(inside.split(".")[:2])
+    if short == inside.rpartition(".")[2]:
+        return None  # itself
+    if inside.count(".") and hasattr(resolve_name(owner), short) and isinstance(resolve_name(owner), type):
+        return f"{owner}.{short}"
+    if first not in autotune.__all__ or first in ("te", "ops", "torch"):
+        return None
+    return f"autotune.{short}" if not rest or hasattr(getattr(autotune, first), rest) else None
 
 
 def outside(app: Any, page: str, source: list[str]) -> None:
@@ -139,6 +182,7 @@ def _option(p: Any) -> str:
 def primitives() -> str:
     """A section for each primitive, as methods of `Schedule`."""
     from schedules.primitives import PRIMITIVES
+    from schedules.schedule import Schedule
 
     out = [
         "# Primitives",
@@ -148,8 +192,16 @@ def primitives() -> str:
         "",
     ]
     for name in sorted(PRIMITIVES):
-        out += [f"## {name}", "", "```{eval-rst}", f".. automethod:: autotune.Schedule.{name}", "```", ""]
+        # autodoc would leave out the first argument, for ``self``, which these signatures do not have
+        takes = inspect.signature(getattr(Schedule, name))
+        out += [f"## {name}", "", "```{eval-rst}", f".. automethod:: autotune.Schedule.{name}{_signature(takes)}"]
+        out += ["```", ""]
     return "\n".join(out)
+
+
+def _signature(takes: inspect.Signature) -> str:
+    """Parameters with their types, which are text, and defaults."""
+    return f"({', '.join(re.sub(r": '([^']*)'", r": \1", str(p)) for p in takes.parameters.values())})"
 
 
 def targets() -> str:
