@@ -65,6 +65,10 @@ def tune(
     ``by_size``.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
+
+    >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
+    >>> result.best.time_s < 1e-3
+    True
     """
     from autotune.progress.following import concluded, suite_followed, task_followed
     from autotune.tuning.tuner import TuneOptions
@@ -128,6 +132,11 @@ def tune_suite(
 
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
     cannot be used. A task that cannot be tuned has an ``error`` in its result.
+
+    >>> task = at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
+    >>> result = at.tune_suite([task], weights=[2.0], threads=1, trials=0, progress=None)
+    >>> result.tasks[0].error is None
+    True
     """
     from autotune.progress.following import concluded, suite_followed
     from autotune.tuning import suites
@@ -163,7 +172,18 @@ def tune_suite(
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:
     """Compile a schedule written by hand. Raises `ScheduleError` for anything else, `CompileError`, or
-    `TargetError` for a target whose instructions this CPU lacks."""
+    `TargetError` for a target whose instructions this CPU lacks.
+
+    ``target``: "cpu", "cuda", "opencl", the name of a file of targets, or a `Target`. ``threads``: those of the
+    kernel; None takes the CPUs that the process may use.
+
+    >>> x = te.placeholder((64,), name="x")
+    >>> schedule = at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")])
+    >>> schedule.vectorize(schedule.split("y_i", 8)[1])
+    >>> kernel = at.build(schedule, threads=1)
+    >>> kernel(np.zeros(64, "float32"))[0]
+    np.float32(1.0)
+    """
     from autotune.run.kernels import kernel_of
     from schedules.te.flops import count_flops
 
