@@ -10,7 +10,8 @@ __all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "
 class ArgumentError(AutotuneError, ValueError):
     """An array given to a kernel does not fit it: count, shape, dtype, device, layout or overlap.
 
-    >>> at.load("matmul", m=64, n=64, k=64, threads=1)(np.ones((3, 3), "float32"), np.ones((64, 64), "float32"))
+    >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
+    >>> kernel(np.ones((3, 3), "float32"), np.ones((64, 64), "float32"))
     Traceback (most recent call last):
         ...
     autotune.errors.ArgumentError: input 'a' has shape (3, 3), but the kernel is compiled for (64, 64): ...
@@ -20,7 +21,7 @@ class ArgumentError(AutotuneError, ValueError):
 class CompileError(AutotuneError):
     """Generated code was refused by the compiler, or compiled code could not be loaded.
 
-    Its message has the compiler's words. Generated code that no compiler takes is a mistake of this project: report it.
+    Its message has the compiler's words. Generated code that a compiler refuses is a mistake of this project.
     """
 
 
@@ -46,4 +47,10 @@ class ModelError(AutotuneError, ValueError):
 
 
 class ReportError(AutotuneError):
-    """A report cannot be made or written: the message names the file, the reason and the remedy."""
+    """A report cannot be made or written: the message names the file, the reason and the remedy.
+
+    >>> at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None).report(".")
+    Traceback (most recent call last):
+        ...
+    autotune.errors.ReportError: the report cannot be written to ...: it is a directory; give a file in it
+    """

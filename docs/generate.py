@@ -32,6 +32,8 @@ def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
     An event handler of Sphinx.
     """
     text = "\n".join(lines)
+    # An example that is indented would be shown as a quotation.
+    text = re.sub(r"(?m)^ {4}>>> .*(?:\n {4}.*)*", lambda m: re.sub(r"(?m)^ {4}", "", m[0]), text)
     text = re.sub(r"(?<=[^:\n])(:?)\n\n(?= {4}(?!>>>)\S)", _code_follows, text)
 
     def shown(m: re.Match[str]) -> str:
@@ -194,14 +196,15 @@ def primitives() -> str:
     for name in sorted(PRIMITIVES):
         # autodoc would leave out the first argument, for ``self``, which these signatures do not have
         takes = inspect.signature(getattr(Schedule, name))
-        out += [f"## {name}", "", "```{eval-rst}", f".. automethod:: autotune.Schedule.{name}{_signature(takes)}"]
-        out += ["```", ""]
+        method = f".. automethod:: autotune.Schedule.{name}{_signature(takes)}"
+        out += [f"## {name}", "", "```{eval-rst}", method, "```", ""]
     return "\n".join(out)
 
 
 def _signature(takes: inspect.Signature) -> str:
     """Parameters with their types, which are text, and defaults."""
-    return f"({', '.join(re.sub(r": '([^']*)'", r": \1", str(p)) for p in takes.parameters.values())})"
+    plain = [re.sub(r": '([^']*)'", r": \1", str(p)) for p in takes.parameters.values()]
+    return f"({', '.join(plain)})"
 
 
 def targets() -> str:

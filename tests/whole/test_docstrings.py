@@ -78,7 +78,9 @@ def test_examples_run(name: str, log: Path, monkeypatch: pytest.MonkeyPatch, tmp
     assert result.attempted and not result.failed, "".join(said)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMED if n.startswith("autotune.te.") and INLINE.search(_doc(n))])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMED if n.startswith("autotune.te.") and INLINE.search(_doc(n))]
+)
 def test_examples_within_sentences_are_stages(name: str) -> None:
     """An example such as ``te.exp(x[i])``: ``x`` and its like are inputs of eight elements."""
     floats = {key: te.placeholder((8,), name=key) for key in ("x", "y", "scale", "shift")}
