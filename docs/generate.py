@@ -38,9 +38,23 @@ def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
 
     def shown(m: re.Match[str]) -> str:
         target = _public_target(m[1], name)
-        return f":py:obj:`{m[1]} <{target}>`" if target else f"``{m[1]}``"
+        if not target:
+            return f"``{m[1]}``"
+        # The class of a primitive is called by its method.
+        label = target.rpartition(".")[2] if target.startswith("autotune.Schedule.") else m[1]
+        return f":py:obj:`{label} <{target}>`"
 
+    text = re.sub(r"(?<![`\w.])([A-Z]\w+Error|KernelNotFound)(?![\w`.:])", r"`\1`", text)
     lines[:] = re.sub(r"(?<![`\w:>])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", shown, text).split("\n")
+
+
+# What calls return, and nobody makes: how it is made says nothing to users.
+RETURNED = ("autotune.Kernel", "autotune.DynamicKernel", "autotune.Module")
+
+
+def signatures(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:
+    """Leave out how an object is made that users only get. An event handler of Sphinx."""
+    return ("", None) if name in RETURNED else None
 
 
 def _code_follows(m: re.Match[str]) -> str:
@@ -181,6 +195,14 @@ def _option(p: Any) -> str:
 # -- primitives and targets ----------------------------------------------------------------------
 
 
+# What examples of primitives schedule: a matrix product and a second stage.
+EXAMPLE = """x, w = te.placeholder((64, 64), name="x"), te.placeholder((64, 64), name="w")
+k = te.reduce_axis(64, name="k")
+y = te.compute((64, 64), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="y")
+z = te.compute((64, 64), lambda i, j: te.maximum(y[i, j], 0.0), name="z")
+s = at.Schedule([x, w, z])"""
+
+
 def primitives() -> str:
     """A section for each primitive, as methods of `Schedule`."""
     from schedules.primitives import PRIMITIVES
@@ -191,6 +213,11 @@ def primitives() -> str:
         "",
         "Made from the code. Each is a method of [`Schedule`](../reference/schedules.md). It checks that the",
         "schedule still computes the same. Where it does not, it raises `ScheduleError` and changes nothing.",
+        "In the examples, `s` is a new schedule of this expression:",
+        "",
+        "```python",
+        EXAMPLE,
+        "```",
         "",
     ]
     for name in sorted(PRIMITIVES):

