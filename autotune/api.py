@@ -47,18 +47,29 @@ def tune(
 ) -> TuneResult:
     """Tune an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, inputs then outputs.
 
-    Ends after ``budget_s`` seconds (default: 60) or ``trials`` new trials, whichever comes first. ``budget``:
-    the same as the command line has it, such as ``"2m"``. Every trial is committed to the tuning log ``db``
-    as it happens; earlier ones are reused. ``constant_weights``: weights are known ahead of the calls (True:
-    those of the operator, or names of inputs), so that packing them costs a call nothing;
-    `Kernel.pack_weights` does it. ``rtol``, ``atol``: an output is right within
-    ``atol + rtol * |reference|``; without them, within what rounding explains. ``name``: of your own
-    expression, such as "geglu". Every command shows it, and takes it in the place of an operator's; kernels
-    have it too. It is no part of what identifies an expression; of several that one was given, a log keeps
-    the last by alphabet. The result's ``best`` is None when nothing valid was found.
+    Ends after the budget or the number of trials, whichever comes first. Every trial is committed to the
+    tuning log as it happens; earlier ones are reused. The result's ``best`` is None when nothing valid was
+    found.
 
-    ``progress``: left out, progress is shown: a line in a terminal, a bar in a notebook, a line every five
-    seconds in a pipe, all on stderr. None: nothing is shown. A function is called with each `Progress`.
+    - ``dtype``, ``layout``: of an operator; `autotune ops OP` lists them. Tensors have their own.
+    - ``constant_weights``: weights are known ahead of the calls, so that packing them costs a call nothing;
+      `Kernel.pack_weights` does it. True: those of the operator. Else names of inputs.
+    - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target, or a `Target`.
+    - ``threads``: those of the kernel; None takes the CPUs that the process may use.
+    - ``trials``: new trials at most. 0: no search, only a first pick.
+    - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
+    - ``search``: "evolutionary", "local", "random" or "grid". ``model``: "xgb", "blend", "analytic", "scratch"
+      or "random".
+    - ``db``: the log, a path or the URL of a database; None takes ``AUTOTUNE_DB``, else the user's own.
+    - ``seed``: of every random choice.
+    - ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|``; without them, within what
+      rounding explains.
+    - ``name``: of your own expression, such as "geglu". Every command shows it, and takes it in the place of
+      an operator's; kernels have it too. It is no part of what identifies an expression; of several that
+      one was given, a log keeps the last by alphabet.
+    - ``progress``: left out, progress is shown: a line in a terminal, a bar in a notebook, a line every five
+      seconds in a pipe, all on stderr. None: nothing is shown. A function is called with each `Progress`.
+    - ``params``: the operator's sizes and options by name, such as ``m=512``.
 
     A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in

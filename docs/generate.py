@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -85,6 +86,8 @@ def _public_target(text: str, inside: str) -> str | None:
         return None  # itself
     if inside.count(".") and hasattr(resolve_name(owner), short) and isinstance(resolve_name(owner), type):
         return f"{owner}.{short}"
+    if short in _inner_classes():
+        return _inner_classes()[short]
     if first not in autotune.__all__ or first in ("te", "ops", "torch"):
         return None
     return f"autotune.{short}" if not rest or hasattr(getattr(autotune, first), rest) else None
@@ -104,6 +107,14 @@ def outside(app: Any, page: str, source: list[str]) -> None:
         return f"`{name}`" if m[1].strip("`") in (name, path.name) else f"{m[1]} (`{name}`)"
 
     source[0] = re.sub(r"(?<!!)\[([^\]\n]*)\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)", link, source[0])
+
+
+@cache
+def _inner_classes() -> dict[str, str]:
+    """{name: full name} of classes in the reference that are no names of `autotune`, such as `Progress`."""
+    pages = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
+    found = re.findall(r"autoclass:: (\S+\.(\w+))", pages)
+    return {last: full for full, last in found if full.count(".") > 1}
 
 
 # -- operators -----------------------------------------------------------------------------------

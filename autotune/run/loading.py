@@ -149,7 +149,7 @@ def best(
     of loops; `Kernel.trace` has those of the expression. With ``nearest=True`` it may be
     that of the most similar machine, if it beats the default schedule here.
 
-    Raises what `load` raises; nothing is compiled.
+    Raises what `load` raises.
 
     >>> hit = at.best("matmul", m=64, n=64, k=64, threads=1)
     >>> hit.time_s < 1.0, hit.pinned
