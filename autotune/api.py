@@ -58,8 +58,8 @@ def tune(
     - ``threads``: those of the kernel; None takes the CPUs that the process may use.
     - ``trials``: new trials at most. 0: no search, only a first pick.
     - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
-    - ``search``: "evolutionary", "local", "random" or "grid". ``model``: "xgb", "blend", "analytic", "scratch"
-      or "random".
+    - ``search``: "evolutionary", "local", "random" or "grid". ``model``: "xgb", "blend", "analytic",
+      "scratch" or "random".
     - ``db``: the log, a path or the URL of a database; None takes ``AUTOTUNE_DB``, else the user's own.
     - ``seed``: of every random choice.
     - ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|``; without them, within what

@@ -45,7 +45,7 @@ def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
         label = target.rpartition(".")[2] if target.startswith("autotune.Schedule.") else m[1]
         return f":py:obj:`{label} <{target}>`"
 
-    text = re.sub(r"(?<![`\w.])([A-Z]\w+Error|KernelNotFound)(?![\w`.:])", r"`\1`", text)
+    text = re.sub(r"(?<![`\w.])([A-Z]\w+Error|KernelNotFound)(?![\w`:]|\.\w)", r"`\1`", text)
     lines[:] = re.sub(r"(?<![`\w:>])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", shown, text).split("\n")
 
 

@@ -56,6 +56,35 @@ def test_made_pages_have_every_operator_command_primitive_and_version(generate) 
     assert {f"changes/{v.lower()}.md" for v in versions} < set(generate.changes())
 
 
+def test_primitives_are_shown_with_all_their_arguments(generate) -> None:
+    """autodoc took the first one for ``self`` and left it out."""
+    page = generate.primitives()
+    assert (
+        ".. automethod:: autotune.Schedule.split(loop: str, factors: Factor | Sequence[Factor | None]" in page
+    )
+    assert ".. automethod:: autotune.Schedule.reorder(*loops: str)\n" in page
+
+
+@pytest.mark.parametrize(
+    "inside, written, shown",
+    [
+        ("autotune.tune", "see `load`", "see :py:obj:`load <autotune.load>`"),
+        ("autotune.tune", "`Kernel.time`", ":py:obj:`Kernel.time <autotune.Kernel.time>`"),
+        ("autotune.tune", "`Progress`", ":py:obj:`Progress <autotune.tuning.options.Progress>`"),
+        ("autotune.te.prod", "as in `sum`", "as in :py:obj:`sum <autotune.te.sum>`"),
+        ("autotune.Schedule.split", "`ComputeAt`", ":py:obj:`compute_at <autotune.Schedule.compute_at>`"),
+        ("autotune.Kernel", "Raises LogError.", "Raises :py:obj:`LogError <autotune.LogError>`."),
+        ("autotune.tune", "`sum` and `tune` and ``load``", "``sum`` and ``tune`` and ``load``"),
+        ("autotune.dim", "Example:\n\n    m = 1", "Example::\n\n    m = 1"),
+        ("autotune.export", "a\n\n    >>> b\n    c", "a\n\n>>> b\nc"),
+    ],
+)
+def test_names_in_docstrings_become_links_and_examples_code(generate, inside, written, shown) -> None:
+    lines = written.split("\n")
+    generate.plain_names(None, "function", inside, None, None, lines)
+    assert "\n".join(lines) == shown
+
+
 def test_links_out_of_the_site_become_paths(generate) -> None:
     zen4, kept = "benchmarks/zen4.md", "[guide](index.md#x), [a](https://b.c), ![p](images/search.svg)"
     text = [f"[figures](../benchmarks/README.md), [zen4.md](../{zen4}), {kept}"]
