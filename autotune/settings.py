@@ -42,6 +42,9 @@ class Settings:
     ``db``: path or SQLAlchemy URL of the tuning log. ``cache_dir``: compiled objects.
     ``log_level``: one of `LOG_LEVELS`. ``cuda_binding``: one of `CUDA_BINDINGS`; "auto" takes the first that
     reaches a GPU. Raises `SettingsError` for a value that cannot be used.
+
+    >>> at.Settings(db="tuning.db", cache_dir=Path("cache")).log_level
+    'warning'
     """
 
     db: str

@@ -48,8 +48,11 @@ class Workload:
     errors, signatures and printed schedules; ``op`` and ``params`` describe it to them (``op`` is
     "custom" for a user's own expression).
 
-        >>> Workload(dag).digest == Workload(same_dag_under_other_names).digest
-        True
+    >>> def doubled(name):
+    ...     x = te.placeholder((8,), name=name)
+    ...     return te.dag([x, te.compute((8,), lambda i: x[i] * 2.0, name="of_" + name)])
+    >>> at.Workload(doubled("a")).digest == at.Workload(doubled("b")).digest
+    True
     """
 
     dag: ComputeDAG
