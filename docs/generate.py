@@ -236,7 +236,21 @@ def primitives() -> str:
         takes = inspect.signature(getattr(Schedule, name))
         method = f".. automethod:: autotune.Schedule.{name}{_signature(takes)}"
         out += [f"## {name}", "", "```{eval-rst}", method, "```", ""]
+        if name == "annotate":
+            out += [*_hints(), ""]
     return "\n".join(out)
+
+
+def _hints() -> list[str]:
+    """A table of the hints that `annotate` attaches."""
+    from schedules.primitives.annotate import HINTS, VALUES
+
+    rows = []
+    for hint, told in HINTS.items():
+        what, _, means = told.partition(": ")
+        allowed = VALUES[hint]
+        rows.append(f"| `{hint}` | {what} | {allowed.start} to {allowed.stop - 1} | {_cell(means)} |")
+    return ["| hint | of a | values | means |", "|---|---|---|---|", *rows]
 
 
 def _signature(takes: inspect.Signature) -> str:

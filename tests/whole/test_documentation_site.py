@@ -14,6 +14,7 @@ from needs import imported
 import autotune as at
 from schedules import ops, te
 from schedules.primitives import PRIMITIVES
+from schedules.primitives.annotate import HINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = "".join(p.read_text("utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
@@ -48,6 +49,7 @@ def test_all_that_the_reference_names_is_documented() -> None:
 def test_made_pages_have_every_operator_command_primitive_and_version(generate) -> None:
     assert set(re.findall(r"^## (\S+)$", generate.operators(), re.MULTILINE)) == set(ops.REGISTRY)
     assert set(re.findall(r"^## (\S+)$", generate.primitives(), re.MULTILINE)) == set(PRIMITIVES)
+    assert set(re.findall(r"^\| `(\w+)` \|", generate.primitives(), re.MULTILINE)) == set(HINTS)
     commands = generate.command_line()
     for name in ("tune", "best", "bench", "export", "ops", "doctor", "log stats", "log merge", "cache clear"):
         assert f"## autotune {name}\n" in commands
