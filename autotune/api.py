@@ -47,24 +47,39 @@ def tune(
 ) -> TuneResult:
     """Tune an operator (``"matmul", m=512, n=512, k=512``) or a list of tensors, inputs then outputs.
 
-    Ends after ``budget_s`` seconds (default: 60) or ``trials`` new trials, whichever comes first. ``budget``:
-    the same as the command line has it, such as ``"2m"``. Every trial is committed to the tuning log ``db``
-    as it happens; earlier ones are reused. ``constant_weights``: weights are known ahead of the calls (True:
-    those of the operator, or names of inputs), so that packing them costs a call nothing;
-    `Kernel.pack_weights` does it. ``rtol``, ``atol``: an output is right within
-    ``atol + rtol * |reference|``; without them, within what rounding explains. ``name``: of your own
-    expression, such as "geglu". Every command shows it, and takes it in the place of an operator's; kernels
-    have it too. It is no part of what identifies an expression; of several that one was given, a log keeps
-    the last by alphabet. The result's ``best`` is None when nothing valid was found.
+    Ends after the budget or the number of trials, whichever comes first. Every trial is committed to the
+    tuning log as it happens; earlier ones are reused. The result's ``best`` is None when nothing valid was
+    found.
 
-    ``progress``: left out, progress is shown: a line in a terminal, a bar in a notebook, a line every five
-    seconds in a pipe, all on stderr. None: nothing is shown. A function is called with each `Progress`.
+    - ``dtype``, ``layout``: of an operator; `autotune ops OP` lists them. Tensors have their own.
+    - ``constant_weights``: weights are known ahead of the calls, so that packing them costs a call nothing;
+      `Kernel.pack_weights` does it. True: those of the operator. Else names of inputs.
+    - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target, or a `Target`.
+    - ``threads``: those of the kernel; None takes the CPUs that the process may use.
+    - ``trials``: new trials at most. 0: no search, only a first pick.
+    - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
+    - ``search``: "evolutionary", "local", "random" or "grid". ``model``: "xgb", "blend", "analytic",
+      "scratch" or "random".
+    - ``db``: the log, a path or the URL of a database; None takes ``AUTOTUNE_DB``, else the user's own.
+    - ``seed``: of every random choice.
+    - ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|``; without them, within what
+      rounding explains.
+    - ``name``: of your own expression, such as "geglu". Every command shows it, and takes it in the place of
+      an operator's; kernels have it too. It is no part of what identifies an expression; of several that
+      one was given, a log keeps the last by alphabet.
+    - ``progress``: left out, progress is shown: a line in a terminal, a bar in a notebook, a line every five
+      seconds in a pipe, all on stderr. None: nothing is shown. A function is called with each `Progress`.
+    - ``params``: the operator's sizes and options by name, such as ``m=512``.
 
     A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
     ``by_size``.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
+
+    >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
+    >>> result.best.time_s < 1.0
+    True
     """
     from autotune.progress.following import concluded, suite_followed, task_followed
     from autotune.tuning.tuner import TuneOptions
@@ -128,6 +143,11 @@ def tune_suite(
 
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
     cannot be used. A task that cannot be tuned has an ``error`` in its result.
+
+    >>> task = at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
+    >>> result = at.tune_suite([task], weights=[2.0], threads=1, trials=0, progress=None)
+    >>> result.tasks[0].error is None
+    True
     """
     from autotune.progress.following import concluded, suite_followed
     from autotune.tuning import suites
@@ -163,7 +183,18 @@ def tune_suite(
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:
     """Compile a schedule written by hand. Raises `ScheduleError` for anything else, `CompileError`, or
-    `TargetError` for a target whose instructions this CPU lacks."""
+    `TargetError` for a target whose instructions this CPU lacks.
+
+    ``target``: "cpu", "cuda", "opencl", the name of a described target, or a `Target`. ``threads``: those
+    of the kernel; None takes the CPUs that the process may use.
+
+    >>> x = te.placeholder((64,), name="x")
+    >>> schedule = at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")])
+    >>> schedule.vectorize(schedule.split("y_i", 8)[1])
+    >>> kernel = at.build(schedule, threads=1)
+    >>> kernel(np.zeros(64, "float32"))[0]
+    np.float32(1.0)
+    """
     from autotune.run.kernels import kernel_of
     from schedules.te.flops import count_flops
 

@@ -8,21 +8,49 @@ __all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "
 
 
 class ArgumentError(AutotuneError, ValueError):
-    """An array given to a kernel does not fit it: count, shape, dtype, device, layout or overlap."""
+    """An array given to a kernel does not fit it: count, shape, dtype, device, layout or overlap.
+
+    >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
+    >>> kernel(np.ones((3, 3), "float32"), np.ones((64, 64), "float32"))
+    Traceback (most recent call last):
+        ...
+    autotune.errors.ArgumentError: input 'a' has shape (3, 3), but the kernel is compiled for (64, 64): ...
+    """
 
 
 class CompileError(AutotuneError):
-    """Generated code was refused by the compiler, or compiled code could not be loaded."""
+    """Generated code was refused by the compiler, or compiled code could not be loaded.
+
+    Its message has the compiler's words. Generated code that a compiler refuses is a mistake of this project.
+    """
 
 
 class KernelNotFound(AutotuneError, LookupError):
-    """Nothing is stored for a workload on this machine, or what it is pinned to was found wrong since."""
+    """Nothing is stored for a workload on this machine, or what it is pinned to was found wrong since.
+
+    >>> at.load("matmul", m=63, n=64, k=64)
+    Traceback (most recent call last):
+        ...
+    autotune.errors.KernelNotFound: no tuned kernel of matmul m=63 n=64 k=64 float32 for this machine in ...
+    """
 
 
 class ModelError(AutotuneError, ValueError):
     """A model's file cannot be read, or holds what cannot be imported: it names the file, the node and the
-    reason."""
+    reason.
+
+    >>> at.load_model("missing.at")
+    Traceback (most recent call last):
+        ...
+    autotune.errors.ModelError: ...
+    """
 
 
 class ReportError(AutotuneError):
-    """A report cannot be made or written: the message names the file, the reason and the remedy."""
+    """A report cannot be made or written: the message names the file, the reason and the remedy.
+
+    >>> at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None).report(".")
+    Traceback (most recent call last):
+        ...
+    autotune.errors.ReportError: the report cannot be written to ...: it is a directory; give a file in it
+    """

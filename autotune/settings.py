@@ -26,7 +26,13 @@ LONGEST_S = 30 * 86400.0
 
 
 class SettingsError(AutotuneError, ValueError):
-    """An environment variable or a setting has a value that cannot be used."""
+    """An environment variable or a setting has a value that cannot be used.
+
+    >>> at.Settings.from_environment({"AUTOTUNE_LOG_LEVEL": "loud"})
+    Traceback (most recent call last):
+        ...
+    autotune.settings.SettingsError: AUTOTUNE_LOG_LEVEL is 'loud'; it is one of debug, info, warning, error
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,9 @@ class Settings:
     ``db``: path or SQLAlchemy URL of the tuning log. ``cache_dir``: compiled objects.
     ``log_level``: one of `LOG_LEVELS`. ``cuda_binding``: one of `CUDA_BINDINGS`; "auto" takes the first that
     reaches a GPU. Raises `SettingsError` for a value that cannot be used.
+
+    >>> at.Settings(db="tuning.db", cache_dir=Path("cache")).log_level
+    'warning'
     """
 
     db: str
@@ -58,7 +67,11 @@ class Settings:
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         """Settings from ``AUTOTUNE_DB``, ``AUTOTUNE_CACHE_DIR``, ``AUTOTUNE_LOG_LEVEL`` and
-        ``AUTOTUNE_CUDA_BINDING``; places that are not set are in the user's directories."""
+        ``AUTOTUNE_CUDA_BINDING``; places that are not set are in the user's directories.
+
+        >>> at.Settings.from_environment({"AUTOTUNE_LOG_LEVEL": "info"}).log_level
+        'info'
+        """
         env = os.environ if environ is None else environ
         db = env.get("AUTOTUNE_DB")
         cache = env.get("AUTOTUNE_CACHE_DIR")

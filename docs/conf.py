@@ -48,4 +48,5 @@ def setup(app):
     """Write what is made of the code; show names as code, and links out of the site as paths."""
     generate.write_all(HERE / "generated")
     app.connect("autodoc-process-docstring", generate.plain_names)
+    app.connect("autodoc-process-signature", generate.signatures)
     app.connect("source-read", generate.outside)

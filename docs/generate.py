@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
+from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,10 +28,69 @@ def write_all(folder: Path) -> None:
 
 
 def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Make single backquotes of docstrings code, and mark examples as Python. An event handler of Sphinx."""
+    """Make single backquotes of docstrings links where the name is public, else code; and indented text code.
+
+    An event handler of Sphinx.
+    """
     text = "\n".join(lines)
-    text = re.sub(r"(?<![`\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", r"``\1``", text)
-    lines[:] = text.split("\n")
+    # An example that is indented would be shown as a quotation.
+    text = re.sub(r"(?m)^ {4}>>> .*(?:\n {4}.*)*", lambda m: re.sub(r"(?m)^ {4}", "", m[0]), text)
+    text = re.sub(r"(?<=[^:\n])(:?)\n\n(?= {4}(?!>>>)\S)", _code_follows, text)
+
+    def shown(m: re.Match[str]) -> str:
+        target = _public_target(m[1], name)
+        if not target:
+            return f"``{m[1]}``"
+        # The class of a primitive is called by its method.
+        label = target.rpartition(".")[2] if target.startswith("autotune.Schedule.") else m[1]
+        return f":py:obj:`{label} <{target}>`"
+
+    text = re.sub(r"(?<![`\w.])([A-Z]\w+Error|KernelNotFound)(?![\w`:]|\.\w)", r"`\1`", text)
+    lines[:] = re.sub(r"(?<![`\w:>])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", shown, text).split("\n")
+
+
+# What calls return, and nobody makes: how it is made says nothing to users.
+RETURNED = ("autotune.Kernel", "autotune.DynamicKernel", "autotune.Module")
+
+
+def signatures(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:
+    """Leave out how an object is made that users only get. An event handler of Sphinx."""
+    return ("", None) if name in RETURNED else None
+
+
+def _code_follows(m: re.Match[str]) -> str:
+    """What ends a paragraph before indented text, so that reStructuredText takes that for code."""
+    return "::\n\n" if m[1] else "\n\n::\n\n"
+
+
+def _public_target(text: str, inside: str) -> str | None:
+    """The full name of what a docstring calls ``text``; None where that is not public.
+
+    ``inside``: the full name of what has the docstring. `sum` in one of `te` is `te.sum`.
+    """
+    import autotune
+    from schedules import te
+    from schedules.primitives import PRIMITIVES
+
+    short = text.removeprefix("autotune.").removeprefix("at.")
+    first, _, rest = short.partition(".")
+    primitives = {p.__name__: key for key, p in PRIMITIVES.items()} | {key: key for key in PRIMITIVES}
+    if first == "te" and rest in te.__all__ and inspect.isfunction(getattr(te, rest)):
+        return f"autotune.te.{rest}"
+    if inside.startswith("autotune.te.") and short in te.__all__ and inspect.isfunction(getattr(te, short)):
+        return f"autotune.te.{short}"
+    if inside.startswith("autotune.Schedule.") and short in primitives:
+        return f"autotune.Schedule.{primitives[short]}"
+    owner = ".".join(inside.split(".")[:2])
+    if short == inside.rpartition(".")[2]:
+        return None  # itself
+    if inside.count(".") and hasattr(resolve_name(owner), short) and isinstance(resolve_name(owner), type):
+        return f"{owner}.{short}"
+    if short in _inner_classes():
+        return _inner_classes()[short]
+    if first not in autotune.__all__ or first in ("te", "ops", "torch"):
+        return None
+    return f"autotune.{short}" if not rest or hasattr(getattr(autotune, first), rest) else None
 
 
 def outside(app: Any, page: str, source: list[str]) -> None:
@@ -45,6 +107,14 @@ def outside(app: Any, page: str, source: list[str]) -> None:
         return f"`{name}`" if m[1].strip("`") in (name, path.name) else f"{m[1]} (`{name}`)"
 
     source[0] = re.sub(r"(?<!!)\[([^\]\n]*)\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)", link, source[0])
+
+
+@cache
+def _inner_classes() -> dict[str, str]:
+    """{name: full name} of classes in the reference that are no names of `autotune`, such as `Progress`."""
+    pages = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
+    found = re.findall(r"autoclass:: (\S+\.(\w+))", pages)
+    return {last: full for full, last in found if full.count(".") > 1}
 
 
 # -- operators -----------------------------------------------------------------------------------
@@ -136,20 +206,57 @@ def _option(p: Any) -> str:
 # -- primitives and targets ----------------------------------------------------------------------
 
 
+# What examples of primitives schedule: a matrix product and a second stage.
+EXAMPLE = """x, w = te.placeholder((64, 64), name="x"), te.placeholder((64, 64), name="w")
+k = te.reduce_axis(64, name="k")
+y = te.compute((64, 64), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="y")
+z = te.compute((64, 64), lambda i, j: te.maximum(y[i, j], 0.0), name="z")
+s = at.Schedule([x, w, z])"""
+
+
 def primitives() -> str:
     """A section for each primitive, as methods of `Schedule`."""
     from schedules.primitives import PRIMITIVES
+    from schedules.schedule import Schedule
 
     out = [
         "# Primitives",
         "",
         "Made from the code. Each is a method of [`Schedule`](../reference/schedules.md). It checks that the",
         "schedule still computes the same. Where it does not, it raises `ScheduleError` and changes nothing.",
+        "In the examples, `s` is a new schedule of this expression:",
+        "",
+        "```python",
+        EXAMPLE,
+        "```",
         "",
     ]
     for name in sorted(PRIMITIVES):
-        out += [f"## {name}", "", "```{eval-rst}", f".. automethod:: autotune.Schedule.{name}", "```", ""]
+        # autodoc would leave out the first argument, for ``self``, which these signatures do not have
+        takes = inspect.signature(getattr(Schedule, name))
+        method = f".. automethod:: autotune.Schedule.{name}{_signature(takes)}"
+        out += [f"## {name}", "", "```{eval-rst}", method, "```", ""]
+        if name == "annotate":
+            out += [*_hints(), ""]
     return "\n".join(out)
+
+
+def _hints() -> list[str]:
+    """A table of the hints that `annotate` attaches."""
+    from schedules.primitives.annotate import HINTS, VALUES
+
+    rows = []
+    for hint, told in HINTS.items():
+        what, _, means = told.partition(": ")
+        allowed = VALUES[hint]
+        rows.append(f"| `{hint}` | {what} | {allowed.start} to {allowed.stop - 1} | {_cell(means)} |")
+    return ["| hint | of a | values | means |", "|---|---|---|---|", *rows]
+
+
+def _signature(takes: inspect.Signature) -> str:
+    """Parameters with their types, which are text, and defaults."""
+    plain = [re.sub(r": '([^']*)'", r": \1", str(p)) for p in takes.parameters.values()]
+    return f"({', '.join(plain)})"
 
 
 def targets() -> str:

@@ -65,6 +65,10 @@ class Log(LogReader):
 
     Every method raises `LogError` if the file or a value does not allow what is asked. Do not use a log on
     both sides of a fork: open one in each process.
+
+    >>> with at.Log("tuning.db") as log:
+    ...     log.stats()["records"]
+    0
     """
 
     def __repr__(self) -> str:

@@ -7,15 +7,32 @@ from collections.abc import Iterable
 
 
 class AutotuneError(Exception):
-    """Base of all errors of this project."""
+    """Base of all errors of this project.
+
+    >>> issubclass(at.WorkloadError, at.AutotuneError)
+    True
+    """
 
 
 class ScheduleError(AutotuneError, ValueError):
-    """A primitive was used where it is not legal, or a trace does not fit its expression."""
+    """A primitive was used where it is not legal, or a trace does not fit its expression.
+
+    >>> x = te.placeholder((64,), name="x")
+    >>> at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")]).vectorize("z")
+    Traceback (most recent call last):
+        ...
+    schedules.errors.ScheduleError: there is no loop 'z'; the loops are y_i
+    """
 
 
 class WorkloadError(AutotuneError, ValueError):
-    """An operator, its parameters or its dtype do not make a workload."""
+    """An operator, its parameters or its dtype do not make a workload.
+
+    >>> at.load("matmul", m=64)
+    Traceback (most recent call last):
+        ...
+    schedules.errors.WorkloadError: matmul needs the parameters n, k: ...
+    """
 
 
 class NotPicklable(AutotuneError, TypeError):

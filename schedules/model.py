@@ -48,8 +48,11 @@ class Workload:
     errors, signatures and printed schedules; ``op`` and ``params`` describe it to them (``op`` is
     "custom" for a user's own expression).
 
-        >>> Workload(dag).digest == Workload(same_dag_under_other_names).digest
-        True
+    >>> def doubled(name):
+    ...     x = te.placeholder((8,), name=name)
+    ...     return te.dag([x, te.compute((8,), lambda i: x[i] * 2.0, name="of_" + name)])
+    >>> at.Workload(doubled("a")).digest == at.Workload(doubled("b")).digest
+    True
     """
 
     dag: ComputeDAG
@@ -119,7 +122,12 @@ class Target:
     use, ``limits`` integers such as ``vector_bytes``, ``vector_registers``, ``l1_bytes``,
     ``l2_bytes``, ``l3_bytes`` (per core what a core has to itself), ``cores``. ``threads`` is
     what a kernel runs with and part of the identity; cache sizes and the like are too, since a
-    schedule depends on them."""
+    schedule depends on them.
+
+    >>> target = at.best("matmul", m=64, n=64, k=64, threads=1).target
+    >>> target.kind, target.threads, target.limit("cores") >= 1
+    ('cpu', 1, True)
+    """
 
     kind: str  # "cpu", "cuda", "opencl"
     arch: str  # LLVM CPU name or sm_XX
@@ -142,6 +150,7 @@ class Target:
         return self.kind == "cuda"
 
     def limit(self, name: str, default: int = 0) -> int:
+        """The limit called ``name``, ``default`` where the target does not state it."""
         return dict(self.limits).get(name, default)
 
     @cached_property
@@ -201,7 +210,17 @@ def _plain(v: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trace:
-    """A sequence of steps: a schedule as data. ``Trace.from_json(t.to_json()) == t``."""
+    """A sequence of steps: a schedule as data. ``Trace.from_json(t.to_json()) == t``.
+
+    >>> x = te.placeholder((64,), name="x")
+    >>> schedule = at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")])
+    >>> schedule.split("y_i", 8)
+    ['y_i_0', 'y_i_1']
+    >>> print(schedule.trace)
+    split(factors=[None, 8], loop='y_i', tail='guard')
+    >>> at.Trace.from_json(schedule.trace.to_json()) == schedule.trace
+    True
+    """
 
     steps: tuple[Step, ...] = field(default=())
 
@@ -219,6 +238,7 @@ class Trace:
         return f"<pre>{escape(str(self))}</pre>"
 
     def to_json(self) -> str:
+        """The trace as one line of JSON, with its version."""
         return self._json
 
     def document(self) -> dict[str, Any]:
@@ -254,7 +274,13 @@ class Trace:
 
 
 class TraceError(AutotuneError, ValueError):
-    """Text that is not a trace this version can read."""
+    """Text that is not a trace this version can read.
+
+    >>> at.Trace.from_json("{}")
+    Traceback (most recent call last):
+        ...
+    schedules.model.TraceError: trace version None is not 1; update autotune to read it
+    """
 
 
 def _thawed(v: Any) -> Any:

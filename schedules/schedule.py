@@ -23,6 +23,20 @@ class Schedule(Methods):
     `ScheduleError` where the primitive is not legal, and then changes nothing.
 
     ``program`` is a `ComputeDAG` or the list of tensors that `te.dag` takes.
+
+    >>> x = te.placeholder((64, 64), name="x")
+    >>> schedule = at.Schedule([x, te.compute((64, 64), lambda i, j: x[i, j] + 1.0, name="y")])
+    >>> schedule.loops("y")
+    ['y_i', 'y_j']
+    >>> outer, inner = schedule.split("y_j", 16)
+    >>> schedule.vectorize(inner)
+    >>> schedule.parallel("y_i")
+    >>> print(schedule)
+    def nest(x: float32[64, 64], y: float32[64, 64]):
+        parallel y_i in range(64):
+            for y_j_0 in range(4):
+                vectorize y_j_1 in range(16):
+                    ...
     """
 
     def __init__(self, program: ComputeDAG | Sequence[Any], target: Target | None = None) -> None:

@@ -28,6 +28,12 @@ def compile_for(schedule: Schedule, target: str | Target) -> Compiled:
 
     Raises `TargetError` for a target that is no GPU, `ScheduleError` for a schedule that no grid can
     run, and `CompileError` with the compiler's words.
+
+    >>> x = te.placeholder((64,), name="x")
+    >>> schedule = at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")])
+    >>> schedule.bind("y_i", "threadIdx.x")
+    >>> "__kernel" in at.compile_for(schedule, "adreno-740").source
+    True
     """
     goal = targets.parse(target)
     return backends.of(goal).cross_compile(Workload(schedule.dag).dag, schedule.trace, goal)

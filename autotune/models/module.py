@@ -47,7 +47,7 @@ class Module:
     driver can, and later calls replay them.
 
     Weights are packed when the model is compiled. A change of the arrays that they came from changes nothing:
-    see `load_weights`.
+    see `load_weights`. Example: ``y = net(x); print(net.profile(x))``.
     """
 
     def __init__(

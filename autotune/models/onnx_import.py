@@ -38,7 +38,7 @@ def import_onnx(
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the file's own folder only. Raises ModelError for what is no valid model and for all operators
-    that have no expression, at once; ImportError where the extra ``onnx`` is not installed.
+    that have no expression, at once; ImportError where the extra ``onnx`` is not installed. Example:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
     """

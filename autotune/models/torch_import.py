@@ -24,7 +24,7 @@ def import_torch(exported: Any) -> Model:
 
     Raises ModelError for what is no exported program, for sizes that were left open, for programs that write
     to their inputs or buffers, for dtypes that are not supported, and for all operators that have no
-    expression, at once.
+    expression, at once. Example:
 
         exported = torch.export.export(module.eval(), (example,))
         model = at.import_torch(exported)

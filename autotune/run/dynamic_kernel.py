@@ -123,26 +123,32 @@ class DynamicKernel(Kernel):
 
     @property
     def trace(self) -> Trace | None:
+        """As of `Kernel`, for the largest size."""
         return self._largest.trace
 
     @property
     def workload(self) -> Workload:  # type: ignore[override]
+        """The workload of the largest size."""
         return self._largest.workload
 
     @property
     def target(self) -> Target:  # type: ignore[override]
+        """The target of the largest size."""
         return self._largest.target
 
     @property
     def record(self) -> Record | None:
+        """The record of the largest size; None where it was not tuned."""
         return self._largest.record
 
     @property
     def chosen_by(self) -> str:  # type: ignore[override]
+        """As of `Kernel`, for the largest size."""
         return self._largest.chosen_by
 
     @property
     def parameters(self) -> Any:
+        """Raises `ArgumentError`: they differ from size to size; `at` gives a kernel of one size."""
         raise ArgumentError(self._one_size("its parameters differ from size to size"))
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -56,6 +56,14 @@ class Kernel:
     Raises `ArgumentError`, and MemoryError for want of scratch
     memory. The GIL is released; calls from several threads at once are independent. `pickle` takes a kernel
     as its workload, schedule and target.
+
+    >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
+    >>> a = np.ones((64, 64), "float32")
+    >>> out = np.empty((64, 64), "float32")
+    >>> kernel(a, b=a, out=out) is out
+    True
+    >>> [(p.name, p.shape, p.dtype) for p in kernel.parameters[1]]
+    [('c', (64, 64), 'float32')]
     """
 
     __slots__ = (
@@ -161,7 +169,10 @@ class Kernel:
         ``workload.dag.constants`` in that order, in the layout that this kernel reads. Call it once, and
         again whenever weights change. Returns an array, or a tuple of them for several, which begin where
         lines of the caches do; weights that the kernel reads as they are come back unchanged. Raises
-        ArgumentError."""
+        ArgumentError.
+
+        Example: ``kernel(x, kernel.pack_weights(w))``.
+        """
         names = self.workload.dag.constants
         if not names:
             raise ArgumentError(

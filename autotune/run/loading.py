@@ -60,6 +60,13 @@ def load(
 
     With a size that varies (``m=at.dim(1, 512)``, see `dim`) a `DynamicKernel` comes back, which looks at the
     size of each call. It takes that some size in the range is tuned, or ``fallback=True``.
+
+    >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
+    >>> kernel.chosen_by
+    'log'
+    >>> c = kernel(np.ones((64, 64), "float32"), np.ones((64, 64), "float32"))
+    >>> c[0, 0]
+    np.float32(64.0)
     """
     dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
     if dynamic is not None:
@@ -140,7 +147,14 @@ def best(
     """The record that `load` would use: ``.record`` (trace, times, uid), ``.target``, ``.time_s``,
     ``.pinned`` and ``.origin``. Its trace has passed every legality check, and has the canonical names
     of loops; `Kernel.trace` has those of the expression. With ``nearest=True`` it may be
-    that of the most similar machine, if it beats the default schedule here."""
+    that of the most similar machine, if it beats the default schedule here.
+
+    Raises what `load` raises.
+
+    >>> hit = at.best("matmul", m=64, n=64, k=64, threads=1)
+    >>> hit.time_s < 1.0, hit.pinned
+    (True, False)
+    """
     workload = as_workload(program, params, dtype, layout, constant_weights, best)
     return find(workload, target=target, threads=threads, db=db, nearest=nearest)
 

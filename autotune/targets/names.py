@@ -20,7 +20,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class TargetError(AutotuneError, ValueError):
-    """A target name or description that means nothing here."""
+    """A target name or description that means nothing here.
+
+    >>> at.load("matmul", m=64, n=64, k=64, target="h99")
+    Traceback (most recent call last):
+        ...
+    autotune.targets.names.TargetError: unknown target 'h99'; known: cpu, ...
+    """
 
 
 def detect(threads: int | None = None) -> Target:

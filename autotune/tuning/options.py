@@ -160,7 +160,14 @@ class TuneResult:
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
     best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
-    are no failures. ``place``: the log that has it."""
+    are no failures. ``place``: the log that has it.
+
+    >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
+    >>> result.stopped
+    'trials'
+    >>> result.schedule().blocks()[0].startswith("c")
+    True
+    """
 
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)

@@ -101,7 +101,10 @@ class SuiteProgress:
 class SuiteResult:
     """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
     no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task) or
-    "interrupted"."""
+    "interrupted".
+
+    Example: ``[task.result.best for task in result.tasks]``.
+    """
 
     tasks: tuple[TaskResult, ...]
     weighted_s: float | None

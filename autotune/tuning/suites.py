@@ -29,7 +29,13 @@ MAX_TASKS = 10_000
 
 
 class SuiteError(AutotuneError):
-    """A suite file that cannot be read, or has no such suite."""
+    """A suite file that cannot be read, or has no such suite.
+
+    >>> at.tune_suite("missing.toml")
+    Traceback (most recent call last):
+        ...
+    autotune.tuning.suites.SuiteError: cannot read suite missing.toml: No such file or directory
+    """
 
 
 class Group(BaseModel):

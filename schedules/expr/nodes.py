@@ -511,12 +511,14 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
-    """The smaller of two values; NaN if one is NaN."""
+    """The smaller of two values; NaN if one is NaN.
+    In `compute`, operands of different dtypes raise `WorkloadError`. Example: ``te.minimum(x[i], y[i])``."""
     return binary("min", a, b)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
-    """The larger of two values; NaN if one is NaN."""
+    """The larger of two values; NaN if one is NaN.
+    In `compute`, operands of different dtypes raise `WorkloadError`. Example: ``te.maximum(x[i], 0.0)``."""
     return binary("max", a, b)
 
 

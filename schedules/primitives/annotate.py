@@ -37,8 +37,13 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Annotate(Primitive[None]):
-    """Attach ``key = value`` to a loop or a block. Hints never change the meaning; see `HINTS` for
-    those that lowering and code generators read. ``where`` is a loop or block name."""
+    """Attach ``key = value`` to a loop or a block. Hints never change the meaning. The table
+    `HINTS` has those that lowering and code generators read. ``where`` is a loop or block name.
+
+    >>> s.annotate("y_i", "chunk", 4)
+    >>> print(s.trace)
+    annotate(key='chunk', value=4, where='y_i')
+    """
 
     name: ClassVar[str] = "annotate"
     where: str

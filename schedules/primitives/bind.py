@@ -21,6 +21,11 @@ class Bind(Primitive[None]):
     Legal if iterations are independent, as for `Parallel`. From the root to a block an axis is bound at most
     once, and no thread axis stands around a block axis. Threads of ``threadIdx.x`` may also reduce into one
     local element by sum, product, min or max; then all of them get the result.
+
+    >>> s.bind("z_i", "blockIdx.x")
+    >>> s.bind("z_j", "threadIdx.x")
+    >>> s.loops("z")
+    ['z_i', 'z_j']
     """
 
     name: ClassVar[str] = "bind"

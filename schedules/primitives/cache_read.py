@@ -35,6 +35,11 @@ class CacheRead(Primitive[str]):
     stands at the root. `ComputeAt` moves it inside and shrinks it, `Pack` changes its layout. Legal for a
     buffer that the block only reads and that is complete before the outermost loop around the block. Cost:
     one more pass over the data.
+
+    >>> s.cache_read("y", "w")
+    'w_global'
+    >>> s.blocks()
+    ['w_global', 'y', 'z']
     """
 
     name: ClassVar[str] = "cache_read"

@@ -31,6 +31,11 @@ class CacheReadPart(Primitive[str]):
     The copy is as large as the smallest box that holds what the read touches. It stands at the root;
     `ComputeAt` moves it inside, `Pack` changes its layout. Legal as `CacheRead` is, for a read that stands in
     no index of another. Cost: one more pass over the part.
+
+    >>> s.cache_read_part("y", "w", 0)
+    'w_global_y0'
+    >>> s.blocks()
+    ['w_global_y0', 'y', 'z']
     """
 
     name: ClassVar[str] = "cache_read_part"

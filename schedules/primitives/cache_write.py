@@ -33,6 +33,11 @@ class CacheWrite(Primitive[str]):
     Before: ``C[i] += A[i, k]``. After: ``C_local[i] += A[i, k]; C[x] = C_local[x]``. With
     `ReverseComputeAt` on the copy, the cache shrinks to a tile: accumulators in registers.
     Legal for a block whose outputs no other block writes. Cost: one more copy.
+
+    >>> s.cache_write("y")
+    'y_write'
+    >>> s.blocks()
+    ['y', 'y_write', 'z']
     """
 
     name: ClassVar[str] = "cache_write"

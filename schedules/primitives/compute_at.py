@@ -45,6 +45,10 @@ class ComputeAt(Primitive[None]):
     iterations compute; the block is not an output; and what it reads is computed before. Cost: overlapping
     regions are computed again. The buffer shrinks to what one iteration reads. New loops are called
     ``<block>_ax0, ...`` and ``<block>_r0, ...``.
+
+    >>> s.compute_at("y", "z_i")
+    >>> s.loops("y")
+    ['z_i', 'y_ax0', 'y_ax1', 'y_r0']
     """
 
     name: ClassVar[str] = "compute_at"

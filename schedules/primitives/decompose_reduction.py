@@ -42,6 +42,11 @@ class DecomposeReduction(Primitive[str]):
     Legal if no reduction loop of the block stands outside ``loop``. The spatial loops inside ``loop`` are
     repeated around the new block with their kinds, named ``<loop>_init``. Cost: one more pass over the
     accumulators, and one branch less in the inner loop.
+
+    >>> s.decompose_reduction("y", "y_k")
+    'y_init'
+    >>> s.blocks()
+    ['y_init', 'y', 'z']
     """
 
     name: ClassVar[str] = "decompose_reduction"

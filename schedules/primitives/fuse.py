@@ -34,6 +34,9 @@ class Fuse(Primitive[str]):
     Legal if each loop holds the next and nothing else, and none that reduces a block is fused with one that
     computes the same elements of it again. Cost: a division where an index needs the parts; none if the fused
     loop is split at ``m`` again or ``m`` is a constant.
+
+    >>> s.fuse("y_i", "y_j")
+    'y_i_y_j'
     """
 
     name: ClassVar[str] = "fuse"

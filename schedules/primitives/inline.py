@@ -47,6 +47,13 @@ class Inline(Primitive[None]):
     a reduction whose output is not an argument of the kernel. What a parallel loop around it computes for
     itself must stay inside, unless its iterations write elements of their own. Cost: the value is computed
     again at every read.
+
+    >>> a = te.compute((64,), lambda i: x[0, i] + 1.0, name="a")
+    >>> b = te.compute((64,), lambda i: a[i] * 2.0, name="b")
+    >>> t = at.Schedule([x, b])
+    >>> t.inline("a")
+    >>> t.blocks()
+    ['b']
     """
 
     name: ClassVar[str] = "inline"

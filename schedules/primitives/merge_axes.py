@@ -37,6 +37,9 @@ class MergeAxes(Primitive[str]):
     index, ``i_j`` stands there now. Legal if each loop is an axis of the only block inside, from beginning to
     end, and the axes are neighbours of one kind. Cost: a division where an index needs the parts; none in
     buffers of which `merge_dims` merges the dimensions.
+
+    >>> s.merge_axes("z_i", "z_j")
+    'z_i_z_j'
     """
 
     name: ClassVar[str] = "merge_axes"

@@ -27,6 +27,10 @@ class MergeDims(Primitive[None]):
     Callers give arguments in their own shape, as before. Legal for a row-major buffer; one that the nest
     writes is written at the parts of one axis, as `merge_axes` makes it. Cost: where other axes read the
     buffer, all that is told of the region they touch is where it begins and ends.
+
+    >>> s.merge_axes("z_i", "z_j")
+    'z_i_z_j'
+    >>> s.merge_dims("z", 0, 2)
     """
 
     name: ClassVar[str] = "merge_dims"

@@ -66,6 +66,13 @@ class Online(Primitive[str]):
     overflow, as in any other order. While all elements so far are -inf, the lowest number is subtracted
     instead (``m_shift``), as infinities would make NaN. Cost: the rescaling, once a part. The row is walked
     once.
+
+    >>> t = at.Schedule(at.ops.workload("softmax", {"m": 4, "n": 64}).dag)
+    >>> t.inline("e")
+    >>> t.online("row_max", ["row_sum"], 16)
+    'row_max_part'
+    >>> t.loops("row_sum")
+    ['row_max_part', 'row_sum_i', 'row_sum_k_1']
     """
 
     name: ClassVar[str] = "online"

@@ -36,6 +36,13 @@ class Pack(Primitive[list[str]]):
     Legal for a buffer made by `CacheRead` whose copy still has its own plain loops, which hold nothing else.
     Cost: the copy gathers, and the consumer then reads with unit stride. Loops of the copy are called
     ``<block>_p0, ...``.
+
+    >>> s.cache_read("y", "w")
+    'w_global'
+    >>> s.pack("w_global", [0, 16], [1, 0, 2])
+    ['w_global_p0', 'w_global_p1', 'w_global_p2']
+    >>> s.loops("w_global")
+    ['w_global_p0', 'w_global_p1', 'w_global_p2']
     """
 
     name: ClassVar[str] = "pack"

@@ -20,6 +20,8 @@ class Parallel(Primitive[None]):
     Legal if no two iterations write the same element of a buffer that outlives the iteration. So it is not
     legal over a reduction (rfactor it first) nor inside another parallel loop. Cost: a wake-up of
     microseconds each time the loop is entered.
+
+    >>> s.parallel("y_i")
     """
 
     name: ClassVar[str] = "parallel"

@@ -26,6 +26,8 @@ class Partition(Primitive[None]):
 
     Legal for any serial or parallel loop. The pieces of a parallel loop run in sequence. Cost: code size,
     once a piece.
+
+    >>> s.partition(s.split("y_i", 48)[0])
     """
 
     name: ClassVar[str] = "partition"

@@ -22,6 +22,10 @@ class Reorder(Primitive[None]):
     any order means the same if each still starts before it adds up. So two loops that both mix spatial and
     reduction axes keep their order, and a reduction loop stays inside one that computes the same elements
     again. Cost: locality only.
+
+    >>> s.reorder("y_k", "y_j")
+    >>> s.loops("y")
+    ['y_i', 'y_k', 'y_j']
     """
 
     name: ClassVar[str] = "reorder"

@@ -26,6 +26,10 @@ class ReorderAxes(Primitive[None]):
     `Reorder` leaves the axes of the block in their order, by which rules tell what the stages behind it have
     in common with it. Legal if the loops are nested in one another with nothing beside them, and each is a
     spatial axis of the only block inside, from beginning to end. Cost: locality only.
+
+    >>> s.reorder_axes("z_j", "z_i")
+    >>> s.loops("z")
+    ['z_j', 'z_i']
     """
 
     name: ClassVar[str] = "reorder_axes"

@@ -22,6 +22,8 @@ class ReorderStorage(Primitive[None]):
 
     Legal for any buffer that is no argument, whatever the loops around its blocks, because only addresses
     change. Cost: loops along the old innermost dimension no longer have unit stride.
+
+    >>> s.reorder_storage("y", [1, 0])
     """
 
     name: ClassVar[str] = "reorder_storage"

@@ -41,6 +41,10 @@ class ReverseComputeAt(Primitive[None]):
     there (no reduction of the producer runs outside ``loop``); and its other operands are complete before, or
     computed by the same iteration of the common loops. Cost: none. The intermediate buffer shrinks to a tile:
     a fused epilogue.
+
+    >>> s.reverse_compute_at("z", "y_i")
+    >>> s.loops("z")
+    ['y_i', 'z_ax0', 'z_ax1']
     """
 
     name: ClassVar[str] = "reverse_compute_at"

@@ -42,6 +42,11 @@ class Rfactor(Primitive[str]):
     associative, in a block whose loops hold nothing else. ``C_rf`` has the new axis last. The new block is
     ``<block>_rf`` and keeps the loops; the final one gets loops ``<block>_ax0, ..., <block>_rf_k``. Cost:
     memory for the partial results.
+
+    >>> s.rfactor("y", s.split("y_k", 8)[1])
+    'y_rf'
+    >>> s.blocks()
+    ['y_rf', 'y', 'z']
     """
 
     name: ClassVar[str] = "rfactor"

@@ -19,6 +19,8 @@ class SetScope(Primitive[None]):
 
     Legal for any buffer that is no argument. Lowering finds out whether threads use only their own elements
     of a local buffer. Cost: registers and shared memory limit how many blocks run at a time.
+
+    >>> s.set_scope("y", "shared")
     """
 
     name: ClassVar[str] = "set_scope"

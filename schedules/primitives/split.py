@@ -52,6 +52,11 @@ class Split(Primitive[list[str]]):
     its own. ``shift``: no block inside reduces, and the innermost factor is at most ``n``. The new loops must
     count within 64 bits. Cost: a comparison for ``guard`` tails that are neither partitioned nor provably
     absent; for ``shift`` the elements computed twice.
+
+    >>> s.split("y_k", [None, 4])
+    ['y_k_0', 'y_k_1']
+    >>> s.loops("y")
+    ['y_i', 'y_j', 'y_k_0', 'y_k_1']
     """
 
     name: ClassVar[str] = "split"

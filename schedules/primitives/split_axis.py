@@ -29,6 +29,11 @@ class SplitAxis(Primitive[list[str]]):
     `Split` leaves the axis of the block as it is, and rules then see one. Legal if the loop is an axis of the
     only block inside, from beginning to end, and ``inner`` divides its extent and is neither 1 nor all of it.
     Cost: none in buffers of which `SplitDim` splits the dimension.
+
+    >>> s.split_axis("z_j", 16)
+    ['z_j_0', 'z_j_1']
+    >>> s.loops("z")
+    ['z_i', 'z_j_0', 'z_j_1']
     """
 
     name: ClassVar[str] = "split_axis"

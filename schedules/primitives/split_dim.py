@@ -29,6 +29,8 @@ class SplitDim(Primitive[None]):
     Callers give arguments in their own shape, as before. Legal for a row-major buffer if ``inner`` divides
     the dimension; one that the nest writes is written at one axis in each of the new dimensions, as
     `SplitAxis` makes it. Cost: a division where an index is not the sum of parts as above.
+
+    >>> s.split_dim("x", 1, 16)
     """
 
     name: ClassVar[str] = "split_dim"

@@ -24,6 +24,9 @@ class Tile(Primitive[list[str]]):
         for i_0: for j_0: for i_1 in range(4): for j_1 in range(8): S
 
     Legal where `Split` and `Reorder` are. Cost: as theirs.
+
+    >>> s.tile(["y_i", "y_j"], [4, 16])
+    ['y_i_0', 'y_j_0', 'y_i_1', 'y_j_1']
     """
 
     name: ClassVar[str] = "tile"

@@ -21,6 +21,8 @@ class Unroll(Primitive[None]):
 
     Before: ``for i in range(2): S(i)``. After: ``S(0); S(1)``. Legal for any serial loop of at most 1024
     iterations. Cost: code size. A small local buffer can then live in registers.
+
+    >>> s.unroll(s.split("y_k", 4)[1])
     """
 
     name: ClassVar[str] = "unroll"

@@ -23,6 +23,8 @@ class Vectorize(Primitive[None]):
     256 is legal, also one that no register holds. Lanes of a tail are masked. A loop over a reduction becomes
     a horizontal reduction, which reassociates it. Cost: unit-stride accesses are one load a register, others
     are gathered element by element.
+
+    >>> s.vectorize(s.split("z_j", 16)[1])
     """
 
     name: ClassVar[str] = "vectorize"

@@ -43,6 +43,11 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
 
     Raises `WorkloadError` for inputs of another number, shape or dtype, and if the expression reads out of
     bounds.
+
+    >>> x = te.placeholder((4,), name="x")
+    >>> y = te.compute((4,), lambda i: x[i] * x[i], name="y")
+    >>> te.evaluate(te.dag([x, y]), [np.arange(4, dtype="float32")])
+    [array([0., 1., 4., 9.], dtype=float32)]
     """
     if len(inputs) != len(dag.inputs):
         names = ", ".join(t.name for t in dag.inputs)

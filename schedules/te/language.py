@@ -92,13 +92,22 @@ MAX_EXTENT = 2**40
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
     """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float32, float64, int8,
     uint8, int32, int64 or bool. Some are for storage: float16 and bfloat16 are computed with as float32;
-    int8, uint8 and bool as int32. `cast` makes them. Example: ``te.placeholder((8, 8), "int8", "a")``."""
+    int8, uint8 and bool as int32. `cast` makes them.
+
+    Raises `WorkloadError` for a shape that has no elements or a dtype that is none of these.
+
+    >>> te.placeholder((8, 16), name="x").shape
+    (8, 16)
+    """
     what = f"placeholder {name}" if name else "placeholder"
     return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
 
 
 def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
-    """An axis to reduce over: an extent, or ``(0, extent)``. Raises WorkloadError."""
+    """An axis to reduce over: an extent, or ``(0, extent)``. Raises `WorkloadError`.
+
+    >>> k = te.reduce_axis(16, name="k")
+    """
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
             raise WorkloadError(f"reduce_axis {name or ''}: {extent!r} is not (0, extent); axes start at 0")
@@ -116,7 +125,13 @@ def compute(
     may then be a sequence.
 
     Every load must be proved inside its tensor. The condition of a `select` around it counts if axes decide
-    it, not tensors. Raises WorkloadError."""
+    it, not tensors. Raises `WorkloadError`.
+
+    >>> x = te.placeholder((8, 16), name="x")
+    >>> doubled = te.compute((8, 16), lambda i, j: x[i, j] * 2.0, name="doubled")
+    >>> doubled.shape, doubled.dtype
+    ((8, 16), 'float32')
+    """
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     dims = _shape(shape, f"stage {label}")
     taken: set[str] = set()
@@ -200,7 +215,7 @@ def _too_deep(what: str) -> WorkloadError:
 
 
 def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
-    """``e`` over the stage's own variables. Raises WorkloadError for axes of other stages."""
+    """``e`` over the stage's own variables. Raises `WorkloadError` for axes of other stages."""
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, IterVar):
@@ -286,12 +301,21 @@ def reducer(
 def sum(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:
     """Σ ``value`` over the reduction axes, added up in ``dtype``: by default that of ``value``, or what it is
     computed with where that is for storage (float32 for bfloat16, int32 for int8 and bool).
-    Example: ``te.sum(x[i, k], axis=k, dtype="float64")``."""
+
+    >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
+    >>> y = te.compute((8,), lambda i: te.sum(x[i, k], axis=k, dtype="float64"), name="y")
+    >>> y.dtype
+    'float64'
+    """
     return reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(_accumulated(value, dtype), axis)
 
 
 def prod(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:
-    """Π ``value`` over the reduction axes, multiplied up in ``dtype`` as in `sum`."""
+    """Π ``value`` over the reduction axes, multiplied up in ``dtype`` as in `sum`.
+
+    >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
+    >>> y = te.compute((8,), lambda i: te.prod(x[i, k], axis=k), name="y")
+    """
     return reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(_accumulated(value, dtype), axis)
 
 
@@ -300,12 +324,24 @@ def _accumulated(value: ExprLike, dtype: str | None) -> ExprLike:
 
 
 def max(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
-    """The largest ``value`` over the reduction axes."""
+    """The largest ``value`` over the reduction axes.
+
+    NaN where one of them is. ``axis``: one reduction axis or several. Raises `WorkloadError` without one.
+
+    >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
+    >>> y = te.compute((8,), lambda i: te.max(x[i, k], axis=k), name="y")
+    """
     return reducer(lambda d: (limit(d, -1),), lambda x, y: (E.maximum(x[0], y[0]),), "max")(value, axis)
 
 
 def min(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
-    """The smallest ``value`` over the reduction axes."""
+    """The smallest ``value`` over the reduction axes.
+
+    NaN where one of them is. ``axis``: one reduction axis or several. Raises `WorkloadError` without one.
+
+    >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
+    >>> y = te.compute((8,), lambda i: te.min(x[i, k], axis=k), name="y")
+    """
     return reducer(lambda d: (limit(d, 1),), lambda x, y: (E.minimum(x[0], y[0]),), "min")(value, axis)
 
 

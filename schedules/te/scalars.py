@@ -35,7 +35,8 @@ def check_dtype(dtype: Any, what: str) -> str:
 
 def const(value: int | float, dtype: str) -> Const:
     """A literal of ``dtype``, for floats also ``te.inf`` and NaN. Raises `WorkloadError` if an integer dtype
-    cannot hold it."""
+    cannot hold it.
+    Example: ``te.const(0.5, "float32")``."""
     check_dtype(dtype, "te.const")
     try:
         if E.is_float(dtype):
@@ -53,13 +54,15 @@ def const(value: int | float, dtype: str) -> Const:
 
 def max_value(dtype: str) -> Const:
     """The largest finite value of ``dtype``. For floats ``te.inf`` is larger: a minimum that may meet
-    infinities starts there."""
+    infinities starts there.
+    Example: ``te.max_value("int8")``, which is 127."""
     return const(_finite(dtype, "max"), dtype)
 
 
 def min_value(dtype: str) -> Const:
     """The lowest finite value of ``dtype``. For floats ``-te.inf`` is lower: a maximum that may meet
-    infinities starts there."""
+    infinities starts there.
+    Example: ``te.min_value("int8")``, which is -128."""
     return const(_finite(dtype, "min"), dtype)
 
 
@@ -81,7 +84,7 @@ def cast(value: ExprLike, dtype: str) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
     of storage is made by way of the one that it is computed with: float16 and bfloat16 round a float32, int8
     and uint8 keep the low bits of an int32. bool is whether ``value`` is not 0; a condition is 0 or 1.
-    Example: ``te.cast(x[i] * scale, "int8")``."""
+    Example: ``te.cast(x[i] * 127.0, "int8")``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
     if old == new:
@@ -98,7 +101,9 @@ def cast(value: ExprLike, dtype: str) -> Expr:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated."""
+    """``a`` where ``cond`` holds, else ``b``. Only the chosen side is evaluated.
+    ``cond``: of axes, or of elements. Raises `WorkloadError` for what is no condition.
+    Example: ``te.select(x[i] > 0.0, x[i], 0.1 * x[i])``."""
     c = _cond(cond, "te.select")
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         like = "float32" if isinstance(a, float) or isinstance(b, float) else INDEX
@@ -120,27 +125,35 @@ def _cond(c: Any, what: str) -> Expr:
 
 
 def equal(a: ExprLike, b: ExprLike) -> Expr:
-    """Whether two values are equal."""
+    """Whether two values are equal.
+    Example: ``te.equal(n[i], 0)``."""
     return E.compare("==", a, b)
 
 
 def not_equal(a: ExprLike, b: ExprLike) -> Expr:
-    """Whether two values differ."""
+    """Whether two values differ.
+    Example: ``te.not_equal(n[i], m[i])``."""
     return E.compare("!=", a, b)
 
 
 def all(*conds: Expr) -> Expr:
-    """Whether every condition holds."""
+    """Whether every condition holds.
+    Raises `WorkloadError` for what is none.
+    Example: ``te.all(i >= 2, i < 6)``."""
     return E.all_of(*(_cond(c, "te.all") for c in conds))
 
 
 def any(*conds: Expr) -> Expr:
-    """Whether some condition holds."""
+    """Whether some condition holds.
+    Raises `WorkloadError` for what is none.
+    Example: ``te.any(i < 2, x[i] > 1.0)``."""
     return E.any_of(*(_cond(c, "te.any") for c in conds))
 
 
 def logical_not(cond: Expr) -> Expr:
-    """Whether a condition does not hold."""
+    """Whether a condition does not hold.
+    Raises `WorkloadError` for what is none.
+    Example: ``te.logical_not(x[i] > 0.0)``."""
     c = _cond(cond, "te.logical_not")
     return Const(not c.value, "bool") if isinstance(c, Const) else E.Logic("not", (c,))
 
@@ -149,7 +162,7 @@ def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
     """``a * b + c`` in floating point, in one instruction if the processor has it: the product is then not
     rounded, else it is. All else is rounded as written.
 
-    Raises WorkloadError for operands of different dtypes or integers. Example: ``te.fma(x[i], scale[i],
+    Raises `WorkloadError` for operands of different dtypes or integers. Example: ``te.fma(x[i], scale[i],
     shift[i])``."""
     try:
         return E.fma(a, b, c)
@@ -187,69 +200,81 @@ def _call(fn: str, x: Any) -> Expr:
 
 
 def exp(x: ExprLike) -> Expr:
-    """e to the power of x. On CPUs within 2 ulp. Raises `WorkloadError` unless x is floating point."""
+    """e to the power of x. On CPUs within 2 ulp. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.exp(x[i])``."""
     return _call("exp", x)
 
 
 def expm1(x: ExprLike) -> Expr:
     """exp(x) - 1, with all digits near 0 too. On CPUs within 2 ulp. Raises `WorkloadError` unless x is
-    floating point."""
+    floating point.
+    Example: ``te.expm1(x[i])``."""
     return _call("expm1", x)
 
 
 def log(x: ExprLike) -> Expr:
-    """The natural logarithm of x. On CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point."""
+    """The natural logarithm of x. On CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.log(te.abs(x[i]))``."""
     return _call("log", x)
 
 
 def log1p(x: ExprLike) -> Expr:
     """log(1 + x), with all digits near 0 too. On CPUs within 2 ulp. Raises `WorkloadError` unless x is
-    floating point."""
+    floating point.
+    Example: ``te.log1p(te.abs(x[i]))``."""
     return _call("log1p", x)
 
 
 def sqrt(x: ExprLike) -> Expr:
-    """The square root of x, rounded once. Raises `WorkloadError` unless x is floating point."""
+    """The square root of x, rounded once. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.sqrt(te.abs(x[i]))``."""
     return _call("sqrt", x)
 
 
 def rsqrt(x: ExprLike) -> Expr:
     """1 / sqrt(x), each rounded: on CPUs within 1.5 ulp; infinite for zeros, of their sign. Raises
-    `WorkloadError` unless x is floating point."""
+    `WorkloadError` unless x is floating point.
+    Example: ``te.rsqrt(x[i] * x[i] + 1e-5)``."""
     return E.binary("/", 1.0, _call("sqrt", _operand("rsqrt", x)))
 
 
 def sin(x: ExprLike) -> Expr:
     """The sine of x in radians, of any size: arguments are reduced by as many digits of pi as they need. On
-    CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point."""
+    CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.sin(x[i])``."""
     return _call("sin", x)
 
 
 def cos(x: ExprLike) -> Expr:
     """The cosine of x in radians, of any size, as `sin`. On CPUs within 1 ulp. Raises `WorkloadError` unless
-    x is floating point."""
+    x is floating point.
+    Example: ``te.cos(x[i])``."""
     return _call("cos", x)
 
 
 def tan(x: ExprLike) -> Expr:
     """The tangent of x in radians, of any size, as `sin`. On CPUs within 2 ulp. Raises `WorkloadError` unless
-    x is floating point."""
+    x is floating point.
+    Example: ``te.tan(x[i])``."""
     return _call("tan", x)
 
 
 def tanh(x: ExprLike) -> Expr:
     """The hyperbolic tangent of x. On CPUs within 3 ulp. Raises `WorkloadError` unless x is floating
-    point."""
+    point.
+    Example: ``te.tanh(x[i])``."""
     return _call("tanh", x)
 
 
 def erf(x: ExprLike) -> Expr:
-    """The error function of x. On CPUs within 8 ulp. Raises `WorkloadError` unless x is floating point."""
+    """The error function of x. On CPUs within 8 ulp. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.erf(x[i])``."""
     return _call("erf", x)
 
 
 def sigmoid(x: ExprLike) -> Expr:
-    """1 / (1 + exp(-x)). On CPUs within 4 ulp. Raises `WorkloadError` unless x is floating point."""
+    """1 / (1 + exp(-x)). On CPUs within 4 ulp. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.sigmoid(x[i])``."""
     return _call("sigmoid", x)
 
 
@@ -267,24 +292,28 @@ def pow(x: ExprLike, y: ExprLike) -> Expr:
 
 
 def floor(x: ExprLike) -> Expr:
-    """The largest whole number that is not above x. Raises `WorkloadError` unless x is floating point."""
+    """The largest whole number that is not above x. Raises `WorkloadError` unless x is floating point.
+    Example: ``te.floor(x[i])``."""
     return _call("floor", x)
 
 
 def ceil(x: ExprLike) -> Expr:
     """The least whole number that is not below x. Exact. Raises `WorkloadError` unless x is floating
-    point."""
+    point.
+    Example: ``te.ceil(x[i])``."""
     return _call("ceil", x)
 
 
 def round(x: ExprLike) -> Expr:
     """The nearest whole number, of two the even one: ``te.round(2.5)`` is 2. Exact. Raises `WorkloadError`
-    unless x is floating point."""
+    unless x is floating point.
+    Example: ``te.round(x[i])``."""
     return _call("round", x)
 
 
 def abs(x: ExprLike) -> Expr:
-    """The absolute value of x, of integers too."""
+    """The absolute value of x, of integers too.
+    Example: ``te.abs(x[i] - y[i])``."""
     if isinstance(x, Expr) and not E.is_float(E.dtype_of(x)):
         x = E.widen(x)
         return E.select(x < 0, -x, x)
@@ -292,12 +321,14 @@ def abs(x: ExprLike) -> Expr:
 
 
 def isnan(x: Expr) -> Expr:
-    """Whether x is NaN, a condition. Of integers it never holds."""
+    """Whether x is NaN, a condition. Of integers it never holds.
+    Example: ``te.isnan(x[i])``."""
     return E.compare("!=", x, x) if E.is_float(E.dtype_of(x)) else E.FALSE
 
 
 def isfinite(x: Expr) -> Expr:
-    """Whether x is neither infinite nor NaN, a condition. Of integers it always holds."""
+    """Whether x is neither infinite nor NaN, a condition. Of integers it always holds.
+    Example: ``te.isfinite(x[i])``."""
     return abs(x) < inf if E.is_float(E.dtype_of(x)) else E.TRUE
 
 
@@ -314,37 +345,43 @@ def _bits(fn: str, op: str, x: ExprLike, y: ExprLike) -> Expr:
 def left_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x << y`` of integers: x times 2**y, which wraps. As in numpy, 0 where y is below 0 or not below the
     number of bits. int8, uint8 and bool are computed with as int32, so cast to get one of them. Raises
-    `WorkloadError` for floating point and operands of different dtypes."""
+    `WorkloadError` for floating point and operands of different dtypes.
+    Example: ``te.left_shift(n[i], 3)``."""
     return _bits("left_shift", "<<", x, y)
 
 
 def right_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x >> y`` of integers: x divided by 2**y, rounded down. As in numpy, 0 or -1, by the sign of x, where
-    y is below 0 or not below the number of bits. Dtypes and errors as of `left_shift`."""
+    y is below 0 or not below the number of bits. Dtypes and errors as of `left_shift`.
+    Example: ``te.right_shift(n[i], 3)``."""
     return _bits("right_shift", ">>", x, y)
 
 
 def bitwise_and(x: ExprLike, y: ExprLike) -> Expr:
     """``x & y``: the bits that both integers have; of conditions, whether both hold. Dtypes and errors as of
-    `left_shift`."""
+    `left_shift`.
+    Example: ``te.bitwise_and(n[i], 7)``."""
     return _bits("bitwise_and", "&", x, y)
 
 
 def bitwise_or(x: ExprLike, y: ExprLike) -> Expr:
     """``x | y``: the bits that one of the integers has; of conditions, whether one holds. Dtypes and errors
-    as of `left_shift`."""
+    as of `left_shift`.
+    Example: ``te.bitwise_or(n[i], m[i])``."""
     return _bits("bitwise_or", "|", x, y)
 
 
 def bitwise_xor(x: ExprLike, y: ExprLike) -> Expr:
     """``x ^ y``: the bits in which two integers differ; of conditions, whether they differ. Dtypes and errors
-    as of `left_shift`."""
+    as of `left_shift`.
+    Example: ``te.bitwise_xor(n[i], m[i])``."""
     return _bits("bitwise_xor", "^", x, y)
 
 
 def bitwise_not(x: Expr) -> Expr:
     """``~x``: -1 - x for integers; of a condition, whether it does not hold. Dtypes and errors as of
-    `left_shift`."""
+    `left_shift`.
+    Example: ``te.bitwise_not(n[i])``."""
     try:
         return E.inverted(x)
     except TypeError as err:

@@ -167,7 +167,12 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     Inputs are the listed placeholders, outputs the listed computed tensors, each in their order. Outputs may
     be read by others: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` only D. Stages are in
     topological order. Names are the user's, else ``I0``, ``T0``, ... by position; a name used twice gets a
-    number. Raises WorkloadError.
+    number. Raises `WorkloadError`.
+
+    >>> x = te.placeholder((4,), name="x")
+    >>> y = te.compute((4,), lambda i: x[i] + 1.0, name="y")
+    >>> [t.name for t in te.dag([x, y]).inputs]
+    ['x']
     """
     listed: list[Tensor] = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]  # type: ignore[list-item]
     for i, t in enumerate(listed):

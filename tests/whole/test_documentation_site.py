@@ -14,6 +14,7 @@ from needs import imported
 import autotune as at
 from schedules import ops, te
 from schedules.primitives import PRIMITIVES
+from schedules.primitives.annotate import HINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = "".join(p.read_text("utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
@@ -48,12 +49,42 @@ def test_all_that_the_reference_names_is_documented() -> None:
 def test_made_pages_have_every_operator_command_primitive_and_version(generate) -> None:
     assert set(re.findall(r"^## (\S+)$", generate.operators(), re.MULTILINE)) == set(ops.REGISTRY)
     assert set(re.findall(r"^## (\S+)$", generate.primitives(), re.MULTILINE)) == set(PRIMITIVES)
+    assert set(re.findall(r"^\| `(\w+)` \|", generate.primitives(), re.MULTILINE)) == set(HINTS)
     commands = generate.command_line()
     for name in ("tune", "best", "bench", "export", "ops", "doctor", "log stats", "log merge", "cache clear"):
         assert f"## autotune {name}\n" in commands
     assert "| `--budget` `TIME` |" in commands and "$ autotune tune matmul --shape m=512" in commands
     versions = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert {f"changes/{v.lower()}.md" for v in versions} < set(generate.changes())
+
+
+def test_primitives_are_shown_with_all_their_arguments(generate) -> None:
+    """autodoc took the first one for ``self`` and left it out."""
+    page = generate.primitives()
+    assert (
+        ".. automethod:: autotune.Schedule.split(loop: str, factors: Factor | Sequence[Factor | None]" in page
+    )
+    assert ".. automethod:: autotune.Schedule.reorder(*loops: str)\n" in page
+
+
+@pytest.mark.parametrize(
+    "inside, written, shown",
+    [
+        ("autotune.tune", "see `load`", "see :py:obj:`load <autotune.load>`"),
+        ("autotune.tune", "`Kernel.time`", ":py:obj:`Kernel.time <autotune.Kernel.time>`"),
+        ("autotune.tune", "`Progress`", ":py:obj:`Progress <autotune.tuning.options.Progress>`"),
+        ("autotune.te.prod", "as in `sum`", "as in :py:obj:`sum <autotune.te.sum>`"),
+        ("autotune.Schedule.split", "`ComputeAt`", ":py:obj:`compute_at <autotune.Schedule.compute_at>`"),
+        ("autotune.Kernel", "Raises LogError.", "Raises :py:obj:`LogError <autotune.LogError>`."),
+        ("autotune.tune", "`sum` and `tune` and ``load``", "``sum`` and ``tune`` and ``load``"),
+        ("autotune.dim", "Example:\n\n    m = 1", "Example::\n\n    m = 1"),
+        ("autotune.export", "a\n\n    >>> b\n    c", "a\n\n>>> b\nc"),
+    ],
+)
+def test_names_in_docstrings_become_links_and_examples_code(generate, inside, written, shown) -> None:
+    lines = written.split("\n")
+    generate.plain_names(None, "function", inside, None, None, lines)
+    assert "\n".join(lines) == shown
 
 
 def test_links_out_of_the_site_become_paths(generate) -> None:

@@ -43,7 +43,8 @@ def explain(
     Raises `KernelNotFound` where nothing is tuned, `WorkloadError`, `TargetError` or `LogError`.
 
         >>> schedule = at.Schedule(at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag)
-        >>> print(at.explain(schedule))  # doctest: +SKIP
+        >>> at.explain(schedule)
+        <Explanation of ...>
     """
     if isinstance(program, Schedule):
         goal = program.target or targets.parse(target, threads)

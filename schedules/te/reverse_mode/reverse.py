@@ -81,7 +81,8 @@ def gradient(
     >>> y = te.compute((8, 4), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), "y")
     >>> dy = te.placeholder(y.shape, name="dy")
     >>> dx, dw = te.gradient(y, [x, w], dy)
-    >>> te.dag([*te.inputs(dx), dx])   # reads w and dy
+    >>> [t.name for t in te.inputs(dx)]
+    ['dy', 'w']
 
     Source: reverse mode as in Griewank and Walther, *Evaluating Derivatives*, 2008; as sums over the points
     that read an element instead of scatters: Li et al., *Differentiable programming for image processing and
@@ -119,7 +120,12 @@ def gradient(
 
 def inputs(tensors: Tensors) -> list[Tensor]:
     """The placeholders that tensors are computed from, each once, in the order in which they are met. For
-    `dag` and for tuning: ``at.tune([*te.inputs(dx), dx])``. Raises `WorkloadError` for what is no tensor."""
+    `dag` and for tuning: ``at.tune([*te.inputs(dx), dx])``. Raises `WorkloadError` for what is no tensor.
+
+    >>> x, y = te.placeholder((8,), name="x"), te.placeholder((8,), name="y")
+    >>> te.inputs(te.compute((8,), lambda i: x[i] * y[i], name="z"))
+    [tensor x[8] float32, tensor y[8] float32]
+    """
     ts = _tensors(tensors, "tensors", "te.inputs")
     _, leaves = discover([t.op for t in ts if t.op is not None])
     return list(dict.fromkeys([*(t for t in ts if t.op is None), *leaves]))
@@ -127,12 +133,16 @@ def inputs(tensors: Tensors) -> list[Tensor]:
 
 def cut(tensors: Tensors, stages: Tensors) -> list[Tensor]:
     """The tensors with placeholders in the place of ``stages``, of their names, shapes and dtypes: what is
-    left to compute where these are known. So a long expression becomes several kernels:
+    left to compute where these are known. So a long expression becomes several kernels. Raises
+    `WorkloadError` for what is no tensor.
 
-        phases = dx.op.reads()
-        (rest,) = te.cut(dx, phases)    # each of the phases, and this, is an expression of its own
-
-    Raises `WorkloadError` for what is no tensor."""
+    >>> x = te.placeholder((8,), name="x")
+    >>> y = te.compute((8,), lambda i: te.exp(x[i]), name="y")
+    >>> z = te.compute((8,), lambda i: y[i] + 1.0, name="z")
+    >>> (rest,) = te.cut(z, [y])
+    >>> te.inputs(rest)
+    [tensor y[8] float32]
+    """
     known = _tensors(stages, "stages", "te.cut")
     given = {key(t): placeholder(t.shape, t.dtype, t.name) for t in known}
     return rebuilt(_tensors(tensors, "tensors", "te.cut"), given=given)
