@@ -161,7 +161,7 @@ def test_tune_shows_its_progress_unless_told_otherwise(
     tune(tmp_path, 0)
     assert "<code>done | best " in notebook[-1] and " resumed" in notebook[-1]
     at.tune_suite(suite, **of_suite)  # type: ignore[arg-type]
-    assert "1 of 1 tasks ready" in notebook[-1] and capfd.readouterr() == ("", "")
+    assert " of 1 tasks ready" in notebook[-1] and capfd.readouterr() == ("", "")
     sys.modules.pop("IPython")
     tune(tmp_path, 0)
     out, err = capfd.readouterr()
