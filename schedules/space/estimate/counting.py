@@ -12,6 +12,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr
 from schedules.functions import FUNCTIONS
 from schedules.ir import Block
+from schedules.ir.nest import bound
 from schedules.space.holes import Columns
 
 Number = Any  # a float, or a column of them
@@ -35,3 +36,15 @@ def arithmetic(b: Block) -> tuple[int, int]:
     flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
     special = sum(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in ops)
     return flops + len(b.writes) * (b.reducer is not None), special
+
+
+def code(b: Block) -> int:
+    """Operations of one point of a block with those of its indices and guards, as they are written."""
+    places = [bound(b, i) for w in b.writes for i in w.indices]
+    values = [bound(b, e) for e in (*b.values, *b.where)]
+    twice = 2 if b.reducer is not None else 1  # a sum is read and written
+    return twice * sum(map(_nodes, places)) + sum(map(_nodes, values))
+
+
+def _nodes(e: Expr) -> int:
+    return 1 + sum(map(_nodes, E.children(e)))

@@ -22,7 +22,7 @@ from schedules.ir.regions import footprint, values_at_most
 from schedules.ir.strides import as_row_major, buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
-from schedules.space.estimate.counting import arithmetic, product
+from schedules.space.estimate.counting import arithmetic, code, product
 
 # What is accessed and where, both `as_row_major`, and whether it is written.
 Place = tuple[Buffer, tuple[Expr, ...], bool]
@@ -87,6 +87,7 @@ class BlockFacts:
     special: int  # special functions a point
     selects: int  # selects and comparisons a point
     copies: Expr  # copies of its code: peeled loops have a prologue and an epilogue
+    code: int  # operations a point, those of indices and guards included, before anything is simplified
     item: int
     reduces: bool
     streams: Expr  # 1: streaming stores; 2: streaming stores by tiles that begin with a line
@@ -250,6 +251,7 @@ def _block(
         special,
         selects(b, loops),
         product([E.minimum(x.extent, 3) for x in _peeled(b, loops)]),
+        code(b),
         DTYPES[dtype].itemsize,
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),

@@ -24,6 +24,7 @@ class Limits:
     unrolled_vectors: int = 640  # vector operations in one unrolled body
     peeled_vectors: int = 2560  # vector operations in all copies of that body
     operations: int = 1 << 13  # arithmetic of all bodies and their copies, in vectors
+    code: int = 320_000  # the same with that of indices and guards: about three seconds of compiling
     guarded_lanes: int = 3584  # lanes in one unrolled body that are read one by one behind a guard
     scratch_bytes: int = 1 << 30
 
@@ -35,6 +36,7 @@ def within(
     limits = limits or Limits()
     ok: Number = np.True_
     operations: Number = np.zeros(())
+    code: Number = np.zeros(())
     for b in facts:
         tile = register_tile(b, env, m)
         ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
@@ -42,6 +44,7 @@ def within(
         vectors = tile.vectors * number(b.copies, env)
         ok = ok & (vectors <= limits.peeled_vectors)
         operations = operations + vectors * max(b.flops, 1)
+        code = code + vectors * b.code
         if b.selects or b.copies != Const(1):  # guarded, or with ends that are peeled as they are guarded
             ok = ok & ((tile.gathers == 0) | (tile.unrolled * tile.lanes <= limits.guarded_lanes))
         if b.reduces:  # a tile of a single register cannot be made smaller
@@ -49,4 +52,4 @@ def within(
             ok = ok & (single | (tile.spills <= limits.spilled_registers))
         scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)
         ok = ok & (scratch <= limits.scratch_bytes)
-    return ok & (operations <= limits.operations)
+    return ok & (operations <= limits.operations) & (code <= limits.code)
