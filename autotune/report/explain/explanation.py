@@ -10,7 +10,7 @@ from typing import Any
 SOURCES: Mapping[str, str] = {
     "definition": "counted in the expression",
     "estimate": "computed from the loop nest; not measured",
-    "counter": "counted by the interpreter, which ran the lowered nest",
+    "counter": "counted in the lowered nest, as the interpreter counts when it runs it",
     "target": "a limit or rate that the target or its model tells",
     "log": "measured when it was tuned",
 }

@@ -19,7 +19,7 @@ def of_schedule(
         found += gpu.sections(schedule.nest, target)
     else:
         found += cpu.sections(workload, plain, schedule.nest, target)
-        found.append(counters.section(workload.dag, schedule.nest))
+        found.append(counters.section(schedule))
     found.append(definition.fusion(workload))
     title = f"{describe(workload, target.threads)} on {target.arch}"
     return Explanation(title, tuple(s for s in found if s is not None))

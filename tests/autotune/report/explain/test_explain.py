@@ -12,7 +12,7 @@ from grid_cases import sampled
 from log_filler import fill, host
 
 import autotune as at
-from autotune.report.explain.counters import count
+from autotune.report.explain.counters import count, countable, points
 from autotune.report.explain.cpu import register_bytes
 from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
 from autotune.tuning.options import Best, TuneResult
@@ -115,8 +115,22 @@ def test_counters_are_those_of_the_interpreter() -> None:
     e = at.explain(matmul(16, 8))
     assert (e.number("a", "loads"), e.number("b", "loads")) == (16**3, 16**3)
     assert e.number("a", "stores") == 0
-    large = at.explain(matmul(512, 32))
-    assert "too many to be interpreted" in str(large) and "[counter]" not in str(large)
+    assert e.number("operations run", "operations") == 2 * 16**3
+    assert at.explain(matmul(512, 32)).number("a", "loads") == 512**3
+
+
+def test_what_data_decides_is_counted_on_a_smaller_problem() -> None:
+    s = Schedule(ops.workload("argmax", {"m": 1000, "n": 999}).dag, CPU)
+    s.split(s.loops(s.blocks()[0])[0], 8)
+    small = countable(s)
+    assert small is not None and points(small.schedule.dag) <= 100_000 < points(s.dag)
+    e = at.explain(s)
+    assert e.number("problem", "points") == points(small.schedule.dag)
+    assert f"the same trace on a smaller one, {small.words}:" in str(e)
+    assert e.number("x", "loads") == count(small.schedule.nest)["load x"] < 200_000
+    one = Schedule(s.dag, CPU)
+    one.split(one.loops(one.blocks()[0])[0], [None, 1000])  # no smaller problem fills the tile
+    assert countable(one, most=1000) is None
 
 
 @pytest.mark.parametrize("lanes", [0, 4])
