@@ -23,9 +23,9 @@ class Undecided(Exception):
 
 
 def tally(func: LoweredFunc, most: int = MOST) -> Counts | None:
-    """The counts of `interp.run` with ``operations``: ``load <buffer>``, ``store <buffer>``, `OPERATIONS`. None
-    where they depend on data, or where more than ``most`` statements and expressions would have to be looked
-    at.
+    """The counts of `interp.run` with ``operations``: ``load <buffer>``, ``store <buffer>``, `OPERATIONS`.
+    None where they depend on data, or where more than ``most`` statements and expressions would have to be
+    looked at.
 
     >>> tally(lower(Schedule(ops.workload("matmul", {"m": 4, "n": 4, "k": 4}).dag).nest))["load a"]
     64

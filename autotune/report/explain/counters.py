@@ -1,5 +1,5 @@
-"""What the interpreter counts when it runs a lowered nest: of the problem itself, or where data decides what is
-run, of one that is small enough to be run."""
+"""What the interpreter counts when it runs a lowered nest: of the problem itself, or where data decides what
+is run, of one that is small enough to be run."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any
 from autotune.progress.units import percent, size
 from autotune.report.explain.explanation import Row, Section
 from schedules.constants import split_constants
+from schedules.dtypes import DTYPES, computed
 from schedules.ir import Nest
 from schedules.model import LINE, Target, Workload
 from schedules.space.estimate.counting import number
@@ -68,7 +69,8 @@ def register_bytes(facts: Sequence[BlockFacts]) -> int:
 
 def _levels(workload: Workload, plain: Nest, nest: Nest, rates: CpuRates) -> Section:
     flops = count_flops(workload.dag)
-    most = 2 * UNITS * rates.vector / 4 / rates.passes  # operations a cycle, float32
+    item = DTYPES[computed(workload.dag.params[-1].dtype)].itemsize
+    most = 2 * UNITS * rates.vector / item / rates.passes  # operations a cycle
     file = rates.vector * rates.registers
     before, after = (register_bytes(analyse(n)) for n in (plain, nest))
     rows = [_moved("registers and L1", before, after, flops, None)]

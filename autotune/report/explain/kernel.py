@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.report.data import Limit
 from autotune.report.explain import counters, cpu, definition, gpu
 from autotune.report.explain.explanation import Explanation, Section
 from autotune.run.describing import describe
@@ -10,11 +11,16 @@ from schedules.schedule import Schedule
 
 
 def of_schedule(
-    workload: Workload, schedule: Schedule, target: Target, time_s: float | None = None
+    workload: Workload,
+    schedule: Schedule,
+    target: Target,
+    time_s: float | None = None,
+    limit: Limit | None = None,
 ) -> Explanation:
-    """The explanation of a schedule whose trace has no holes. ``time_s``: measured seconds, if known."""
+    """The explanation of a schedule whose trace has no holes. ``time_s``: measured seconds, if known.
+    ``limit``: of the machine that measured it."""
     plain = Schedule(workload.dag).nest
-    found: list[Section | None] = [definition.task(workload, time_s)]
+    found: list[Section | None] = [definition.task(workload, target, time_s, limit)]
     if target.grid:
         found += gpu.sections(schedule.nest, target)
     else:

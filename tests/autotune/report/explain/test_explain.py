@@ -16,8 +16,10 @@ from autotune.report.explain.counters import count, countable, points
 from autotune.report.explain.cpu import register_bytes
 from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
 from autotune.tuning.options import Best, TuneResult
+from kernels_db.records import NewRecord
+from kernels_db.store import Log
 from schedules import ops, te
-from schedules.model import Target
+from schedules.model import Target, Trace
 from schedules.schedule import Schedule
 from schedules.space.estimate.cpu.facts import analyse
 from schedules.te.fusion import by_operation, by_stage, fused
@@ -177,11 +179,44 @@ def test_a_record_of_the_log_and_the_command(tmp_path: Path) -> None:
     assert "autotune tune matmul" in missing.err
 
 
+def test_the_share_of_the_limit_is_what_runs_kept(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    shape = {"m": 8, "n": 8, "k": 8}
+    fill(db, [("matmul", shape, 2e-6)])
+    before = at.explain("matmul", **shape, threads=1, db=db)
+    assert before.number("limit", "share") is None
+    asked = "`autotune bench matmul --shape m=8,n=8,k=8 --dtype float32 --threads 1` measures it"
+    assert asked in str(before)
+    workload = ops.workload("matmul", shape)
+    limit = {"seconds": 5e-7, "flops_a_second": 1e11, "bytes_a_second": 5e10}
+    with Log(db) as log:
+        for machine, s in (("a test", 5e-7), ("a faster one", 1e-7), ("a test", 6e-7)):
+            run = log.start_run(workload, host(), {"cpu": machine}, seed=0)
+            kept = {"limit": limit | {"seconds": s}}
+            log.add(NewRecord(run.uid, 0, "s", Trace(), "timeout", "too slow", environment=kept))
+            log.finish_run(run)
+    e = at.explain("matmul", **shape, threads=1, db=db)
+    assert (e.number("limit", "limit_s"), e.number("limit", "share")) == (5e-7, 0.25)
+    assert "25.0 % of what the machine can do: 500 ns at least, by 100 GFLOP/s and 50 GB/s" in str(e)
+    assert e.number("balance", "balance") == 2.0
+    assert e.number("balance", "intensity") == pytest.approx(2 * 8**3 / (3 * 8 * 8 * 4))
+    assert "so bytes are the limit  [log]" in str(e)
+
+
+def test_a_core_needs_operations_of_its_dtype() -> None:
+    def needed(dtype: str) -> float:
+        s = Schedule(ops.workload("matmul", {"m": 64, "n": 64, "k": 64}, dtype).dag, CPU)
+        return float(at.explain(s).number("L1 and L2", "balance"))
+
+    assert needed("float32") == 2 * needed("float64") == needed("float16")
+
+
 def test_a_result_explains_its_best() -> None:
     w = ops.workload("matmul", {"m": 16, "n": 16, "k": 16})
     best = Best(1e-6, 8.192, 0.5, matmul(16, 8).trace, "ab12")
     result = TuneResult(w, host(), best, 1, {}, 0, 1.0, 0, "trials")
     assert result.explain().number("time", "time_s") == 1e-6
+    assert result.explain().number("limit", "limit_s") == 0.5e-6
     none = TuneResult(w, host(), None, 1, {}, 0, 1.0, 0, "trials")
     with pytest.raises(at.ScheduleError, match="no valid schedule of matmul was found"):
         none.explain()
