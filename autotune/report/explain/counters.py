@@ -4,7 +4,7 @@ is run, of one that is small enough to be run."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError
-from schedules.ir import Alloc, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, blocks, const, walk
+from schedules.ir import Alloc, Block, Buffer, Loop, LoweredFunc, Nest, Seq, Stmt, const, walk
 from schedules.ir.interp import OPERATIONS, run
 from schedules.ir.tally import tally
 from schedules.passes.lower import lower
@@ -47,25 +47,35 @@ def points(dag: ComputeDAG) -> int:
     return sum(math.prod(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages)
 
 
-def countable(schedule: Schedule, most: int = MOST) -> Countable | None:
-    """The schedule, or its trace on a smaller problem, of ``most`` points at most. None if there is none in
-    which tiles are as full. The longest lengths are halved first."""
+def countable(
+    schedule: Schedule,
+    most: float = MOST,
+    wanted: float | None = None,
+    cost: Callable[[Schedule], float] = lambda s: points(s.dag),
+) -> Countable | None:
+    """The schedule, or its trace on a smaller problem, whose ``cost`` is at most ``most`` (points). None if
+    there is none in which tiles are as full. The longest lengths are halved first, until the cost is
+    ``wanted`` (None: ``most``) or less, if that is possible."""
     dag, found = schedule.dag, schedule
+    wanted = most if wanted is None else wanted
     usual = _waste(schedule.nest)
     stuck: set[tuple[str, int | None]] = set()
     first: dict[str, int] = {}
-    while points(dag) > most:
+    while cost(found) > wanted:
         free = [x for x in lengths(dag) if (x.name, x.output) not in stuck]
         if not free:
-            return None
+            break
         longest = max(free, key=lambda x: x.extent)
         smaller = with_length(dag, longest, -(-longest.extent // 2))
         other = None if smaller is None else _replayed(smaller, schedule)
-        if other is None or smaller is None or not _alike(usual, _waste(other.nest)):
+        less = other is not None and cost(other) < cost(found) and _alike(usual, _waste(other.nest))
+        if other is None or smaller is None or not less:
             stuck.add((longest.name, longest.output))
             continue
         first.setdefault(longest.name, longest.extent)
         dag, found = smaller, other
+    if cost(found) > most:
+        return None
     now = {x.name: x.extent for x in lengths(dag)}
     return Countable(found, {name: (n, now.get(name, 1)) for name, n in first.items()})
 
@@ -147,21 +157,17 @@ def _replayed(dag: ComputeDAG, schedule: Schedule) -> Schedule | None:
 
 def _waste(nest: Nest) -> dict[str, float]:
     """{block: iterations of its loops for each point of its axes}."""
-    around: dict[int, int] = {}
+    found = iterations(nest.body)
+    return {b.name: n / math.prod(const(i.extent) or 1 for i in b.iters) for b, n in found}
 
-    def visit(s: Stmt, times: int) -> None:
-        if isinstance(s, Loop):
-            visit(s.body, times * (const(s.extent) or 1))
-        elif isinstance(s, Seq):
-            for x in s.stmts:
-                visit(x, times)
-        else:
-            around[id(s)] = times
 
-    visit(nest.body, 1)
-    return {
-        b.name: around[id(b)] / math.prod(const(i.extent) or 1 for i in b.iters) for b in blocks(nest.body)
-    }
+def iterations(s: Stmt, times: int = 1) -> list[tuple[Block, int]]:
+    """Blocks with the iterations of the loops around them."""
+    if isinstance(s, Block):
+        return [(s, times)]
+    if isinstance(s, Loop):
+        return iterations(s.body, times * (const(s.extent) or 1))
+    return [x for part in s.stmts for x in iterations(part, times)] if isinstance(s, Seq) else []
 
 
 def _alike(usual: Mapping[str, float], here: Mapping[str, float]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.report.data import Limit
-from autotune.report.explain import counters, cpu, definition, gpu
+from autotune.report.explain import counters, cpu, definition, gpu, warps
 from autotune.report.explain.explanation import Explanation, Section
 from autotune.run.describing import describe
 from schedules.model import Target, Workload
@@ -23,6 +23,7 @@ def of_schedule(
     found: list[Section | None] = [definition.task(workload, target, time_s, limit)]
     if target.grid:
         found += gpu.sections(schedule.nest, target)
+        found += warps.sections(schedule)
     else:
         found += cpu.sections(workload, plain, schedule.nest, target)
         found.append(counters.section(schedule))
