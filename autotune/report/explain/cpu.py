@@ -9,11 +9,13 @@ from autotune.progress.units import percent, size
 from autotune.report.explain.explanation import Row, Section
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES, computed
-from schedules.ir import Nest
+from schedules.ir import Nest, blocks
 from schedules.model import LINE, Target, Workload
 from schedules.space.estimate.counting import number
 from schedules.space.estimate.cpu.facts import BlockFacts, analyse
 from schedules.space.estimate.cpu.quantities import UNITS, CpuRates, measure, register_tile, step_cycles
+from schedules.space.estimate.iterations import iterations
+from schedules.space.estimate.quotients import Quotient, quotient
 from schedules.space.estimate.traffic import BufferTraffic, Part, traffic
 from schedules.space.holes import Columns
 from schedules.te.flops import count_flops
@@ -36,7 +38,7 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
         _levels(workload, plain, nest, rates),
         _formulas(nest, rates),
         *([_packing(packing)] if packing else []),
-        *(_block(b, m, rates, target) for b, m in hottest),
+        *(_block(nest, b, m, rates, target) for b, m in hottest),
         Section("What bounds it", tuple(_bound(b, m, rates, total) for b, m in hottest)),
     ]
 
@@ -109,7 +111,13 @@ def _formulas(nest: Nest, rates: CpuRates) -> Section:
     for name, cache in zip(LEVELS, (rates.l1, rates.l2, rates.l3), strict=True):
         found = traffic(nest, cache, rates.vector * rates.registers)
         again = [b for b in found.buffers if b.fetched > FEWER * b.size + LINE]
-        rows += [_formula(f"{name}: {b.buffer}", b, cache) for b in again]
+        told = {b.buffer: q for b in again if (q := quotient(nest, b)) is not None}
+        rows += [_formula(f"{name}: {b.buffer}", b, cache, told.get(b.buffer)) for b in again]
+        if told:
+            lengths = ", ".join(f"{axis} = {n}" for axis, n in next(iter(told.values())).axes)
+            text = f"{' + '.join(map(str, told.values()))} elements of {' and '.join(told)}; {lengths}"
+            total = sum(q.elements for q in told.values())
+            rows.append(Row(f"{name}: sum", text, "estimate", {"elements": total}))
         if len(again) < len(found.buffers):
             rest = [b for b in found.buffers if b not in again]
             names, moved = ", ".join(b.buffer for b in rest), sum(b.fetched for b in rest)
@@ -120,7 +128,7 @@ def _formulas(nest: Nest, rates: CpuRates) -> Section:
     return Section("How often buffers are read: iterations x what is touched inside", tuple(rows))
 
 
-def _formula(name: str, b: BufferTraffic, cache: float) -> Row:
+def _formula(name: str, b: BufferTraffic, cache: float, quotient: Quotient | None) -> Row:
     text = f"{' + '.join(map(_term, b.parts))} = {size(b.fetched)}"
     text += f", {b.fetched / b.size:.3g} times its {size(b.size)}"
     if b.written:
@@ -130,6 +138,7 @@ def _formula(name: str, b: BufferTraffic, cache: float) -> Row:
         "written_bytes": b.written,
         "size_bytes": b.size,
         "cache_bytes": int(cache),
+        "divisor": None if quotient is None else quotient.divisor,
     }
     return Row(name, text, "estimate", numbers)
 
@@ -140,7 +149,7 @@ def _term(p: Part) -> str:
     return " x ".join(words) + (f" in {p.loop}" if p.loop else "")
 
 
-def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) -> Section:
+def _block(nest: Nest, b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) -> Section:
     t = register_tile(b, Columns(), rates)
     accumulators, registers = _float(t.accumulators), m["registers"]
     spills = f"{m['spills']:g} too many, which go to the stack" if m["spills"] else "none is spilled"
@@ -151,7 +160,6 @@ def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) 
         lanes = f"none: one element at a time of {per:g} that a register holds"
     many = "s" if m["parallel"] > 1 else ""
     tasks = f"{m['parallel']:g} task{many} on {target.threads} thread{'s' if target.threads > 1 else ''}"
-    waste = max(0.0, m["tail_waste"] / _float(number(b.taps, Columns())) - 1.0)
     rows = [
         Row("registers", used, "estimate", {
             "registers": registers, "accumulators": accumulators, "spills": m["spills"],
@@ -164,11 +172,24 @@ def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) 
             {"unrolled": m["unrolled"], "loads": m["loads"], "gathers": m["gathers"]}),
         Row("cores", f"{tasks}; {percent(m['balance'])} of their time is used", "estimate",
             {"tasks": m["parallel"], "threads": target.threads, "balance": m["balance"]}),
-        Row("tails", f"{percent(waste)} of iterations compute nothing new", "estimate", {"waste": waste}),
+        _tails(nest, b.name),
         Row("prefetching", f"{m['ahead']:g} iterations ahead" if m["ahead"] else "left to the hardware",
             "estimate", {"ahead": m["ahead"]}),
     ]  # fmt: skip
     return Section(f"Block {b.name}", tuple(rows))
+
+
+def _tails(nest: Nest, block: str) -> Row:
+    found = next(iterations(nest, b) for b in blocks(nest.body) if b.name == block)
+    if found is None:
+        return Row("tails", "not known: data decides what runs", "estimate", {"guarded": None})
+    text = "none: every iteration runs"
+    if found.run < found.all:
+        text = f"{percent(found.guarded)} are cut off: {found.run:,} of {found.all:,} iterations run"
+    if found.run > found.points:
+        text += f"; each point is computed {found.again:.3g} times"
+    numbers = {"guarded": found.guarded, "again": found.again, "run": found.run, "points": found.points}
+    return Row("tails", text, "estimate", numbers | {"iterations": found.all})
 
 
 def _bound(b: BlockFacts, m: dict[str, float], rates: CpuRates, total: float) -> Row:

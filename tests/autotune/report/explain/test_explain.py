@@ -65,6 +65,34 @@ def test_bytes_before_and_after_tiling_are_those_of_the_lecture() -> None:
     assert e.number("operations", "operations") == 2 * n**3
 
 
+def test_the_formula_in_words_follows_from_the_tiles() -> None:
+    n = 512
+    s = Schedule(ops.workload("matmul", {"m": n, "n": n, "k": n}).dag, CPU)
+    i, j, k = s.loops("c")
+    i0, i1 = s.split(i, 16)
+    j0, j1 = s.split(j, 32)
+    s.reorder(i0, j0, k, i1, j1)
+    e = at.explain(s)
+    assert (e.number("L1 and L2: a", "divisor"), e.number("L1 and L2: b", "divisor")) == (32, 16)
+    assert "i·j·k / 32 + i·j·k / 16 elements of a and b; i = 512, j = 512, k = 512" in str(e)
+    assert e.number("L1 and L2: sum", "elements") == n**3 // 32 + n**3 // 16
+    assert "i·j·k / 64 + i·j·k / 64" in str(at.explain(matmul(512, 64)))
+    conv = Schedule(ops.workload("conv2d", {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3}).dag, CPU)
+    x = next(r for r in at.explain(conv).sections[2].rows if r.name == "L1 and L2: x")
+    assert x.numbers["divisor"] is None  # a window is no quotient
+
+
+def test_tails_are_counted_from_extents_and_guards() -> None:
+    x = te.placeholder((4, 33), "float32", "x")
+    k = te.reduce_axis(33, "k")
+    s = Schedule([x, te.compute((4,), lambda i: te.sum(x[i, k], axis=k), "y")], CPU)
+    s.unroll(s.split("y_k", 8)[1])
+    e = at.explain(s)
+    assert (e.number("tails", "iterations"), e.number("tails", "run")) == (4 * 40, 4 * 33)
+    assert "17.5 % are cut off: 132 of 160 iterations run" in str(e)
+    assert "none: every iteration runs" in str(at.explain(matmul(64, 8)))
+
+
 def test_another_tile_changes_the_text() -> None:
     small, large = (at.explain(matmul(512, v)) for v in (16, 32))
     assert str(small) != str(large)
