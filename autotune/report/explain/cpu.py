@@ -22,6 +22,7 @@ from schedules.te.flops import count_flops
 
 BLOCKS = 4  # blocks that are described, those that take longest
 LEVELS = ("L1 and L2", "L2 and L3", "L3 and memory")
+FEW = 0.03  # of all cycles: blocks that take less are summed up
 FEWER = 1.05  # times fewer bytes that are told
 NEAR = 0.9  # what takes this share of the longest bounds a block too
 
@@ -32,15 +33,26 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
     rates = CpuRates.of(target)
     facts = analyse(nest)
     measured = [(b, {k: _float(v) for k, v in measure(b, Columns(), rates).items()}) for b in facts]
-    hottest = sorted(measured, key=lambda x: -x[1]["cycles"])[:BLOCKS]
     total = sum(m["cycles"] for _, m in measured)
+    order = sorted(measured, key=lambda x: -x[1]["cycles"])
+    hottest = [x for n, x in enumerate(order) if n == 0 or (n < BLOCKS and x[1]["cycles"] >= FEW * total)]
+    bounds = [_bound(b, m, rates, total) for b, m in hottest]
+    if rest := order[len(hottest) :]:
+        bounds.append(_rest(rest, total))
     return [
         _levels(workload, plain, nest, rates),
         _formulas(nest, rates),
         *([_packing(packing)] if packing else []),
         *(_block(nest, b, m, rates, target) for b, m in hottest),
-        Section("What bounds it", tuple(_bound(b, m, rates, total) for b, m in hottest)),
+        Section("What bounds it", tuple(bounds)),
     ]
+
+
+def _rest(blocks: Sequence[tuple[BlockFacts, Mapping[str, float]]], total: float) -> Row:
+    cycles = sum(m["cycles"] for _, m in blocks)
+    names = ", ".join(b.name for b, _ in blocks)
+    text = f"{cycles:.3g} cycles, {percent(cycles / total if total else 0.0)} of all, in {names}"
+    return Row("others", text, "estimate", {"cycles": cycles, "blocks": len(blocks)})
 
 
 def bound(workload: Workload, nest: Nest, target: Target) -> str:
@@ -145,7 +157,7 @@ def _formula(name: str, b: BufferTraffic, cache: float, quotient: Quotient | Non
 
 def _term(p: Part) -> str:
     """``c_i_0 16 x c_j_0 16 x 65.5 KB in c_k``."""
-    words = [f"{var} {n}" for var, n in p.outside] + [size(p.bytes)]
+    words = [f"{var} {n}" for var, n in p.outside if n > 1] + [size(p.bytes)]
     return " x ".join(words) + (f" in {p.loop}" if p.loop else "")
 
 

@@ -37,16 +37,18 @@ class Quotient:
 
 
 def quotient(nest: Nest, traffic: BufferTraffic) -> Quotient | None:
-    """What is fetched of a buffer as a quotient. None where it is none, as for windows, tails and several
+    """What the block that reads a buffer fetches of it, as a quotient. None where it is none, as for windows, tails and several
     readers."""
     users = [b for b in blocks(nest.body) if any(x.buffer == traffic.buffer for x in reads(b))]
-    if len(users) != 1 or len(traffic.parts) != 1:
+    if len(users) != 1:
         return None
-    (b,), (part,) = users, traffic.parts
+    (b,) = users
     loops = loops_of(nest, b.name)
     names = [x.var for x in loops]
-    if part.loop not in names:
+    parts = [p for p in traffic.parts if p.loop in names]  # others are what writes it
+    if len(parts) != 1:
         return None
+    (part,) = parts
     own = _axes(b)
     inside = {x.var for x in loops[names.index(part.loop) :]}
     tile = dict.fromkeys((i.var for i in b.iters), 1)
@@ -63,7 +65,7 @@ def quotient(nest: Nest, traffic: BufferTraffic) -> Quotient | None:
     found = Quotient(axes, math.prod(n for v, n in tile.items() if v not in used))
     exact = math.prod(n for _, n in axes) == found.elements * found.divisor
     item = DTYPES[nest.buffer(traffic.buffer).dtype].itemsize
-    return found if exact and found.elements * item == traffic.fetched else None
+    return found if exact and found.elements * item == part.times * part.bytes else None
 
 
 def _axes(b: Block) -> dict[str, list[str]]:

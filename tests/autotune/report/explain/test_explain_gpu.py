@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from said import said
 
 import autotune as at
 from autotune import targets
@@ -36,12 +37,12 @@ def product(target: str, pad: int, n: int = 256, k: int = 256) -> Schedule:
 def test_conflicts_of_banks_appear_and_padding_ends_them(target: str) -> None:
     usual, padded = (at.explain(product(target, pad)) for pad in (0, 1))
     assert usual.number("bank conflicts", "factor") > 10
-    assert "turns where" in str(usual) and "a_shared" in str(usual)
-    assert padded.number("bank conflicts", "factor") == 1 and "bank conflicts      none" in str(padded)
+    assert "turns where" in said(usual) and "a_shared" in said(usual)
+    assert padded.number("bank conflicts", "factor") == 1 and "bank conflicts none" in said(padded)
     for e in (usual, padded):
         assert e.number("counted", "blocks") == 2 and e.number("counted", "of_blocks") == 8 * 64
         steps = e.number("counted", "k")
-        assert 32 <= steps < 256 and f"k 256 -> {steps}" in str(e)
+        assert 32 <= steps < 256 and f"k 256 -> {steps}" in said(e)
         assert e.number("moved in shared", "written_bytes") == 2 * 32 * steps * 4
         assert e.number("moved in shared", "read_bytes") == 2 * 32 * 4 * steps * 4
 
@@ -55,7 +56,7 @@ def test_a_transposition_is_not_coalesced_on_one_side(target: str) -> None:
     e = at.explain(s)
     needed, taken = 2 * 64 * 4 // 32, 2 * 64
     assert e.number("global memory", "share") == 2 * needed / (needed + taken)
-    assert "x takes 8 times as many as it needs" in str(e)
+    assert "x takes 8 times as many as it needs" in said(e)
     assert e.number("coalescing", "share") == 0.5  # the estimate agrees
 
 
@@ -69,7 +70,7 @@ def test_a_tail_within_a_warp_diverges(target: str, n: int, differ: int) -> None
     s.bind(thread, "threadIdx.x")
     e = at.explain(s)
     assert e.number("divergence", "divergent") == differ
-    assert ("the threads of a warp differ" if differ else "the threads of a warp agree") in str(e)
+    assert ("the threads of a warp differ" if differ else "the threads of a warp agree") in said(e)
     assert e.number("global memory", "read_bytes") == e.number("global memory", "written_bytes") == 4 * n
 
 
@@ -83,4 +84,4 @@ def test_tiles_that_are_too_large_are_not_counted() -> None:
     s.unroll(s.split(j, 512)[1])
     e = at.explain(s)
     assert e.number("problem", "points") == 512**3
-    assert f"too many to be interpreted (at most {MOST:,})" in str(e) and "[counter]" not in str(e)
+    assert f"too many to be interpreted (at most {MOST:,})" in said(e) and "[counter]" not in said(e)
