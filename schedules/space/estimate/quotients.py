@@ -37,8 +37,8 @@ class Quotient:
 
 
 def quotient(nest: Nest, traffic: BufferTraffic) -> Quotient | None:
-    """What the block that reads a buffer fetches of it, as a quotient. None where it is none, as for windows, tails and several
-    readers."""
+    """What the block that reads a buffer fetches of it, as a quotient. None where it is none, as for windows,
+    tails and several readers."""
     users = [b for b in blocks(nest.body) if any(x.buffer == traffic.buffer for x in reads(b))]
     if len(users) != 1:
         return None
