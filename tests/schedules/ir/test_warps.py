@@ -42,9 +42,9 @@ def transposition(n: int) -> Schedule:
     return s
 
 
-def through_shared(n: int, pad: int) -> Schedule:
+def through_shared(n: int, pad: int, rows: int = 32) -> Schedule:
     """A transposition by way of a shared tile: written by rows, read by columns."""
-    s = transposition_tiles(n)
+    s = transposition_tiles(n, rows)
     copy = s.cache_read("y", "x", "shared")
     s.compute_at(copy, s.loops("y")[0])
     _, columns = (x for x in s.loops(copy) if x.startswith(copy))
@@ -54,11 +54,11 @@ def through_shared(n: int, pad: int) -> Schedule:
     return s
 
 
-def transposition_tiles(n: int) -> Schedule:
+def transposition_tiles(n: int, rows: int) -> Schedule:
     x = te.placeholder((n, n), "float32", "x")
     s = Schedule([x, te.compute((n, n), lambda i, j: x[j, i], "y")], TARGET)
     bj, j = s.split("y_j", 32)
-    bi, i = s.split("y_i", 32)
+    bi, i = s.split("y_i", rows)
     s.reorder(bi, bj, j, i)
     s.bind(s.fuse(bi, bj), "blockIdx.x")
     s.bind(j, "threadIdx.x")
@@ -98,6 +98,14 @@ def test_a_tail_diverges_where_it_ends_within_a_warp(n: int, divergent: int) -> 
     k, arrays = watched(elementwise(n, 64))
     np.testing.assert_array_equal(arrays["y"], arrays["x"] * 2)
     assert k.divergent == divergent and k.branches >= k.divergent
+
+
+@pytest.mark.parametrize(("rows", "divergent"), [(32, 0), (16, 2 * 4 * 32)])
+def test_a_loop_over_fewer_threads_than_the_block_has_diverges(rows: int, divergent: int) -> None:
+    """A tile of 16 columns is copied by half of the threads, row by row in each of the blocks."""
+    k, arrays = watched(through_shared(64, 1, rows))
+    np.testing.assert_array_equal(arrays["y"], arrays["x"].T)
+    assert k.divergent == divergent
 
 
 def test_one_element_for_all_is_one_request_of_its_bytes() -> None:
