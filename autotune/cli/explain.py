@@ -8,7 +8,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.models import imported, is_model
-from autotune.cli.output import console, print_json, table
+from autotune.cli.output import console, print_json
 
 ProgramArgument = Annotated[
     str, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx.")
@@ -37,8 +37,9 @@ def explain(
       autotune explain softmax --shape m=4096,n=1024 --threads 1 --json
       autotune explain net.onnx --threads 1
     """
-    where = opt.db_of(db)
+    from rich.text import Text
 
+    where = opt.db_of(db)
     if is_model(op):
         from autotune.report.explain.model import of_model
 
@@ -55,7 +56,9 @@ def explain(
     if not out.is_terminal:
         print(found)
         return
-    out.print(found.title, style="bold")
+    out.print(Text(found.title, style="bold"))
     for section in found.sections:
         out.print()
-        table(out, (section.title, "", "source"), [(r.name, r.text, r.source) for r in section.rows])
+        out.print(Text(section.title, style="bold"))
+        print("\n".join(section.lines(found.names, out.width)), file=out.file)
+    print("\n".join(["", *found.legend]), file=out.file)

@@ -27,11 +27,16 @@ def tune_command(workload: Workload, db: str, threads: int | None) -> str:
         extra = "" if workload.op == "custom" else f", name={workload.op!r}"
         extra += "" if threads is None else f", threads={threads}"
         return f"autotune.tune(the same tensors{extra}, db={db!r})"
+    return f"{command('tune', workload, threads)} {shlex.join(['--db', db])}"
+
+
+def command(verb: str, workload: Workload, threads: int | None) -> str:
+    """``autotune <verb>`` for a workload of a library operator."""
     shown = shown_params(workload)
     layout = shown.pop("layout", None)
     shape = ",".join(f"{k}={param_text(v)}" for k, v in shown.items())
-    words = ["autotune", "tune", workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
+    words = ["autotune", verb, workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
     words += ["--layout", str(layout)] if layout else []
     words += ["--constant-weights"] if workload.dag.constants else []
     words += ["--threads", str(threads)] if threads is not None else []
-    return shlex.join([*words, "--db", db])
+    return shlex.join(words)

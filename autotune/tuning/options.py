@@ -225,11 +225,14 @@ class TuneResult:
     def explain(self) -> Explanation:
         """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError`
         where nothing valid was found."""
+        from autotune.report.data import Limit
         from autotune.report.explain.kernel import of_schedule
 
         schedule = self.schedule()
-        assert self.best is not None, "else there is no schedule"
-        return of_schedule(self.workload, schedule, self.target, self.best.time_s)
+        best = self.best
+        assert best is not None, "else there is no schedule"
+        limit = None if best.share_of_peak is None else Limit(best.share_of_peak * best.time_s)
+        return of_schedule(self.workload, schedule, self.target, best.time_s, limit)
 
     @property
     def trials(self) -> Trials:

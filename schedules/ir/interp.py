@@ -44,6 +44,10 @@ Thunk = Callable[[Env], Any]
 Action = Callable[[Env], None]
 
 
+# The key of operations in counts.
+OPERATIONS = "operations"
+
+
 class InterpError(RuntimeError):
     """The program did what no legal program does: the message says where."""
 
@@ -66,12 +70,14 @@ def run(
     arrays: Mapping[str, np.ndarray],
     *,
     counts: dict[str, int] | None = None,
+    operations: bool = False,
     skews: Mapping[str, int] | None = None,
 ) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place.
 
-    ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts. ``skews``: what
-    `ir.skew` of an argument is, 0 unless given.
+    ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts; with
+    ``operations`` also `OPERATIONS`: arithmetic on elements, 2 for a multiply-add. ``skews``: what `ir.skew`
+    of an argument is, 0 unless given.
     Raises InterpError on an access out of bounds or an output left unwritten.
     """
     mem = _Memory()
@@ -93,7 +99,7 @@ def run(
             raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
         mem.add(b.name, as_merged(b, a), known=b.name not in program.outputs)
     env = {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
-    Compiler(mem, counts).stmt(program.body)(env)
+    Compiler(mem, counts, operations).stmt(program.body)(env)
     for n in program.outputs:
         missing = int((~mem.written[n]).sum())
         if missing:
@@ -171,9 +177,21 @@ def _rounded(dtype: np.dtype[Any], v: Any) -> float:
 class Compiler:
     """Statements and expressions as Python closures over an environment of loop variables."""
 
-    def __init__(self, mem: _Memory, counts: dict[str, int] | None) -> None:
+    def __init__(self, mem: _Memory, counts: dict[str, int] | None, operations: bool = False) -> None:
         self.mem = mem
         self.counts = counts
+        self.operations = operations
+
+    def counted(self, f: Thunk) -> Thunk:
+        """An operation on elements, which is counted if operations are."""
+        if not self.operations:
+            return f
+
+        def g(env: Env) -> Any:
+            self.count(OPERATIONS)
+            return f(env)
+
+        return g
 
     def count(self, key: str) -> None:
         if self.counts is not None:
@@ -191,7 +209,7 @@ class Compiler:
                 d = E.dtype_of(a)
                 if isinstance(e, Binary) and d != E.INDEX:
                     r = rounding(d)
-                    return lambda env: r(f(x(env), y(env)))
+                    return self.counted(lambda env: r(f(x(env), y(env))))
                 return lambda env: f(x(env), y(env))
             case Logic(op="and", args=args):
                 parts = [self.expr(x) for x in args]
@@ -204,7 +222,7 @@ class Compiler:
                 return lambda env: not inner(env)
             case Call(fn=fn, args=args):
                 g, parts, r = FUNCTIONS[fn].of, [self.expr(x) for x in args], rounding(E.dtype_of(e))
-                return lambda env: r(g(*(np.float64(p(env)) for p in parts)))
+                return self.counted(lambda env: r(g(*(np.float64(p(env)) for p in parts))))
             case Fma(a=a, b=b, c=c):
                 return self.expr(E.binary("+", E.binary("*", a, b), c))
             case Select(cond=c, a=a, b=b):
@@ -289,7 +307,7 @@ class Compiler:
         shapes = {t.name: t.shape for t in s.instruction.operands}
         starts = [(x, [self.expr(i) for i in x.indices]) for x in s.operands]
         inside = _Memory()
-        body = Compiler(inside, self.counts).stmt(s.instruction.loops)
+        body = Compiler(inside, self.counts, self.operations).stmt(s.instruction.loops)
 
         def run_it(env: Env) -> None:
             for x, at in starts:

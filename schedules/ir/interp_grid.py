@@ -9,7 +9,7 @@ error too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ class _Use:
     readers: dict[Who, int] = field(default_factory=dict)
 
 
-class _Memory:
+class GridMemory:
     """What `interp.Compiler` asks for an array: a thread's own, its block's, or everyone's."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Memory:
 
 
 class _Lookup(dict[str, np.ndarray]):
-    def __init__(self, mem: _Memory) -> None:
+    def __init__(self, mem: GridMemory) -> None:
         super().__init__()
         self.mem = mem
 
@@ -68,10 +68,10 @@ class _Ignored(dict[str, Any]):
         return {}
 
 
-class _Checked(Compiler):
+class CheckedCompiler(Compiler):
     """Statements without barriers, with every access to memory that threads share checked for races."""
 
-    def __init__(self, mem: _Memory, shared: frozenset[str]) -> None:
+    def __init__(self, mem: GridMemory, shared: frozenset[str]) -> None:
         super().__init__(mem, None)  # type: ignore[arg-type]
         self.shared = shared
         self.at: tuple[int, ...] = ()
@@ -95,6 +95,9 @@ class _Checked(Compiler):
         else:
             use.readers[me] = self.phase
 
+    def entered(self, loop: Loop, env: Env, has_iteration: bool) -> None:
+        """A thread came to a loop over threads. For who watches (`schedules.ir.warps`)."""
+
     def _meets(self, me: Who, other: Who, phase: int) -> bool:
         return other != me and (other[0] != me[0] or phase == self.phase)
 
@@ -112,24 +115,36 @@ def run_grid(program: GridProgram, arrays: Mapping[str, np.ndarray], *, backward
     for b in program.scratch:
         everyone[b.name] = new_array(b)
     for kernel in program.kernels:
-        _Grid(kernel, everyone, backwards).run()
+        GridRun(kernel, everyone, backwards).run()
 
 
-class _Grid:
-    def __init__(self, kernel: GridKernel, everyone: dict[str, np.ndarray], backwards: bool) -> None:
+class GridRun:
+    def __init__(
+        self,
+        kernel: GridKernel,
+        everyone: dict[str, np.ndarray],
+        backwards: bool,
+        checked: type[CheckedCompiler] = CheckedCompiler,
+    ) -> None:
         self.kernel, self.backwards = kernel, backwards
-        self.mem = _Memory()
+        self.mem = GridMemory()
         self.mem.everyone = everyone
         allocs = [x.buffer for x in walk(kernel.body) if isinstance(x, Alloc)]
         self.on_chip = [b for b in allocs if b.scope == "shared"]
         shared = frozenset(b.name for b in self.on_chip) | kernel.written
-        self.code = _Checked(self.mem, shared)
+        self.code = checked(self.mem, shared)
         self.actions: dict[int, Any] = {}
         self.values: dict[tuple[int, int], Any] = {}  # of a reduction: (row of threads, thread in it)
 
-    def run(self) -> None:
-        for at in itertools.product(*(range(int(E.evaluate(x.extent, {}))) for x in self.kernel.blocks)):
+    def run(self, places: Sequence[tuple[int, ...]] | None = None) -> None:
+        """``places``: the blocks that are run (None: all)."""
+        for at in self.places() if places is None else places:
             self._block(at)
+
+    def places(self) -> list[tuple[int, ...]]:
+        """All blocks of the grid."""
+        extents = (range(int(E.evaluate(x.extent, {}))) for x in self.kernel.blocks)
+        return list(itertools.product(*extents))
 
     def _block(self, at: tuple[int, ...]) -> None:
         self.mem.block = {b.name: new_array(b) for b in self.on_chip}
@@ -141,9 +156,7 @@ class _Grid:
         for number, (z, y, x) in enumerate(itertools.product(*map(range, reversed(self.kernel.block)))):
             env = dict(zip((b.var for b in self.kernel.blocks), at, strict=True))
             self.mem.own[number] = {}
-            threads.append(
-                (number, self._steps(self.kernel.body, env, number, {"x": x, "y": y, "z": z}, ""))
-            )
+            threads.append((number, self._steps(self.kernel.body, env, number, {"x": x, "y": y, "z": z}, "")))
         if self.backwards:
             threads.reverse()
         while threads:
@@ -181,7 +194,9 @@ class _Grid:
                 yield from self._reduce(s, env, number, at)
             case Loop(kind=kind, var=v, extent=n, body=body) if bound_to(s, "threadIdx"):
                 env[v] = at[kind[-1]]
-                if at[kind[-1]] < int(E.evaluate(n, env)):
+                has_iteration = at[kind[-1]] < int(E.evaluate(n, env))
+                self.code.entered(s, env, has_iteration)
+                if has_iteration:
                     yield from self._steps(body, env, number, at, axes + kind[-1])
                 else:
                     yield from self._attend(body, env)

@@ -1,7 +1,8 @@
 """Why a kernel is as fast as it is: `explain`, with the source of every number.
 
 ``asking.py`` finds what is to be explained; ``kernel.py`` puts the sections together, which
-``definition.py``, ``cpu.py``, ``gpu.py`` and ``counters.py`` write; ``model.py`` is about whole models.
+``definition.py``, ``cpu.py``, ``gpu.py``, ``warps.py`` and ``counters.py`` write; ``model.py`` is about whole
+models.
 """
 
 from __future__ import annotations

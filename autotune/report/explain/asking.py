@@ -8,9 +8,11 @@ from typing import Any
 
 from autotune import targets
 from autotune.models.model import Model
+from autotune.report.data import Limit
 from autotune.report.explain.explanation import Explanation
 from autotune.report.explain.kernel import of_schedule
 from autotune.settings import database
+from autotune.tuning.known_limits import LIMIT
 from autotune.workloads import Program, as_workload
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
@@ -67,10 +69,23 @@ def of_workload(
     """The explanation of a workload's best record. Raises `KernelNotFound`."""
     from autotune.run.loading import find
 
-    return of_hit(workload, find(workload, target=target, threads=threads, db=db))
+    return of_hit(workload, find(workload, target=target, threads=threads, db=db), database(db))
 
 
-def of_hit(workload: Workload, hit: Hit) -> Explanation:
-    """The explanation of a record."""
+def of_hit(workload: Workload, hit: Hit, where: str) -> Explanation:
+    """The explanation of a record of the log ``where``."""
     schedule = Schedule.replay(workload.dag, to_named(workload, hit.record.trace), hit.target)
-    return of_schedule(workload, schedule, hit.target, hit.time_s)
+    return of_schedule(workload, schedule, hit.target, hit.time_s, limit_of(hit, where))
+
+
+def limit_of(hit: Hit, where: str) -> Limit | None:
+    """The shortest limit that runs of the record's task kept on its machine. None where none did."""
+    from kernels_db.store import Log
+
+    with Log(where, read_only=True) as log:
+        found = [
+            Limit.of(r.environment.get(LIMIT))
+            for r in log.records(workload=hit.record.workload, target=hit.target)
+            if r.machine == hit.record.machine
+        ]
+    return min((x for x in found if x is not None), key=lambda x: x.seconds, default=None)

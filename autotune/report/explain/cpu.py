@@ -8,17 +8,21 @@ from typing import Any
 from autotune.progress.units import percent, size
 from autotune.report.explain.explanation import Row, Section
 from schedules.constants import split_constants
-from schedules.ir import Nest
+from schedules.dtypes import DTYPES, computed
+from schedules.ir import Nest, blocks
 from schedules.model import LINE, Target, Workload
 from schedules.space.estimate.counting import number
 from schedules.space.estimate.cpu.facts import BlockFacts, analyse
 from schedules.space.estimate.cpu.quantities import UNITS, CpuRates, measure, register_tile, step_cycles
+from schedules.space.estimate.iterations import iterations
+from schedules.space.estimate.quotients import Quotient, quotient
 from schedules.space.estimate.traffic import BufferTraffic, Part, traffic
 from schedules.space.holes import Columns
 from schedules.te.flops import count_flops
 
 BLOCKS = 4  # blocks that are described, those that take longest
 LEVELS = ("L1 and L2", "L2 and L3", "L3 and memory")
+FEW = 0.03  # of all cycles: blocks that take less are summed up
 FEWER = 1.05  # times fewer bytes that are told
 NEAR = 0.9  # what takes this share of the longest bounds a block too
 
@@ -29,15 +33,26 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
     rates = CpuRates.of(target)
     facts = analyse(nest)
     measured = [(b, {k: _float(v) for k, v in measure(b, Columns(), rates).items()}) for b in facts]
-    hottest = sorted(measured, key=lambda x: -x[1]["cycles"])[:BLOCKS]
     total = sum(m["cycles"] for _, m in measured)
+    order = sorted(measured, key=lambda x: -x[1]["cycles"])
+    hottest = [x for n, x in enumerate(order) if n == 0 or (n < BLOCKS and x[1]["cycles"] >= FEW * total)]
+    bounds = [_bound(b, m, rates, total) for b, m in hottest]
+    if rest := order[len(hottest) :]:
+        bounds.append(_rest(rest, total))
     return [
         _levels(workload, plain, nest, rates),
         _formulas(nest, rates),
         *([_packing(packing)] if packing else []),
-        *(_block(b, m, rates, target) for b, m in hottest),
-        Section("What bounds it", tuple(_bound(b, m, rates, total) for b, m in hottest)),
+        *(_block(nest, b, m, rates, target) for b, m in hottest),
+        Section("What bounds it", tuple(bounds)),
     ]
+
+
+def _rest(blocks: Sequence[tuple[BlockFacts, Mapping[str, float]]], total: float) -> Row:
+    cycles = sum(m["cycles"] for _, m in blocks)
+    names = ", ".join(b.name for b, _ in blocks)
+    text = f"{cycles:.3g} cycles, {percent(cycles / total if total else 0.0)} of all, in {names}"
+    return Row("others", text, "estimate", {"cycles": cycles, "blocks": len(blocks)})
 
 
 def bound(workload: Workload, nest: Nest, target: Target) -> str:
@@ -68,7 +83,8 @@ def register_bytes(facts: Sequence[BlockFacts]) -> int:
 
 def _levels(workload: Workload, plain: Nest, nest: Nest, rates: CpuRates) -> Section:
     flops = count_flops(workload.dag)
-    most = 2 * UNITS * rates.vector / 4 / rates.passes  # operations a cycle, float32
+    item = DTYPES[computed(workload.dag.params[-1].dtype)].itemsize
+    most = 2 * UNITS * rates.vector / item / rates.passes  # operations a cycle
     file = rates.vector * rates.registers
     before, after = (register_bytes(analyse(n)) for n in (plain, nest))
     rows = [_moved("registers and L1", before, after, flops, None)]
@@ -107,7 +123,13 @@ def _formulas(nest: Nest, rates: CpuRates) -> Section:
     for name, cache in zip(LEVELS, (rates.l1, rates.l2, rates.l3), strict=True):
         found = traffic(nest, cache, rates.vector * rates.registers)
         again = [b for b in found.buffers if b.fetched > FEWER * b.size + LINE]
-        rows += [_formula(f"{name}: {b.buffer}", b, cache) for b in again]
+        told = {b.buffer: q for b in again if (q := quotient(nest, b)) is not None}
+        rows += [_formula(f"{name}: {b.buffer}", b, cache, told.get(b.buffer)) for b in again]
+        if told:
+            lengths = ", ".join(f"{axis} = {n}" for axis, n in next(iter(told.values())).axes)
+            text = f"{' + '.join(map(str, told.values()))} elements of {' and '.join(told)}; {lengths}"
+            total = sum(q.elements for q in told.values())
+            rows.append(Row(f"{name}: sum", text, "estimate", {"elements": total}))
         if len(again) < len(found.buffers):
             rest = [b for b in found.buffers if b not in again]
             names, moved = ", ".join(b.buffer for b in rest), sum(b.fetched for b in rest)
@@ -118,7 +140,7 @@ def _formulas(nest: Nest, rates: CpuRates) -> Section:
     return Section("How often buffers are read: iterations x what is touched inside", tuple(rows))
 
 
-def _formula(name: str, b: BufferTraffic, cache: float) -> Row:
+def _formula(name: str, b: BufferTraffic, cache: float, quotient: Quotient | None) -> Row:
     text = f"{' + '.join(map(_term, b.parts))} = {size(b.fetched)}"
     text += f", {b.fetched / b.size:.3g} times its {size(b.size)}"
     if b.written:
@@ -128,17 +150,18 @@ def _formula(name: str, b: BufferTraffic, cache: float) -> Row:
         "written_bytes": b.written,
         "size_bytes": b.size,
         "cache_bytes": int(cache),
+        "divisor": None if quotient is None else quotient.divisor,
     }
     return Row(name, text, "estimate", numbers)
 
 
 def _term(p: Part) -> str:
     """``c_i_0 16 x c_j_0 16 x 65.5 KB in c_k``."""
-    words = [f"{var} {n}" for var, n in p.outside] + [size(p.bytes)]
+    words = [f"{var} {n}" for var, n in p.outside if n > 1] + [size(p.bytes)]
     return " x ".join(words) + (f" in {p.loop}" if p.loop else "")
 
 
-def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) -> Section:
+def _block(nest: Nest, b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) -> Section:
     t = register_tile(b, Columns(), rates)
     accumulators, registers = _float(t.accumulators), m["registers"]
     spills = f"{m['spills']:g} too many, which go to the stack" if m["spills"] else "none is spilled"
@@ -149,7 +172,6 @@ def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) 
         lanes = f"none: one element at a time of {per:g} that a register holds"
     many = "s" if m["parallel"] > 1 else ""
     tasks = f"{m['parallel']:g} task{many} on {target.threads} thread{'s' if target.threads > 1 else ''}"
-    waste = max(0.0, m["tail_waste"] / _float(number(b.taps, Columns())) - 1.0)
     rows = [
         Row("registers", used, "estimate", {
             "registers": registers, "accumulators": accumulators, "spills": m["spills"],
@@ -162,11 +184,24 @@ def _block(b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) 
             {"unrolled": m["unrolled"], "loads": m["loads"], "gathers": m["gathers"]}),
         Row("cores", f"{tasks}; {percent(m['balance'])} of their time is used", "estimate",
             {"tasks": m["parallel"], "threads": target.threads, "balance": m["balance"]}),
-        Row("tails", f"{percent(waste)} of iterations compute nothing new", "estimate", {"waste": waste}),
+        _tails(nest, b.name),
         Row("prefetching", f"{m['ahead']:g} iterations ahead" if m["ahead"] else "left to the hardware",
             "estimate", {"ahead": m["ahead"]}),
     ]  # fmt: skip
     return Section(f"Block {b.name}", tuple(rows))
+
+
+def _tails(nest: Nest, block: str) -> Row:
+    found = next(iterations(nest, b) for b in blocks(nest.body) if b.name == block)
+    if found is None:
+        return Row("tails", "not known: data decides what runs", "estimate", {"guarded": None})
+    text = "none: every iteration runs"
+    if found.run < found.all:
+        text = f"{percent(found.guarded)} are cut off: {found.run:,} of {found.all:,} iterations run"
+    if found.run > found.points:
+        text += f"; each point is computed {found.again:.3g} times"
+    numbers = {"guarded": found.guarded, "again": found.again, "run": found.run, "points": found.points}
+    return Row("tails", text, "estimate", numbers | {"iterations": found.all})
 
 
 def _bound(b: BlockFacts, m: dict[str, float], rates: CpuRates, total: float) -> Row:

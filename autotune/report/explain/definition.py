@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from autotune.progress.units import seconds, size
+from autotune.progress.units import percent, seconds, size
+from autotune.report.data import Limit
 from autotune.report.explain.explanation import Row, Section
-from schedules.model import Workload
+from autotune.run.describing import command
+from autotune.workloads import own
+from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.te.flops import count_flops
 from schedules.te.fusion import Fusion, by_operation, by_stage, fused
 
+FROM = "of the memory that holds the arrays"
 LARGEST = 20  # denominator of an intensity that is shown as a fraction
 
 
-def task(workload: Workload, time_s: float | None) -> Section:
-    """Operations, bytes at least, and the measured time."""
+def task(workload: Workload, target: Target, time_s: float | None, limit: Limit | None) -> Section:
+    """Operations, bytes at least, the measured time, and its share of the machine's limit."""
     flops, least = count_flops(workload.dag), compulsory_bytes(workload.dag)
     rows = [
         Row("operations", f"{flops:,}", "definition", {"operations": flops}),
@@ -28,7 +32,32 @@ def task(workload: Workload, time_s: float | None) -> Section:
         speed = f"{seconds(time_s)}: {flops / time_s / 1e9:.4g} GFLOP/s, {least / time_s / 1e9:.4g} GB/s"
         numbers = {"time_s": time_s, "gflops": flops / time_s / 1e9, "gbytes_per_s": least / time_s / 1e9}
         rows.append(Row("time", f"{speed} of the bytes at least", "log", numbers))
+        rows += _share(workload, target, time_s, limit)
     return Section("Task", tuple(rows))
+
+
+def _share(workload: Workload, target: Target, time_s: float, limit: Limit | None) -> list[Row]:
+    if limit is None:
+        unknown = "unknown: no run of the log kept what the machine can do"
+        if not own(workload):
+            unknown += f"; `{command('bench', workload, threads=target.threads)}` measures it"
+        return [Row("limit", unknown, "log", {"share": None, "limit_s": None})]
+    flops, moved = limit.flops_a_second, limit.bytes_a_second
+    text = f"{percent(limit.seconds / time_s)} of what the machine can do: {seconds(limit.seconds)} at least"
+    rates = [f"{flops / 1e9:.4g} GFLOP/s"] if flops else []
+    rates += [f"{moved / 1e9:.4g} GB/s"] if moved else []
+    text += f", by {' and '.join(rates)} {FROM}" if rates else ""
+    rows = [Row("limit", text, "log", {
+        "share": limit.seconds / time_s, "limit_s": limit.seconds,
+        "flops_a_second": flops, "bytes_a_second": moved,
+    })]  # fmt: skip
+    least = compulsory_bytes(workload.dag)
+    if flops and moved and least:
+        here, balance = count_flops(workload.dag) / least, flops / moved
+        side = "arithmetic is the limit" if here >= balance else "bytes are the limit"
+        text = f"its arithmetic needs {balance:.3g} operations a byte; here are at most {here:.3g}"
+        rows.append(Row("balance", f"{text}, so {side}", "log", {"balance": balance, "intensity": here}))
+    return rows
 
 
 def fusion(workload: Workload) -> Section | None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 SOURCES: Mapping[str, str] = {
     "definition": "counted in the expression",
     "estimate": "computed from the loop nest; not measured",
-    "counter": "counted by the interpreter, which ran the lowered nest",
+    "counter": "counted in the lowered nest, as the interpreter counts when it runs it",
     "target": "a limit or rate that the target or its model tells",
     "log": "measured when it was tuned",
 }
 MARGIN = 2
+WIDTH = 100  # columns of the text
+UNITS = re.compile(r"(\d) ([KMG]?B\b|bytes|%|[num]?s\b)")  # what stays on the line of its number
+LEAST = 30  # columns of a statement, however narrow the terminal is
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,18 @@ class Section:
     title: str
     rows: tuple[Row, ...]
 
+    def lines(self, names: int, width: int) -> list[str]:
+        """The rows as text, wrapped. ``names``: columns of their names; ``width``: columns of all."""
+        out = []
+        for r in self.rows:
+            first = f"  {r.name.ljust(names)}"
+            room = max(width - len(first), LEAST)
+            words = UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", f"{r.text}  [{r.source}]")
+            parts = wrap(words, room, break_long_words=False, break_on_hyphens=False)
+            parts = [x.replace("\N{NO-BREAK SPACE}", " ") for x in parts]
+            out += [(first if n == 0 else " " * len(first)) + part for n, part in enumerate(parts)]
+        return out
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -56,14 +73,25 @@ class Explanation:
         return f"<Explanation of {self.title[:100]}: {rows} statements; print it>"
 
     def __str__(self) -> str:
-        width = max((len(r.name) for s in self.sections for r in s.rows), default=0) + MARGIN
+        return self.text()
+
+    def text(self, width: int = WIDTH) -> str:
+        """The text, wrapped to ``width`` columns where words allow."""
         lines = [self.title]
         for s in self.sections:
-            lines += ["", s.title]
-            lines += [f"  {r.name.ljust(width)}{r.text}  [{r.source}]" for r in s.rows]
+            lines += ["", s.title, *s.lines(self.names, width)]
+        return "\n".join([*lines, "", *self.legend])
+
+    @property
+    def names(self) -> int:
+        """Columns of the names of rows."""
+        return max((len(r.name) for s in self.sections for r in s.rows), default=0) + MARGIN
+
+    @property
+    def legend(self) -> list[str]:
+        """What the sources that it names mean."""
         used = {r.source for s in self.sections for r in s.rows}
-        lines += ["", *(f"[{name}] {words}" for name, words in SOURCES.items() if name in used)]
-        return "\n".join(lines)
+        return [f"[{name}] {words}" for name, words in SOURCES.items() if name in used]
 
     def _repr_html_(self) -> str:
         from autotune.progress.html import table

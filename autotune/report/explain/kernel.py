@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.report.explain import counters, cpu, definition, gpu
+from autotune.report.data import Limit
+from autotune.report.explain import counters, cpu, definition, gpu, warps
 from autotune.report.explain.explanation import Explanation, Section
 from autotune.run.describing import describe
 from schedules.model import Target, Workload
@@ -10,16 +11,22 @@ from schedules.schedule import Schedule
 
 
 def of_schedule(
-    workload: Workload, schedule: Schedule, target: Target, time_s: float | None = None
+    workload: Workload,
+    schedule: Schedule,
+    target: Target,
+    time_s: float | None = None,
+    limit: Limit | None = None,
 ) -> Explanation:
-    """The explanation of a schedule whose trace has no holes. ``time_s``: measured seconds, if known."""
+    """The explanation of a schedule whose trace has no holes. ``time_s``: measured seconds, if known.
+    ``limit``: of the machine that measured it."""
     plain = Schedule(workload.dag).nest
-    found: list[Section | None] = [definition.task(workload, time_s)]
+    found: list[Section | None] = [definition.task(workload, target, time_s, limit)]
     if target.grid:
         found += gpu.sections(schedule.nest, target)
+        found += warps.sections(schedule)
     else:
         found += cpu.sections(workload, plain, schedule.nest, target)
-        found.append(counters.section(workload.dag, schedule.nest))
+        found.append(counters.section(schedule))
     found.append(definition.fusion(workload))
     title = f"{describe(workload, target.threads)} on {target.arch}"
     return Explanation(title, tuple(s for s in found if s is not None))

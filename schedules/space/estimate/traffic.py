@@ -129,14 +129,36 @@ class _Count:
         if isinstance(s, Block) or sum(self.touched(inside).values()) <= self.capacity:
             name = s.var if isinstance(s, Loop) else ""
             wrote = {u.buffer.name for b in blocks(s) for u in self.uses[id(b)] if u.write}
+            each = self.touched(inside)
             for buffer, n in self.touched(s).items():
                 if not writes or buffer in wrote:
-                    terms.setdefault(buffer, []).append(Part(name, n, outside))
+                    whole = isinstance(s, Loop) and each.get(buffer) == n
+                    around = self.returning(s, buffer, outside) if whole else outside
+                    terms.setdefault(buffer, []).append(Part(name, n, around))
         elif isinstance(s, Loop):
             self.walk(s.body, (*outside, (s.var, _int(s.extent))), terms, writes)
         elif isinstance(s, Seq):
             for x in s.stmts:
                 self.walk(x, outside, terms, writes)
+
+    def returning(
+        self, s: Stmt, buffer: str, outside: tuple[tuple[str, int], ...]
+    ) -> tuple[tuple[str, int], ...]:
+        """The loops outside that fetch a buffer again, of which each iteration of the loop ``s`` uses all
+        that ``s`` does. It stays through loops that do not move on in it: it is used again as soon as within
+        ``s``."""
+        moving = frozenset().union(
+            *(
+                E.variables(i)
+                for b in blocks(s)
+                for u in self.uses[id(b)]
+                if u.buffer.name == buffer
+                for i in u.at
+            )
+        )
+        while outside and outside[-1][0] not in moving:
+            outside = outside[:-1]
+        return outside
 
     def touched(self, s: Stmt) -> dict[str, int]:
         """{buffer: bytes of the lines that a statement touches, what is outside of it standing still}."""
@@ -193,7 +215,7 @@ def _uses(nest: Nest, b: Block) -> list[_Use]:
 
 
 def _lines(ats: Sequence[tuple[Expr, ...]], buf: Buffer, inner: dict[str, Expr]) -> int:
-    """Cache lines of the box that accesses touch together. Rows that are touched whole go on in the next."""
+    """Cache lines of the box that accesses touch together. Rows that lie closer than a line share lines."""
     if not buf.shape:
         return 1
     shape = [_int(n) for n in buf.shape]
@@ -202,16 +224,17 @@ def _lines(ats: Sequence[tuple[Expr, ...]], buf: Buffer, inner: dict[str, Expr])
         max(1, min(_int(n), m))
         for (_, n), m in zip(footprint(list(ats), inner, buf.shape, clip=True), shape, strict=True)
     ]
-    steps = [_step([at[d] for at in ats], inner) for d in range(len(shape))]
-    run, d = 1, len(shape)
-    while d and (d == len(shape) or box[d] == shape[d]):
-        d -= 1
-        run *= box[d]
-    lines = math.ceil(run * item / LINE)
-    if steps[-1] * item > LINE:
-        lines = min(lines, math.ceil(run / steps[-1]))
-    for k in range(d):
-        lines *= math.ceil(box[k] / steps[k])
+    lines, reach, pitch, dense = 1, item, item, True
+    for d in reversed(range(len(shape))):
+        step = _step([at[d] for at in ats], inner)
+        count, apart = math.ceil(box[d] / step), step * pitch
+        if dense and apart - reach < LINE:  # rows that leave out no line
+            reach += (count - 1) * apart
+            lines = math.ceil(reach / LINE)
+        else:
+            lines *= count
+            dense = dense and count == 1
+        pitch *= shape[d]
     return lines
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from log_filler import host
 from model_cases import biased, graph_of, model_of, product
+from said import said
 
 import autotune as at
+from autotune.models.in_place import context_of
 from autotune.models.outline import workload_of
 from autotune.models.preparation import prepared
 from kernels_db.records import NewRecord
@@ -46,4 +48,33 @@ def test_what_takes_the_time_what_bounds_it_and_what_fusing_saves(tmp_path: Path
         "saved", "bytes"
     )
     assert e.number("saved", "bytes") == 2 * 16 * 16 * 4 * (3 - len(groups))  # written once and read once
-    assert f"bound by {e.number('1', 'bound')} [estimate]" in str(e)
+    assert f"1 is bound by {e.number('1 is bound by', 'bound')} [estimate]" in said(e)
+    assert "alone x 1" in said(e) and e.number("time of kernels", "inside") == 0
+
+
+def test_times_inside_the_model_come_first(tmp_path: Path) -> None:
+    """What was timed in place counts for this model only, and then the trace that was the fastest there."""
+    x, w = (te.placeholder((16, 16), "float32", n) for n in "xw")
+    b = te.placeholder((16,), "float32", "b")
+    model = model_of(graph_of([x, w, b, biased(product(x, w, "xw"), b, "y")], {}))
+    made = prepared(model)
+    (workload,) = [workload_of(p.dag) for p in made.parts if isinstance(p, Group)]
+    plain, split = Schedule(workload.canonical), Schedule(workload.canonical)
+    split.split(split.loops(split.blocks()[0])[0], 4)
+    db = tmp_path / "t.db"
+
+    def add(context: str) -> None:
+        times = {plain.trace.digest: 9e-6, split.trace.digest: 5e-6}
+        told = {"model": context, "times_s": times, "chosen": split.trace.digest}
+        with Log(db) as log:
+            run = log.start_run(workload, host(), {"cpu": "test"}, seed=0, options={"in_place": told})
+            for n, s in enumerate((plain, split)):
+                log.add(NewRecord(run.uid, n, "by hand", s.trace, "ok", times_s=((n + 1) * 1e-6,)))
+            log.finish_run(run)
+
+    add("another model")
+    assert at.explain(model, threads=1, db=db).number("1", "time_s") == 1e-6
+    add(context_of(made.outline(lambda w: 1e-6)))
+    e = at.explain(model, threads=1, db=db)
+    assert (e.number("1", "time_s"), e.number("1", "inside")) == (5e-6, 1)
+    assert "5 us inside the model x 1" in said(e) and "1 kernels timed inside the model, 0 alone" in said(e)
