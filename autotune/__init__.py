@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
+    from autotune.errors import MissingExtraError as MissingExtraError
     from autotune.errors import ModelError as ModelError
     from autotune.errors import ReportError as ReportError
     from autotune.models.compiling import compile_model as compile_model
@@ -107,6 +108,7 @@ _EXPORTS = {
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
+    "MissingExtraError": ("autotune.errors", "MissingExtraError"),
     "ModelError": ("autotune.errors", "ModelError"),
     "ReportError": ("autotune.errors", "ReportError"),
     "LogError": ("kernels_db.errors", "LogError"),

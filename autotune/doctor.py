@@ -12,7 +12,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -212,6 +212,8 @@ def writable(name: str, folder: Path, variable: str) -> Finding:
 def objects(folder: Path) -> Finding:
     """Whether compiled kernels can be kept in ``folder``, and would be loaded from it."""
     found = writable("object cache", folder, "AUTOTUNE_CACHE_DIR")
+    if found.status == "fail":  # kernels are compiled in each process then
+        found = replace(found, status="warn")
     refusal = refusal_of(folder.stat()) if found.status == "ok" and folder.exists() else None
     if refusal is None:
         return found

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from schedules.errors import AutotuneError
 
-__all__ = ["ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "ModelError", "ReportError"]
+__all__ = [
+    "ArgumentError", "AutotuneError", "CompileError", "KernelNotFound", "MissingExtraError", "ModelError",
+    "ReportError",
+]  # fmt: skip
 
 
 class ArgumentError(AutotuneError, ValueError):
@@ -33,6 +36,10 @@ class KernelNotFound(AutotuneError, LookupError):
         ...
     autotune.errors.KernelNotFound: no tuned kernel of matmul m=63 n=64 k=64 float32 for this machine in ...
     """
+
+
+class MissingExtraError(AutotuneError, ImportError):
+    """A library is not installed that is optional: the message has the command that installs it."""
 
 
 class ModelError(AutotuneError, ValueError):

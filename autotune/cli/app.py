@@ -68,7 +68,10 @@ class Group(TyperGroup):
             status = super().main(arguments, "autotune", complete_var, False, **extra)
             sys.stdout.flush()  # errors of writing show here
         except _USAGE_ERROR as err:
-            status = _complain(err.format_message(), arguments, usage=True)  # type: ignore[attr-defined]
+            message = err.format_message()  # type: ignore[attr-defined]
+            if "unexpected extra argument" in message and "=" in message:
+                message += "; write parameters with commas between them: --shape m=512,n=512"
+            status = _complain(message, arguments, usage=True)
         except KernelNotFound as err:
             status = _complain(str(err), arguments, status=1)
         except AutotuneError as err:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import ModelError
+from autotune.errors import MissingExtraError, ModelError
 from autotune.models.assembling import assemble
 from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
@@ -38,7 +38,7 @@ def import_onnx(
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the file's own folder only. Raises ModelError for what is no valid model and for all operators
-    that have no expression, at once; ImportError where the extra ``onnx`` is not installed. Example:
+    that have no expression, at once; MissingExtraError where the extra ``onnx`` is not installed. Example:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
     """
@@ -47,7 +47,7 @@ def import_onnx(
         from autotune.models.onnx_known import Known
         from autotune.models.onnx_scope import Lowering, Scope
     except ImportError as err:
-        raise ImportError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
+        raise MissingExtraError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
     try:
         file = read_file(model)
         graph = file.proto.graph

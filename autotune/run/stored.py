@@ -114,6 +114,7 @@ def not_found(workload: Workload, where: str, threads: int | None) -> KernelNotF
         lines.append(other_order)
         what = "or tune this one"
     lines.append(f"{what}: {tune_command(workload, place, threads)}")
+    lines.append("or take a schedule that is not tuned: fallback=True")
     return KernelNotFound("\n".join(lines))
 
 

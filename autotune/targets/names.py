@@ -77,8 +77,9 @@ def from_name(name_or_file: str, others: Iterable[str] = ("cpu",)) -> Target:
     if named is None or not named.is_file():
         if not name_or_file.endswith(".json"):
             known = list(dict.fromkeys([*others, *described()]))
+            close = " (did you mean 'cuda'?)" if name_or_file == "gpu" else suggest(name_or_file, known)
             raise TargetError(
-                f"unknown target {name_or_file!r}{suggest(name_or_file, known)}; known: {', '.join(known)}, "
+                f"unknown target {name_or_file!r}{close}; known: {', '.join(known)}, "
                 "or the path of a target's JSON file"
             )
         named = Path(name_or_file)

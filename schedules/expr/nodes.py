@@ -291,7 +291,8 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
             wider = "int64" if int(x) in DTYPES["int64"].range else "float64"
             raise _out_of_range(x, like, f'cast that first: te.cast(x, "{wider}")')
         return Const(int(x), like)
-    raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression")
+    hint = "; index it, as in x[i, j]" if hasattr(x, "shape") and hasattr(x, "op") else ""
+    raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression{hint}")
 
 
 def _as_float(x: SupportsFloat, dtype: str) -> float:

@@ -16,6 +16,11 @@ from schedules.expr import INDEX, Const, Expr, ExprLike
 inf = math.inf
 
 
+# {what others call a dtype: its name here}.
+SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
+SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64", "int": "int32", "long": "int64"}
+
+
 def check_dtype(dtype: Any, what: str) -> str:
     """``dtype`` as a name; those of numpy and torch are accepted. Raises `WorkloadError` for others."""
     text = str(dtype).removeprefix("torch.")
@@ -26,8 +31,9 @@ def check_dtype(dtype: Any, what: str) -> str:
     except TypeError:
         name = ""
     if name not in DTYPES:
+        close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(dtype, DTYPES)
         raise WorkloadError(
-            f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}{suggest(dtype, DTYPES)}; "
+            f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}{close}; "
             "choose one of these"
         )
     return name
@@ -188,6 +194,12 @@ def _operand(fn: str, x: Any) -> Expr:
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         x = Const(float(x), "float32")
     if not isinstance(x, Expr) or not E.is_float(E.dtype_of(x)):
+        if hasattr(x, "shape") and hasattr(x, "op"):
+            at = ", ".join("ijkl"[n : n + 1] or f"i{n}" for n in range(len(x.shape)))
+            raise WorkloadError(
+                f"te.{fn} takes one element, and {x!r} is a tensor; "
+                f"write te.{fn}({x.name}[{at}]) in a te.compute"
+            )
         got = f"dtype {E.dtype_of(x)}" if isinstance(x, Expr) else repr(x)
         raise WorkloadError(
             f'te.{fn} needs a floating-point expression, got {got}; use te.cast(x, "float32")'

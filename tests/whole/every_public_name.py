@@ -108,6 +108,7 @@ def settings_and_errors() -> tuple[str, at.Settings | None]:
     errors: tuple[type[at.AutotuneError], ...] = (
         at.ArgumentError,
         at.CompileError,
+        at.MissingExtraError,
         at.KernelNotFound,
         at.LogError,
         at.ModelError,

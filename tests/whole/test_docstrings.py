@@ -31,6 +31,7 @@ GIVEN = {
     "autotune.Compiled",
     "autotune.CompileError",
     "autotune.Exported",
+    "autotune.MissingExtraError",
     "autotune.models.profile.Profile",
     "autotune.tuning.options.Best",
     "autotune.tuning.options.Progress",

@@ -40,11 +40,11 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
     if rest := order[len(hottest) :]:
         bounds.append(_rest(rest, total))
     return [
+        Section("What bounds it", tuple(bounds)),
         _levels(workload, plain, nest, rates),
         _formulas(nest, rates),
         *([_packing(packing)] if packing else []),
         *(_block(nest, b, m, rates, target) for b, m in hottest),
-        Section("What bounds it", tuple(bounds)),
     ]
 
 
