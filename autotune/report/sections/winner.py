@@ -1,4 +1,4 @@
-"""Section: the schedule that won: in words, as a loop nest, as a trace, as code."""
+"""Section: the schedule that won: in words, why it is fast, as a loop nest, as a trace, as code."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def of_task(log: LogData, task: Task) -> Part | None:
     return Part(
         head
         + f"<h4>The schedule in words</h4>{words}"
+        + (_block("Why it is fast", _explanation(task, trace)) if len(log.tasks) <= DERIVED else "")
         + _block("The loop nest", _nest(task, trace), open_=True)
         + _block("The trace", steps or "(empty)")
         + (_block("The generated code", _code(task, trace)) if len(log.tasks) <= DERIVED else "")
@@ -85,6 +86,17 @@ def _nest(task: Task, trace: Trace) -> str:
         return _cut(str(Schedule.replay(task.workload.dag, trace, task.target)))
     except REFUSED as err:
         return f"The schedule cannot be replayed by this version: {err}"
+
+
+def _explanation(task: Task, trace: Trace) -> str:
+    from autotune.report.explain.kernel import of_schedule
+    from schedules.schedule import Schedule
+
+    try:
+        schedule = Schedule.replay(task.workload.dag, trace, task.target)
+        return str(of_schedule(task.workload, schedule, task.target, task.best.time_s if task.best else None))
+    except REFUSED as err:
+        return f"It cannot be explained by this version: {err}"
 
 
 def _code(task: Task, trace: Trace) -> str:

@@ -78,6 +78,7 @@ def test_says_what_a_log_has(small):
         "ran too long 7, wrong result 7",
         "8 trials were stopped early, as far from the best. 14 of 60 trials failed:",
         "Split loop c_i into tiles of",
+        "What bounds it",  # of why it is fast
         "Share the iterations of loop c_i_0 among the threads.",
         "parallel",
         "A CPU of a test",
