@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from autotune.progress.units import counts, percent, rate, seconds
@@ -126,5 +127,9 @@ def of_tasks(result: SuiteResult | ModelTuneResult) -> str:
     """How many tasks have a kernel, what all take together, how many trials and how long."""
     ready = sum(t.result.best is not None for t in result.tasks)
     together = "" if result.weighted_s is None else f", {seconds(result.weighted_s)} together"
-    spent = f"{result.measured} trials, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
+    failed: Counter[str] = Counter()
+    for t in result.tasks:
+        failed.update(t.result.failed)
+    causes = f", failed: {counts(failed)}" if failed else ""
+    spent = f"{result.measured} trials{causes}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
     return f"{ready} of {len(result.tasks)} tasks have a kernel{together}; {spent}"

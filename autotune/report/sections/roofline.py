@@ -31,6 +31,8 @@ from kernels_db.records import Record
 
 # Axes that span more than this (ratio) have labels at powers of ten alone.
 WIDE = 60.0
+# Most plots of the whole log: kinds of machine, by their number of tasks.
+KINDS = 4
 
 
 def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, Any]]:
@@ -52,12 +54,14 @@ def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, An
                 hovertemplate="peak: %{y:.4g} GFLOP/s<extra></extra>",
             )
         )
-    for rate, dash in zip(dict.fromkeys((rates[-1], rates[0]) if rates else ()), ("solid", "dash")):
+    ends = dict.fromkeys((rates[-1], rates[0]) if rates else ())
+    names = ("bandwidth",) if len(ends) == 1 else ("highest bandwidth", "lowest bandwidth")
+    for rate, dash, name in zip(ends, ("solid", "dash"), names):
         end = high if not peak else min(high, peak / rate)
         if end > low:
             made.append(
                 line(
-                    f"bandwidth: {rate / 1e9:,.1f} GB/s",
+                    f"{name}: {rate / 1e9:,.1f} GB/s",
                     [rounded(low), rounded(end)],
                     [rounded(low * rate / 1e9), rounded(end * rate / 1e9)],
                     ORANGE,
@@ -84,10 +88,32 @@ def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def of_log(log: LogData) -> Part | None:
-    """The winners of all tasks."""
+    """The winners of all tasks: a roofline for each number of threads of each CPU or GPU, as their limits
+    differ."""
     found = [t for t in log.tasks if t.best is not None and t.best.time_s and t.workload.flops]
     if len(found) < 2:
         return None
+    kinds: dict[str, list[Task]] = {}
+    for t in found:
+        n = t.target.threads
+        threads = "" if t.target.grid else f", {n} thread{'s' if n != 1 else ''}"
+        kinds.setdefault(f"{short(t.target.arch, 40)}{threads}", []).append(t)
+    drawn = sorted(kinds, key=lambda kind: -len(kinds[kind]))[:KINDS]
+    unknown = (
+        ""
+        if any(t.limit for t in found)
+        else "The log knows no limit of these machines, so there are no lines."
+    )
+    words = "Of each task, intensity is its FLOPs over the bytes of its arguments, each moved once."
+    skipped = len(log.tasks) - len(found)
+    rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
+    others = sum(len(kinds[k]) for k in kinds if k not in drawn)
+    more = f"{others:,} tasks on {len(kinds) - len(drawn)} other targets are not drawn." if others else ""
+    return Part("", [_of_kind(k, kinds[k]) for k in drawn], paragraphs(words, unknown, rest, more))
+
+
+def _of_kind(kind: str, found: Sequence[Task]) -> Figure:
+    """The winners of tasks that have one limit of arithmetic."""
     x = [t.workload.flops / t.bytes for t in found]
     y = [t.workload.flops / (t.best.time_s or 1.0) / 1e9 for t in found if t.best is not None]
     limits = [t.limit for t in found if t.limit is not None]
@@ -105,18 +131,9 @@ def of_log(log: LogData) -> Part | None:
         hover=[hover[i] for i in kept],
         marker_size=8,
     )
-    unknown = "" if limits else "The log knows no limit of these machines, so there are no lines."
-    words = "Of each task, intensity is its FLOPs over the bytes of its arguments, each moved once."
-    skipped = len(log.tasks) - len(found)
-    rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
-    figure = Figure(
-        "Roofline of the best of each task",
-        drawn := [*_roof(limits, x), points],
-        _layout(drawn),
-        left_out(len(kept), len(found), "tasks"),
-        440,
-    )
-    return Part("", [figure], paragraphs(words, unknown, rest))
+    drawn = [*_roof(limits, x), points]
+    title = f"Roofline of the best of each task: {kind}"
+    return Figure(title, drawn, _layout(drawn), left_out(len(kept), len(found), "tasks"), 440)
 
 
 def of_task(log: LogData, task: Task) -> Part | None:

@@ -190,9 +190,9 @@ SECTION = Section(
     "Tasks",
     "Each row is a task: one expression on one target. `best` is the time of a call of its best kernel; "
     "finalists were timed in turns, so that their times compare. `of limit` is the least time that the "
-    "machine needs, by its measured arithmetic rate and bandwidth, over that time. Clocks vary, so that a few percent above 100 % occur. "
-    "A candidate that is far from the best is `stopped early`, which is no failure. Click a row to see the "
-    "task below; click a header to sort.",
+    "machine needs, by its measured arithmetic rate and bandwidth, over that time. Clocks vary, so that a "
+    "few percent above 100 % occur. A candidate that is far from the best is `stopped early`, which is no "
+    "failure. Click a row to see the task below; click a header to sort.",
     of_log,
     of_task,
 )
