@@ -53,7 +53,7 @@ def test_results_in_a_line() -> None:
     suite = SuiteResult((task, replace(task, result=nothing)), None, 18, 6.0, 6.0, 0, "interrupted")
     assert (
         str(suite)
-        == "1 of 2 tasks have a kernel; 18 trials, 6.0 s (interrupted; everything measured is kept)"
+        == "1 of 2 tasks have a kernel; 18 trials, failed: crash 2, 6.0 s (interrupted; everything measured is kept)"
     )
 
 
