@@ -108,7 +108,7 @@ _TRANSPOSE = (
 
 MATMUL = Operator(
     "matmul",
-    "a(m,k), b(k,n) → c(m,n); a, b stored transposed where set; GEMV is m=1 or n=1",
+    "a(m,k), b(k,n) → c(m,n); stored as (k,m), (n,k) with transpose_a=1, transpose_b=1; m=1 or n=1: a vector",
     _MNK + _TRANSPOSE,
     _matmul,
     _reference,
@@ -118,7 +118,7 @@ MATMUL = Operator(
 )
 BATCH_MATMUL = Operator(
     "batch_matmul",
-    "a(b,m,k), b(b,k,n) → c(b,m,n); a, b stored transposed where set",
+    "a(b,m,k), b(b,k,n) → c(b,m,n); stored as (b,k,m), (b,n,k) with transpose_a=1, transpose_b=1",
     (Param("b", "batch", example=8), *_MNK, *_TRANSPOSE),
     _batch_matmul,
     _reference,
