@@ -56,7 +56,7 @@ def _print(d: dict[str, Any]) -> None:
     table(out, ("parameter", "default", "kind", "meaning"), rows)
     out.print(f"example  --shape {d['example']}")
     if d["layouts"]:
-        out.print(f"layouts  {', '.join(d['layouts'])}")
+        out.print(f"layouts  {', '.join(d['layouts'])}; the first is the default (torch's is NCHW)")
     out.print(f"dtypes   {', '.join(d['dtypes'])}")
     if d["typed"]:
         out.print(f"also     {', '.join(d['typed'])}: dtypes of sums and of outputs, such as out_dtype=int32")

@@ -50,7 +50,8 @@ LayoutOption = Annotated[
     typer.Option("--layout", metavar="LAYOUT", help="Data layout, where the operator has several."),
 ]
 ConstantsOption = Annotated[
-    bool, typer.Option("--constant-weights", help="Weights are known ahead: packing costs a call nothing.")
+    bool,
+    typer.Option("--constant-weights", help="Weights are known ahead, and packed once, not at each call."),
 ]
 # Names of policies and cost models. They are repeated here so that help needs no import of them.
 SEARCHES = ("evolutionary", "local", "random", "grid")

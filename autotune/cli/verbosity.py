@@ -57,7 +57,8 @@ LevelOption = Annotated[
         OPTION,
         metavar="LEVEL",
         callback=_given,
-        help=f"What stderr tells: {', '.join(LOG_LEVELS)}. [default: AUTOTUNE_LOG_LEVEL, else warning]",
+        help=f"Least level of messages on stderr: {', '.join(LOG_LEVELS)}. "
+        "[default: AUTOTUNE_LOG_LEVEL, else warning]",
     ),
 ]
 

@@ -24,7 +24,7 @@ from schedules.errors import AutotuneError, suggest
 # Most sets of sizes and weights of one graph that are kept as compiled models.
 MOST = 64
 OPTIONS = ("threads", "strict")
-NEEDS_GRADIENT = "its call needs gradients, which kernels have not: call it under torch.no_grad()"
+NEEDS_GRADIENT = "its call needs gradients, and kernels compute none: call it under torch.no_grad()"
 
 _graphs: list[weakref.ref[TorchGraph]] = []
 
