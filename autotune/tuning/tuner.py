@@ -89,5 +89,6 @@ def tune(
                 session.finals.time(measurer)
         except KeyboardInterrupt:
             stopped = session.stopped = "interrupted"
-        session.report("done")
+        with contextlib.suppress(KeyboardInterrupt):  # nothing is left to be interrupted
+            session.report("done")
         return session.result(stopped)
