@@ -72,7 +72,8 @@ class SqliteFile:
     def version(self) -> tuple[tuple[int, ...] | None, ...]:
         """Of the file and of what is written ahead of it: the number, the size and the time of change."""
         found: list[tuple[int, ...] | None] = []
-        for path in (str(self.path), f"{self.path}-wal"):
+        ahead = f"{os.path.realpath(self.path)}-wal"  # beside what a link names
+        for path in (str(self.path), ahead):
             try:
                 s = os.stat(path)
             except (OSError, ValueError):

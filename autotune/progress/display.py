@@ -31,7 +31,8 @@ def display(quiet: bool = False, clock: Callable[[], float] = time.monotonic) ->
     """A function that shows what another returns, if the last state is old enough. It writes to stderr, or to
     the cell of a notebook: stdout has only results. ``quiet``: it writes nothing. It writes nothing either
     while another thread shows something. The last state of a bar stays, a terminal's line goes."""
-    if quiet or not _busy.acquire(blocking=False):
+    lost = (sys.stderr is None or sys.stderr.closed) and notebook() is None
+    if quiet or lost or not _busy.acquire(blocking=False):
         yield lambda state: None
         return
     try:
@@ -55,7 +56,7 @@ def display(quiet: bool = False, clock: Callable[[], float] = time.monotonic) ->
 
 def say(text: str) -> None:
     """Show a line that stays, on stderr. In a notebook nothing: its bar stays."""
-    if notebook() is None:
+    if notebook() is None and sys.stderr is not None and not sys.stderr.closed:
         print(text, file=sys.stderr)
 
 

@@ -42,6 +42,19 @@ def test_quiet_shows_nothing_and_asks_nothing(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("lost", ["none", "closed"])
+def test_without_stderr_nothing_is_shown(
+    lost: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    closed = open(os.devnull, "w", encoding="utf-8")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", None if lost == "none" else closed)
+    with display() as show:
+        show(lambda: pytest.fail("asked"))
+    displays.say("the result")
+    assert capfd.readouterr().out == ""
+
+
 def test_a_terminal_gets_one_line_that_goes() -> None:
     """In a process of its own whose stderr is a terminal."""
     pid, master = pty.fork()

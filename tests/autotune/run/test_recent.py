@@ -85,6 +85,15 @@ def test_a_removed_log_is_seen(tuned: Path, tmp_path: Path) -> None:
         load(copy)
 
 
+def test_a_link_to_a_log_changes_with_it(tuned: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(tuned)
+    with at.Log(tuned) as log:
+        before = locate(link).version()
+        log.add_workload(at.ops.workload("add", {"n": 3}))
+        assert locate(link).version() != before
+
+
 def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recent, "MOST", 2)
     monkeypatch.setattr(recent, "_entries", type(recent._entries)())
