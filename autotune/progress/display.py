@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 # Time between two lines in a pipe, and between two states of a bar (seconds).
@@ -45,7 +45,7 @@ def display(quiet: bool = False, clock: Callable[[], float] = time.monotonic) ->
         from rich.console import Console
 
         err = Console(stderr=True, highlight=False, markup=False)
-        if err.is_terminal:
+        if err.is_terminal and not err.is_dumb_terminal:
             with err.status("starting") as status:
                 yield lambda state: status.update(state().text)
             return
@@ -56,8 +56,15 @@ def display(quiet: bool = False, clock: Callable[[], float] = time.monotonic) ->
 
 def say(text: str) -> None:
     """Show a line that stays, on stderr. In a notebook nothing: its bar stays."""
-    if notebook() is None and sys.stderr is not None and not sys.stderr.closed:
-        print(text, file=sys.stderr)
+    if notebook() is None:
+        _line(text)
+
+
+def _line(text: str) -> None:
+    """A line on stderr. Where that is lost, full, or a pipe that nobody reads, a run goes on without it."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def notebook() -> Any:
@@ -107,6 +114,6 @@ def _plain(clock: Callable[[], float]) -> Show:
         nonlocal last
         if clock() - last >= PLAIN_PERIOD_S:
             last = clock()
-            print(state().text, file=sys.stderr, flush=True)
+            _line(state().text)
 
     return show

@@ -82,7 +82,7 @@ def load(
 
     if not isinstance(program, str):  # tensors, whose names count for a kernel too
         return find()[0]
-    named = tuple(sorted(params.items()))
+    named = tuple((k, type(v), v) for k, v in sorted(params.items()))  # 64.0 and True are no 64 and 1
     constants = constant_weights if isinstance(constant_weights, bool) else tuple(constant_weights)
     key = (program, named, dtype, layout, constants, target, threads, where, fallback, nearest)
     return recent.load(key, where, find)

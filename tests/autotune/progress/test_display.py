@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import subprocess
 import sys
 import threading
 import types
@@ -53,6 +54,19 @@ def test_without_stderr_nothing_is_shown(
         show(lambda: pytest.fail("asked"))
     displays.say("the result")
     assert capfd.readouterr().out == ""
+
+
+def test_a_stderr_that_cannot_be_written_stops_nothing() -> None:
+    code = (
+        "from autotune.progress.display import State, display, say\n"
+        "with display() as show:\n"
+        "    show(lambda: State('measuring', 0.5))\n"
+        "say('the result')\n"
+        "print('done')\n"
+    )
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True)
+    assert done.stdout == "done\n"
 
 
 def test_a_terminal_gets_one_line_that_goes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from pathlib import Path
@@ -48,6 +49,23 @@ def test_other_arguments_are_other_kernels(tuned: Path) -> None:
         load(tuned, dtype="float64")
     with pytest.raises(at.KernelNotFound):
         load(tuned.with_name("other.db"))
+
+
+@pytest.mark.parametrize("m", [8.0, True])
+def test_numbers_that_are_equal_to_others_are_answered_as_before_any_load(tuned: Path, m: object) -> None:
+    def answer() -> object:
+        try:
+            return load(tuned, **{**SIZES, "m": m}).workload
+        except at.AutotuneError as err:
+            return str(err)
+
+    recent.clear()
+    cold = answer()
+    for size in (8, 1):
+        for _ in range(3):
+            with contextlib.suppress(at.KernelNotFound):
+                load(tuned, m=size)
+    assert answer() == cold
 
 
 def test_what_is_written_meanwhile_is_seen(tuned: Path) -> None:
