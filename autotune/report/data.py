@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -68,6 +68,12 @@ class Limit:
         )
         return None if seconds is None else Limit(seconds, flops, moved)
 
+    @staticmethod
+    def shortest(records: Iterable[Record], machine: str | None) -> Limit | None:
+        """The shortest that records of a machine keep (None: of any). None where none does."""
+        found = (Limit.of(r.environment.get(LIMIT)) for r in records if machine in (None, r.machine))
+        return min((x for x in found if x is not None), key=lambda x: x.seconds, default=None)
+
 
 @dataclass(frozen=True)
 class Task:
@@ -113,12 +119,7 @@ class Task:
     def limit(self) -> Limit | None:
         """The shortest limit that runs on the machine of the best measured; None where none was logged."""
         machine = None if self.best is None else self.best.machine
-        found = [
-            limit
-            for r in (*self.trials, *self.finals)
-            if machine in (None, r.machine) and (limit := Limit.of(r.environment.get(LIMIT))) is not None
-        ]
-        return min(found, key=lambda x: x.seconds, default=None)
+        return Limit.shortest((*self.trials, *self.finals), machine)
 
     @property
     def share(self) -> float | None:

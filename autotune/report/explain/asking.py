@@ -12,7 +12,6 @@ from autotune.report.data import Limit
 from autotune.report.explain.explanation import Explanation
 from autotune.report.explain.kernel import of_schedule
 from autotune.settings import database
-from autotune.tuning.known_limits import LIMIT
 from autotune.workloads import Program, as_workload
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
@@ -83,9 +82,5 @@ def limit_of(hit: Hit, where: str) -> Limit | None:
     from kernels_db.store import Log
 
     with Log(where, read_only=True) as log:
-        found = [
-            Limit.of(r.environment.get(LIMIT))
-            for r in log.records(workload=hit.record.workload, target=hit.target)
-            if r.machine == hit.record.machine
-        ]
-    return min((x for x in found if x is not None), key=lambda x: x.seconds, default=None)
+        records = log.records(workload=hit.record.workload, target=hit.target)
+        return Limit.shortest(records, hit.record.machine)
