@@ -233,9 +233,7 @@ def _bench_suite(
 
 def _default(ctx: typer.Context, op: str | None, against: str) -> str:
     """The peers that are meant: of a model's file onnxruntime, where none are given."""
-    given = ctx.get_parameter_source("against")
-    left_out = given is None or given.name == "DEFAULT"
-    return "onnxruntime" if left_out and models.is_model(op) else against
+    return "onnxruntime" if models.is_model(op) and not opt.given(ctx, "against") else against
 
 
 def _peer_names(against: str) -> list[str]:

@@ -58,8 +58,7 @@ def shapes_of(text: str) -> dict[str, int | tuple[int, ...]]:
 def check_options(ctx: typer.Context, *others: str) -> None:
     """Raises `typer.BadParameter` for options that do not go with a model's file."""
     for name in (*OF_OPERATORS, *others):
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if opt.given(ctx, name):
             option = "--" + name.replace("_", "-")
             raise typer.BadParameter(f"{option} does not go with a model; its file has what is computed")
 

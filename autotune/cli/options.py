@@ -85,6 +85,12 @@ JsonOption = Annotated[
 ]
 
 
+def given(ctx: typer.Context, name: str) -> bool:
+    """Whether an option was given, and is not left at its default. ``name``: that of the parameter."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *others: str) -> None:
     """Raises `typer.BadParameter` unless exactly one of the two is given, and with a suite neither the
     options that its file replaces nor these ``others``."""
@@ -93,8 +99,7 @@ def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *ot
     if suite is None:
         return
     for name in ("shape", "dtype", "layout", *others):
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if given(ctx, name):
             raise typer.BadParameter(f"--{name} does not go with --suite; the suite file has it")
 
 

@@ -118,14 +118,12 @@ def _of_log(
 
     if op is None:
         for name in ("shape", "dtype", "layout", "constant_weights", "target", "threads"):
-            source = ctx.get_parameter_source(name)
-            if source is not None and source.name != "DEFAULT":
+            if opt.given(ctx, name):
                 option = "--" + name.replace("_", "-")
                 raise typer.BadParameter(f"{option} needs an operator: autotune report OP --shape …")
         return of_log(output, where)
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
-    source = ctx.get_parameter_source("target")
-    named = source is not None and source.name != "DEFAULT"
+    named = opt.given(ctx, "target")
     return of_log(output, where, [workload.digest], _targets(where, workload.digest, named, threads, ctx))
 
 

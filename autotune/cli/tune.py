@@ -112,9 +112,8 @@ def tune(
     )
     if models.is_model(op):
         assert op is not None
-        given = ctx.get_parameter_source("budget")
-        by_tasks = given is None or given.name == "DEFAULT"
-        models.tune_model(op, shape, goal, where, chosen, None if by_tasks else budget_s, json)
+        own_s = budget_s if opt.given(ctx, "budget") else None
+        models.tune_model(op, shape, goal, where, chosen, own_s, json)
         return
     if suite is not None:
         tune_suite(suite, constant_weights, goal, where, chosen, json)
