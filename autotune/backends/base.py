@@ -54,6 +54,10 @@ class Backend(ABC):
     def available(self) -> bool:
         """Whether this machine has what runs it."""
 
+    def compiles(self) -> bool:
+        """Whether this machine has what compiles for it."""
+        return True
+
     @abstractmethod
     def detect(self, threads: int | None = None) -> Target:
         """The first of this machine. Raises `TargetError` where there is none."""

@@ -31,6 +31,11 @@ class Cuda(Grids):
     def available(self) -> bool:
         return self._binding() is not None
 
+    def compiles(self) -> bool:
+        from autotune.codegen.simt import nvrtc
+
+        return nvrtc.available()
+
     def device(self) -> Device:
         binding = self._binding() or next(iter(self._bindings().values()))  # which says what is missing
         device: Device = binding.device()

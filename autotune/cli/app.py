@@ -21,6 +21,7 @@ from autotune.cli import (
     doctor,
     explain,
     export,
+    fleet,
     log,
     ops,
     replay,
@@ -28,6 +29,7 @@ from autotune.cli import (
     streams,
     tune,
     verbosity,
+    worker,
 )
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
@@ -164,6 +166,8 @@ app.command("bench", no_args_is_help=True, short_help="Time kernels beside other
 app.command("report", short_help="Write a page of HTML about the log.")(report.report)
 app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
+app.command("worker", no_args_is_help=True, short_help="Offer this machine to a fleet.")(worker.worker)
+app.command("fleet", no_args_is_help=True, short_help="Show the machines of a fleet.")(fleet.fleet)
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
 app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
 app.add_typer(log.app, name="log")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from select import select
 from types import TracebackType
@@ -28,6 +29,7 @@ KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.f
 AHEAD = 8  # objects per builder that may wait for the worker
 PHASE_S = 0.5  # of building, where building and running take turns: then what is built runs
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
+WAITING_S = 0.2  # between two calls of `Measurer.waiting`
 FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they should take, the longer
 
 
@@ -45,7 +47,12 @@ class Measurer:
 
     Use it as a context manager, from one thread. Its processes end with it. A candidate's failure is a
     `Measurement`; `MeasureError` means that measuring itself does not work.
+
+    ``waiting``: where it is set, it is called some times a second while processes work. What it raises ends
+    what is done.
     """
+
+    waiting: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -134,12 +141,16 @@ class Measurer:
         self._zygote.end()
 
     def measure(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        objects: Mapping[int, bytes] | None = None,
     ) -> Iterator[Measurement]:
         """The measurements of `arrivals` in the order of ``traces``, up to the first that has none."""
         early: dict[int, Measurement] = {}
         due = 0
-        with contextlib.closing(self.arrivals(traces, best_s, deadline)) as arrivals:
+        with contextlib.closing(self.arrivals(traces, best_s, deadline, objects)) as arrivals:
             for index, m in arrivals:
                 early[index] = m
                 while due in early:
@@ -147,16 +158,21 @@ class Measurer:
                     due += 1
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        objects: Mapping[int, bytes] | None = None,
     ) -> Generator[tuple[int, Measurement], None, None]:
         """(index of the trace, measurement) of each trace, as soon as it is known. A slow build delays no
         other.
 
         ``best_s``: best time known (seconds), against which slow candidates are given up; better times found
         here replace it. ``deadline``: `time.monotonic` time after which no candidate begins; what has no
-        result by then gives none. Raises `MeasureError`.
+        result by then gives none. ``objects``: those that were compiled elsewhere, by the number of their
+        trace. Raises `MeasureError`.
         """
-        batch = _Batch(self, traces, best_s, deadline)
+        batch = _Batch(self, traces, best_s, deadline, objects or {})
         try:
             for _ in traces:
                 while not batch.done:
@@ -168,13 +184,21 @@ class Measurer:
                 if slot.busy:  # the caller left early, or Ctrl-C
                     slot.drop()
 
-    def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
+    def finalists(
+        self,
+        traces: Sequence[Trace],
+        rounds: int = 3,
+        repeats: int = 5,
+        objects: Mapping[int, bytes] | None = None,
+    ) -> list[Measurement]:
         """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, and up to twice the rounds
         on an unsteady machine. ``time_s`` is their summary (`protocol.Clock.settled`). A candidate whose
-        object is not kept is built and checked first. Raises `MeasureError`."""
+        object is not kept is built, unless it is among ``objects`` (as of `arrivals`), and checked first.
+        Raises `MeasureError`."""
         self._finalists = {t.digest for t in traces}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
-        found = dict(zip(missing, self.measure([traces[i] for i in missing])))
+        given = {k: objects[i] for k, i in enumerate(missing) if objects and i in objects}
+        found = dict(zip(missing, self.measure([traces[i] for i in missing], objects=given)))
         rest = [i for i in range(len(traces)) if i not in found or found[i].ok]
         kept = [self._objects[traces[i].digest] for i in rest]
         found.update(zip(rest, self._final(kept, rounds, repeats)))
@@ -202,7 +226,7 @@ class Measurer:
         child = self._runner.child
         assert child is not None
         try:
-            ready = bool(select([child.sock], [], [], timeout_s)[0])
+            ready = self._readable(child.sock, timeout_s)
         except BaseException:
             self._runner.drop()
             raise
@@ -220,6 +244,19 @@ class Measurer:
             Measurement("ok", "", tuple(t), time_s, None, told["rate"], run_s=took, facts=facts)
             for t, time_s, facts in zip(told["times_s"], told["time_s"], told["facts"], strict=True)
         ]
+
+    def _readable(self, sock: socket.socket, timeout_s: float) -> bool:
+        """Whether a process answers in time."""
+        until = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, until - time.monotonic())
+            wait = left if self.waiting is None else min(left, WAITING_S)
+            if select([sock], [], [], wait)[0]:
+                return True
+            if left <= wait:
+                return False
+            if self.waiting is not None:
+                self.waiting()
 
     def _keep(self, trace: Trace, time_s: float, obj: bytes) -> None:
         self._objects[trace.digest] = (time_s, obj)
@@ -239,12 +276,18 @@ class _Batch:
     """The state of one `Measurer.arrivals`: what is built, what waits, what is done."""
 
     def __init__(
-        self, owner: Measurer, traces: Sequence[Trace], best_s: float | None, deadline: float | None
+        self,
+        owner: Measurer,
+        traces: Sequence[Trace],
+        best_s: float | None,
+        deadline: float | None,
+        objects: Mapping[int, bytes],
     ) -> None:
         self.owner, self.traces, self.best_s, self.deadline = owner, traces, best_s, deadline
         self.done: deque[tuple[int, Measurement]] = deque()  # not yet handed to the caller
-        self.built: dict[int, tuple[bytes, float]] = {}  # object, seconds it took to build
-        self.next = 0  # the first trace that no builder has got
+        # object, seconds it took to build
+        self.built: dict[int, tuple[bytes, float]] = {i: (obj, 0.0) for i, obj in objects.items()}
+        self.to_build = deque(i for i in range(len(traces)) if i not in objects)
         self.building = True  # the present phase, where building and running take turns
         self.turn = time.monotonic()  # when the phase began
 
@@ -263,6 +306,9 @@ class _Batch:
             return False
         wait = max(0.0, min(until, *(s.deadline for s in busy)) - now)
         sockets = {s.child.sock: s for s in busy if s.child is not None}
+        if owner.waiting is not None:
+            owner.waiting()
+            wait = min(wait, WAITING_S)
         readable = select(list(sockets), [], [], wait)[0]
         now = time.monotonic()  # taking in may take long: an answer that comes meanwhile is no timeout
         for sock in readable:
@@ -288,7 +334,7 @@ class _Batch:
         over = self.deadline is not None and time.monotonic() >= self.deadline
         under_way = [b for b in builders if b.busy]
         room = AHEAD * len(builders) - len(self.built) - len(under_way)
-        more = self.next < len(self.traces) and not over
+        more = bool(self.to_build) and not over
         if not owner._overlap:  # the worker has the machine to itself
             enough = room <= 0 or (bool(self.built) and time.monotonic() >= self.turn + PHASE_S)
             if self.building and not under_way and (enough or not more):
@@ -299,10 +345,10 @@ class _Batch:
                 room = 0
         for b in builders:
             if more and room > 0 and not b.busy and (owner._overlap or self.building):
-                b.submit(self.next, self.traces[self.next].to_json(), owner.options)
-                self.next += 1
+                index = self.to_build.popleft()
+                b.submit(index, self.traces[index].to_json(), owner.options)
                 room -= 1
-                more = self.next < len(self.traces)
+                more = bool(self.to_build)
         if not runner.busy and self.built and not over and (owner._overlap or not self.building):
             job = min(self.built)
             owner._keeper.settle()

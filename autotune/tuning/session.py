@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune import backends, targets
+from autotune import backends
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result
@@ -31,7 +31,7 @@ from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.run_records import best_of, new_record, run_options
 from autotune.tuning.similar import seeds
-from autotune.tuning.site import HERE, Measuring, Site
+from autotune.tuning.site import HERE, Measuring, Site, SiteLost
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, Workload
@@ -92,7 +92,7 @@ class Session:
         self.options, self.progress = options, progress
         self.interrupts = interrupts
         self.started, self.until, self.round_s = started, until, round_s
-        self.spare = targets.usable_cpus() > target.threads
+        self.spare = site.spare(target)
         self.stopped: str | None = None  # what ended the search for good
         self.peak_s: float | None = None
         self.best_s: float | None = None
@@ -120,6 +120,10 @@ class Session:
         self.finals = Finalists(self)
 
     def __enter__(self) -> Session:
+        self._start()
+        return self
+
+    def _start(self) -> None:
         run = self.log.start_run(
             self.workload,
             self.target,
@@ -128,7 +132,6 @@ class Session:
             options=run_options(self.options),
         )
         self.run = run.uid
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -164,6 +167,23 @@ class Session:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
         diagnostics.prepared(self.workload, space, self._few, derived_s, self._earlier, self.best_s)
+
+    def relocate(self, site: Site, measurer: Measuring) -> None:
+        """Go on on another machine, as a run of its own. The best so far is measured there first, because
+        times of two machines do not compare."""
+        self.log.finish_run(self.run)
+        self.site, self.spare = site, site.spare(self.target)
+        self._start()
+        if self._begun:
+            self.peak_s, self._peak = None, site.roofline(self.workload, self.target)
+            self.sample_peak()
+        best = self.log.best(self.workload, self.target)
+        if best is None:
+            return
+        self.best_s = None
+        for _, m in measurer.arrivals([best.trace]):
+            kept = {k: v for k, v in best.environment.items() if k == DECISIONS}
+            self._take(m, best.sketch, best.trace, kept, 0.0)
 
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
@@ -350,7 +370,8 @@ class Session:
         sized = chosen is self._left  # the rest of a round says nothing of the size of the next one
         measurements = measurer.arrivals(traces, self.best_s, until())
         started = last = time.monotonic()
-        for number, (index, m) in enumerate(measurements, 1):
+        lost: list[SiteLost] = []
+        for number, (index, m) in enumerate(_until_lost(measurements, lost), 1):
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             facts = {DECISIONS: decisions, "round": self.rounds, **moved(space, candidate)}
@@ -378,7 +399,7 @@ class Session:
         took_s = time.monotonic() - started
         diagnostics.round_done(self.workload, self.rounds, len(asked), len(results), self.best_s, took_s)
         rest = [i for i in range(len(asked)) if i not in results]
-        if not results and time.monotonic() - started > HANGS_S:  # it must not cost every turn its time
+        if not results and not lost and took_s > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
         again = {model: [values[i] for i in rest] for model, values in predicted.items()}
         self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
@@ -386,6 +407,8 @@ class Session:
             guide = list(predicted.values())[-1]
             reached = [r.throughput for r in results.values()]
             self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
+        if lost:
+            raise lost[0]
 
     def _grow(self, took_s: float) -> None:
         """Double the next round if choosing took too large a share of the time. Its duration hardly depends
@@ -504,3 +527,13 @@ class Session:
 
     def _share(self, time_s: float | None) -> float | None:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
+
+
+def _until_lost(
+    measurements: Iterator[tuple[int, Measurement]], lost: list[SiteLost]
+) -> Iterator[tuple[int, Measurement]]:
+    """Measurements until the machine is gone, which ``lost`` then says."""
+    try:
+        yield from measurements
+    except SiteLost as err:
+        lost.append(err)

@@ -14,6 +14,7 @@ from autotune.building.generator_version import this_machine
 from autotune.measure.control import comparing_s
 from autotune.measure.timing import finals_s
 from autotune.tuning import preparation
+from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
@@ -21,12 +22,17 @@ if TYPE_CHECKING:
     from autotune.measure.inputs import Tolerance
     from autotune.measure.results import Measurement
 
+class SiteLost(AutotuneError):
+    """A machine that measures is gone. Its tasks may go on on another."""
+
+
 MOVE_S = 0.4  # until processes run whose arrays are in another place
 
 
 class Measuring(Protocol):
     """What a session needs of a measurer, which is open until its context is left: see
-    `autotune.measure.Measurer`."""
+    `autotune.measure.Measurer`. A method raises KeyboardInterrupt where the user wants no more, and `SiteLost`
+    where the machine is gone."""
 
     def __enter__(self) -> Measuring: ...
 
@@ -69,6 +75,9 @@ class Site(Protocol):
     def check(self, target: Target) -> None:
         """Raises `TargetError` unless it runs code for a target."""
 
+    def spare(self, target: Target) -> bool:
+        """Whether this process may use a CPU while the site measures for a target."""
+
     def roofline(self, workload: Workload, target: Target) -> Callable[[], float] | None:
         """A function that measures the least seconds that it needs for a workload. None: unknown."""
 
@@ -101,6 +110,9 @@ class Here:
 
     def check(self, target: Target) -> None:
         targets.check_here(target)
+
+    def spare(self, target: Target) -> bool:
+        return targets.usable_cpus() > target.threads
 
     def roofline(self, workload: Workload, target: Target) -> Callable[[], float] | None:
         return backends.of(target).roofline(workload, target)

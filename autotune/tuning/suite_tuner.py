@@ -22,7 +22,7 @@ from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.run_records import best_of
 from autotune.tuning.session import RESERVE_SHARE, Session
-from autotune.tuning.site import HERE, Measuring, Site
+from autotune.tuning.site import HERE, Measuring, Site, SiteLost
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
@@ -80,7 +80,7 @@ class TaskResult:
 class SuiteProgress:
     """Where a suite stands. ``number``, ``task``: the task of this turn and its progress. ``weighted_s``: Σ
     weight · best time (seconds), None while a task has no kernel. ``provisional``: whether a time in it was
-    not measured again yet. ``ready``: tasks that have one."""
+    not measured again yet. ``ready``: tasks that have one. ``machine``: of a fleet, which measures."""
 
     number: int
     tasks: int
@@ -92,6 +92,7 @@ class SuiteProgress:
     elapsed_s: float
     budget_s: float
     provisional: bool = False
+    machine: str = ""
 
     def __repr__(self) -> str:
         return f"<SuiteProgress {self.ready} of {self.tasks} tasks ready, {self.measured} trials>"
@@ -160,20 +161,40 @@ def tune_suite(
             preparation.check_feasible(task.workload, options.budget_s)
     with contextlib.ExitStack() as stack:
         interrupts = interrupts or stack.enter_context(Interrupts())
-        suite = _Suite(tasks, target, log, options, progress, interrupts, started, measurers, site)
+        suite = Suite(tasks, target, log, options, progress, interrupts, started)
+        lane = suite.lane(site, measurers)
         try:
             with contextlib.ExitStack() as inside:
                 inside.push(suite.leave)
                 if options.needs_xgboost:
                     inside.enter_context(preparation.xgboost_on_its_way())
-                stopped = suite.search()
-                suite.finalists()
+                stopped = suite.search(lane)
+                suite.finalists(lane)
         except KeyboardInterrupt:
             stopped = "interrupted"
         return suite.result(stopped)
 
 
-class _Suite:
+class Lane:
+    """A machine that takes turns of a suite's tasks, one at a time, and its open measurers."""
+
+    def __init__(self, site: Site, name: str, make: Callable[[Workload], Measuring]) -> None:
+        self.site, self.name = site, name
+        self.open = _OpenMeasurers(make)
+        self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
+        self.number: int | None = None  # of the task whose turn it is
+        self.closed = False
+
+    def close(self) -> None:
+        """End its processes. What it had may be taken by others."""
+        self.closed, self.number = True, None
+        self.open.close()
+
+
+class Suite:
+    """Tasks of one target, and the machines that take turns of them: one, or several of a fleet, each in a
+    thread of its own while no other is at work here. A task stays with the machine that began it."""
+
     def __init__(
         self,
         tasks: Sequence[SuiteTask],
@@ -183,10 +204,7 @@ class _Suite:
         progress: Callable[[SuiteProgress], None] | None,
         interrupts: Interrupts,
         started: float,
-        measurers: Callable[[Workload], Measuring] | None,
-        site: Site,
     ) -> None:
-        self.site = site
         self.tasks, self.target, self.log, self.options = tuple(tasks), target, log, options
         self.progress, self.interrupts, self.started = progress, interrupts, started
         self.until = started + options.budget_s
@@ -197,27 +215,46 @@ class _Suite:
         self.sessions: dict[int, Session] = {}
         self.seconds = [0.0] * len(tasks)
         self.errors: dict[int, str] = {}
-        self._open = _OpenMeasurers(measurers or self._measurer)
-        self._made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
+        self.lanes: list[Lane] = []
+        self._owner: dict[int, Lane] = {}
+
+    def lane(
+        self, site: Site, measurers: Callable[[Workload], Measuring] | None = None, name: str = ""
+    ) -> Lane:
+        """A new machine. ``measurers``: what measures a task on it; default: as the site has it."""
+        make = measurers or (lambda workload: self._measurer(lane, workload))
+        lane = Lane(site, name, make)
+        self.lanes.append(lane)
+        return lane
+
+    def free(self, lane: Lane | None = None) -> list[int]:
+        """The tasks that a machine may take: those that no other has. None: a new machine."""
+        return [n for n in range(len(self.tasks)) if self._owner.get(n, lane) is lane or self._owner[n].closed]
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a task for another machine."""
+        return time.monotonic() < self._search_until() and self.scheduler.next(self.free()) is not None
 
     # -- phases ------------------------------------------------------------------------------
 
-    def search(self) -> str:
-        """Give turns until the budget or every task has ended. Returns which."""
+    def search(self, lane: Lane) -> str:
+        """Give turns until the budget or every task has ended. Returns which. Raises `SiteLost`."""
         while time.monotonic() < self._search_until():
-            number = self.scheduler.next()
+            number = self.scheduler.next(self.free(lane))
             if number is None:
                 ends = {_end_of(s) for s in self.sessions.values()}
                 return next((e for e in ("converged", "trials", "exhausted") if e in ends), "exhausted")
             begin = time.monotonic()
+            self._owner[number], lane.number = lane, number
             try:
-                self._turn(number)
-            except LogError:  # the other tasks would lose their trials too
+                self._turn(lane, number)
+            except (LogError, SiteLost):  # the other tasks would lose their trials too
                 raise
             except AutotuneError as err:
                 self.errors[number] = str(err)
                 self.scheduler.end(number)
-                self._open.drop(number)
+                lane.open.drop(number)
             took = time.monotonic() - begin
             self.seconds[number] += took
             session = self.sessions.get(number)
@@ -229,7 +266,7 @@ class _Suite:
                 self.scheduler.settle(number, session.converged)
         return "budget"
 
-    def _turn(self, number: int) -> None:
+    def _turn(self, lane: Lane, number: int) -> None:
         """Rounds of trials of one task, for a turn's time."""
         task = self.tasks[number]
         log.debug("turn of task %d of %d: %s", number + 1, len(self.tasks), task.workload.op)
@@ -244,47 +281,51 @@ class _Suite:
                 started=self.started,
                 until=self.until,
                 round_s=self.turn_s / ROUNDS,
-                site=self.site,
+                site=lane.site,
             )
             session.__enter__()
             self.sessions[number] = session
             session.report("preparing")
-            measuring = self._open.get(number, task.workload)
+            measuring = lane.open.get(number, task.workload)
             session.prepare()
         else:
-            measuring = self._open.get(number, task.workload)
+            measuring = lane.open.get(number, task.workload)
+            if session.site is not lane.site:
+                session.relocate(lane.site, measuring)
         end = time.monotonic() + self.turn_s
         session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
 
-    def finalists(self) -> None:
-        """Time the finalists of each task while there is time, those of the heaviest tasks first. Before, let
-        tasks without a kernel try what most likely gives one."""
-        for n, session in self.sessions.items():
+    def finalists(self, lane: Lane) -> None:
+        """Time the finalists of each task of a machine while there is time, those of the heaviest tasks
+        first. Before, let tasks without a kernel try what most likely gives one. Raises `SiteLost`."""
+        own = {n: s for n, s in self.sessions.items() if self._owner.get(n) is lane}
+        for n, session in own.items():
             if session.best_s is None and n not in self.errors:
-                with self._account(n):
-                    session.rescue(self._open.get(n, session.workload))
+                with self._account(lane, n):
+                    session.rescue(lane.open.get(n, session.workload))
         order = sorted(
-            (n for n, s in self.sessions.items() if s.best_s and n not in self.errors),
+            (n for n, s in own.items() if s.best_s and n not in self.errors),
             key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
         )
         for k, number in enumerate(order):
             session = self.sessions[number]
             now = time.monotonic()
             left = self.until - now
-            own, all_s = session.finals.cost_s(), sum(self.sessions[n].finals.cost_s() for n in order[k:])
-            session.until = now + max(left * own / all_s, min(left, own))
+            cost_s, all_s = session.finals.cost_s(), sum(self.sessions[n].finals.cost_s() for n in order[k:])
+            session.until = now + max(left * cost_s / all_s, min(left, cost_s))
             if left <= 0:
                 return
-            with self._account(number):
-                session.finals.time(self._open.get(number, session.workload))
+            with self._account(lane, number):
+                session.finals.time(lane.open.get(number, session.workload))
 
     @contextlib.contextmanager
-    def _account(self, number: int) -> Iterator[None]:
+    def _account(self, lane: Lane, number: int) -> Iterator[None]:
         """Count the time of a task's last phase, whose errors cost nothing: its trials are in the log."""
         begin = time.monotonic()
+        lane.number = number
         try:
             yield
-        except LogError:
+        except (LogError, SiteLost):
             raise
         except AutotuneError:
             pass
@@ -294,7 +335,8 @@ class _Suite:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End processes. After an error also close the runs in the log, which `result` would have done."""
-        self._open.close()
+        for lane in self.lanes:
+            lane.close()
         if kind is None or issubclass(kind, KeyboardInterrupt):
             return
         for session in self.sessions.values():
@@ -335,24 +377,24 @@ class _Suite:
 
     def _search_until(self) -> float:
         """When the last turn must end, so that finalists have time."""
-        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s)
+        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s) / max(len(self.lanes), 1)
         budget = self.options.budget_s
         return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
 
-    def _measurer(self, workload: Workload) -> Measuring:
+    def _measurer(self, lane: Lane, workload: Workload) -> Measuring:
         """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
         normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
         times of a task's turns are to compare."""
         share = max(self.options.budget_s / len(self.tasks), 2 * self.turn_s)
-        first = next(iter(self._made.values()), None)
-        before = self._made.get(workload.digest)
-        made = self.site.measurer(
+        first = next(iter(lane.made.values()), None)
+        before = lane.made.get(workload.digest)
+        made = lane.site.measurer(
             *(workload, self.target, share),
             nominal=None if first is None else first.nominal,
             control=None if before is None else before.control,
             tolerance=self.options.tolerance,
         )
-        self._made[workload.digest] = made
+        lane.made[workload.digest] = made
         return made
 
     def _report_of(self, number: int) -> Callable[[Progress], None] | None:
@@ -379,6 +421,7 @@ class _Suite:
                     elapsed_s=now - self.started,
                     budget_s=self.options.budget_s,
                     provisional=any(s.provisional for s in self.sessions.values()),
+                    machine=self._owner[number].name if number in self._owner else "",
                 )
             )
 

@@ -11,7 +11,7 @@ times those of another. The module uses no clock and no machine: it is told what
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.search.stopping import Stopping
@@ -55,9 +55,10 @@ class GradientScheduler:
         self._tasks = list(tasks)
         self._states = [_State() for _ in tasks]
 
-    def next(self) -> int | None:
-        """The task whose turn it is. None when every task has ended or is settled."""
-        open_ = [i for i, s in enumerate(self._states) if not s.ended]
+    def next(self, among: Container[int] | None = None) -> int | None:
+        """The task whose turn it is, of those ``among`` (None: all). None when each of these has ended or is
+        settled."""
+        open_ = [i for i, s in enumerate(self._states) if not s.ended and (among is None or i in among)]
         if all(self._states[i].settled for i in open_):
             return None
         new = [i for i in open_ if len(self._states[i].best_s) == 1]

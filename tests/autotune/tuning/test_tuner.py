@@ -20,7 +20,7 @@ from search_table import FormulaSpace
 from autotune import backends
 from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
-from autotune.tuning import finalists, plain_loops, preparation, session
+from autotune.tuning import finalists, plain_loops, preparation, session, site
 from autotune.tuning.notes import notes, small
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
@@ -181,7 +181,7 @@ def test_rounds_double_while_choosing_them_takes_too_long(
 
     monkeypatch.setattr(session, "SEARCH_SHARE", share)
     # with one to spare, the next round is begun ahead
-    monkeypatch.setattr(session.targets, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(site.targets, "usable_cpus", lambda: cpus)
     run(log, Counting(FormulaSpace()), trials=200)
     assert rounds == sizes
 

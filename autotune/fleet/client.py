@@ -1,0 +1,247 @@
+"""The client's side of a fleet: who is there, requests to workers, and what they say meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from autotune.building.generator_version import generator_version
+from autotune.fleet import connection, messages
+from autotune.fleet.errors import FleetError, MessageError
+from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
+from autotune.fleet.messages import Request
+from autotune.fleet.serving import serve
+from schedules.model import Target
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+# Time between two looks at who is there, longest time that an answer to one may take, time without a sign of
+# life after which a worker counts as gone, and time that a scheduler may be away (seconds).
+LOOK_S, ANSWER_S, SILENT_S, AWAY_S = 1.0, 5.0, 15.0, 10.0
+
+LOOK, DONE = "look", "done"  # what `Exchange.get` returns beside events
+
+
+@dataclass
+class Exchange:
+    """A request that was sent. ``events``: what came of it: objects of messages, and `LOOK` whenever
+    something may have changed."""
+
+    request: Request
+    machine: Machine
+    events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    future: Future | None = None
+    runs: set[str] = field(default_factory=set)  # of workers that began it
+
+
+class Fleet:
+    """A connection to a scheduler; a context manager. Several threads may use it, in turns: each holds `turn`
+    while it works, and frees it while it waits for an answer.
+
+    ``client``: of Dask. ``address``: of the scheduler, for messages.
+    """
+
+    def __init__(self, client: Client, address: str) -> None:
+        self.client, self.address = client, address
+        self.generator = generator_version()
+        self.turn = threading.RLock()
+        self.stopped = False
+        self.lost: str | None = None  # why there is no scheduler any more
+        self._lock = threading.Lock()
+        self._topic = f"autotune-{client.id}"
+        self._exchanges: dict[str, Exchange] = {}
+        self._count = 0
+        self._members: list[Member] = []
+        self._seen: dict[str, tuple[object, float]] = {}
+        self._answered = time.monotonic()
+        self._over = threading.Event()
+        client.subscribe_topic(self._topic, self._heard)
+        self.look()
+        self._watch = threading.Thread(target=self._watching, name="autotune-fleet", daemon=True)
+        self._watch.start()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take back what was asked, and leave. Closing again does nothing."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        with self._lock:
+            left = list(self._exchanges.values())
+        for exchange in left:
+            self.end(exchange)
+        self._watch.join(ANSWER_S + LOOK_S)
+        with suppress(Exception):
+            self.client.close(timeout=3)
+
+    def stop(self) -> None:
+        """Have whoever waits for an answer be interrupted."""
+        self.stopped = True
+        self._poke()
+
+    # -- who is there ------------------------------------------------------------------------
+
+    def members(self) -> list[Member]:
+        """The workers, as they were a moment ago."""
+        with self._lock:
+            return list(self._members)
+
+    def machines(self, target: Target) -> dict[str, Machine]:
+        """The machines that offer a target, by slot."""
+        return machines_of(self.members(), target)
+
+    def look(self) -> None:
+        """Ask the scheduler who is there. Raises `FleetError`."""
+        try:
+            info = self.client.sync(
+                self.client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S
+            )
+            workers = info["workers"]
+        except Exception as err:
+            raise FleetError(f"the scheduler at {self.address} does not answer: {err!r:.200}") from None
+        self._answered = time.monotonic()
+        with self._lock:
+            self._members = members_of(self._alive(workers), self.generator)
+
+    def _alive(self, workers: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that gave a sign of life lately. Clocks of two machines are not compared."""
+        now = time.monotonic()
+        seen = {}
+        for address, told in workers.items():
+            last = told.get("last_seen")
+            before = self._seen.get(address)
+            seen[address] = before if before is not None and before[0] == last else (last, now)
+        self._seen = seen
+        return {a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S}
+
+    def _watching(self) -> None:
+        while not self._over.wait(LOOK_S):
+            try:
+                self.look()
+            except FleetError as err:
+                if time.monotonic() - self._answered > AWAY_S or self.client.status == "closed":
+                    self.lost = f"{err}; what was measured is kept, and the same command goes on from there"
+            self._poke()
+
+    def _poke(self) -> None:
+        with self._lock:
+            exchanges = list(self._exchanges.values())
+        for exchange in exchanges:
+            exchange.events.put(LOOK)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def name(self) -> str:
+        """A name for the next request."""
+        with self._lock:
+            self._count += 1
+            return f"{self._topic}.{self._count}"
+
+    def send(self, request: Request, machine: Machine, objects: Sequence[bytes] = ()) -> Exchange:
+        """Have a machine answer a request. Whoever sends must `end` the exchange."""
+        exchange = Exchange(request, machine)
+        with self._lock:
+            self._exchanges[request.batch] = exchange
+        try:
+            future = self.client.submit(
+                serve,
+                request.text(),
+                list(objects),
+                key=request.batch,
+                resources={machine.slot: 1},
+                pure=False,
+                retries=0,
+            )
+        except Exception as err:  # the connection is gone
+            self.lost = self.lost or f"the scheduler at {self.address} is gone: {err!r:.200}"
+            exchange.events.put(LOOK)
+            return exchange
+        exchange.future = future
+        future.add_done_callback(lambda f: exchange.events.put(DONE))
+        return exchange
+
+    def get(self, exchange: Exchange, until: float | None = None) -> Any:
+        """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The
+        turn is free meanwhile. Raises KeyboardInterrupt after `stop`, and `FleetError` where the scheduler is
+        lost."""
+        with self._freed():
+            try:
+                wait = None if until is None else max(0.0, until - time.monotonic())
+                found = exchange.events.get(timeout=wait)
+            except queue.Empty:
+                found = None
+        if self.stopped:
+            raise KeyboardInterrupt
+        if self.lost is not None and found in (LOOK, DONE, None):
+            raise FleetError(self.lost)
+        return found
+
+    def answer(self, exchange: Exchange) -> dict[str, Any] | None:
+        """The answer, once it is `DONE`. None if there is none: its workers died, or it was taken back.
+        Raises `MessageError`."""
+        future = exchange.future
+        assert future is not None
+        try:
+            text = future.result(timeout=ANSWER_S)
+        except Exception as err:
+            if type(err).__name__ in ("KilledWorker", "CancelledError", "FutureCancelledError", "TimeoutError"):
+                return None
+            raise FleetError(f"a worker could not answer: {type(err).__name__}: {str(err)[:300]}") from None
+        if not text:
+            return None
+        found = messages.opened(text)
+        self.check(exchange, found)
+        return found
+
+    def end(self, exchange: Exchange) -> None:
+        """Take a request back, if it is not answered. Its worker ends what it began."""
+        with self._lock:
+            self._exchanges.pop(exchange.request.batch, None)
+        future, exchange.future = exchange.future, None
+        if future is not None:
+            with suppress(Exception):
+                future.release()
+
+    def check(self, exchange: Exchange, body: Mapping[str, Any]) -> None:
+        """Raises `MessageError` unless a message is of the machine that was asked."""
+        facts = body.get("machine")
+        if not isinstance(facts, dict) or facts_digest(facts) != exchange.machine.digest:
+            raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
+
+    @contextmanager
+    def _freed(self) -> Iterator[None]:
+        """Let other threads have their turn."""
+        try:
+            self.turn.release()
+        except RuntimeError:  # who waits has no turn to give
+            yield
+            return
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+
+    def _heard(self, event: Any) -> None:
+        """An event of the scheduler: what a worker said."""
+        try:
+            body = messages.opened(event[1])
+        except (MessageError, IndexError, TypeError, KeyError):
+            return  # the answer has it too
+        with self._lock:
+            exchange = self._exchanges.get(str(body.get("batch")))
+        if exchange is not None:
+            exchange.events.put(body)

@@ -1,0 +1,95 @@
+"""Reaching a scheduler of Dask: addresses, TLS, and what is not installed.
+
+TLS is set up by the settings of `distributed` alone: ``distributed.comm.tls`` in its configuration, or
+``DASK_DISTRIBUTED__COMM__TLS__CA_FILE`` and so on in the environment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import MissingExtraError
+from autotune.fleet.errors import FleetError
+from schedules.distribution import install
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+CONNECT_S = 10.0
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
+
+
+def distributed() -> Any:
+    """The module `distributed`. Raises `MissingExtraError`."""
+    try:
+        import distributed as found
+    except ImportError as err:
+        raise MissingExtraError(f"{err}; a fleet needs the extra fleet: {install('fleet')}") from err
+    return found
+
+
+def check_address(address: str) -> None:
+    """Raises `FleetError` unless it is tcp://HOST:PORT or tls://HOST:PORT."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match[3]) < 65536:
+        raise FleetError(
+            f"{address[:200]!r} is no address of a scheduler; give one such as tcp://host:8786 or "
+            "tls://host:8786, or local:4 for four workers on this machine"
+        )
+
+
+def loopback(address: str) -> bool:
+    """Whether an address is of this machine alone."""
+    match = _ADDRESS.fullmatch(address)
+    host = match[2].strip("[]") if match else ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def warn_of_plain(address: str, say: Callable[[str], None]) -> None:
+    """Say that whoever reaches an address without TLS may run code here."""
+    if address.startswith("tcp://") and not loopback(address):
+        say(
+            f"{address} has no TLS: whoever reaches it can read what is sent and run code on its workers; "
+            "use it in a network that you trust, or set up TLS (docs: a fleet of machines)"
+        )
+
+
+def security() -> Any:
+    """What Dask's configuration says of TLS."""
+    return distributed().Security()
+
+
+def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
+    """A client of the scheduler at an address. Raises `FleetError`, `MissingExtraError`."""
+    check_address(address)
+    library = distributed()
+    quiet()
+    try:
+        client: Client = library.Client(
+            address, timeout=timeout_s, security=security(), set_as_default=False, name="autotune"
+        )
+    except (OSError, TimeoutError) as err:
+        raise FleetError(
+            f"no scheduler answers at {address} ({_said(err)}); start one with: dask scheduler, and workers "
+            f"with: autotune worker {address}"
+        ) from None
+    except (ValueError, TypeError, RuntimeError) as err:  # TLS is asked for, and not set up
+        raise FleetError(f"{address} cannot be connected to: {_said(err)}") from None
+    return client
+
+
+def quiet() -> None:
+    """Keep Dask's own lines about connections, which say less than ours, from stderr."""
+    for name in ("distributed", "distributed.worker", "distributed.core", "distributed.comm", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _said(err: BaseException) -> str:
+    return (str(err) or type(err).__name__).splitlines()[0][:300]

@@ -1,0 +1,110 @@
+"""Workers on this machine, ``local:N``: a scheduler in this process, and processes that `autotune worker`
+runs. All share the CPUs and take turns, so it is for trying a fleet, and for several devices of a machine."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from autotune.fleet import connection
+from autotune.fleet.client import Fleet
+from autotune.fleet.errors import FleetError
+
+_LOCAL = re.compile(r"local:([0-9]{1,3})")
+# Longest time until the first worker is there, and until a worker ends by itself (seconds).
+START_S, END_S = 60.0, 3.0
+
+
+def asked_for(address: str) -> int | None:
+    """The number of workers that ``local:N`` asks for; None for other addresses. Raises `FleetError`."""
+    match = _LOCAL.fullmatch(address)
+    if match is None:
+        return None
+    if int(match[1]) == 0:
+        raise FleetError(f"fleet {address!r} has no workers; give local:1 or more")
+    return int(match[1])
+
+
+@contextmanager
+def reached(address: str, targets: Sequence[str] = (), threads: int | None = None) -> Iterator[Fleet]:
+    """The fleet at an address, or one on this machine for ``local:N``, whose workers offer ``targets``. Raises
+    `FleetError`, `MissingExtraError`."""
+    count = asked_for(address)
+    if count is None:
+        with Fleet(connection.connect(address), address) as fleet:
+            yield fleet
+        return
+    with _scheduler() as here, workers(here, count, targets, threads) as processes:
+        with Fleet(connection.connect(here), here) as fleet:
+            _wait(fleet, processes)
+            yield fleet
+
+
+@contextmanager
+def _scheduler() -> Iterator[str]:
+    """A scheduler of Dask in this process, reached on this machine alone. Gives its address."""
+    library = connection.distributed()
+    connection.quiet()
+    cluster = library.LocalCluster(
+        n_workers=0, host="127.0.0.1", dashboard_address=None, silence_logs=50, protocol="tcp"
+    )
+    try:
+        yield str(cluster.scheduler_address)
+    finally:
+        with suppress(Exception):
+            cluster.close(timeout=3)
+
+
+@contextmanager
+def workers(
+    address: str, count: int, targets: Sequence[str] = (), threads: int | None = None
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of ``autotune worker``. They end with the scheduler, however it ends."""
+    command = [sys.executable, "-m", "autotune", "worker", address, "--once"]
+    command += [x for t in targets for x in ("--target", t)]
+    command += [] if threads is None else ["--threads", str(threads)]
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C in the terminal is for this process alone
+                )
+            )
+        yield processes
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + END_S
+        for process in processes:
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+
+
+def _wait(fleet: Fleet, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until every worker is there. Raises `FleetError` where one ends, with what it said."""
+    until = time.monotonic() + START_S
+    while len(fleet.members()) < len(processes):
+        for process in processes:
+            if process.poll() is not None:
+                said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
+                last = said.splitlines()[-1] if said else f"exit status {process.returncode}"
+                raise FleetError(f"a worker could not start: {last[:400]}")
+        if time.monotonic() > until:
+            raise FleetError(f"the workers did not start within {START_S:.0f} s; is the machine busy?")
+        time.sleep(0.1)
+        fleet.look()

@@ -1,0 +1,199 @@
+"""Who is in a fleet: workers as their scheduler lists them, and the machines that they are of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune.fleet.errors import FleetError, MessageError
+from schedules.errors import suggest
+from schedules.model import Target, canonical, digest
+
+MOST_ADVERT = 1 << 20  # characters
+_FAMILIES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A target that a worker offers. ``asked``: what its user calls it. ``slot``: the resource for it."""
+
+    asked: str
+    target: Target
+    slot: str
+
+    def __repr__(self) -> str:
+        return f"<Offered {self.asked}: {self.target!r}>"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker. ``key``: its machine's; ``facts``: of the machine. ``builds``: whether it compiles. ``busy``:
+    tasks that it has. ``problem``: why it gets no work, if it gets none."""
+
+    address: str
+    name: str
+    key: str
+    facts: Mapping[str, str | int]
+    offers: tuple[Offered, ...]
+    generator: str
+    builds: bool
+    busy: int
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Member {self.name} at {self.address}>"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and one of its targets: what a task is measured on."""
+
+    key: str
+    name: str
+    facts: Mapping[str, str | int]
+    target: Target
+    slot: str
+    builds: bool
+
+    @property
+    def digest(self) -> str:
+        """Of its facts, which every message of it has."""
+        return facts_digest(self.facts)
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}: {self.target!r}>"
+
+
+def facts_digest(facts: Mapping[str, str | int]) -> str:
+    """The digest of a machine's facts."""
+    return digest(canonical(dict(facts)))
+
+
+def members_of(workers: Mapping[str, Any], generator: str) -> list[Member]:
+    """Members from the workers of a scheduler, by name. Those of others, which tell nothing of autotune, are
+    left out. ``generator``: this version's."""
+    found = []
+    for address, told in workers.items():
+        if "autotune" not in told:
+            continue
+        name = str(told.get("name", address))[:200]
+        busy = _busy(told)
+        try:
+            member = _member(address, name, told["autotune"], busy)
+        except MessageError as err:
+            found.append(Member(address, name, "", {}, (), "", True, busy, str(err)))
+            continue
+        problem = "" if member.generator == generator else _other_version(member)
+        found.append(member if not problem else replace(member, problem=problem))
+    return sorted(found, key=lambda m: (m.name, m.address))
+
+
+def machines_of(members: Iterable[Member], target: Target) -> dict[str, Machine]:
+    """The machines that offer a target, by slot."""
+    found: dict[str, Machine] = {}
+    for member in members:
+        for offer in member.offers if not member.problem else ():
+            if offer.target.digest == target.digest:
+                name = str(member.facts.get("name") or member.name)
+                found.setdefault(
+                    offer.slot, Machine(member.key, name, member.facts, target, offer.slot, member.builds)
+                )
+    return found
+
+
+def targets_of(
+    members: Sequence[Member], wanted: Sequence[str | Target], threads: int | None = None
+) -> list[Target]:
+    """The targets of a fleet that a user asks for, each once: those that workers call so, or whose processor
+    has that name, or that are equal; all of them where nothing is asked for. ``threads``: of these those with
+    so many threads. Raises `FleetError` for one that no worker offers."""
+    offers = [o for m in members if not m.problem for o in m.offers]
+    if not offers:
+        raise FleetError(_nobody(members))
+    found: dict[str, Target] = {}
+    for one in wanted or [None]:
+        fitting = [o.target for o in offers if one is None or _means(one, o)]
+        if threads is not None:
+            fitting = [t for t in fitting if t.threads == threads or t.grid]
+        if not fitting:
+            raise FleetError(_not_offered(one, threads, offers))
+        found |= {t.digest: t for t in fitting}
+    return list(found.values())
+
+
+def _means(wanted: str | Target, offer: Offered) -> bool:
+    if isinstance(wanted, Target):
+        return wanted.digest == offer.target.digest
+    return wanted in (offer.asked, offer.target.arch)
+
+
+def _nobody(members: Sequence[Member]) -> str:
+    if not members:
+        return "the fleet has no worker of autotune; start one on each machine with: autotune worker ADDRESS"
+    reasons = "; ".join(f"{m.name}: {m.problem}" for m in members[:5])
+    return f"no worker of the fleet can be used: {reasons}"
+
+
+def _not_offered(wanted: str | Target | None, threads: int | None, offers: Sequence[Offered]) -> str:
+    called = wanted.arch if isinstance(wanted, Target) else wanted
+    asked = "a target" if called is None else f"target {called}"
+    with_threads = "" if threads is None else f" with {threads} threads"
+    names = sorted({f"{o.asked} ({o.target.arch}, threads: {o.target.threads})" for o in offers})
+    close = suggest(called, [o.asked for o in offers] + [o.target.arch for o in offers]) if called else ""
+    more = f" --target {called}" if called else ""
+    more += f" --threads {threads}" if threads is not None else ""
+    return (
+        f"no worker of the fleet offers {asked}{with_threads}{close}; there are {', '.join(names)}; start one "
+        f"with: autotune worker ADDRESS{more}"
+    )
+
+
+def _other_version(member: Member) -> str:
+    theirs = str(member.facts.get("autotune", "?"))[:40]
+    return (
+        f"it has autotune {theirs} with LLVM {str(member.facts.get('llvm', '?'))[:20]}, whose code differs from "
+        "this one's; install the same versions on both"
+    )
+
+
+def _member(address: str, name: str, advert: object, busy: int) -> Member:
+    """Raises `MessageError` for what a worker of this version does not say."""
+    if not isinstance(advert, str) or len(advert) > MOST_ADVERT:
+        raise MessageError("what it says of itself is no text")
+    try:
+        told = json.loads(advert)
+        facts, key = told["machine"], told["key"]
+        offers = []
+        for x in told["targets"]:
+            target = Target.from_json(canonical(x["target"]))
+            offers.append(Offered(str(x["asked"])[:200], target, str(x["slot"])))
+        generator, builds = str(told["generator"]), told["builds"] is True
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as err:
+        raise MessageError(f"what it says of itself cannot be read: {str(err)[:200]}") from None
+    plain = isinstance(facts, dict) and len(facts) < 100
+    if not plain or not all(isinstance(v, (str, int)) and len(str(v)) < 500 for v in facts.values()):
+        raise MessageError("what it says of its machine is no small object")
+    if not isinstance(key, str) or len(key) != 12 or not key.isalnum():
+        raise MessageError("it does not say which machine it is of")
+    for offer in offers:
+        if offer.slot != f"autotune:{key}:{offer.target.digest[:12]}":
+            raise MessageError(f"its slot for {offer.asked} is not of that target")
+        _check_family(offer.target, facts)
+    return Member(address, name, key, facts, tuple(offers), generator, builds, busy)
+
+
+def _check_family(target: Target, facts: Mapping[str, Any]) -> None:
+    """A CPU's target is of the family of the machine that offers it."""
+    said = str(facts.get("architecture", "")).lower()
+    family = target.triple.partition("-")[0].lower()
+    if not target.grid and _FAMILIES.get(family, family) != _FAMILIES.get(said, said):
+        raise MessageError(f"it offers {target.arch}, a target of {family}, and says it is a machine of {said}")
+
+
+def _busy(told: Mapping[str, Any]) -> int:
+    try:
+        return int(told["metrics"]["task_counts"].get("executing", 0))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return 0

@@ -1,0 +1,288 @@
+"""What a worker does: checks a request, measures what it asks for, and says what it found.
+
+A worker keeps the measurers of a few tasks open between requests, because starting one takes about a second.
+It forgets nothing that a client would need: a request has all, so that another worker of the machine can
+answer the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune import backends
+from autotune.fleet import machine_lock, messages
+from autotune.fleet.errors import MessageError
+from autotune.fleet.messages import Request
+from autotune.measure import memory
+from autotune.measure.results import Control, Measurement, Nominal
+from autotune.targets import TargetError
+from autotune.tuning.site import HERE, Measuring, Site
+from schedules.errors import AutotuneError
+from schedules.model import Target
+from schedules.te.compute_dag import ComputeDAG
+
+# Tasks whose measurers are kept, and after how many seconds without a request they are closed.
+OPEN, IDLE_S = 6, 30.0
+# Tasks of which the control and the normal speed are remembered.
+REMEMBERED = 256
+# Seconds between signs of life while CPUs are waited for, or a reference is computed.
+SIGN_S = 5.0
+# Samples of the machine's limit that a request takes.
+SAMPLES = 3
+
+_AT_WORK = ("running", "paused")  # states of a worker of Dask
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+class Unwanted(BaseException):
+    """Nobody waits for the answer any more. Not an error, so that nothing takes it for one of a candidate."""
+
+
+@dataclass
+class _Kept:
+    measurer: Measuring
+    dag: ComputeDAG
+    place: int
+    used: float = field(default_factory=time.monotonic)
+
+
+class Bench:
+    """The measuring half of a worker. Use it from one thread, which must live as long as it does.
+
+    ``targets``: what it offers. ``facts``: of its machine, which every answer has. ``cpus``: those that no
+    other worker may use meanwhile. ``generator``: its version of the code generator. ``site``: what measures.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        facts: Mapping[str, str | int],
+        cpus: Sequence[int],
+        generator: str,
+        *,
+        site: Site = HERE,
+        folder: Path | None = None,
+    ) -> None:
+        self.targets = {t.digest: t for t in targets}
+        self.facts, self.cpus, self.generator = dict(facts), tuple(cpus), generator
+        self.site, self.folder = site, folder
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._before: OrderedDict[str, tuple[Nominal | None, Control | None]] = OrderedDict()
+        self._free = memory.free_bytes()
+
+    def answer(
+        self,
+        message: object,
+        objects: Sequence[bytes] = (),
+        tell: Tell = lambda event: None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> str:
+        """The answer to a request, as text. ``tell`` is given what is known before. Once ``wanted`` says no,
+        everything ends, and `Unwanted` is raised."""
+        batch = ""
+        try:
+            request = messages.request(message)
+            batch = request.batch
+            code = self._checked(request, objects)
+            found = self._do(request, code, tell, wanted)
+        except AutotuneError as err:
+            kind = "message" if isinstance(err, MessageError) else "task"
+            found = {"error": {"kind": kind, "text": str(err)[: messages.MOST_REASON]}}
+        return messages.sealed({"batch": batch, "machine": self.facts, **found})
+
+    def close(self) -> None:
+        """End all processes."""
+        while self._kept:
+            self._drop(next(iter(self._kept)))
+
+    def close_idle(self, after_s: float = IDLE_S) -> None:
+        """End the processes of tasks of which nothing was asked for some time."""
+        now = time.monotonic()
+        for key in [k for k, x in self._kept.items() if now - x.used >= after_s]:
+            self._drop(key)
+
+    # -- a request ---------------------------------------------------------------------------
+
+    def _checked(self, request: Request, objects: Sequence[bytes]) -> dict[int, bytes]:
+        """The objects of a request by the number of their trace."""
+        target = request.task.target
+        if request.generator != self.generator:
+            raise MessageError(
+                "a message was refused: client and worker have different versions of autotune or LLVM; "
+                "install the same on both"
+            )
+        if target.digest not in self.targets:
+            offered = ", ".join(f"{t.kind} {t.arch} with {t.threads} threads" for t in self.targets.values())
+            raise MessageError(
+                f"a message was refused: it is for {target.kind} {target.arch} with {target.threads} threads, "
+                f"and this worker offers {offered}"
+            )
+        if len(objects) != len(request.objects) or not all(isinstance(x, bytes) for x in objects):
+            raise MessageError("a message was refused: its objects are not as many as it says")
+        code = {}
+        for (index, digest), data in zip(request.objects, objects):
+            if object_digest(data) != digest:
+                raise MessageError("a message was refused: an object was changed on its way")
+            if backends.of_code(data).measuring.on_device is not backends.of(target).measuring.on_device:
+                raise MessageError("a message was refused: an object is not for the target")
+            code[index] = data
+        return code
+
+    def _do(
+        self, request: Request, code: Mapping[int, bytes], tell: Tell, wanted: Callable[[], bool]
+    ) -> dict[str, Any]:
+        key = request.task.key
+        if request.do == "close":
+            self._drop(key)
+            return {}
+        began = time.monotonic()
+        last = began
+
+        def waiting() -> None:
+            nonlocal last
+            if not wanted():
+                raise Unwanted
+            if time.monotonic() - last > SIGN_S:
+                last = time.monotonic()
+                tell({"batch": request.batch, "sign": "waiting"})
+
+        tell({"batch": request.batch, "sign": "begun", "pid": os.getpid()})
+        try:
+            with machine_lock.held(self.cpus, waiting, self.folder):
+                if not wanted():
+                    raise Unwanted
+                return self._measure(request, code, tell, waiting, began)
+        except BaseException as err:  # nobody knows what still runs
+            if not isinstance(err, TargetError):
+                self._drop(key)
+            raise
+
+    def _measure(
+        self,
+        request: Request,
+        code: Mapping[int, bytes],
+        tell: Tell,
+        waiting: Callable[[], None],
+        began: float,
+    ) -> dict[str, Any]:
+        task = request.task
+        self.site.check(task.target)
+        if request.do == "limit":
+            return self._limit(request)
+        kept = self._measurer(request)
+        kept.measurer.waiting = waiting
+        if kept.place != request.place:
+            kept.measurer.move()
+            kept.place = request.place
+        more = {"objects": code} if code else {}
+        if request.do == "finalists":
+            timed = kept.measurer.finalists(list(request.traces), request.rounds, request.repeats, **more)
+            found = list(enumerate(timed))
+        else:
+            deadline = None if request.left_s is None else began + request.left_s
+            found = []
+            arrivals: Iterator[tuple[int, Measurement]]
+            with closing(
+                kept.measurer.arrivals(list(request.traces), request.best_s, deadline, **more)  # type: ignore[type-var]
+            ) as arrivals:
+                for index, m in arrivals:
+                    found.append((index, m))
+                    tell({"batch": request.batch, "index": index, "measurement": messages.of_measurement(m)})
+        kept.used = time.monotonic()
+        return {"found": [[i, messages.of_measurement(m)] for i, m in found]}
+
+    def _limit(self, request: Request) -> dict[str, Any]:
+        """The least seconds that the machine needs, and the rates behind it."""
+        limit = self.site.roofline(request.task.workload, request.task.target)
+        if limit is None:
+            return {"limit_s": None, "rates": {}}
+        best: tuple[float, dict[str, float]] | None = None
+        for _ in range(SAMPLES):
+            seconds = limit()
+            if best is None or seconds < best[0]:
+                best = seconds, dict(getattr(limit, "rates", {}))
+        assert best is not None
+        return {"limit_s": best[0], "rates": best[1]}
+
+    # -- what is kept ------------------------------------------------------------------------
+
+    def _measurer(self, request: Request) -> _Kept:
+        task, key = request.task, request.task.key
+        if key not in self._kept:
+            dag = task.workload.dag
+            while self._kept and not self._room(dag):
+                self._drop(next(iter(self._kept)))
+            memory.check_fits(dag, self._free)
+            nominal, control = self._before.get(key, (None, None))
+            made = self.site.measurer(
+                task.workload,
+                task.target,
+                task.patience_s,
+                nominal=nominal,
+                control=control,
+                tolerance=task.tolerance,
+                reference_s=task.reference_s,
+            )
+            made.__enter__()
+            self._kept[key] = _Kept(made, dag, request.place)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _room(self, dag: ComputeDAG) -> bool:
+        dags = [x.dag for x in self._kept.values()]
+        return len(dags) < OPEN and memory.fit([*dags, dag], self._free)
+
+    def _drop(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return
+        with suppress(Exception):
+            self._before[key] = kept.measurer.nominal, kept.measurer.control
+            self._before.move_to_end(key)
+            while len(self._before) > REMEMBERED:
+                self._before.popitem(last=False)
+        kept.measurer.__exit__(None, None, None)
+
+
+def object_digest(data: bytes) -> str:
+    """The digest by which an object is known in a message."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def serve(message: str, objects: Sequence[bytes] = ()) -> str:
+    """The task that Dask runs: `Bench.answer` of the worker that it runs on."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    bench: Bench | None = getattr(worker, "autotune_bench", None)
+    if bench is None:
+        return messages.sealed(
+            {
+                "batch": "",
+                "machine": {},
+                "error": {"kind": "message", "text": f"{worker.address} is no worker of autotune"},
+            }
+        )
+    key = worker.get_current_task()
+
+    def wanted() -> bool:
+        state = worker.state.tasks.get(key)
+        return state is not None and state.state == "executing" and worker.status.name in _AT_WORK
+
+    def tell(event: Mapping[str, Any]) -> None:
+        topic = str(event["batch"]).partition(".")[0]
+        worker.log_event(topic, messages.sealed({"worker": worker.address, "machine": bench.facts, **event}))
+
+    try:
+        return bench.answer(message, objects, tell, wanted)
+    except Unwanted:
+        return ""

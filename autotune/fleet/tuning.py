@@ -1,0 +1,198 @@
+"""Tunes tasks on the machines of a fleet: a suite for each target, and a thread for each machine.
+
+The search, the cost model and the log stay here. One thread works at a time, while the others wait for their
+machines, so that nothing here is shared between two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.fleet.building import Builders
+from autotune.fleet.client import Fleet
+from autotune.fleet.errors import FleetError
+from autotune.fleet.members import Machine
+from autotune.fleet.site import FleetSite
+from autotune.tuning import preparation
+from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.site import SiteLost
+from autotune.tuning.suite_tuner import Suite, SuiteProgress, SuiteResult, SuiteTask
+from kernels_db.errors import LogError
+from schedules.model import Target
+
+if TYPE_CHECKING:
+    from kernels_db.store import Log
+
+# Time between two looks for machines that came or left, that a target may be without any machine, and that
+# threads may take to end after Ctrl-C (seconds).
+LOOK_S, ALONE_S, END_S = 0.2, 30.0, 20.0
+
+
+def tune_on_fleet(
+    fleet: Fleet,
+    tasks: Sequence[SuiteTask],
+    targets: Sequence[Target],
+    log: Log,
+    options: TuneOptions,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+    build_here: bool = False,
+) -> list[SuiteResult]:
+    """Tune tasks for each of some targets until the budget is used up: a result for each target.
+
+    A task has one machine at a time. Machines that come later get tasks that no other has begun, and those of
+    machines that left. ``build_here``: compile here for all of them; else for those that do not compile.
+    Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost, and `LogError`.
+    """
+    started = time.monotonic()
+    for task in tasks:
+        preparation.check_feasible(task.workload, options.budget_s)
+    with contextlib.ExitStack() as stack:
+        interrupts = interrupts or stack.enter_context(Interrupts())
+        builders = stack.enter_context(Builders())
+        run = _Run(fleet, tasks, targets, log, options, progress, started, builders, build_here)
+        if options.needs_xgboost:
+            stack.enter_context(preparation.xgboost_on_its_way())
+        interrupted = False
+        try:
+            run.follow()
+        except KeyboardInterrupt:
+            interrupted = True
+        run.end(interrupted)
+        with fleet.turn:
+            results = [s.result("interrupted" if interrupted else run.stopped(s)) for s in run.suites.values()]
+    if run.broken is not None:
+        raise run.broken
+    return results
+
+
+class _Run:
+    def __init__(
+        self,
+        fleet: Fleet,
+        tasks: Sequence[SuiteTask],
+        targets: Sequence[Target],
+        log: Log,
+        options: TuneOptions,
+        progress: Callable[[SuiteProgress], None] | None,
+        started: float,
+        builders: Builders,
+        build_here: bool,
+    ) -> None:
+        self.fleet, self.log, self.builders, self.build_here = fleet, log, builders, build_here
+        quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
+        self.suites = {
+            t.digest: Suite(tasks, t, log, options, progress, quiet, started) for t in targets
+        }
+        self.broken: BaseException | None = None
+        self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
+        self._ends: dict[str, str] = {}
+        self._alone: dict[str, float] = {}
+        self._until = started + options.budget_s
+
+    def follow(self) -> None:
+        """Give machines to suites until all have ended."""
+        while self.broken is None:
+            if self.fleet.lost is not None:
+                self.broken = FleetError(self.fleet.lost)
+                return
+            waiting = [s for s in self.suites.values() if self._hire(s)]
+            if not waiting and not any(t.is_alive() for t in self._threads.values()):
+                return
+            time.sleep(LOOK_S)
+
+    def _hire(self, suite: Suite) -> bool:
+        """Start a thread for every machine that a suite may use. Returns whether it waits for one."""
+        with self.fleet.turn:
+            if not suite.waits:
+                return False
+            machines = self.fleet.machines(suite.target)
+            for slot, machine in machines.items():
+                thread = self._threads.get((suite.target.digest, slot))
+                if (thread is None or not thread.is_alive()) and suite.waits:
+                    self._start(suite, machine)
+        now = time.monotonic()
+        if machines:
+            self._alone.pop(suite.target.digest, None)
+            return True
+        if now - self._alone.setdefault(suite.target.digest, now) < ALONE_S:
+            return True
+        if self._working(suite):
+            return True
+        self._ends[suite.target.digest] = "no machine"
+        for number in suite.free():
+            suite.errors[number] = f"no worker of the fleet offers {suite.target.arch} any more"
+            suite.scheduler.end(number)
+        return False
+
+    def _working(self, suite: Suite) -> bool:
+        return any(t.is_alive() for (d, _), t in self._threads.items() if d == suite.target.digest)
+
+    def _start(self, suite: Suite, machine: Machine) -> None:
+        here = self.build_here or not machine.builds
+        site = FleetSite(self.fleet, machine, self.builders if here else None)
+        lane = suite.lane(site, name=machine.name)
+
+        def work() -> None:
+            with self.fleet.turn:
+                try:
+                    self._ends[suite.target.digest] = suite.search(lane)
+                    suite.finalists(lane)
+                except SiteLost:
+                    pass  # its tasks are free for others
+                except KeyboardInterrupt:
+                    self._ends[suite.target.digest] = "interrupted"
+                except BaseException as err:
+                    self.broken = self.broken or err
+                finally:
+                    with contextlib.suppress(Exception, KeyboardInterrupt):
+                        lane.close()
+
+        thread = threading.Thread(target=work, name=f"autotune-{machine.name}", daemon=True)
+        self._threads[suite.target.digest, machine.slot] = thread
+        thread.start()
+
+    def end(self, interrupted: bool) -> None:
+        """Wait until all threads have ended; soon, if it was interrupted or is broken."""
+        soon = interrupted or self.broken is not None
+        if soon:
+            self.fleet.stop()
+        until = time.monotonic() + END_S
+        for thread in self._threads.values():
+            while thread.is_alive() and (not soon or time.monotonic() < until):
+                with contextlib.suppress(KeyboardInterrupt):
+                    thread.join(0.2)
+        if self.broken is not None:
+            for suite in self.suites.values():
+                for session in suite.sessions.values():
+                    with contextlib.suppress(LogError):
+                        session.__exit__(FleetError, None, None)
+                suite.sessions = {}
+
+    def stopped(self, suite: Suite) -> str:
+        return self._ends.get(suite.target.digest, "budget")
+
+
+def together(results: Sequence[SuiteResult], budget_s: float) -> SuiteResult:
+    """The results for several targets as one: the tasks of the first target, then of the next."""
+    if len(results) == 1:
+        return results[0]
+    tasks = tuple(t for r in results for t in r.tasks)
+    weighted = [r.weighted_s for r in results if r.weighted_s is not None]
+    ends = {r.stopped for r in results}
+    return replace(
+        results[0],
+        tasks=tasks,
+        weighted_s=sum(weighted) if len(weighted) == len(results) else None,
+        measured=sum(r.measured for r in results),
+        elapsed_s=max(r.elapsed_s for r in results),
+        budget_s=budget_s,
+        stopped="interrupted" if "interrupted" in ends else results[0].stopped,
+    )

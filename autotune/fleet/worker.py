@@ -1,0 +1,198 @@
+"""``autotune worker``: a worker of Dask that offers the targets of its machine, one slot for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune import backends, targets
+from autotune.building.generator_version import generator_version, this_machine
+from autotune.fleet import connection
+from autotune.fleet.errors import FleetError
+from autotune.fleet.serving import Bench
+from autotune.tuning.site import HERE, Site
+from schedules.errors import AutotuneError
+from schedules.model import Target, canonical, digest
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+# Time between two attempts to reach a scheduler, and between two looks for tasks that are idle (seconds).
+AGAIN_S, LOOK_S = 2.0, 5.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a worker offers. ``asked``: {what the user called a target: the target}. ``name``: the machine's,
+    which the user chose. ``builds``: whether it compiles; else clients do."""
+
+    asked: dict[str, Target]
+    name: str = ""
+    builds: bool = True
+
+    def facts(self) -> dict[str, str | int]:
+        """Of this machine, as records have them."""
+        return {**this_machine(), **({"name": self.name} if self.name else {})}
+
+    def advert(self, facts: dict[str, str | int], machine: str = "") -> str:
+        """What the worker tells the scheduler about itself, as JSON. ``machine``: see `machine_key`."""
+        key = machine or machine_key(facts)
+        return canonical(
+            {
+                "machine": facts,
+                "key": key,
+                "generator": generator_version(),
+                "builds": self.builds,
+                "targets": [
+                    {"asked": name, "target": json.loads(t.json), "slot": slot(key, t)}
+                    for name, t in self.asked.items()
+                ],
+            }
+        )
+
+
+def slot(key: str, target: Target) -> str:
+    """The resource of Dask that stands for a target on a machine."""
+    return f"autotune:{key}:{target.digest[:12]}"
+
+
+def machine_key(facts: dict[str, str | int]) -> str:
+    """Tells one machine from others like it. It is the same for all workers of a machine until it boots or
+    its software changes, and names nothing."""
+    try:
+        boot = _BOOT.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        boot = platform.node()
+    return digest(canonical({"boot": boot, "facts": facts}))[:12]
+
+
+def offer_of(names: Sequence[str], threads: int | None, name: str = "", builds: bool | None = None) -> Offer:
+    """The offer that a user asks for: this CPU, and the first GPU if there is one, where ``names`` is empty.
+    Raises `TargetError` for a target that cannot run here."""
+    wanted = list(names)
+    if not wanted:
+        devices = [n for n in backends.BACKENDS if backends.named(n).measuring.on_device and _has(n)]
+        wanted = [backends.HOST, *devices[:1]]
+    asked = {}
+    for one in wanted:
+        target = targets.parse(one, threads)
+        targets.check_here(target)
+        asked[one] = target
+    if builds is None:
+        builds = all(backends.of(t).compiles() for t in asked.values())
+    if name and (len(name) > 100 or not name.isprintable()):
+        raise FleetError(f"the name {name[:100]!r} is no short text; give one such as board-7")
+    return Offer(asked, name, builds)
+
+
+def _has(name: str) -> bool:
+    try:
+        return backends.named(name).available()
+    except AutotuneError:
+        return False
+
+
+def bench_of(offer: Offer, facts: dict[str, str | int], site: Site = HERE, folder: Path | None = None) -> Bench:
+    """The bench of an offer, on the CPUs that this process may use."""
+    cpus = sorted(targets.usable_cpu_set()) or [0]
+    return Bench(list(offer.asked.values()), facts, cpus, generator_version(), site=site, folder=folder)
+
+
+def make_worker(address: str, offer: Offer, bench: Bench, machine: str = "") -> Worker:
+    """A worker of Dask, not started yet. Its tasks run in one thread."""
+    distributed = connection.distributed()
+    advert = offer.advert(bench.facts, machine)
+    slots = [t["slot"] for t in json.loads(advert)["targets"]]
+    executor = ThreadPoolExecutor(1, "autotune-bench")
+    worker = distributed.Worker(
+        address,
+        nthreads=1,
+        name=f"{offer.name or 'autotune'}-{secrets.token_hex(4)}",
+        executor=executor,
+        resources=dict.fromkeys(slots, 1),
+        startup_information={"autotune": lambda worker: advert},
+        memory_limit=0,
+        dashboard=False,
+        security=connection.security(),
+        heartbeat_interval="1s",
+    )
+    worker.autotune_bench, worker.autotune_executor = bench, executor
+    return worker
+
+
+async def run(
+    address: str, offer: Offer, say: Callable[[str], None], *, site: Site = HERE, once: bool = False
+) -> None:
+    """Serve a scheduler until this is cancelled. Where the scheduler goes away, wait for it to come back, or
+    return if ``once``."""
+    facts = offer.facts()
+    bench = bench_of(offer, facts, site)
+    told = False
+    while True:
+        worker = make_worker(address, offer, bench)
+        executor = worker.autotune_executor
+        idle = asyncio.create_task(_close_idle(worker, bench))
+        try:
+            await worker
+            shown = ", ".join(f"{n} ({t.arch}, threads: {t.threads})" for n, t in offer.asked.items())
+            say(f"connected to {address}, offers {shown}")
+            await worker.finished()
+            if once:
+                return
+            say(f"the scheduler at {address} is gone; waiting for it")
+            told = True
+        except OSError as err:
+            if once:
+                raise FleetError(f"no scheduler answers at {address}: {err}") from None
+            if not told:
+                say(f"no scheduler answers at {address} yet; waiting for it")
+                told = True
+        finally:
+            idle.cancel()
+            with suppress(Exception):
+                await worker.close(timeout=2)
+            executor.submit(bench.close)
+            executor.shutdown(wait=True, cancel_futures=False)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _close_idle(worker: Worker, bench: Bench) -> None:
+    """Have the bench close what is idle, in the thread that has it."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if not worker.state.executing_count:
+            worker.autotune_executor.submit(bench.close_idle)
+
+
+def main(address: str, offer: Offer, once: bool = False) -> None:
+    """Run a worker until Ctrl-C. Raises `FleetError`."""
+    connection.check_address(address)
+    connection.warn_of_plain(address, say)
+    connection.quiet()
+    with suppress(KeyboardInterrupt, asyncio.CancelledError):
+        asyncio.run(_until_told(run(address, offer, say, once=once)))
+
+
+async def _until_told(work: Coroutine[Any, Any, None]) -> None:
+    """Do it until it ends, or the process is told to."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    with suppress(OSError, ValueError):
+        print(f"autotune worker {os.getpid()}: {text}", file=sys.stderr, flush=True)
