@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
     from autotune.errors import MissingExtraError as MissingExtraError
+    from autotune.fleet.errors import FleetError as FleetError
+    from autotune.fleet.tuning import FleetResult as FleetResult
     from autotune.errors import ModelError as ModelError
     from autotune.errors import ReportError as ReportError
     from autotune.models.compiling import compile_model as compile_model
@@ -108,6 +110,8 @@ _EXPORTS = {
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
+    "FleetError": ("autotune.fleet.errors", "FleetError"),
+    "FleetResult": ("autotune.fleet.tuning", "FleetResult"),
     "MissingExtraError": ("autotune.errors", "MissingExtraError"),
     "ModelError": ("autotune.errors", "ModelError"),
     "ReportError": ("autotune.errors", "ReportError"),

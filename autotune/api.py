@@ -19,7 +19,7 @@ from schedules.schedule import Schedule
 if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
     from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
-    from autotune.tuning.tuner import Progress, TuneResult
+    from autotune.tuning.tuner import Progress, TuneOptions, TuneResult
 
 DEFAULT_S = 60.0  # seconds of a budget that is not given
 
@@ -30,7 +30,7 @@ def tune(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
-    target: str | Target = "cpu",
+    target: str | Target | Sequence[str | Target] | None = None,
     threads: int | None = None,
     trials: int | None = None,
     budget_s: float | None = None,
@@ -42,6 +42,7 @@ def tune(
     rtol: float | None = None,
     atol: float | None = None,
     name: str | None = None,
+    fleet: str | None = None,
     progress: Callable[[Progress], None] | Literal["auto"] | None = "auto",
     **params: Any,
 ) -> TuneResult:
@@ -54,8 +55,13 @@ def tune(
     - ``dtype``, ``layout``: of an operator; `autotune ops OP` lists them. Tensors have their own.
     - ``constant_weights``: weights are known ahead of the calls, so that packing them costs a call nothing;
       `Kernel.pack_weights` does it. True: those of the operator. Else names of inputs.
-    - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target, or a `Target`.
+    - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target, or a `Target`;
+      None is this CPU.
     - ``threads``: those of the kernel; None takes the CPUs that the process may use.
+    - ``fleet``: the address of a scheduler of Dask, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``; its workers
+      measure in place of this machine. ``local:N``: N workers on this machine. Then ``target`` may be
+      several, ``"znver4,x86-64-v3"`` or a list, and None means all that workers offer; for several the result
+      is a `FleetResult`.
     - ``trials``: new trials at most. 0: no search, only a first pick.
     - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
     - ``search``: "evolutionary", "local", "random" or "grid". ``model``: "xgb", "blend", "analytic",
@@ -87,12 +93,14 @@ def tune(
     from kernels_db.store import Log
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
-    goal = targets.parse(target, threads)
+    goal = targets.parse(_alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
     dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
-    if dynamic is not None:
+    if dynamic is not None and goal is None:
+        raise SettingsError("sizes that vary cannot be tuned on a fleet; tune some of them, one by one")
+    if dynamic is not None and goal is not None:
         from autotune.tuning.dynamic_tuner import tune_dynamic
 
         if name is not None:
@@ -105,8 +113,39 @@ def tune(
     workload = as_workload(program, params, dtype, layout, constant_weights, tune)
     if name is not None:
         workload = named(workload, name)
+    if goal is None:
+        return _tune_there(str(fleet), workload, target, threads, database(db), options, progress)
     with Log(database(db)) as log, task_followed(progress, workload) as tell:
         result = run(workload, goal, log, options, tell)
+    concluded(progress, str(result))
+    return result
+
+
+def _alone(target: str | Target | Sequence[str | Target] | None) -> str | Target | None:
+    """The one target that is tuned for on this machine."""
+    if target is None or isinstance(target, (str, Target)):
+        return target
+    raise SettingsError("several targets are tuned for on a fleet: give fleet=ADDRESS too, or one target")
+
+
+def _tune_there(
+    fleet: str,
+    workload: Workload,
+    target: str | Target | Sequence[str | Target] | None,
+    threads: int | None,
+    db: str,
+    options: TuneOptions,
+    progress: Callable[[Progress], None] | Literal["auto"] | None,
+) -> TuneResult:
+    from autotune.fleet.tuning import of_one_task, tune_there
+    from autotune.progress.following import concluded, fleet_followed
+    from autotune.tuning.suite_tuner import SuiteTask
+    from kernels_db.store import Log
+
+    of_task = (lambda p: progress(p.task)) if callable(progress) else progress
+    with Log(db) as log, fleet_followed(of_task) as tell:
+        found = tune_there(fleet, [SuiteTask(workload)], target, threads, log, options, tell)
+    result = of_one_task(found)
     concluded(progress, str(result))
     return result
 
@@ -116,7 +155,7 @@ def tune_suite(
     *,
     weights: Sequence[float] | None = None,
     constant_weights: bool | Sequence[bool | str | Sequence[str]] = False,
-    target: str | Target = "cpu",
+    target: str | Target | Sequence[str | Target] | None = None,
     threads: int | None = None,
     trials: int | None = None,
     budget_s: float | None = None,
@@ -127,6 +166,7 @@ def tune_suite(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    fleet: str | None = None,
     progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
 ) -> SuiteResult:
     """Tune many tasks under one budget, shared so that Σ weight · time falls fastest.
@@ -139,6 +179,9 @@ def tune_suite(
     tasks which state theirs need nothing here. Otherwise as `tune`; Ctrl-C keeps everything, and a second
     call goes on where the first stopped.
 
+    ``fleet``: as of `tune`; tasks are shared out among the machines of a target. With several targets the
+    result has the tasks for the first, then those for the next.
+
     ``progress``: as of `tune`; a function is called with each `SuiteProgress`.
 
     Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
@@ -149,7 +192,7 @@ def tune_suite(
     >>> result.tasks[0].error is None
     True
     """
-    from autotune.progress.following import concluded, suite_followed
+    from autotune.progress.following import concluded, fleet_followed, suite_followed
     from autotune.tuning import suites
     from autotune.tuning.suite_tuner import SuiteTask
     from autotune.tuning.suite_tuner import tune_suite as run
@@ -171,12 +214,19 @@ def tune_suite(
         tasks = [replace(t, weight=float(w)) for t, w in zip(tasks, weights, strict=True)]
     if not tasks:
         raise SettingsError("the suite has no tasks; give at least one")
-    goal = targets.parse(target, threads)
+    goal = targets.parse(_alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
-    with Log(database(db)) as log, suite_followed(progress) as tell:
-        result = run(tasks, goal, log, options, tell)
+    follow = suite_followed if fleet is None else fleet_followed
+    with Log(database(db)) as log, follow(progress) as tell:
+        if goal is None:
+            from autotune.fleet.tuning import together, tune_there
+
+            found = tune_there(str(fleet), tasks, target, threads, log, options, tell)
+            result = together(found, seconds)
+        else:
+            result = run(tasks, goal, log, options, tell)
     concluded(progress, str(result))
     return result
 

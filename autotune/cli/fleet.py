@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def fleet(
     address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786.")
+        str,
+        typer.Argument(metavar="ADDRESS", help="Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786."),
     ],
     json: opt.JsonOption = False,
 ) -> None:
@@ -40,7 +41,11 @@ def fleet(
     else:
         out = console()
         if members:
-            table(out, ("worker", "machine", "targets", ">tasks", "autotune", "python", "llvm"), map(_row, members))
+            table(
+                out,
+                ("worker", "machine", "targets", ">tasks", "autotune", "python", "llvm"),
+                map(_row, members),
+            )
         for m in members:
             if m.problem:
                 out.print(f"  {m.name} gets no work: {m.problem}")

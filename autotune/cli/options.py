@@ -79,6 +79,14 @@ DbOption = Annotated[
         help="The tuning log. [default: AUTOTUNE_DB, else tuning.db in the user data directory]",
     ),
 ]
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet",
+        metavar="ADDRESS",
+        help="Measure on workers of a Dask scheduler: tcp://HOST:PORT, tls://HOST:PORT; local:N: N here.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of every random choice.")]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")

@@ -37,7 +37,9 @@ def tune(
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials", metavar="N", min=0,
+            "--trials",
+            metavar="N",
+            min=0,
             help="Stop after N new trials of a task; 0: no search, only a first pick. [default: no limit]",
         ),
     ] = None,
@@ -51,6 +53,11 @@ def tune(
     ] = False,
     db: opt.DbOption = None,
     seed: opt.SeedOption = 0,
+    fleet: opt.FleetOption = None,
+    build_here: Annotated[
+        bool,
+        typer.Option("--build-here", help="With --fleet: compile here, for workers whose CPUs are slow."),
+    ] = False,
     rtol: Annotated[
         float | None,
         typer.Option(
@@ -73,6 +80,9 @@ def tune(
     A model's file stands where an operator's name does. Each expression that it runs is tuned once, all share
     the budget (10 s for each without --budget), and --shape says what the file leaves open.
 
+    With --fleet the machines of a fleet measure (see: autotune worker), for the targets that --target lists,
+    or for all that they offer.
+
     A size may vary: m=1..512. Then sizes in the range share the budget, and autotune.load with
     m=autotune.dim(1, 512) gives one kernel for all of them.
 
@@ -84,12 +94,15 @@ def tune(
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
       autotune tune --suite ops.toml:quick --budget 10m --threads 1
       autotune tune net.onnx --shape x=1x3x224x224 --threads 1 --budget 3m
+      autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
     """
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
     if models.is_model(op):
-        models.check_options(ctx, "frozen")
+        models.check_options(ctx, "frozen", "fleet")
+    if build_here and fleet is None:
+        raise typer.BadParameter("--build-here goes with --fleet")
     opt.operator_or_suite(ctx, op, suite, "frozen")
     where = opt.db_of(db)
     dynamic = None
@@ -100,7 +113,11 @@ def tune(
             workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
         elif frozen:
             raise typer.BadParameter("--frozen takes one size, not a range")
-    goal = opt.target_of(target, threads)
+        elif fleet is not None:
+            raise typer.BadParameter("--fleet takes one size, not a range; tune some sizes of it")
+    if fleet is not None and frozen:
+        raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
+    goal = opt.target_of(target, threads) if fleet is None else None
 
     from autotune.tuning.interrupts import Interrupts
     from autotune.tuning.tuner import TuneOptions
@@ -110,6 +127,14 @@ def tune(
     chosen = TuneOptions(
         trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
+    if goal is None:
+        from autotune.cli import tune_there
+
+        tasks = tune_there.tasks_of(workload if suite is None else suite, constant_weights)
+        wanted = target if opt.given(ctx, "target") else None
+        there = tune_there.There(str(fleet), wanted, threads, build_here)
+        tune_there.tune_there(there, tasks, suite is not None, where, chosen, dtype, json)
+        return
     if models.is_model(op):
         assert op is not None
         own_s = budget_s if opt.given(ctx, "budget") else None

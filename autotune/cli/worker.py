@@ -11,14 +11,15 @@ from autotune.cli import options as opt
 
 def worker(
     address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786.")
+        str,
+        typer.Argument(metavar="ADDRESS", help="Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786."),
     ],
     target: Annotated[
         list[str] | None,
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="What to offer; may be repeated, or be a list: cpu,x86-64-v3. [default: cpu, and a GPU if there is one]",
+            help="What to offer, also a list: cpu,x86-64-v3. [default: cpu, and a GPU if there is one]",
         ),
     ] = None,
     threads: opt.ThreadsOption = None,

@@ -1,4 +1,4 @@
-"""Compiles here what a machine of a fleet measures: for boards that are slow, and where a compiler is missing.
+"""Compiles here what a machine of a fleet measures: for slow boards, and where a compiler is missing.
 
 Candidates are compiled in processes of their own, several at a time. One that takes too long, or ends its
 process, is a failed build of that candidate.

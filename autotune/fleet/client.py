@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
-from autotune.fleet import connection, messages
+from autotune.fleet import messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
@@ -107,9 +107,7 @@ class Fleet:
     def look(self) -> None:
         """Ask the scheduler who is there. Raises `FleetError`."""
         try:
-            info = self.client.sync(
-                self.client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S
-            )
+            info = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
             workers = info["workers"]
         except Exception as err:
             raise FleetError(f"the scheduler at {self.address} does not answer: {err!r:.200}") from None
@@ -198,7 +196,12 @@ class Fleet:
         try:
             text = future.result(timeout=ANSWER_S)
         except Exception as err:
-            if type(err).__name__ in ("KilledWorker", "CancelledError", "FutureCancelledError", "TimeoutError"):
+            if type(err).__name__ in (
+                "KilledWorker",
+                "CancelledError",
+                "FutureCancelledError",
+                "TimeoutError",
+            ):
                 return None
             raise FleetError(f"a worker could not answer: {type(err).__name__}: {str(err)[:300]}") from None
         if not text:

@@ -7,13 +7,16 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from autotune.fleet import connection
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
+from schedules.model import Target
 
 _LOCAL = re.compile(r"local:([0-9]{1,3})")
 # Longest time until the first worker is there, and until a worker ends by itself (seconds).
@@ -31,18 +34,36 @@ def asked_for(address: str) -> int | None:
 
 
 @contextmanager
-def reached(address: str, targets: Sequence[str] = (), threads: int | None = None) -> Iterator[Fleet]:
-    """The fleet at an address, or one on this machine for ``local:N``, whose workers offer ``targets``. Raises
-    `FleetError`, `MissingExtraError`."""
+def reached(
+    address: str, targets: Sequence[str | Target] = (), threads: int | None = None
+) -> Iterator[Fleet]:
+    """The fleet at an address, or one on this machine for ``local:N``, whose workers offer ``targets``.
+    Raises `FleetError`, `MissingExtraError`."""
     count = asked_for(address)
     if count is None:
+        connection.warn_of_plain(address, warnings.warn)
         with Fleet(connection.connect(address), address) as fleet:
             yield fleet
         return
-    with _scheduler() as here, workers(here, count, targets, threads) as processes:
+    with ExitStack() as stack:
+        names = [stack.enter_context(_named(t)) for t in targets]
+        here = stack.enter_context(_scheduler())
+        processes = stack.enter_context(workers(here, count, names, threads))
         with Fleet(connection.connect(here), here) as fleet:
             _wait(fleet, processes)
             yield fleet
+
+
+@contextmanager
+def _named(target: str | Target) -> Iterator[str]:
+    """What a worker's command line calls a target."""
+    if isinstance(target, str):
+        yield target
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        file.write(target.json)
+        file.flush()
+        yield file.name
 
 
 @contextmanager

@@ -113,7 +113,8 @@ def targets_of(
     if not offers:
         raise FleetError(_nobody(members))
     found: dict[str, Target] = {}
-    for one in wanted or [None]:
+    each: Sequence[str | Target | None] = wanted or [None]
+    for one in each:
         fitting = [o.target for o in offers if one is None or _means(one, o)]
         if threads is not None:
             fitting = [t for t in fitting if t.threads == threads or t.grid]
@@ -131,7 +132,7 @@ def _means(wanted: str | Target, offer: Offered) -> bool:
 
 def _nobody(members: Sequence[Member]) -> str:
     if not members:
-        return "the fleet has no worker of autotune; start one on each machine with: autotune worker ADDRESS"
+        return "the fleet has no worker of autotune; start one on each machine: autotune worker ADDRESS"
     reasons = "; ".join(f"{m.name}: {m.problem}" for m in members[:5])
     return f"no worker of the fleet can be used: {reasons}"
 
@@ -145,16 +146,16 @@ def _not_offered(wanted: str | Target | None, threads: int | None, offers: Seque
     more = f" --target {called}" if called else ""
     more += f" --threads {threads}" if threads is not None else ""
     return (
-        f"no worker of the fleet offers {asked}{with_threads}{close}; there are {', '.join(names)}; start one "
-        f"with: autotune worker ADDRESS{more}"
+        f"no worker of the fleet offers {asked}{with_threads}{close}; there are {', '.join(names)}; start "
+        f"one with: autotune worker ADDRESS{more}"
     )
 
 
 def _other_version(member: Member) -> str:
     theirs = str(member.facts.get("autotune", "?"))[:40]
     return (
-        f"it has autotune {theirs} with LLVM {str(member.facts.get('llvm', '?'))[:20]}, whose code differs from "
-        "this one's; install the same versions on both"
+        f"it has autotune {theirs} with LLVM {str(member.facts.get('llvm', '?'))[:20]}, whose code differs "
+        "from this one's; install the same versions on both"
     )
 
 
@@ -189,7 +190,9 @@ def _check_family(target: Target, facts: Mapping[str, Any]) -> None:
     said = str(facts.get("architecture", "")).lower()
     family = target.triple.partition("-")[0].lower()
     if not target.grid and _FAMILIES.get(family, family) != _FAMILIES.get(said, said):
-        raise MessageError(f"it offers {target.arch}, a target of {family}, and says it is a machine of {said}")
+        raise MessageError(
+            f"it offers {target.arch}, a target of {family}, and says it is a machine of {said}"
+        )
 
 
 def _busy(told: Mapping[str, Any]) -> int:

@@ -121,7 +121,9 @@ def opened(message: object) -> dict[str, Any]:
         _refuse("it is no JSON object")
     version = body.pop("version", None)
     if version != VERSION:
-        _refuse(f"its version is {str(version)[:20]}, and this autotune has {VERSION}; use the same on both sides")
+        _refuse(
+            f"its version is {str(version)[:20]}, and this autotune has {VERSION}; use the same on both sides"
+        )
     return body
 
 
@@ -170,7 +172,9 @@ def _task(body: object) -> Task:
     if tolerance is not None:
         if not isinstance(tolerance, list) or len(tolerance) != 2:
             _refuse("the tolerance is no pair of numbers")
-        if not all(isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < math.inf for x in tolerance):
+        if not all(
+            isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < math.inf for x in tolerance
+        ):
             _refuse("the tolerance is no pair of numbers")
         tolerance = Tolerance(*map(float, tolerance))
     patience_s = _seconds(body["patience_s"], "patience_s")
@@ -182,7 +186,15 @@ def _task(body: object) -> Task:
             canonical(body["workload"]), body["op"], body["params"], body["flops"], body["names"] or None
         )
         workload.canonical  # noqa: B018  it must be readable under these names too
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, AutotuneError) as err:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        AutotuneError,
+    ) as err:
         _refuse(f"its task cannot be read: {str(err)[:400]}")
     return Task(workload, target, patience_s, tolerance, _seconds(body["reference_s"], "reference_s"))
 
@@ -301,6 +313,6 @@ def _second(value: object, name: str) -> float:
 
 def _seconds(value: object, name: str, above: bool = False) -> float | None:
     found = _number(value, name)
-    if found is not None and not (0 < found if above else 0 <= found) or (found or 0.0) > LONGEST_S:
+    if (found is not None and not (0 < found if above else 0 <= found)) or (found or 0.0) > LONGEST_S:
         _refuse(f"{name} is no number of seconds")
     return found

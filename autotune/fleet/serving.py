@@ -121,9 +121,9 @@ class Bench:
                 "install the same on both"
             )
         if target.digest not in self.targets:
-            offered = ", ".join(f"{t.kind} {t.arch} with {t.threads} threads" for t in self.targets.values())
+            offered = ", ".join(f"{t.kind} {t.arch}, threads: {t.threads}" for t in self.targets.values())
             raise MessageError(
-                f"a message was refused: it is for {target.kind} {target.arch} with {target.threads} threads, "
+                f"a message was refused: it is for {target.kind} {target.arch}, threads: {target.threads}, "
                 f"and this worker offers {offered}"
             )
         if len(objects) != len(request.objects) or not all(isinstance(x, bytes) for x in objects):

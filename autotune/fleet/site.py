@@ -186,7 +186,12 @@ class RemoteMeasuring:
                         suspects[alone] += 1
                         if suspects[alone] >= KILLS:
                             del left[alone]
-                            yield alone, Measurement("crash", "the worker ended while it was measured, each of two times")
+                            yield (
+                                alone,
+                                Measurement(
+                                    "crash", "the worker ended while it was measured, each of two times"
+                                ),
+                            )
                     else:
                         suspects |= dict.fromkeys(list(left)[:SUSPECTS], 0)
                 elif alone is None and (built is None or not left):
@@ -200,7 +205,11 @@ class RemoteMeasuring:
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Raises as `arrivals`."""
         request = replace(
-            self._request("finalists"), traces=tuple(traces), rounds=rounds, repeats=repeats, place=self._place
+            self._request("finalists"),
+            traces=tuple(traces),
+            rounds=rounds,
+            repeats=repeats,
+            place=self._place,
         )
         code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
         for _ in range(KILLS):
@@ -343,5 +352,3 @@ def _error(site: FleetSite, error: object) -> Exception:
     kind = error.get("kind") if isinstance(error, dict) else ""
     where = site.where.name
     return MessageError(f"{where}: {text}") if kind == "message" else MeasureError(f"{where}: {text}")
-
-

@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
+from autotune.fleet import local
 from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
-from autotune.fleet.members import Machine
+from autotune.fleet.members import Machine, targets_of
 from autotune.fleet.site import FleetSite
+from autotune.progress import text
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneOptions
+from autotune.tuning.options import TuneOptions, TuneResult
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite_tuner import Suite, SuiteProgress, SuiteResult, SuiteTask
 from kernels_db.errors import LogError
@@ -32,6 +35,37 @@ if TYPE_CHECKING:
 # Time between two looks for machines that came or left, that a target may be without any machine, and that
 # threads may take to end after Ctrl-C (seconds).
 LOOK_S, ALONE_S, END_S = 0.2, 30.0, 20.0
+
+
+def tune_there(
+    address: str,
+    tasks: Sequence[SuiteTask],
+    wanted: str | Target | Sequence[str | Target] | None,
+    threads: int | None,
+    log: Log,
+    options: TuneOptions,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+    build_here: bool = False,
+) -> list[SuiteResult]:
+    """Tune tasks on the fleet at an address, tcp://HOST:PORT, tls://HOST:PORT or local:N, for targets that
+    its workers offer (None: all): `tune_on_fleet`. Raises `FleetError`, `MissingExtraError`."""
+    asked = listed(wanted)
+    with local.reached(address, asked, threads) as fleet:
+        goals = targets_of(fleet.members(), asked, threads)
+        return tune_on_fleet(
+            *(fleet, tasks, goals, log, options, progress), interrupts=interrupts, build_here=build_here
+        )
+
+
+def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | Target]:
+    """Targets as a user gives them: one, several with commas between, or a list."""
+    if wanted is None:
+        return []
+    if isinstance(wanted, str):
+        return [x.strip() for x in wanted.split(",") if x.strip()]
+    return [wanted] if isinstance(wanted, Target) else list(wanted)
 
 
 def tune_on_fleet(
@@ -67,7 +101,9 @@ def tune_on_fleet(
             interrupted = True
         run.end(interrupted)
         with fleet.turn:
-            results = [s.result("interrupted" if interrupted else run.stopped(s)) for s in run.suites.values()]
+            results = [
+                s.result("interrupted" if interrupted else run.stopped(s)) for s in run.suites.values()
+            ]
     if run.broken is not None:
         raise run.broken
     return results
@@ -88,9 +124,7 @@ class _Run:
     ) -> None:
         self.fleet, self.log, self.builders, self.build_here = fleet, log, builders, build_here
         quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
-        self.suites = {
-            t.digest: Suite(tasks, t, log, options, progress, quiet, started) for t in targets
-        }
+        self.suites = {t.digest: Suite(tasks, t, log, options, progress, quiet, started) for t in targets}
         self.broken: BaseException | None = None
         self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
         self._ends: dict[str, str] = {}
@@ -138,7 +172,7 @@ class _Run:
     def _start(self, suite: Suite, machine: Machine) -> None:
         here = self.build_here or not machine.builds
         site = FleetSite(self.fleet, machine, self.builders if here else None)
-        lane = suite.lane(site, name=machine.name)
+        lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})")
 
         def work() -> None:
             with self.fleet.turn:
@@ -178,6 +212,43 @@ class _Run:
 
     def stopped(self, suite: Suite) -> str:
         return self._ends.get(suite.target.digest, "budget")
+
+
+@dataclass(frozen=True, repr=False)
+class FleetResult(TuneResult):
+    """The result for the first of several targets, and ``by_target``: of all, by the name of the processor,
+    with its threads where several targets have that name. ``measured``, ``failed`` and ``elapsed_s`` are of
+    all together.
+
+    Example: ``at.tune("matmul", m=64, n=64, k=64, fleet="tcp://host:8786").by_target["znver4"].best.time_s``.
+    """
+
+    by_target: Mapping[str, TuneResult] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {text.of_result(r)}" for name, r in self.by_target.items())
+
+
+def of_one_task(results: Sequence[SuiteResult]) -> TuneResult:
+    """The results of one task for each target, as one."""
+    each = [r.tasks[0].result for r in results]
+    if len(each) == 1:
+        return each[0]
+    archs = Counter(r.target.arch for r in each)
+    named = {
+        r.target.arch if archs[r.target.arch] == 1 else f"{r.target.arch}, threads: {r.target.threads}": r
+        for r in each
+    }
+    failed: Counter[str] = Counter()
+    for r in each:
+        failed.update(r.failed)
+    told = {f.name: getattr(each[0], f.name) for f in fields(TuneResult)}
+    told |= {
+        "measured": sum(r.measured for r in each),
+        "failed": dict(sorted(failed.items())),
+        "elapsed_s": max(r.elapsed_s for r in each),
+    }
+    return FleetResult(**told, by_target=named)
 
 
 def together(results: Sequence[SuiteResult], budget_s: float) -> SuiteResult:

@@ -104,7 +104,9 @@ def _has(name: str) -> bool:
         return False
 
 
-def bench_of(offer: Offer, facts: dict[str, str | int], site: Site = HERE, folder: Path | None = None) -> Bench:
+def bench_of(
+    offer: Offer, facts: dict[str, str | int], site: Site = HERE, folder: Path | None = None
+) -> Bench:
     """The bench of an offer, on the CPUs that this process may use."""
     cpus = sorted(targets.usable_cpu_set()) or [0]
     return Bench(list(offer.asked.values()), facts, cpus, generator_version(), site=site, folder=folder)

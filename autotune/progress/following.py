@@ -35,6 +35,19 @@ def suite_shown(quiet: bool = False) -> Iterator[Tell[SuiteProgress]]:
 
 
 @contextmanager
+def fleet_shown(quiet: bool = False) -> Iterator[Tell[SuiteProgress]]:
+    """A function that shows the last `SuiteProgress` of each machine, a line for each (`display`)."""
+    machines: dict[str, SuiteProgress] = {}
+    with display(quiet) as show:
+
+        def tell(p: SuiteProgress) -> None:
+            machines[p.machine] = p
+            show(lambda: State(text.of_fleet(machines), text.share(p)))
+
+        yield tell
+
+
+@contextmanager
 def task_followed(
     progress: Tell[Progress] | Auto | None, workload: Workload
 ) -> Iterator[Tell[Progress] | None]:
@@ -54,6 +67,16 @@ def suite_followed(progress: Tell[SuiteProgress] | Auto | None) -> Iterator[Tell
         yield progress  # type: ignore[misc]
         return
     with suite_shown() as tell:
+        yield tell
+
+
+@contextmanager
+def fleet_followed(progress: Tell[SuiteProgress] | Auto | None) -> Iterator[Tell[SuiteProgress] | None]:
+    """As `suite_followed`, on a fleet."""
+    if not _auto(progress):
+        yield progress  # type: ignore[misc]
+        return
+    with fleet_shown() as tell:
         yield tell
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autotune.progress.units import counts, percent, rate, seconds
@@ -74,6 +75,19 @@ def of_suite(progress: SuiteProgress) -> str:
         f"{_left(progress):.0f} s left",
     ]
     return " | ".join(parts)
+
+
+def of_fleet(machines: Mapping[str, SuiteProgress]) -> str:
+    """A line for each machine: its task, the best of it, trials; and the time that is left."""
+    from autotune.run.describing import describe
+
+    lines = [
+        f"{name}: {p.task.phase} {p.number + 1} of {p.tasks}, {describe(p.workload)}, "
+        f"best {_best(p.workload, p.task)}, {p.task.measured} trials"
+        for name, p in machines.items()
+    ]
+    last = max(machines.values(), key=lambda p: p.elapsed_s)
+    return "\n".join([*lines, f"{_left(last):.0f} s left"])
 
 
 def _left(progress: Progress | SuiteProgress) -> float:

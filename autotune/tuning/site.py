@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.measure.inputs import Tolerance
     from autotune.measure.results import Measurement
 
+
 class SiteLost(AutotuneError):
     """A machine that measures is gone. Its tasks may go on on another."""
 
@@ -31,8 +32,10 @@ MOVE_S = 0.4  # until processes run whose arrays are in another place
 
 class Measuring(Protocol):
     """What a session needs of a measurer, which is open until its context is left: see
-    `autotune.measure.Measurer`. A method raises KeyboardInterrupt where the user wants no more, and `SiteLost`
-    where the machine is gone."""
+    `autotune.measure.Measurer`. A method raises KeyboardInterrupt where the user wants no more, and
+    `SiteLost` where the machine is gone. ``waiting``: called some times a second while it waits, if set."""
+
+    waiting: Callable[[], None] | None
 
     def __enter__(self) -> Measuring: ...
 

@@ -209,6 +209,8 @@ class Suite:
         self.progress, self.interrupts, self.started = progress, interrupts, started
         self.until = started + options.budget_s
         self.turn_s = min(max(options.budget_s / (TURNS * max(len(tasks), 1)), SHORTEST_S), LONGEST_S)
+        if len(tasks) == 1:
+            self.turn_s = options.budget_s
         self.scheduler = GradientScheduler(
             [ScheduledTask(t.weight, t.workload.flops, structure(t.workload.dag).key) for t in tasks]
         )
@@ -229,7 +231,9 @@ class Suite:
 
     def free(self, lane: Lane | None = None) -> list[int]:
         """The tasks that a machine may take: those that no other has. None: a new machine."""
-        return [n for n in range(len(self.tasks)) if self._owner.get(n, lane) is lane or self._owner[n].closed]
+        return [
+            n for n in range(len(self.tasks)) if self._owner.get(n, lane) is lane or self._owner[n].closed
+        ]
 
     @property
     def waits(self) -> bool:
