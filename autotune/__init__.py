@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
     from autotune.errors import MissingExtraError as MissingExtraError
-    from autotune.fleet.errors import FleetError as FleetError
-    from autotune.fleet.tuning import FleetResult as FleetResult
     from autotune.errors import ModelError as ModelError
     from autotune.errors import ReportError as ReportError
+    from autotune.fleet.errors import FleetError as FleetError
+    from autotune.fleet.tuning import FleetResult as FleetResult
     from autotune.models.compiling import compile_model as compile_model
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +19,10 @@ from autotune.cli.output import console, print_json, table, task_text
 from autotune.progress.units import counts, seconds
 
 if TYPE_CHECKING:
+    from autotune.tuning.site import Site
     from kernels_db.pins import Pin
     from kernels_db.store import Log
+    from schedules.model import Target
 
 app = typer.Typer(
     help="""The tuning log: look into it, check, pin, share it.
@@ -164,11 +167,13 @@ def verify(
     slower: Annotated[
         float, typer.Option("--slower", min=1.0, help="Times the stored time from which a record is slower.")
     ] = 1.25,
+    fleet: opt.FleetOption = None,
     db: opt.DbOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Check the best records of every task against the reference, and time them, on this machine. Records
-    for other machines are left out, and tasks that are too large for this one are skipped. A record from
+    """Check the best records of every task against the reference, and time them, on this machine, or with
+    --fleet on the machines of a fleet that offer their targets. Records for other machines are left out, and
+    tasks that are too large for the machine are skipped. A record from
     elsewhere that holds is no longer marked as such; one that is wrong or fails is no longer taken. The exit
     status is 1 if any result is wrong or any record fails.
 
@@ -176,13 +181,19 @@ def verify(
     Examples:
       autotune log verify --db tuning.db
       autotune log verify --top 3 --slower 1.5 --json
+      autotune log verify --fleet tcp://host:8786
     """
-    from autotune.tuning.recheck import verify as check
+    from autotune.tuning import recheck
 
     found: Counter[str] = Counter()
     rows = []
-    with existing(opt.db_of(db)) as log:
-        for v in check(log, top, slower):
+    with existing(opt.db_of(db)) as log, ExitStack() as stack:
+        site_of: Callable[[Target], Site | None] = recheck.here
+        if fleet is not None:
+            from autotune.fleet.verifying import sites
+
+            site_of = stack.enter_context(sites(fleet))
+        for v in recheck.verify(log, top, slower, site_of):
             found[v.status] += 1
             rows.append(
                 {

@@ -1,14 +1,15 @@
-"""Checks and times stored records again on this machine."""
+"""Checks and times stored records again, on this machine or on those of a fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autotune import targets
-from autotune.building.generator_version import this_machine
+from autotune.measure.results import Measurement
 from autotune.settings import SettingsError
 from autotune.tuning import preparation
+from autotune.tuning.site import HERE, Site, SiteLost
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules import ops
@@ -36,30 +37,42 @@ class Verdict:
     time_s: float | None
 
 
-def verify(log: Log, top: int = 1, slower: float = SLOWER) -> Iterator[Verdict]:
-    """Verify the ``top`` best records of every task whose target this machine can run, best first; also the
-    pinned record, and those that an earlier verification here rejected. Each is replayed through every
-    legality check, compiled, checked against the reference and timed. ``slower``: see `SLOWER`.
+def here(target: Target) -> Site | None:
+    """This machine, if it can run code for a target."""
+    able = targets.runnable(target) and target.threads <= targets.usable_cpus()
+    return HERE if able else None
+
+
+def verify(
+    log: Log, top: int = 1, slower: float = SLOWER, site_of: Callable[[Target], Site | None] = here
+) -> Iterator[Verdict]:
+    """Verify the ``top`` best records of every task whose target a machine can run, best first; also the
+    pinned record, and those that an earlier verification there rejected. Each is replayed through every
+    legality check, compiled, checked against the reference and timed. ``slower``: see `SLOWER`. ``site_of``:
+    the machine for a target, None if there is none.
 
     Verdicts are noted in the log if it is writable. A record from elsewhere then loses its mark, and a wrong
     or failing one is no longer chosen. Raises `MeasureError` if measuring itself does not work.
     """
-    machine = this_machine()
     for workload_digest, target_digest in log.tasks():
         workload, target = log.workload(workload_digest), log.target(target_digest)
-        if not targets.runnable(target) or target.threads > targets.usable_cpus():
+        site = site_of(target)
+        if site is None:
             continue
+        machine = site.machine()
         task = (workload_digest, target_digest)
         pinned = log.pinned(*task)
         chosen = [*log.top_k(*task, top), *([pinned] if pinned else []), *log.doubted(*task, machine)]
         records = list({r.uid: r for r in chosen}.values())
-        for verdict in _task(workload, target, records, slower) if records else ():
+        for verdict in _task(workload, target, records, slower, site) if records else ():
             if not log.read_only and verdict.status != "skipped":
                 log.verified(verdict.record, machine, verdict.status, verdict.time_s)
             yield verdict
 
 
-def _task(workload: Workload, target: Target, records: list[Record], slower: float) -> Iterator[Verdict]:
+def _task(
+    workload: Workload, target: Target, records: list[Record], slower: float, site: Site
+) -> Iterator[Verdict]:
     readable: list[tuple[Record, Trace]] = []
     for record in records:
         try:
@@ -75,8 +88,15 @@ def _task(workload: Workload, target: Target, records: list[Record], slower: flo
         for record, _ in readable:
             yield Verdict(record, workload, target, "skipped", str(err), None)
         return
-    with preparation.measurer(checked, target, PATIENCE_S) as measurer:
-        for (record, _), m in zip(readable, measurer.measure([t for _, t in readable]), strict=False):
+    found: dict[int, Measurement] = {}
+    lost = ""
+    with site.measurer(checked, target, PATIENCE_S) as measurer:
+        try:
+            found.update(measurer.arrivals([t for _, t in readable]))
+        except SiteLost as err:
+            lost = str(err)
+        for i, (record, _) in enumerate(readable):
+            m = found.get(i, Measurement("error", lost or "it was not measured"))
             status, reason = "failed", m.reason or m.status
             if m.status in ("wrong_result", "out_of_bounds"):
                 status = "wrong"

@@ -127,7 +127,7 @@ def test_what_measuring_could_not_find_out_is_held_against_nobody(
     db = tmp_path / "tuning.db"
     store(db, Trace(), 1.0, host())
     lost = Measurement("error", "building needs more memory than it may have")
-    monkeypatch.setattr(Measurer, "measure", lambda self, traces: [lost for _ in traces])
+    monkeypatch.setattr(Measurer, "arrivals", lambda self, traces: enumerate([lost for _ in traces]))
     ran = run("log", "verify", "--db", db, "--json")
     assert (ran.status, ran.json["checked"], ran.json["skipped"]) == (0, 0, 1)
     assert ran.json["records"][0]["reason"] == lost.reason

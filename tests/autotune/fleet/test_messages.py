@@ -1,0 +1,206 @@
+"""Messages between client and worker: read as they were written, or refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from fleet_cases import A, facts
+
+from autotune.fleet import messages
+from autotune.fleet.errors import MessageError
+from autotune.fleet.messages import Request, Task
+from autotune.fleet.serving import Bench
+from autotune.measure.inputs import Tolerance
+from autotune.measure.results import Measurement
+from schedules import ops
+from schedules.model import Step, Trace
+
+TRACE = Trace((Step("split", (("factors", (None, 8)), ("loop", "i"), ("tail", "guard"))),))
+
+
+def task(**more: Any) -> Task:
+    return Task(ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), A, 10.0, **more)
+
+
+def request(**more: Any) -> Request:
+    given = {"do": "measure", "batch": "autotune-x.1", "task": task(), "traces": (TRACE, Trace()), "generator": "g"}
+    return Request(**given | more)
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    sent = request(
+        task=task(tolerance=Tolerance(1e-3, 1e-5), reference_s=0.5),
+        best_s=1e-3,
+        left_s=2.5,
+        place=3,
+        rounds=2,
+        repeats=7,
+        objects=((1, "0" * 32),),
+    )
+    got = messages.request(sent.text())
+    assert got == sent
+    assert got.task.key == sent.task.key != task().key
+    assert got.task.workload.dag == sent.task.workload.dag  # with the user's names
+
+
+@pytest.mark.parametrize(
+    "m",
+    [
+        Measurement("ok", "", (1e-3, 2e-3), 1e-3, 1e-7, 0.9, 0.1, 0.2, 0.3, {"registers": 32, "throttled": ["heat"]}),
+        Measurement("crash", "SIGSEGV: writes C 1 element past the end", run_s=1.0),
+        Measurement("slow", "4 times the best", (1e-2,), 1e-2),
+    ],
+)
+def test_a_measurement_is_read_as_it_was_written(m: Measurement) -> None:
+    assert messages.measurement(json.loads(json.dumps(messages.of_measurement(m)))) == m
+
+
+def test_an_infinite_error_is_left_out() -> None:
+    m = Measurement("wrong_result", "nan", error=math.inf)
+    assert messages.measurement(messages.of_measurement(m)).error is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"status": "great"}, "no status that is known"),
+        ({"time_s": None}, "status ok and time None"),
+        ({"status": "crash"}, "status crash and time 0.001"),
+        ({"time_s": -1.0}, "time_s is no number of seconds"),
+        ({"time_s": 0.0}, "time_s is no number of seconds"),
+        ({"time_s": 1e9}, "time_s is no number of seconds"),
+        ({"time_s": True}, "time_s is no number"),
+        ({"times_s": ["1"]}, "times_s is no number"),
+        ({"times_s": [1e-3] * (1 << 17)}, "times_s is no list of at most"),
+        ({"reason": 7}, "no reason"),
+        ({"reason": "x" * 5000}, "no reason"),
+        ({"facts": []}, "no small object"),
+        ({"facts": {"x": "y" * 100_000}}, "no small object"),
+        ({"more": 1}, "and nothing else"),
+        ({"build_s": None}, "build_s is missing"),
+    ],
+)
+def test_a_measurement_that_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+    body = messages.of_measurement(Measurement("ok", "", (1e-3,), 1e-3)) | change
+    with pytest.raises(MessageError, match=reason):
+        messages.measurement(body)
+
+
+def changed(sent: Request, **changes: Any) -> str:
+    """A message with its parts changed, under a digest that fits. Dots go down."""
+    body = messages.opened(sent.text())
+    for path, value in changes.items():
+        at = body
+        *way, last = path.split("__")
+        for name in way:
+            at = at[name]
+        at[last] = value
+    return messages.sealed(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"do": "eval"}, "asks for 'eval'"),
+        ({"do": None}, "asks for 'None'"),
+        ({"version": 2}, "its version is 2"),
+        ({"more": 1}, "and nothing else"),
+        ({"batch": "x" * 300}, "no short text"),
+        ({"batch": "a\nb"}, "no short text"),
+        ({"traces": {}}, "traces is no list"),
+        ({"traces": [7]}, "a trace of it cannot be read"),
+        ({"traces": [{"version": 9, "steps": []}]}, "a trace of it cannot be read"),
+        ({"traces": [{"version": 1, "steps": [["exec", "x"]]}]}, "a trace of it cannot be read"),
+        ({"best_s": "fast"}, "best_s is no number"),
+        ({"best_s": -1}, "best_s is no number of seconds"),
+        ({"left_s": 1e12}, "left_s is no number of seconds"),
+        ({"place": -1}, "place is no integer"),
+        ({"rounds": 10**9}, "rounds is no integer"),
+        ({"repeats": 0.5}, "repeats is no integer"),
+        ({"objects": [[5, "0" * 32]]}, "an object is not a number of a trace"),
+        ({"objects": [[0]]}, "an object is not a number of a trace"),
+        ({"task": None}, "a task has"),
+        ({"task__op": ["x"]}, "no name with parameters"),
+        ({"task__flops": -1}, "no count"),
+        ({"task__patience_s": None}, "patience_s is missing"),
+        ({"task__tolerance": [1]}, "no pair of numbers"),
+        ({"task__tolerance": [1, -1]}, "no pair of numbers"),
+        ({"task__target": {}}, "its task cannot be read"),
+        ({"task__target__threads": 0}, "its task cannot be read"),
+        ({"task__workload": {"version": 99}}, "its task cannot be read"),
+        ({"task__workload__dag": "x"}, "its task cannot be read"),
+        ({"task__names": {"tensors": 1}}, "its task cannot be read"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(MessageError, match=reason):
+        messages.request(changed(request(), **change))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (None, "no text"),
+        (b"bytes", "no text"),
+        ("", "no text"),
+        ("0" * 32 + "{}", "digest does not fit"),
+        (messages.digest("[1]") + "[1]", "no JSON object"),
+        (messages.digest("{") + "{", "no JSON"),
+        (messages.digest('{"version":NaN}') + '{"version":NaN}', "no JSON"),
+        (messages.digest("[" * 100_000) + "[" * 100_000, "no JSON"),
+        (messages.digest("{}") + "{}", "version is None"),
+    ],
+)
+def test_what_is_no_message_is_refused(message: object, reason: str) -> None:
+    with pytest.raises(MessageError, match=reason):
+        messages.request(message)
+
+
+def test_a_thousand_changed_messages_are_refused() -> None:
+    """Of which a part is cut off, or a character is another: none reaches a measurer."""
+    bench = Bench([A], facts("here"), (), "g")
+    bench.site = None  # type: ignore[assignment]  # nothing may ask it
+    text, rng = request(objects=((0, "0" * 32),)).text(), random.Random(0)
+    for _ in range(1000):
+        at = rng.randrange(len(text))
+        match rng.randrange(4):
+            case 0:
+                bad = text[:at]
+            case 1:
+                bad = text[:at] + chr(rng.randrange(1, 256)) + text[at + 1 :]
+            case 2:
+                bad = text[:at] + text[at + 1 :]
+            case _:
+                bad = text[:at] + text[rng.randrange(len(text)) :]
+        if bad == text:
+            continue
+        error = messages.opened(bench.answer(bad))["error"]
+        assert error["kind"] == "message" and "was refused" in error["text"]
+
+
+def test_changed_parts_under_a_digest_that_fits_are_refused_or_are_another_request() -> None:
+    """Values of every place are replaced by others: a reader raises nothing but `MessageError`."""
+    rng = random.Random(1)
+    values = [None, True, -1, 10**30, 1e308, "", "x" * 1000, [], {}, [[]], {"a": 1}, "\ud800"]
+    refused = 0
+    for _ in range(1000):
+        body = messages.opened(request(best_s=1.0).text())
+        at: Any = body
+        while True:
+            keys = list(at) if isinstance(at, dict) else range(len(at))
+            key = rng.choice(list(keys))
+            if not isinstance(at[key], (dict, list)) or not at[key] or rng.random() < 0.2:
+                break
+            at = at[key]
+        at[key] = rng.choice(values)
+        try:
+            got = messages.request(messages.sealed(body))
+        except MessageError:
+            refused += 1
+        else:
+            assert isinstance(got, Request)
+    assert refused > 700

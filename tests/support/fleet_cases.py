@@ -1,0 +1,192 @@
+"""A fleet in this process: a scheduler, workers whose site is a fake, and a client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.building.generator_version import generator_version
+from autotune.fleet import connection, local
+from autotune.fleet.client import Fleet
+from autotune.fleet.serving import Bench
+from autotune.fleet.worker import Offer, make_worker
+from autotune.measure.results import Measurement
+from autotune.targets import TargetError
+from autotune.tuning.site import Here
+from schedules.model import Target, Trace, Workload
+
+A = Target("cpu", "kind-a", "x86_64-unknown-linux-gnu", ("avx2",), 1)
+B = Target("cpu", "kind-b", "x86_64-unknown-linux-gnu", ("avx2", "fma"), 1)
+PEAK_S = 1e-5
+
+
+def facts(name: str, **more: str | int) -> dict[str, str | int]:
+    """Of a machine that is not this one."""
+    return {"architecture": "x86_64", "cpu": f"a processor of {name}", "cpus": 4, "name": name, **more}
+
+
+@dataclass
+class Fake:
+    """A measurer whose candidates take ``time_s``, and which does to each what ``during`` does."""
+
+    site: FakeSite
+    nominal: Any = None
+    control: Any = None
+    waiting: Callable[[], None] | None = None
+
+    def __enter__(self) -> Fake:
+        self.site.open += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.site.open -= 1
+
+    def start(self) -> None:
+        pass
+
+    def arrivals(
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        objects: Mapping[int, bytes] | None = None,
+    ) -> Iterator[tuple[int, Measurement]]:
+        for n, trace in enumerate(traces):
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            if self.waiting is not None:
+                self.waiting()
+            yield n, self.site.measure(trace, (objects or {}).get(n))
+
+    def finalists(
+        self,
+        traces: Sequence[Trace],
+        rounds: int = 3,
+        repeats: int = 5,
+        objects: Mapping[int, bytes] | None = None,
+    ) -> list[Measurement]:
+        self.site.finals += 1
+        return [self.site.measure(t, None) for t in traces]
+
+    def object(self, trace: Trace) -> bytes | None:
+        return None
+
+    def move(self) -> None:
+        self.site.moves += 1
+
+
+@dataclass
+class FakeSite(Here):
+    """``takes_s``: seconds that measuring a candidate takes. ``during``: called with each trace."""
+
+    time_s: float = 20 * PEAK_S
+    takes_s: float = 0.0
+    during: Callable[[Trace], None] | None = None
+    open: int = 0
+    finals: int = 0
+    moves: int = 0
+    measured: list[str] = field(default_factory=list)
+    given: list[bytes] = field(default_factory=list)
+
+    def check(self, target: Target) -> None:
+        if target not in (A, B):
+            raise TargetError(f"{target.arch} does not run here")
+
+    def roofline(self, workload: Workload, target: Target) -> Callable[[], float] | None:
+        return lambda: PEAK_S
+
+    def measurer(self, *_: Any, **__: Any) -> Any:
+        return Fake(self)
+
+    def measure(self, trace: Trace, code: bytes | None) -> Measurement:
+        if code is not None:
+            self.given.append(code)
+        if self.during is not None:
+            self.during(trace)
+        if self.takes_s:
+            time.sleep(self.takes_s)
+        self.measured.append(trace.digest)
+        return Measurement("ok", "", (self.time_s,), self.time_s, 0.0, 1.0)
+
+
+@dataclass
+class Rack:
+    """A scheduler and its workers. They live in the thread of Dask's loop."""
+
+    cluster: Any
+    folder: Path
+    workers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.scheduler_address)
+
+    def add(
+        self,
+        name: str,
+        *targets: Target,
+        site: FakeSite | None = None,
+        machine: str | None = None,
+        told: Mapping[str, str | int] | None = None,
+        cpus: Sequence[int] = (),
+        builds: bool = True,
+    ) -> FakeSite:
+        """A worker called ``name``. ``machine``: its key, default: made of the name. ``told``: what its answers
+        say of the machine, where that is a lie."""
+        site = site or FakeSite()
+        offer = Offer({t.arch: t for t in targets or (A,)}, name, builds)
+        about = facts(machine or name)
+        bench = Bench(
+            list(offer.asked.values()), about, cpus, generator_version(), site=site, folder=self.folder
+        )
+        key = (machine or name).ljust(12, "0")[:12]
+
+        async def start() -> Any:
+            worker = make_worker(self.address, offer, bench, key)
+            if told is not None:
+                bench.facts = dict(told)
+            await worker
+            return worker
+
+        self.workers[name] = self.cluster.sync(start)
+        return site
+
+    def kill(self, name: str) -> None:
+        """Have a worker leave without a word."""
+        worker = self.workers.pop(name)
+
+        async def abort() -> None:
+            worker.batched_stream.abort()
+            await worker.close(timeout=0, executor_wait=False, nanny=False)
+
+        self.cluster.sync(abort)
+
+    def stop(self) -> None:
+        for name in list(self.workers):
+            self.kill(name)
+
+
+@contextmanager
+def rack(folder: Path) -> Iterator[Rack]:
+    """A scheduler in this process without workers. ``folder``: for locks."""
+    library = connection.distributed()
+    connection.quiet()
+    with library.LocalCluster(
+        n_workers=0, host="127.0.0.1", dashboard_address=None, silence_logs=50, processes=False, protocol="tcp"
+    ) as cluster:
+        made = Rack(cluster, folder)
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+@contextmanager
+def fleet_of(made: Rack) -> Iterator[Fleet]:
+    """A client of it."""
+    with ExitStack() as stack:
+        yield stack.enter_context(local.reached(made.address))
