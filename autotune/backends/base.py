@@ -54,6 +54,10 @@ class Backend(ABC):
     def available(self) -> bool:
         """Whether this machine has what runs it."""
 
+    def has_gpu(self) -> bool:
+        """Whether this machine has a GPU that runs it."""
+        return False
+
     def compiles(self) -> bool:
         """Whether this machine has what compiles for it."""
         return True

@@ -31,6 +31,9 @@ class Cuda(Grids):
     def available(self) -> bool:
         return self._binding() is not None
 
+    def has_gpu(self) -> bool:
+        return self.available()
+
     def compiles(self) -> bool:
         from autotune.codegen.simt import nvrtc
 

@@ -25,6 +25,11 @@ class Opencl(Grids):
 
         return opencl.context() is not None
 
+    def has_gpu(self) -> bool:
+        from autotune.devices import opencl
+
+        return self.available() and opencl.is_gpu()
+
     def device(self) -> Device:
         from autotune.devices import opencl
 

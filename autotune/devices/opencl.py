@@ -36,6 +36,14 @@ def context() -> Any:
     return next((c for c in contexts if _compiles(cl, c)), None)
 
 
+def is_gpu() -> bool:
+    """Whether the device is a GPU: PoCL's are CPUs."""
+    import pyopencl as cl
+
+    found = context()
+    return found is not None and all(d.type & cl.device_type.GPU for d in found.devices)
+
+
 def _compiles(cl: Any, context: Any) -> bool:
     """PoCL offers a CPU that is newer than its LLVM, and then refuses every program."""
     try:

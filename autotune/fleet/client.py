@@ -38,7 +38,7 @@ class Exchange:
     machine: Machine
     events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     future: Future | None = None
-    runs: set[str] = field(default_factory=set)  # of workers that began it
+    worker: str = ""  # its address
 
 
 class Fleet:
@@ -60,7 +60,8 @@ class Fleet:
         self._count = 0
         self._members: list[Member] = []
         self._seen: dict[str, tuple[object, float]] = {}
-        self._answered = time.monotonic()
+        self.looked = time.monotonic()  # when the scheduler last said who is there
+        self._shunned: set[str] = set()
         self._over = threading.Event()
         client.subscribe_topic(self._topic, self._heard)
         self.look()
@@ -104,6 +105,16 @@ class Fleet:
         """The machines that offer a target, by slot."""
         return machines_of(self.members(), target)
 
+    def alive(self, exchange: Exchange) -> bool:
+        """Whether the worker of an exchange is there."""
+        return any(m.address == exchange.worker for m in self.members())
+
+    def shun(self, exchange: Exchange) -> None:
+        """Give no more to the worker of an exchange: it hangs."""
+        with self._lock:
+            self._shunned.add(exchange.worker)
+            self._members = [m for m in self._members if m.address != exchange.worker]
+
     def look(self) -> None:
         """Ask the scheduler who is there. Raises `FleetError`."""
         try:
@@ -111,7 +122,7 @@ class Fleet:
             workers = info["workers"]
         except Exception as err:
             raise FleetError(f"the scheduler at {self.address} does not answer: {err!r:.200}") from None
-        self._answered = time.monotonic()
+        self.looked = time.monotonic()
         with self._lock:
             self._members = members_of(self._alive(workers), self.generator)
 
@@ -124,14 +135,18 @@ class Fleet:
             before = self._seen.get(address)
             seen[address] = before if before is not None and before[0] == last else (last, now)
         self._seen = seen
-        return {a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S}
+        return {
+            a: told
+            for a, told in workers.items()
+            if now - seen[a][1] < SILENT_S and a not in self._shunned
+        }
 
     def _watching(self) -> None:
         while not self._over.wait(LOOK_S):
             try:
                 self.look()
             except FleetError as err:
-                if time.monotonic() - self._answered > AWAY_S or self.client.status == "closed":
+                if time.monotonic() - self.looked > AWAY_S or self.client.status == "closed":
                     self.lost = f"{err}; what was measured is kept, and the same command goes on from there"
             self._poke()
 
@@ -150,9 +165,16 @@ class Fleet:
             return f"{self._topic}.{self._count}"
 
     def send(self, request: Request, machine: Machine, objects: Sequence[bytes] = ()) -> Exchange:
-        """Have a machine answer a request. Whoever sends must `end` the exchange."""
+        """Have a worker of a machine answer a request: that which has least to do. Whoever sends must `end`
+        the exchange. It is for this worker alone: Dask would have another repeat all of it."""
         exchange = Exchange(request, machine)
+        present = self.machines(machine.target).get(machine.slot)
+        if present is None:
+            exchange.events.put(LOOK)
+            return exchange
         with self._lock:
+            busy = [x.worker for x in self._exchanges.values()]
+            exchange.worker = min(present.workers, key=busy.count)
             self._exchanges[request.batch] = exchange
         try:
             future = self.client.submit(
@@ -160,6 +182,8 @@ class Fleet:
                 request.text(),
                 list(objects),
                 key=request.batch,
+                workers=[exchange.worker],
+                allow_other_workers=False,
                 resources={machine.slot: 1},
                 pure=False,
                 retries=0,
@@ -189,8 +213,7 @@ class Fleet:
         return found
 
     def answer(self, exchange: Exchange) -> dict[str, Any] | None:
-        """The answer, once it is `DONE`. None if there is none: its workers died, or it was taken back.
-        Raises `MessageError`."""
+        """The answer, once it is `DONE`. None if there is none: its worker died, or the scheduler is gone. Raises `MessageError`."""
         future = exchange.future
         assert future is not None
         try:

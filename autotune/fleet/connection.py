@@ -87,8 +87,9 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
 
 def quiet() -> None:
     """Keep Dask's own lines about connections, which say less than ours, from stderr."""
-    for name in ("distributed", "distributed.worker", "distributed.core", "distributed.comm", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _said(err: BaseException) -> str:

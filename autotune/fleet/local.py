@@ -72,7 +72,7 @@ def _scheduler() -> Iterator[str]:
     library = connection.distributed()
     connection.quiet()
     cluster = library.LocalCluster(
-        n_workers=0, host="127.0.0.1", dashboard_address=None, silence_logs=50, protocol="tcp"
+        n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50, protocol="tcp"
     )
     try:
         yield str(cluster.scheduler_address)

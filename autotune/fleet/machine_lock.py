@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.fleet.errors import FleetError
+
 POLL_S = 0.002
 
 
@@ -42,9 +44,12 @@ def _open(path: Path) -> int:
     """A file that all users of the machine may lock. Reading is enough for that."""
     how = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(path, how)
-    except FileNotFoundError:
-        return os.open(path, how | os.O_CREAT, 0o644)
+        try:
+            return os.open(path, how)
+        except FileNotFoundError:
+            return os.open(path, how | os.O_CREAT, 0o644)
+    except OSError as err:
+        raise FleetError(f"the lock {path} cannot be opened: {err.strerror}; remove it") from None
 
 
 def _taken(file: int) -> bool:

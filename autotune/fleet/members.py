@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine and one of its targets: what a task is measured on."""
+    """A machine and one of its targets: what a task is measured on. ``workers``: their addresses."""
 
     key: str
     name: str
@@ -56,6 +56,7 @@ class Machine:
     target: Target
     slot: str
     builds: bool
+    workers: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -97,9 +98,9 @@ def machines_of(members: Iterable[Member], target: Target) -> dict[str, Machine]
         for offer in member.offers if not member.problem else ():
             if offer.target.digest == target.digest:
                 name = str(member.facts.get("name") or member.name)
-                found.setdefault(
-                    offer.slot, Machine(member.key, name, member.facts, target, offer.slot, member.builds)
-                )
+                made = Machine(member.key, name, member.facts, target, offer.slot, member.builds)
+                before = found.get(offer.slot, made)
+                found[offer.slot] = replace(before, workers=(*before.workers, member.address))
     return found
 
 

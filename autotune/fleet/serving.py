@@ -180,6 +180,7 @@ class Bench:
             return self._limit(request)
         kept = self._measurer(request)
         kept.measurer.waiting = waiting
+        kept.measurer.begins = lambda index: tell({"batch": request.batch, "begins": index})
         if kept.place != request.place:
             kept.measurer.move()
             kept.place = request.place

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from autotune.fleet import messages
-from autotune.fleet.building import Builders
+from autotune.fleet.building import Batch, Builders
 from autotune.fleet.client import DONE, LOOK, Fleet
 from autotune.fleet.errors import FleetError, MachineLost, MessageError
 from autotune.fleet.members import Machine
@@ -27,9 +28,7 @@ from schedules.model import Target, Trace, Workload
 # Time on the way to a worker and back, at most; after a deadline until a request is taken back; without any
 # event until a worker counts as hung; and that a machine may be away (seconds).
 WAY_S, LATE_S, HANGS_S, AWAY_S = 0.1, 4.0, 180.0, 20.0
-# After a worker died, so many of its candidates are measured one by one: of those it may have been one.
-SUSPECTS = 4
-# Workers that a candidate may take with it, alone, until it counts as a crash.
+# Workers that end while a candidate runs until it counts as a crash. After the first it runs alone.
 KILLS = 2
 # Objects that are kept here of what was compiled here, and candidates that are sent at a time.
 KEEP, AT_ONCE = 64, 8
@@ -110,12 +109,22 @@ class _Limit:
         raise MachineLost(f"{site.where.name} has left the fleet")
 
 
+@dataclass
+class _End:
+    """Why a request gave no more: it is "done", "late" (the deadline came), or its worker "died".
+    ``running``: the number of the candidate that ran last."""
+
+    how: str = "died"
+    running: int = -1
+
+
 class RemoteMeasuring:
     """Measures a task on a machine of a fleet. See `autotune.tuning.site.Measuring`."""
 
     nominal: Nominal | None = None
     control: Control | None = None
     waiting: Callable[[], None] | None = None
+    begins: Callable[[int], None] | None = None
 
     def __init__(self, site: FleetSite, task: Task) -> None:
         self.site, self.task = site, task
@@ -151,52 +160,36 @@ class RemoteMeasuring:
     ) -> Iterator[tuple[int, Measurement]]:
         """Raises `MachineLost` where the machine has left, `MeasureError`, `FleetError`."""
         left = dict(enumerate(traces))
-        suspects: dict[int, int] = {}  # {candidate that is measured alone: workers that died meanwhile}
+        deaths: Counter[int] = Counter()  # of workers, while a candidate ran
         built = self.site.builders.begin(self.task, traces) if self.site.builders else None
         try:
             while left:
-                alone = next((i for i in left if i in suspects), None)
+                alone = next((i for i in left if deaths[i]), None)
                 chosen = [alone] if alone is not None else list(left)
                 if built is not None:
                     chosen = chosen[:AT_ONCE]
-                    for i in list(chosen):
-                        refused = built.refusal(i, self._waited)
-                        if refused is not None:
-                            chosen.remove(i)
-                            del left[i]
-                            yield i, refused
+                    for i, m in self._refused(built, chosen):
+                        del left[i]
+                        yield i, m
+                    chosen = [i for i in chosen if i in left]
                     if not chosen:
                         continue
-                outcome = ""
-                for i, m in self._measured(chosen, left, built, best_s, deadline):
-                    if i < 0:
-                        outcome = m.reason
-                        continue
+                end = _End()
+                for i, m in self._measured(chosen, left, built, best_s, deadline, end):
                     del left[i]
-                    suspects.pop(i, None)
                     if m.ok and m.time_s is not None:
                         best_s = m.time_s if best_s is None else min(best_s, m.time_s)
                         self._note(traces[i], m.time_s, built.object(i) if built else None)
                     yield i, m
-                if outcome == "late":
-                    return
-                if outcome == "died":
+                if end.how == "died":
+                    suspect = next((i for i in (end.running, *chosen) if i in left), None)
+                    if suspect is not None:
+                        deaths[suspect] += 1
+                        if deaths[suspect] >= KILLS:
+                            del left[suspect]
+                            yield suspect, Measurement("crash", f"{KILLS} workers ended while it ran")
                     self._returned(deadline)
-                    if alone is not None and alone in left:
-                        suspects[alone] += 1
-                        if suspects[alone] >= KILLS:
-                            del left[alone]
-                            yield (
-                                alone,
-                                Measurement(
-                                    "crash", "the worker ended while it was measured, each of two times"
-                                ),
-                            )
-                    else:
-                        suspects |= dict.fromkeys(list(left)[:SUSPECTS], 0)
-                elif alone is None and (built is None or not left):
-                    return  # what has no result was cut off by the deadline
-                elif deadline is not None and time.monotonic() >= deadline:
+                elif end.how == "late" or (deadline is not None and time.monotonic() >= deadline):
                     return
         finally:
             if built is not None:
@@ -230,12 +223,12 @@ class RemoteMeasuring:
         self,
         chosen: list[int],
         left: Mapping[int, Trace],
-        built: Any,
+        built: Batch | None,
         best_s: float | None,
         deadline: float | None,
+        end: _End,
     ) -> Iterator[tuple[int, Measurement]]:
-        """Measurements of some candidates, by their number; and at last (-1, why there are no more), with the
-        reason "done", "late" or "died"."""
+        """Measurements of some candidates, by their number. ``end`` says why there are no more."""
         traces = [left[i] for i in chosen]
         code = {k: built.object(i) for k, i in enumerate(chosen)} if built is not None else {}
         request = replace(
@@ -246,18 +239,26 @@ class RemoteMeasuring:
             place=self._place,
         )
         seen: set[int] = set()
-        outcome = "died"
         until = None if deadline is None else deadline + LATE_S
         for event, body in _asked(self.site, self._with(request, code), list(code.values()), until):
             if not event:
-                outcome = "late" if body is None else "done"
+                end.how = "late" if body is None else "done"
+            begins = (body or {}).get("begins")
+            if isinstance(begins, int) and 0 <= begins < len(chosen):
+                end.running = chosen[begins]
             for k, m in _found(body or {}):
                 if k not in seen and k < len(chosen):
                     seen.add(k)
                     yield chosen[k], m
-        if outcome == "done" and len(seen) < len(chosen):
-            outcome = "late"
-        yield -1, Measurement("error", outcome)
+        if end.how == "done" and len(seen) < len(chosen):
+            end.how = "late"
+
+    def _refused(self, built: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Measurement]]:
+        """Those that could not be built here."""
+        for i in chosen:
+            refused = built.refusal(i, self._waited)
+            if refused is not None:
+                yield i, refused
 
     def _returned(self, deadline: float | None) -> None:
         """Wait until the machine is back. Raises `MachineLost` if it stays away."""
@@ -307,11 +308,12 @@ def _asked(
     site: FleetSite, request: Request, objects: Sequence[bytes], until: float | None
 ) -> Iterator[tuple[bool, Any]]:
     """(True, event) of a request, and at last (False, answer); (False, None) at ``until``; nothing more where
-    its worker died. Raises `MeasureError` for what the worker could not do."""
+    its worker died. A request that was lost otherwise is asked again. Raises `MeasureError` for what the
+    worker could not do."""
     fleet = site.fleet
     exchange = fleet.send(request, site.where, objects)
     heard = time.monotonic()
-    gone: float | None = None
+    unanswered: float | None = None
     try:
         while True:
             wake = heard + HANGS_S if until is None else min(until, heard + HANGS_S)
@@ -320,28 +322,28 @@ def _asked(
             if item is None:
                 if until is not None and now >= until:
                     yield False, None
-                return  # it hangs: as good as dead
+                fleet.shun(exchange)  # it hangs: as good as dead
+                return
             if item == LOOK:
-                away = not site.there
-                gone = (gone or now) if away else None
-                if gone is not None and now - gone > 2.0:
+                if not fleet.alive(exchange):
                     return
+                if unanswered is not None and fleet.looked > unanswered:
+                    fleet.end(exchange)
+                    exchange = fleet.send(replace(request, batch=fleet.name()), site.where, objects)
+                    unanswered, heard = None, time.monotonic()
                 continue
             if item == DONE:
                 body = fleet.answer(exchange)
-                if body is None:
-                    return
+                if body is None:  # whether its worker is gone, the next look at who is there says
+                    unanswered = now
+                    continue
                 error = body.get("error")
                 if error is not None:
                     raise _error(site, error)
                 yield False, body
                 return
             fleet.check(exchange, item)
-            heard, gone = now, None
-            if item.get("sign") == "begun":
-                exchange.runs.add(f"{item.get('worker')} {item.get('pid')}")
-                if len(exchange.runs) > 1:  # its first worker died, and Dask gave it to another
-                    return
+            heard = now
             yield True, item
     finally:
         fleet.end(exchange)

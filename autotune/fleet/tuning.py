@@ -32,9 +32,9 @@ from schedules.model import Target
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-# Time between two looks for machines that came or left, that a target may be without any machine, and that
+# Time between two looks for machines that came or left, that the first may take to come, that a target may be without any machine, and that
 # threads may take to end after Ctrl-C (seconds).
-LOOK_S, ALONE_S, END_S = 0.2, 30.0, 20.0
+LOOK_S, JOIN_S, ALONE_S, END_S = 0.2, 10.0, 30.0, 20.0
 
 
 def tune_there(
@@ -53,6 +53,9 @@ def tune_there(
     its workers offer (None: all): `tune_on_fleet`. Raises `FleetError`, `MissingExtraError`."""
     asked = listed(wanted)
     with local.reached(address, asked, threads) as fleet:
+        until = time.monotonic() + JOIN_S
+        while not any(not m.problem for m in fleet.members()) and time.monotonic() < until:
+            time.sleep(LOOK_S)
         goals = targets_of(fleet.members(), asked, threads)
         return tune_on_fleet(
             *(fleet, tasks, goals, log, options, progress), interrupts=interrupts, build_here=build_here

@@ -83,8 +83,7 @@ def offer_of(names: Sequence[str], threads: int | None, name: str = "", builds: 
     Raises `TargetError` for a target that cannot run here."""
     wanted = list(names)
     if not wanted:
-        devices = [n for n in backends.BACKENDS if backends.named(n).measuring.on_device and _has(n)]
-        wanted = [backends.HOST, *devices[:1]]
+        wanted = [backends.HOST, *[n for n in backends.BACKENDS if _has_gpu(n)][:1]]
     asked = {}
     for one in wanted:
         target = targets.parse(one, threads)
@@ -97,9 +96,9 @@ def offer_of(names: Sequence[str], threads: int | None, name: str = "", builds: 
     return Offer(asked, name, builds)
 
 
-def _has(name: str) -> bool:
+def _has_gpu(name: str) -> bool:
     try:
-        return backends.named(name).available()
+        return backends.named(name).has_gpu()
     except AutotuneError:
         return False
 

@@ -49,10 +49,11 @@ class Measurer:
     `Measurement`; `MeasureError` means that measuring itself does not work.
 
     ``waiting``: where it is set, it is called some times a second while processes work. What it raises ends
-    what is done.
+    what is done. ``begins``: where it is set, it is called with the number of a trace when it begins to run.
     """
 
     waiting: Callable[[], None] | None = None
+    begins: Callable[[int], None] | None = None
 
     def __init__(
         self,
@@ -352,6 +353,8 @@ class _Batch:
         if not runner.busy and self.built and not over and (owner._overlap or not self.building):
             job = min(self.built)
             owner._keeper.settle()
+            if owner.begins is not None:
+                owner.begins(job)
             runner.submit(job, self.built[job][0], self.best_s, owner.options)
 
     def _built(self, slot: Builder, job: int | None) -> None:

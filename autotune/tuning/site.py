@@ -33,9 +33,11 @@ MOVE_S = 0.4  # until processes run whose arrays are in another place
 class Measuring(Protocol):
     """What a session needs of a measurer, which is open until its context is left: see
     `autotune.measure.Measurer`. A method raises KeyboardInterrupt where the user wants no more, and
-    `SiteLost` where the machine is gone. ``waiting``: called some times a second while it waits, if set."""
+    `SiteLost` where the machine is gone. ``waiting`` and ``begins``, if set: called some times a second
+    while it waits, and with the number of a trace that begins to run."""
 
     waiting: Callable[[], None] | None
+    begins: Callable[[int], None] | None
 
     def __enter__(self) -> Measuring: ...
 

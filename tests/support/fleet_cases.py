@@ -37,6 +37,7 @@ class Fake:
     nominal: Any = None
     control: Any = None
     waiting: Callable[[], None] | None = None
+    begins: Callable[[int], None] | None = None
 
     def __enter__(self) -> Fake:
         self.site.open += 1
@@ -60,6 +61,8 @@ class Fake:
                 return
             if self.waiting is not None:
                 self.waiting()
+            if self.begins is not None:
+                self.begins(n)
             yield n, self.site.measure(trace, (objects or {}).get(n))
 
     def finalists(
@@ -176,7 +179,7 @@ def rack(folder: Path) -> Iterator[Rack]:
     library = connection.distributed()
     connection.quiet()
     with library.LocalCluster(
-        n_workers=0, host="127.0.0.1", dashboard_address=None, silence_logs=50, processes=False, protocol="tcp"
+        n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50, processes=False, protocol="tcp"
     ) as cluster:
         made = Rack(cluster, folder)
         try:

@@ -1,0 +1,253 @@
+"""Processes of a fleet on this machine: whole runs, and kill -9 of a worker, the scheduler and the client."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from needs import imported
+
+import autotune as at
+from autotune.fleet import local
+from kernels_db.records import Record
+
+imported("distributed")
+SHAPE = "m=64,n=64,k=64"
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Processes:
+    """A scheduler, workers and clients, each in a process of its own."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self.stack, self.folder = stack, folder
+        self.port = free_port()
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.environment = os.environ | {"AUTOTUNE_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder)}
+        self.all: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        log = self.stack.enter_context(open(self.folder / f"out{len(self.all)}", "w+", encoding="utf-8"))
+        found = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment,
+            start_new_session=True,
+        )
+        found.log = log  # type: ignore[attr-defined]
+        self.all.append(found)
+        return found
+
+    def scheduler(self) -> subprocess.Popen[str]:
+        found = self.start(
+            *("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
+        )
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            with closing(socket.socket()) as sock:
+                if sock.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return found
+            time.sleep(0.1)
+        raise AssertionError(said(found))
+
+    def worker(self, *options: str) -> subprocess.Popen[str]:
+        return self.start("autotune", "worker", self.address, "--threads", "1", *options)
+
+    def client(self, db: Path, budget: str = "60s", *options: str) -> subprocess.Popen[str]:
+        return self.start(
+            *("autotune", "tune", "matmul", "--shape", SHAPE, "--fleet", self.address),
+            *("--db", str(db), "--budget", budget, "--json", *options),
+        )
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    log = process.log  # type: ignore[attr-defined]
+    log.flush()
+    log.seek(0)
+    return str(log.read())
+
+
+@contextmanager
+def processes(folder: Path) -> Iterator[Processes]:
+    """Ends all, and sees that nothing is left of what they started."""
+    with ExitStack() as stack:
+        made = Processes(stack, folder)
+        try:
+            yield made
+        finally:
+            for x in made.all:
+                if x.poll() is None:
+                    x.kill()
+                    x.wait()
+        left = ["?"]
+        until = time.monotonic() + 10
+        while left and time.monotonic() < until:
+            left = orphans(folder)
+            time.sleep(0.1)
+        assert not left
+
+
+def orphans(folder: Path) -> list[str]:
+    """Command lines of processes with the environment of a test that are not among ours."""
+    found = []
+    for p in psutil.process_iter():
+        try:
+            if p.pid != os.getpid() and p.environ().get("TMPDIR") == str(folder):
+                found.append(" ".join(p.cmdline()) or p.status())
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return [x for x in found if x != "zombie"]
+
+
+def wait_until(what: Callable[[], Any], seconds: float = 60.0) -> Any:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def trials(db: Path) -> list[Record]:
+    if not db.exists():
+        return []
+    try:
+        with at.Log(db, read_only=True) as log:
+            return [r for r in log.records() if r.kind == "trial"]
+    except at.LogError:  # it is being made
+        return []
+
+
+def once(records: Sequence[Record]) -> bool:
+    """Whether no trial of a run was stored twice."""
+    keys = [(r.run, r.trace_digest) for r in records]
+    return len(keys) == len(set(keys))
+
+
+def test_a_local_fleet_tunes_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    db = tmp_path / "t.db"
+    result = at.tune(
+        "matmul", m=64, n=64, k=64, threads=1, target="cpu", fleet="local:2", trials=12, budget_s=60, db=db,
+        progress=None,
+    )  # fmt: skip
+    assert result.measured == 12 and result.best is not None and not result.failed
+    best = at.best("matmul", m=64, n=64, k=64, threads=1, db=db)
+    assert best is not None and best.record.uid == result.best.record_id
+    with at.Log(db) as log:
+        facts = {r.machine for r in log.records()}
+        assert len(facts) == 1 and log.machine(facts.pop()).info["cpu"]
+    wait_until(lambda: not orphans(tmp_path), 10)
+
+
+def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(at.FleetError, match="a worker could not start: .*no-such"):
+        with local.reached("local:1", ["no-such-target"]):
+            pass
+
+
+def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
+    """A worker's candidates are measured by its successor. Without a scheduler the run ends with a reason, and
+    the next one goes on with what was stored."""
+    db = tmp_path / "t.db"
+    with processes(tmp_path) as here:
+        scheduler = here.scheduler()
+        worker = here.worker("--name", "box")
+        client = here.client(db)
+        wait_until(lambda: len(trials(db)) >= 5)
+        here.kill(worker)
+        before = len(trials(db))
+        here.worker("--name", "box")
+        wait_until(lambda: len(trials(db)) >= before + 5)
+        assert client.poll() is None
+        here.kill(scheduler)
+        assert client.wait(40) == 2
+        told = json.loads(said(client))
+        assert "does not answer" in told["error"]["message"] and "is kept" in told["error"]["message"]
+        kept = trials(db)
+        assert once(kept) and not [r for r in kept if r.status == "crash"]
+        here.scheduler()  # the worker comes back to it by itself
+        again = here.client(db, "20s", "--trials", "5")
+        assert again.wait(60) == 0, said(again)
+        told = json.loads(said(again))
+        assert told["trials"]["measured"] == 5 and told["trials"]["resumed"] >= len(kept)
+
+
+def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
+    """Its worker ends what it began, and serves the next one."""
+    db = tmp_path / "t.db"
+    with processes(tmp_path) as here:
+        here.scheduler()
+        worker = psutil.Process(here.worker().pid)
+        client = here.client(db)
+        wait_until(lambda: len(trials(db)) >= 3)
+        here.kill(client)
+        kept = {r.uid for r in trials(db)}
+        second = here.client(db)
+        wait_until(lambda: len(trials(db)) >= len(kept) + 3)
+        os.killpg(second.pid, signal.SIGINT)
+        assert second.wait(30) == 0, said(second)
+        told = json.loads(said(second))
+        assert told["stopped"] == "interrupted" and told["best"]["time_s"] > 0
+        assert kept <= {r.uid for r in trials(db)} and once(trials(db))
+        wait_until(lambda: not worker.children(recursive=True), 5)
+        assert worker.is_running()
+
+
+@pytest.mark.slow
+def test_fifty_kills(tmp_path: Path) -> None:
+    """Of workers, the scheduler and the client in turn: no record is lost, none is stored twice."""
+    db, rng = tmp_path / "t.db", random.Random(int(os.environ.get("SEED", "0")))
+    with processes(tmp_path) as here:
+        scheduler = here.scheduler()
+        workers = [here.worker("--name", "box") for _ in range(2)]
+        client = here.client(db, "20m", "--seed", "0")
+        kept: set[str] = set()
+        for number in range(50):
+            time.sleep(rng.uniform(1.0, 6.0))
+            seen = {r.uid for r in trials(db)}
+            assert kept <= seen
+            kept = seen
+            match number % 3:
+                case 0:
+                    here.kill(workers.pop(0))
+                    workers.append(here.worker("--name", "box"))
+                case 1:
+                    here.kill(client)
+                case _:
+                    here.kill(scheduler)
+                    if client.poll() is None:
+                        assert client.wait(60) in (0, 2)
+                    scheduler = here.scheduler()
+            if client.poll() is not None:
+                client = here.client(db, "20m", "--seed", str(number))
+        final = wait_until(lambda: len(trials(db)) > len(kept) and trials(db), 90)
+        assert kept <= {r.uid for r in final} and once(final)
+        print(len(final), "trials,", sum(r.status == "crash" for r in final), "of them crashes")

@@ -1,0 +1,283 @@
+"""Runs on a fleet: what is stored, and what happens as machines come, leave, hang and lie."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet_cases import A, B, FakeSite, Rack, facts, fleet_of, rack
+from needs import imported
+
+import autotune as at
+from autotune.fleet import site as fleet_site
+from autotune.fleet import tuning
+from autotune.fleet.client import Fleet
+from autotune.fleet.errors import FleetError
+from autotune.fleet.members import targets_of
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.suite_tuner import SuiteResult, SuiteTask
+from kernels_db.records import Record
+from schedules import ops
+from schedules.model import Target, Trace
+
+imported("distributed")
+WORKLOADS = [ops.workload("add", {"n": n}) for n in (4096, 8192, 16384)]
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    with rack(tmp_path_factory.mktemp("locks")) as made:
+        yield made
+
+
+@pytest.fixture
+def there(scheduler: Rack) -> Iterator[Rack]:
+    yield scheduler
+    scheduler.stop()
+
+
+def tuned(
+    there: Rack,
+    log: at.Log,
+    *targets: Target,
+    tasks: int = 1,
+    during: Any = None,
+    **options: Any,
+) -> list[SuiteResult]:
+    chosen = TuneOptions(**{"trials": 12, "budget_s": 20.0, "search": "random"} | options)
+    with fleet_of(there) as fleet:
+        return tuning.tune_on_fleet(
+            fleet, [SuiteTask(w) for w in WORKLOADS[:tasks]], targets or (A,), log, chosen, during
+        )
+
+
+def names(log: at.Log, kind: str = "trial") -> list[str]:
+    """The machines of the records, in their order."""
+    records: list[Record] = sorted((r for r in log.records() if r.kind == kind), key=lambda r: r.created)
+    return [str(log.machine(r.machine).info["name"]) for r in records]
+
+
+def test_records_are_of_the_machine_that_measured(there: Rack, tmp_path: Path) -> None:
+    site = there.add("far")
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log)
+        assert result.stopped == "trials" and result.measured == 12
+        best = result.tasks[0].result.best
+        assert best is not None and best.share_of_peak == pytest.approx(1 / 20)
+        assert set(names(log)) == set(names(log, "final")) == {"far"}
+        assert {r.state for r in log.runs()} == {"done"}
+    assert len(set(site.measured)) == 12 and site.finals
+    until = time.monotonic() + 5
+    while site.open and time.monotonic() < until:
+        time.sleep(0.05)
+    assert site.open == 0  # its processes ended with the run
+
+
+def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
+    there.add("one", A)
+    there.add("two", B)
+    shown: list[str] = []
+    with at.Log(tmp_path / "t.db") as log:
+        results = tuned(there, log, A, B, tasks=2, during=lambda p: shown.append(p.machine))
+        assert [r.measured for r in results] == [24, 24]
+        assert sorted(set(names(log))) == ["one", "two"]
+        for r, target in zip(results, (A, B), strict=True):
+            assert {t.result.target for t in r.tasks} == {target}
+    assert set(shown) == {"one (kind-a)", "two (kind-b)"}
+    whole = tuning.together(results, 20.0)
+    assert whole.measured == 48 and len(whole.tasks) == 4
+    one = tuning.of_one_task(results)
+    assert isinstance(one, at.FleetResult)
+    assert list(one.by_target) == ["kind-a", "kind-b"] and one.measured == 24
+
+
+def test_machines_of_a_target_share_its_tasks(there: Rack, tmp_path: Path) -> None:
+    there.add("one", site=FakeSite(takes_s=0.03))
+    there.add("two", site=FakeSite(takes_s=0.03))
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, tasks=3)
+        assert result.measured == 36
+        machines: dict[str, set[str]] = {}
+        for r in log.records():
+            machines.setdefault(r.workload, set()).add(str(log.machine(r.machine).info["name"]))
+        assert all(len(x) == 1 for x in machines.values())  # a task stays with its machine
+        assert set.union(*machines.values()) == {"one", "two"}
+
+
+def after(count: int, do: Any) -> Any:
+    """Something that is done, in a thread of its own, before the trial of that number."""
+    seen: list[int] = []
+
+    def during(trace: Trace) -> None:
+        seen.append(1)
+        if len(seen) == count:
+            thread = threading.Thread(target=do)
+            thread.start()
+            time.sleep(0.3)
+
+    return during
+
+
+def test_a_task_goes_on_elsewhere_when_its_machine_leaves(
+    there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_site, "AWAY_S", 1.0)
+    first = there.add("first", site=FakeSite(takes_s=0.02))
+    first.during = after(6, lambda: there.kill("first"))
+    with at.Log(tmp_path / "t.db") as log:
+        second: list[FakeSite] = []
+
+        def during(progress: Any) -> None:
+            if progress.measured == 5 and not second:
+                second.append(there.add("second"))
+
+        (result,) = tuned(there, log, during=during, trials=15)
+        by = names(log)
+        assert by.count("first") >= 5 and by.count("second") >= 8 and len(by) == 15
+        assert by == sorted(by)
+        runs = sorted(log.runs(), key=lambda r: r.started)
+        assert [str(log.machine(r.machine).info["name"]) for r in runs] == ["first", "second"]
+        moved = sorted((r for r in log.records() if r.kind == "trial"), key=lambda r: r.created)
+        best = min(moved[: by.count("first")], key=lambda r: r.time_s or 1.0)
+        assert moved[by.count("first")].time_s is not None
+        assert moved[by.count("first")].trace_digest in {r.trace_digest for r in moved[: by.count("first")]}
+        assert best.status == "ok" and result.tasks[0].result.best is not None
+
+
+def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -> None:
+    first = FakeSite(takes_s=0.02)
+    there.add("w1", site=first, machine="box")
+    second = there.add("w2", machine="box", site=FakeSite(takes_s=0.02))
+    first.during = after(4, lambda: there.kill("w1"))
+    second.during = after(4, lambda: there.kill("w2"))
+    with at.Log(tmp_path / "t.db") as log:
+
+        def during(progress: Any) -> None:
+            if "w1" not in there.workers or "w2" not in there.workers:
+                if "w3" not in there.workers:
+                    there.add("w3", machine="box")
+
+        (result,) = tuned(there, log, during=during)
+        assert result.measured == 12 and len(names(log)) == 12
+        digests = [r.trace_digest for r in log.records() if r.kind == "trial"]
+        assert len(set(digests)) == 12  # none was stored twice
+        assert len(log.runs()) == 1
+
+
+def test_a_candidate_that_takes_workers_with_it_is_a_crash(there: Rack, tmp_path: Path) -> None:
+    killer: list[str] = []
+    count = [0]
+
+    def deadly(trace: Trace) -> None:
+        if not killer and len(sites[0].measured) >= 3:
+            killer.append(trace.digest)
+        if killer and trace.digest == killer[0]:
+            name = next(iter(there.workers))
+            count[0] += 1
+            there.add(f"again-{count[0]}", machine="box", site=FakeSite(during=deadly))
+            there.kill(name)
+            time.sleep(1.0)
+
+    sites = [there.add("w0", machine="box", site=FakeSite(during=deadly))]
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, budget_s=40.0)
+        crashed = [r for r in log.records() if r.status == "crash"]
+        assert [r.trace_digest for r in crashed] == killer
+        assert crashed[0].reason == "2 workers ended while it ran"
+        assert result.measured == 12 and result.tasks[0].result.best is not None
+    assert count[0] == 2  # in a round, then alone
+
+
+def test_nothing_is_kept_of_a_worker_that_names_another_machine(there: Rack, tmp_path: Path) -> None:
+    there.add("liar", told=facts("somebody else"))
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, budget_s=5.0)
+        assert "came from another machine than was asked" in (result.tasks[0].error or "")
+        assert not list(log.records())
+
+
+def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does: `follow` raises KeyboardInterrupt in the main thread."""
+    site = there.add("far", site=FakeSite(takes_s=0.05))
+
+    def follow(self: Any) -> None:
+        while len(site.measured) < 5:
+            self._hire(next(iter(self.suites.values())))
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning._Run, "follow", follow)
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, trials=100)
+        assert result.stopped == "interrupted" and result.measured == len(names(log)) >= 4
+        assert {r.state for r in log.runs()} == {"interrupted"}
+    until = time.monotonic() + 5
+    while site.open and time.monotonic() < until:
+        time.sleep(0.05)
+    assert site.open == 0 and not there.cluster.scheduler.tasks
+
+
+def test_a_target_that_nobody_offers_any_more(
+    there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_site, "AWAY_S", 0.5)
+    monkeypatch.setattr(tuning, "ALONE_S", 0.5)
+    site = there.add("far", site=FakeSite(takes_s=0.02))
+    site.during = after(5, lambda: there.kill("far"))
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, trials=100)
+        assert "no worker of the fleet offers kind-a any more" in (result.tasks[0].error or "")
+        assert result.tasks[0].result.best is not None and len(names(log)) >= 4
+
+
+def test_a_worker_that_gives_no_sign_of_life_is_left_out(
+    there: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.fleet import client
+
+    monkeypatch.setattr(client, "SILENT_S", 0.5)
+    there.add("far")
+    with fleet_of(there) as fleet:
+        assert len(fleet.members()) == 1
+        monkeypatch.setattr(Fleet, "look", lambda self: None)  # no look in between
+        same = {"w": {"last_seen": 7.0}}
+        assert fleet._alive(same) == same
+        time.sleep(0.6)
+        assert fleet._alive(same) == {}
+        assert fleet._alive({"w": {"last_seen": 8.0}})
+
+
+def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
+    from autotune.targets import detect
+
+    own = detect(1)
+
+    class Runs(FakeSite):
+        def check(self, target: Target) -> None:
+            assert target == own
+
+    site = there.add("board", own, site=Runs(), builds=False)
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, own, trials=4)
+        assert result.measured == 4
+        done = [r for r in log.records() if r.kind == "trial" and r.status == "ok"]
+        assert len(site.given) == len(done) >= 3 and all(x[:4] == b"\x7fELF" for x in site.given)
+
+
+def test_targets_are_asked_for_by_the_names_of_workers(there: Rack) -> None:
+    there.add("one", A, B)
+    there.add("two", A)
+    with fleet_of(there) as fleet:
+        members = fleet.members()
+        assert len(members) == 2
+        assert {t.arch for t in targets_of(members, [])} == {"kind-a", "kind-b"}
+        assert targets_of(members, ["kind-b"]) == [B]
+        assert targets_of(members, [A]) == [A]
+        with pytest.raises(FleetError, match="no worker of the fleet offers target kind-c.*mean.*kind-"):
+            targets_of(members, ["kind-c"])
+        with pytest.raises(FleetError, match="autotune worker ADDRESS --target kind-a --threads 3"):
+            targets_of(members, ["kind-a"], 3)
