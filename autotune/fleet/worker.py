@@ -28,8 +28,9 @@ from schedules.model import Target, canonical, digest
 if TYPE_CHECKING:
     from distributed import Worker
 
-# Time between two attempts to reach a scheduler, and between two looks for tasks that are idle (seconds).
-AGAIN_S, LOOK_S = 2.0, 5.0
+# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, and that processes
+# may take to end (seconds).
+AGAIN_S, LOOK_S, END_S = 2.0, 5.0, 5.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -111,17 +112,34 @@ def bench_of(
     return Bench(list(offer.asked.values()), facts, cpus, generator_version(), site=site, folder=folder)
 
 
-def make_worker(address: str, offer: Offer, bench: Bench, machine: str = "") -> Worker:
-    """A worker of Dask, not started yet. Its tasks run in one thread."""
+class BenchThread(ThreadPoolExecutor):
+    """The thread of a bench. It outlives a worker of Dask, which ends the executor that it is given."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(1, "autotune-bench")
+        self.bench = bench
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing: see `end`."""
+
+    def end(self) -> None:
+        """End what the bench has, and the thread."""
+        closed = self.submit(self.bench.close)
+        with suppress(TimeoutError):
+            closed.result(END_S)
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def make_worker(address: str, offer: Offer, thread: BenchThread, machine: str = "") -> Worker:
+    """A worker of Dask, not started yet. Its tasks run in the thread of a bench."""
     distributed = connection.distributed()
-    advert = offer.advert(bench.facts, machine)
+    advert = offer.advert(thread.bench.facts, machine)
     slots = [t["slot"] for t in json.loads(advert)["targets"]]
-    executor = ThreadPoolExecutor(1, "autotune-bench")
     worker = distributed.Worker(
         address,
         nthreads=1,
         name=f"{offer.name or 'autotune'}-{secrets.token_hex(4)}",
-        executor=executor,
+        executor=thread,
         resources=dict.fromkeys(slots, 1),
         startup_information={"autotune": lambda worker: advert},
         memory_limit=0,
@@ -129,7 +147,7 @@ def make_worker(address: str, offer: Offer, bench: Bench, machine: str = "") -> 
         security=connection.security(),
         heartbeat_interval="1s",
     )
-    worker.autotune_bench, worker.autotune_executor = bench, executor
+    worker.autotune_bench = thread.bench
     return worker
 
 
@@ -138,43 +156,42 @@ async def run(
 ) -> None:
     """Serve a scheduler until this is cancelled. Where the scheduler goes away, wait for it to come back, or
     return if ``once``."""
-    facts = offer.facts()
-    bench = bench_of(offer, facts, site)
-    told = False
-    while True:
-        worker = make_worker(address, offer, bench)
-        executor = worker.autotune_executor
-        idle = asyncio.create_task(_close_idle(worker, bench))
-        try:
-            await worker
-            shown = ", ".join(f"{n} ({t.arch}, threads: {t.threads})" for n, t in offer.asked.items())
-            say(f"connected to {address}, offers {shown}")
-            await worker.finished()
-            if once:
-                return
-            say(f"the scheduler at {address} is gone; waiting for it")
-            told = True
-        except OSError as err:
-            if once:
-                raise FleetError(f"no scheduler answers at {address}: {err}") from None
-            if not told:
-                say(f"no scheduler answers at {address} yet; waiting for it")
-                told = True
-        finally:
-            idle.cancel()
-            with suppress(Exception):
-                await worker.close(timeout=2)
-            executor.submit(bench.close)
-            executor.shutdown(wait=True, cancel_futures=False)
-        await asyncio.sleep(AGAIN_S)
+    thread = BenchThread(bench_of(offer, offer.facts(), site))
+    waits = False
+    try:
+        while True:
+            worker = make_worker(address, offer, thread)
+            idle = asyncio.create_task(_close_idle(worker, thread))
+            try:
+                await worker
+                shown = ", ".join(f"{n} ({t.arch}, threads: {t.threads})" for n, t in offer.asked.items())
+                say(f"connected to {address}, offers {shown}")
+                await worker.finished()
+                if once:
+                    return
+                say(f"the scheduler at {address} is gone; waiting for it")
+                waits = True
+            except (OSError, RuntimeError) as err:  # it cannot be reached
+                if once:
+                    raise FleetError(f"no scheduler answers at {address}: {err}") from None
+                if not waits:
+                    say(f"no scheduler answers at {address} yet; waiting for it")
+                    waits = True
+            finally:
+                idle.cancel()
+                with suppress(Exception):
+                    await worker.close(timeout=2)
+            await asyncio.sleep(AGAIN_S)
+    finally:
+        thread.end()
 
 
-async def _close_idle(worker: Worker, bench: Bench) -> None:
+async def _close_idle(worker: Worker, thread: BenchThread) -> None:
     """Have the bench close what is idle, in the thread that has it."""
     while True:
         await asyncio.sleep(LOOK_S)
         if not worker.state.executing_count:
-            worker.autotune_executor.submit(bench.close_idle)
+            thread.submit(thread.bench.close_idle)
 
 
 def main(address: str, offer: Offer, once: bool = False) -> None:

@@ -13,7 +13,7 @@ from autotune.building.generator_version import generator_version
 from autotune.fleet import connection, local
 from autotune.fleet.client import Fleet
 from autotune.fleet.serving import Bench
-from autotune.fleet.worker import Offer, make_worker
+from autotune.fleet.worker import BenchThread, Offer, make_worker
 from autotune.measure.results import Measurement
 from autotune.targets import TargetError
 from autotune.tuning.site import Here
@@ -149,7 +149,7 @@ class Rack:
         key = (machine or name).ljust(12, "0")[:12]
 
         async def start() -> Any:
-            worker = make_worker(self.address, offer, bench, key)
+            worker = make_worker(self.address, offer, BenchThread(bench), key)
             if told is not None:
                 bench.facts = dict(told)
             await worker
@@ -179,7 +179,12 @@ def rack(folder: Path) -> Iterator[Rack]:
     library = connection.distributed()
     connection.quiet()
     with library.LocalCluster(
-        n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50, processes=False, protocol="tcp"
+        n_workers=0,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+        processes=False,
+        protocol="tcp",
     ) as cluster:
         made = Rack(cluster, folder)
         try:

@@ -27,7 +27,13 @@ def task(**more: Any) -> Task:
 
 
 def request(**more: Any) -> Request:
-    given = {"do": "measure", "batch": "autotune-x.1", "task": task(), "traces": (TRACE, Trace()), "generator": "g"}
+    given = {
+        "do": "measure",
+        "batch": "autotune-x.1",
+        "task": task(),
+        "traces": (TRACE, Trace()),
+        "generator": "g",
+    }
     return Request(**given | more)
 
 
@@ -50,7 +56,9 @@ def test_a_request_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "m",
     [
-        Measurement("ok", "", (1e-3, 2e-3), 1e-3, 1e-7, 0.9, 0.1, 0.2, 0.3, {"registers": 32, "throttled": ["heat"]}),
+        Measurement(
+            "ok", "", (1e-3, 2e-3), 1e-3, 1e-7, 0.9, 0.1, 0.2, 0.3, {"registers": 32, "throttled": ["heat"]}
+        ),
         Measurement("crash", "SIGSEGV: writes C 1 element past the end", run_s=1.0),
         Measurement("slow", "4 times the best", (1e-2,), 1e-2),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import A, B, PEAK_S, FakeSite, facts
+from fleet_cases import PEAK_S, A, B, FakeSite, facts
 
 from autotune.building.from_trace import build_object
 from autotune.fleet import machine_lock, messages
@@ -38,7 +38,9 @@ def bench(tmp_path: Path, site: FakeSite | None = None) -> Bench:
 
 def test_what_is_measured_is_told_at_once_and_answered(tmp_path: Path) -> None:
     told: list[Any] = []
-    answer = messages.opened(bench(tmp_path).answer(request(traces=(Trace(), Trace())).text(), (), told.append))
+    answer = messages.opened(
+        bench(tmp_path).answer(request(traces=(Trace(), Trace())).text(), (), told.append)
+    )
     assert answer["machine"] == facts("here")
     assert [i for i, _ in answer["found"]] == [0, 1]
     assert messages.measurement(answer["found"][0][1]).time_s == 20 * PEAK_S
@@ -180,6 +182,9 @@ def test_waiting_for_a_cpu_can_be_given_up(tmp_path: Path) -> None:
 def test_a_lock_is_no_way_to_write_elsewhere(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     (tmp_path / "autotune-cpu-0.lock").symlink_to(victim)
-    with pytest.raises(FleetError, match="cpu-0.lock cannot be opened"), machine_lock.held((0,), folder=tmp_path):
+    with (
+        pytest.raises(FleetError, match="cpu-0.lock cannot be opened"),
+        machine_lock.held((0,), folder=tmp_path),
+    ):
         pass
     assert not victim.exists()
