@@ -211,7 +211,8 @@ class Fleet:
         return found
 
     def answer(self, exchange: Exchange) -> dict[str, Any] | None:
-        """The answer, once it is `DONE`. None if there is none: its worker died, or the scheduler is gone. Raises `MessageError`."""
+        """The answer, once it is `DONE`. None if there is none: its worker died, or the scheduler is gone.
+        Raises `MessageError`."""
         future = exchange.future
         assert future is not None
         try:

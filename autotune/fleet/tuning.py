@@ -32,8 +32,8 @@ from schedules.model import Target
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-# Time between two looks for machines that came or left, that the first may take to come, that a target may be without any machine, and that
-# threads may take to end after Ctrl-C (seconds).
+# Time between two looks for machines that came or left, that the first may take to come, that a target may be
+# without any machine, and that threads may take to end after Ctrl-C (seconds).
 LOOK_S, JOIN_S, ALONE_S, END_S = 0.2, 10.0, 30.0, 20.0
 
 

@@ -28,8 +28,8 @@ from schedules.model import Target, canonical, digest
 if TYPE_CHECKING:
     from distributed import Worker
 
-# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, and that processes
-# may take to end (seconds).
+# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, and that
+# processes may take to end (seconds).
 AGAIN_S, LOOK_S, END_S = 2.0, 5.0, 5.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -112,8 +112,9 @@ def bench_of(
     return Bench(list(offer.asked.values()), facts, cpus, generator_version(), site=site, folder=folder)
 
 
-class BenchThread(ThreadPoolExecutor):
-    """The thread of a bench. It outlives a worker of Dask, which ends the executor that it is given."""
+class BenchThreadPoolExecutor(ThreadPoolExecutor):
+    """The thread of a bench. It outlives a worker of Dask, which ends the executor that it is given. Dask
+    tells threads from processes by the name of this class."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(1, "autotune-bench")
@@ -130,7 +131,7 @@ class BenchThread(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def make_worker(address: str, offer: Offer, thread: BenchThread, machine: str = "") -> Worker:
+def make_worker(address: str, offer: Offer, thread: BenchThreadPoolExecutor, machine: str = "") -> Worker:
     """A worker of Dask, not started yet. Its tasks run in the thread of a bench."""
     distributed = connection.distributed()
     advert = offer.advert(thread.bench.facts, machine)
@@ -156,7 +157,7 @@ async def run(
 ) -> None:
     """Serve a scheduler until this is cancelled. Where the scheduler goes away, wait for it to come back, or
     return if ``once``."""
-    thread = BenchThread(bench_of(offer, offer.facts(), site))
+    thread = BenchThreadPoolExecutor(bench_of(offer, offer.facts(), site))
     waits = False
     try:
         while True:
@@ -186,7 +187,7 @@ async def run(
         thread.end()
 
 
-async def _close_idle(worker: Worker, thread: BenchThread) -> None:
+async def _close_idle(worker: Worker, thread: BenchThreadPoolExecutor) -> None:
     """Have the bench close what is idle, in the thread that has it."""
     while True:
         await asyncio.sleep(LOOK_S)

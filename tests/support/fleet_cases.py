@@ -13,7 +13,7 @@ from autotune.building.generator_version import generator_version
 from autotune.fleet import connection, local
 from autotune.fleet.client import Fleet
 from autotune.fleet.serving import Bench
-from autotune.fleet.worker import BenchThread, Offer, make_worker
+from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
 from autotune.targets import TargetError
 from autotune.tuning.site import Here
@@ -138,8 +138,8 @@ class Rack:
         cpus: Sequence[int] = (),
         builds: bool = True,
     ) -> FakeSite:
-        """A worker called ``name``. ``machine``: its key, default: made of the name. ``told``: what its answers
-        say of the machine, where that is a lie."""
+        """A worker called ``name``. ``machine``: its key, default: made of the name. ``told``: what its
+        answers say of the machine, where that is a lie."""
         site = site or FakeSite()
         offer = Offer({t.arch: t for t in targets or (A,)}, name, builds)
         about = facts(machine or name)
@@ -149,7 +149,7 @@ class Rack:
         key = (machine or name).ljust(12, "0")[:12]
 
         async def start() -> Any:
-            worker = make_worker(self.address, offer, BenchThread(bench), key)
+            worker = make_worker(self.address, offer, BenchThreadPoolExecutor(bench), key)
             if told is not None:
                 bench.facts = dict(told)
             await worker

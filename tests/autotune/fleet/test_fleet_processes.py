@@ -174,8 +174,8 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
-    """A worker's candidates are measured by its successor. Without a scheduler the run ends with a reason, and
-    the next one goes on with what was stored."""
+    """A worker's candidates are measured by its successor. Without a scheduler the run ends with a reason,
+    and the next one goes on with what was stored."""
     db = tmp_path / "t.db"
     with processes(tmp_path) as here:
         scheduler = here.scheduler()
