@@ -31,7 +31,9 @@ def fleet(
     """
     from autotune.fleet import connection
     from autotune.fleet.client import Fleet
+    from autotune.progress.display import say
 
+    connection.warn_of_plain(address, say)
     with Fleet(connection.connect(address), address) as found:
         members = found.members()
         link = str(found.client.dashboard_link or "")

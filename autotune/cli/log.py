@@ -191,8 +191,9 @@ def verify(
         site_of: Callable[[Target], Site | None] = recheck.here
         if fleet is not None:
             from autotune.fleet.verifying import sites
+            from autotune.progress.display import say
 
-            site_of = stack.enter_context(sites(fleet))
+            site_of = stack.enter_context(sites(fleet, say))
         for v in recheck.verify(log, top, slower, site_of):
             found[v.status] += 1
             rows.append(

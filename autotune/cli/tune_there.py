@@ -11,6 +11,7 @@ from autotune.cli import results
 from autotune.cli import suite as of_suite
 from autotune.cli.output import console, print_json, table, task_text
 from autotune.fleet.tuning import tune_there as run
+from autotune.progress.display import say
 from autotune.progress.following import fleet_shown
 from autotune.progress.text import ending
 from autotune.progress.units import seconds
@@ -61,6 +62,7 @@ def tune_there(
                 *(there.address, tasks, there.targets, there.threads, log, options, report),
                 interrupts=interrupts,
                 build_here=there.build_here,
+                say=say,
             )
         if json:
             _print_json(found, is_suite, dtype)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import MissingExtraError
+from autotune.fleet import knocking
 from autotune.fleet.errors import FleetError
 from schedules.distribution import install
 
@@ -57,13 +58,16 @@ def warn_of_plain(address: str, say: Callable[[str], None]) -> None:
     if address.startswith("tcp://") and not loopback(address):
         say(
             f"{address} has no TLS: whoever reaches it can read what is sent and run code on its workers; "
-            "use it in a network that you trust, or set up TLS (docs: a fleet of machines)"
+            "use it in a network that you trust, or set up TLS (documentation: A fleet of machines)"
         )
 
 
 def security() -> Any:
-    """What Dask's configuration says of TLS."""
-    return distributed().Security()
+    """What Dask's configuration says of TLS. Raises `FleetError`."""
+    try:
+        return distributed().Security()
+    except (ValueError, TypeError) as err:
+        raise FleetError(f"Dask's settings of TLS cannot be used: {err}") from None
 
 
 def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
@@ -71,17 +75,14 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
     check_address(address)
     library = distributed()
     quiet()
+    trusted = security()
+    knocking.reach(address, trusted, "client", timeout_s)
     try:
         client: Client = library.Client(
-            address, timeout=timeout_s, security=security(), set_as_default=False, name="autotune"
+            address, timeout=timeout_s, security=trusted, set_as_default=False, name="autotune"
         )
-    except (OSError, TimeoutError) as err:
-        raise FleetError(
-            f"no scheduler answers at {address} ({_said(err)}); start one with: dask scheduler, and workers "
-            f"with: autotune worker {address}"
-        ) from None
-    except (ValueError, TypeError, RuntimeError) as err:  # TLS is asked for, and not set up
-        raise FleetError(f"{address} cannot be connected to: {_said(err)}") from None
+    except (OSError, TimeoutError, ValueError, TypeError, RuntimeError, ImportError) as err:
+        raise FleetError(f"{address} cannot be connected to: {knocking.reason(err)}") from None
     return client
 
 
@@ -90,7 +91,3 @@ def quiet() -> None:
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in ("distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _said(err: BaseException) -> str:
-    return (str(err) or type(err).__name__).splitlines()[0][:300]

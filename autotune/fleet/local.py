@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from autotune.fleet import connection
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
+from autotune.run.warned import warn
 from schedules.model import Target
 
 _LOCAL = re.compile(r"local:([0-9]{1,3})")
@@ -35,13 +35,16 @@ def asked_for(address: str) -> int | None:
 
 @contextmanager
 def reached(
-    address: str, targets: Sequence[str | Target] = (), threads: int | None = None
+    address: str,
+    targets: Sequence[str | Target] = (),
+    threads: int | None = None,
+    say: Callable[[str], None] = warn,
 ) -> Iterator[Fleet]:
     """The fleet at an address, or one on this machine for ``local:N``, whose workers offer ``targets``.
-    Raises `FleetError`, `MissingExtraError`."""
+    ``say``: is given what the user should know. Raises `FleetError`, `MissingExtraError`."""
     count = asked_for(address)
     if count is None:
-        connection.warn_of_plain(address, warnings.warn)
+        connection.warn_of_plain(address, say)
         with Fleet(connection.connect(address), address) as fleet:
             yield fleet
         return

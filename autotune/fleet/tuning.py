@@ -21,6 +21,7 @@ from autotune.fleet.errors import FleetError
 from autotune.fleet.members import Machine, targets_of
 from autotune.fleet.site import FleetSite
 from autotune.progress import text
+from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions, TuneResult
@@ -48,11 +49,13 @@ def tune_there(
     *,
     interrupts: Interrupts | None = None,
     build_here: bool = False,
+    say: Callable[[str], None] = warn,
 ) -> list[SuiteResult]:
     """Tune tasks on the fleet at an address, tcp://HOST:PORT, tls://HOST:PORT or local:N, for targets that
-    its workers offer (None: all): `tune_on_fleet`. Raises `FleetError`, `MissingExtraError`."""
+    its workers offer (None: all): `tune_on_fleet`. ``say``: as of `local.reached`. Raises `FleetError`,
+    `MissingExtraError`."""
     asked = listed(wanted)
-    with local.reached(address, asked, threads) as fleet:
+    with local.reached(address, asked, threads, say) as fleet:
         until = time.monotonic() + JOIN_S
         while not any(not m.problem for m in fleet.members()) and time.monotonic() < until:
             time.sleep(LOOK_S)
