@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends, targets
 from autotune.building.generator_version import generator_version, this_machine
-from autotune.fleet import connection
+from autotune.fleet import connection, knocking
 from autotune.fleet.errors import FleetError
 from autotune.fleet.serving import Bench
 from autotune.tuning.site import HERE, Site
@@ -28,9 +30,9 @@ from schedules.model import Target, canonical, digest
 if TYPE_CHECKING:
     from distributed import Worker
 
-# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, and that
-# processes may take to end (seconds).
-AGAIN_S, LOOK_S, END_S = 2.0, 5.0, 5.0
+# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, that processes may
+# take to end, and that a scheduler which answers may take to let a worker in (seconds).
+AGAIN_S, LOOK_S, END_S, LET_IN_S = 2.0, 5.0, 5.0, 30.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -113,8 +115,8 @@ def bench_of(
 
 
 class BenchThreadPoolExecutor(ThreadPoolExecutor):
-    """The thread of a bench. It outlives a worker of Dask, which ends the executor that it is given. Dask
-    tells threads from processes by the name of this class."""
+    """The thread of a bench. It outlives a worker of Dask, which ends the executor that it is given. By the
+    name of this class Dask knows that it has threads, and lets tasks know their worker."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(1, "autotune-bench")
@@ -147,6 +149,7 @@ def make_worker(address: str, offer: Offer, thread: BenchThreadPoolExecutor, mac
         dashboard=False,
         security=connection.security(),
         heartbeat_interval="1s",
+        death_timeout=LET_IN_S,
     )
     worker.autotune_bench = thread.bench
     return worker
@@ -156,35 +159,55 @@ async def run(
     address: str, offer: Offer, say: Callable[[str], None], *, site: Site = HERE, once: bool = False
 ) -> None:
     """Serve a scheduler until this is cancelled. Where the scheduler goes away, wait for it to come back, or
-    return if ``once``."""
+    return if ``once``. Raises `FleetError` where the scheduler refuses this worker, and if ``once``: where
+    none answers."""
     thread = BenchThreadPoolExecutor(bench_of(offer, offer.facts(), site))
+    shown = ", ".join(f"{n} ({t.arch}, threads: {t.threads})" for n, t in offer.asked.items())
+    answers = partial(knocking.reach, timeout_s=AGAIN_S) if once else knocking.knock
     waits = False
     try:
         while True:
-            worker = make_worker(address, offer, thread)
-            idle = asyncio.create_task(_close_idle(worker, thread))
             try:
-                await worker
-                shown = ", ".join(f"{n} ({t.arch}, threads: {t.threads})" for n, t in offer.asked.items())
-                say(f"connected to {address}, offers {shown}")
-                await worker.finished()
+                await asyncio.to_thread(answers, address, connection.security(), "worker")
+                async with _working(make_worker(address, offer, thread), thread) as worker:
+                    say(f"connected to {address}, offers {shown}")
+                    await worker.finished()
                 if once:
                     return
                 say(f"the scheduler at {address} is gone; waiting for it")
                 waits = True
-            except (OSError, RuntimeError) as err:  # it cannot be reached
+            except OSError as err:
                 if once:
-                    raise FleetError(f"no scheduler answers at {address}: {err}") from None
+                    raise FleetError(f"no scheduler answers at {address}: {knocking.reason(err)}") from None
                 if not waits:
-                    say(f"no scheduler answers at {address} yet; waiting for it")
+                    say(f"no scheduler answers at {address} yet ({knocking.reason(err)}); waiting for it")
                     waits = True
-            finally:
-                idle.cancel()
-                with suppress(Exception):
-                    await worker.close(timeout=2)
             await asyncio.sleep(AGAIN_S)
     finally:
         thread.end()
+
+
+@contextlib.asynccontextmanager
+async def _working(worker: Worker, thread: BenchThreadPoolExecutor) -> AsyncIterator[Worker]:
+    """Start a worker. At the end it is closed, and what its bench has open. Raises `FleetError`, and `OSError`
+    where no scheduler lets it in."""
+    idle = asyncio.create_task(_close_idle(worker, thread))
+    try:
+        try:
+            await worker
+        except RuntimeError as err:  # Dask says so of all that goes wrong in between
+            cause = err.__cause__ or err
+            if isinstance(cause, OSError):
+                raise cause from None
+            raise FleetError(
+                f"the scheduler at {worker.scheduler.address} refuses this worker: {knocking.reason(cause)}"
+            ) from None
+        yield worker
+    finally:
+        idle.cancel()
+        with suppress(Exception):
+            await worker.close(timeout=2)
+        thread.submit(thread.bench.close)
 
 
 async def _close_idle(worker: Worker, thread: BenchThreadPoolExecutor) -> None:
