@@ -8,6 +8,7 @@ certificate. Nothing is sent but TLS's own handshake: a scheduler of Dask speaks
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 import struct
@@ -69,8 +70,8 @@ def knock(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -
 
 def reason(err: BaseException) -> str:
     """Why nobody answered, in short."""
-    text = getattr(err, "strerror", None) or str(err) or type(err).__name__
-    return str(text).splitlines()[0][:300]
+    text = str(getattr(err, "strerror", None) or err) or type(err).__name__
+    return re.sub(r" \(_ssl\.c:\d+\)$", "", text.splitlines()[0])[:300]
 
 
 # -- with TLS -------------------------------------------------------------------------------------------

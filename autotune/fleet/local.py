@@ -74,6 +74,11 @@ def _scheduler() -> Iterator[str]:
     """A scheduler of Dask in this process, reached on this machine alone. Gives its address."""
     library = connection.distributed()
     connection.quiet()
+    if connection.security().require_encryption:
+        raise FleetError(
+            "local:N has no TLS, and Dask's setting distributed.comm.require-encryption asks for it; give this "
+            "command DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=false"
+        )
     cluster = library.LocalCluster(
         n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50, protocol="tcp"
     )
