@@ -50,6 +50,7 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         ("object cache", lambda: objects(settings.cache_dir)),
         ("torch", torch),
         ("export", export),
+        ("fleet", fleet),
         *((name, partial(device, name)) for name in backends.BACKENDS[1:]),
     ]
     return [_guarded(name, check) for name, check in checks]
@@ -244,6 +245,17 @@ def export() -> Finding:
         remedy = f"install gcc, or {install('emulator')}"
         return Finding("export", "warn", "there is no linker; only autotune export needs it", remedy)
     return Finding("export", "ok", f"{cxx.name(found)} links shared objects")
+
+
+def fleet() -> Finding:
+    """Whether this machine can be a part of a fleet."""
+    if importlib.util.find_spec("distributed") is None:
+        return Finding(
+            "fleet", "ok", "not installed; tune --fleet and autotune worker need it", install("fleet")
+        )
+    from importlib.metadata import version
+
+    return Finding("fleet", "ok", f"distributed {version('distributed')}")
 
 
 def device(name: str) -> Finding:

@@ -136,7 +136,9 @@ class Fleet:
             seen[address] = before if before is not None and before[0] == last else (last, now)
         self._seen = seen
         return {
-            a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S and a not in self._shunned
+            a: told
+            for a, told in workers.items()
+            if now - seen[a][1] < SILENT_S and a not in self._shunned
         }
 
     def _watching(self) -> None:

@@ -76,8 +76,8 @@ def _scheduler() -> Iterator[str]:
     connection.quiet()
     if connection.security().require_encryption:
         raise FleetError(
-            "local:N has no TLS, and Dask's setting distributed.comm.require-encryption asks for it; give this "
-            "command DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=false"
+            "local:N has no TLS, and Dask's setting distributed.comm.require-encryption asks for it; give "
+            "this command DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=false"
         )
     cluster = library.LocalCluster(
         n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50, protocol="tcp"

@@ -30,7 +30,9 @@ SHORTER = (
 )
 LONGEST = 40  # words of a sentence
 OF_TORCH = {"docs/tutorials/model.md", "docs/how-to/torch.md", "docs/how-to/models.md"}
-LONG = {f"docs/how-to/{name}.md" for name in ("sizes", "suites", "precision", "weights")}  # seconds of tuning
+OF_FLEET = {"docs/how-to/fleet.md"}
+# Pages whose examples take many seconds.
+LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "weights")}
 RUN = sorted(str(page.relative_to(ROOT)) for page in PAGES if MARKED.search(page.read_text("utf-8")))
 
 
@@ -81,6 +83,8 @@ def _label(line: str) -> str:
     [pytest.param(p, marks=pytest.mark.slow) if p in LONG else p for p in RUN if p not in OF_TORCH],
 )
 def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page in OF_FLEET:
+        imported("distributed")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no tuned kernel of")  # of fallback=True, which some pages show
         _run(page, tmp_path, monkeypatch)

@@ -47,6 +47,15 @@ def test_what_is_absent_is_not_called_ok(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert lines[2].strip() == "-> pip install b"
 
 
+def test_the_extra_for_fleets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = doctor.fleet()
+    assert found.status == "ok" and "--fleet" in found.detail and "[fleet]'" in found.remedy
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2026.8.0")
+    assert doctor.fleet() == doctor.Finding("fleet", "ok", "distributed 2026.8.0")
+
+
 def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")

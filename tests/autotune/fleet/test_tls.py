@@ -53,8 +53,8 @@ def done(script: str, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Certificates:
-    """``mine``, ``other``: a certificate for all, and one that another fleet made. ``each``: a certificate for
-    each machine."""
+    """``mine``, ``other``: a certificate for all, and one that another fleet made. ``each``: a certificate
+    for each machine."""
 
     mine: Path
     other: Path
