@@ -30,8 +30,8 @@ from schedules.model import Target, canonical, digest
 if TYPE_CHECKING:
     from distributed import Worker
 
-# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, that processes may
-# take to end, and that a scheduler which answers may take to let a worker in (seconds).
+# Time between two attempts to reach a scheduler, between two looks for tasks that are idle, that processes
+# may take to end, and that a scheduler which answers may take to let a worker in (seconds).
 AGAIN_S, LOOK_S, END_S, LET_IN_S = 2.0, 5.0, 5.0, 30.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -189,8 +189,8 @@ async def run(
 
 @contextlib.asynccontextmanager
 async def _working(worker: Worker, thread: BenchThreadPoolExecutor) -> AsyncIterator[Worker]:
-    """Start a worker. At the end it is closed, and what its bench has open. Raises `FleetError`, and `OSError`
-    where no scheduler lets it in."""
+    """Start a worker. At the end it is closed, and what its bench has open. Raises `FleetError`, and
+    `OSError` where no scheduler lets it in."""
     idle = asyncio.create_task(_close_idle(worker, thread))
     try:
         try:
