@@ -88,6 +88,7 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
 
 def quiet() -> None:
     """Keep Dask's own lines about connections, which say less than ours, from stderr."""
+    distributed()  # which sets them up
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in ("distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)

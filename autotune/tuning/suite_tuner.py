@@ -208,9 +208,6 @@ class Suite:
         self.tasks, self.target, self.log, self.options = tuple(tasks), target, log, options
         self.progress, self.interrupts, self.started = progress, interrupts, started
         self.until = started + options.budget_s
-        self.turn_s = min(max(options.budget_s / (TURNS * max(len(tasks), 1)), SHORTEST_S), LONGEST_S)
-        if len(tasks) == 1:
-            self.turn_s = options.budget_s
         self.scheduler = GradientScheduler(
             [ScheduledTask(t.weight, t.workload.flops, structure(t.workload.dag).key) for t in tasks]
         )
@@ -228,6 +225,12 @@ class Suite:
         lane = Lane(site, name, make)
         self.lanes.append(lane)
         return lane
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds of a turn: longer where several machines share the tasks."""
+        share = max(len(self.tasks) / max(sum(not x.closed for x in self.lanes), 1), 1.0)
+        return min(max(self.options.budget_s / (TURNS * share), SHORTEST_S), LONGEST_S)
 
     def free(self, lane: Lane | None = None) -> list[int]:
         """The tasks that a machine may take: those that no other has. None: a new machine."""
