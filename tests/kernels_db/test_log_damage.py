@@ -121,6 +121,10 @@ def test_damaged_values_of_a_record(log_file: Path, tmp_path: Path, column: str)
         ("run", "seed", "'abc'", lambda log: log.runs()),
         ("run", "ended", "x'ff'", lambda log: log.runs()),
         ("target", "json", "x'ff'", lambda log: log.target(TARGETS[0].digest)),
+        *(
+            ("machine", "json", f"""'{{"cpu":{value}}}'""", lambda log: log.origin(next(iter(log.records()))))
+            for value in ("NaN", "-1e999", "[[Infinity]]")
+        ),
     ],
 )
 def test_a_damaged_value_is_named(
