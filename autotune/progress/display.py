@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from autotune.progress.units import visible
+from autotune.progress.units import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,15 +91,14 @@ def _terminal(stream: Any) -> bool:
 def say(text: str) -> None:
     """Show a line that stays, on stderr. In a notebook nothing: its bar stays."""
     if notebook() is None:
-        for line in text.split("\n"):
-            _line(line)
+        _line(visible_lines(text))
 
 
 def _line(text: str) -> None:
     """A line on stderr. Where that is lost, full, or a pipe that nobody reads, a run goes on without it."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
-            print(visible(text), file=sys.stderr, flush=hasattr(sys.stderr, "flush"))
+            print(text, file=sys.stderr, flush=hasattr(sys.stderr, "flush"))
 
 
 def _forked() -> None:
@@ -180,6 +179,6 @@ def _plain(clock: Callable[[], float]) -> Show:
         nonlocal last
         if clock() - last >= PLAIN_PERIOD_S:
             last = clock()
-            _line(state().text)
+            _line(visible(state().text))
 
     return show

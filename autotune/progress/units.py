@@ -20,6 +20,11 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
+def visible_lines(text: str) -> str:
+    """`visible` of every line of a text."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def seconds(value: float | None) -> str:
     """A duration with three digits and a fitting unit: ``1.23 ms``."""
     if value is None or not math.isfinite(value):
