@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import options as opt
@@ -24,6 +25,14 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
         "; ".join(filter(None, (early, f"failed: {failed}" if failed else ""))),
     )
+
+
+def status(results: Iterable[TuneResult], stopped: str) -> int:
+    """The exit status of a run. ``stopped``: why it ended."""
+    found = [r.best is not None for r in results]
+    if all(found):
+        return 0
+    return 130 if stopped == "interrupted" and not any(found) else 1
 
 
 def document(result: TuneResult, dtype: str) -> dict[str, Any]:
