@@ -73,7 +73,9 @@ def load(
     if dynamic is not None:
         from autotune.run.loading_dynamic import load_dynamic
 
-        return load_dynamic(dynamic, target=target, threads=threads, db=db, fallback=fallback)
+        return load_dynamic(
+            dynamic, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
+        )
 
     where = database(db)
 
