@@ -5,6 +5,7 @@ The store (through SQLAlchemy) and `lookup` share it, so it uses the standard li
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import struct
@@ -20,6 +21,8 @@ from kernels_db.errors import LogError
 from kernels_db.locked_files import connect as connect_to
 from kernels_db.locked_files import first_bytes
 from kernels_db.passwords import masked
+
+log = logging.getLogger(__name__)
 
 # First bytes of a SQLite file.
 MAGIC = b"SQLite format 3\0"
@@ -287,9 +290,14 @@ def database_exists(path: Path) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory that ``path`` lies in. Raises `LogError`."""
+    """Create the directory that ``path`` lies in, and say so: it may be a slip of the pen. Raises
+    `LogError`."""
+    folder = path.absolute().parent
     try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        if folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        log.warning("made the directory %s for %s", folder, path.name)
     except OSError as err:
         raise LogError(
             f"cannot create the directory {path.parent} for the log {path.name}: {err.strerror}; "
