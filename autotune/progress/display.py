@@ -163,7 +163,10 @@ class _Bar:
         self._update()
 
     def _update(self) -> None:
-        self._handle.update({"text/html": bar(self._state)}, raw=True)
+        """A front end that is gone, or that cannot change what it shows, stops nothing."""
+        if self._handle is not None:
+            with suppress(OSError, ValueError):
+                self._handle.update({"text/html": bar(self._state)}, raw=True)
 
 
 def bar(state: State) -> str:

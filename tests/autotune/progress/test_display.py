@@ -250,6 +250,22 @@ def test_a_notebook_gets_a_bar_that_stays(notebook: list[str], capsys: pytest.Ca
     assert "value='100'" in notebook[-1] and "&lt;script&gt;4" in notebook[-1]
 
 
+@pytest.mark.parametrize("handle", ["none", "gone"])
+def test_a_notebook_that_is_gone_stops_nothing(
+    notebook: list[str], monkeypatch: pytest.MonkeyPatch, handle: str
+) -> None:
+    def update(self: Handle, data: dict[str, str], raw: bool) -> None:
+        raise OSError("no socket")
+
+    monkeypatch.setattr(Handle, "update", update)
+    if handle == "none":
+        monkeypatch.setattr(sys.modules["IPython.display"], "display", lambda *_, **__: None)
+    clock = Clock()
+    with display(clock=clock) as show:
+        clock.now = 1.0
+        show(lambda: State("measuring", 0.5))
+
+
 def test_ipython_in_a_terminal_is_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("IPython")
     module.get_ipython = lambda: types.SimpleNamespace()  # type: ignore[attr-defined]
