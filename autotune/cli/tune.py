@@ -37,9 +37,7 @@ def tune(
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials",
-            metavar="N",
-            min=0,
+            "--trials", metavar="N", min=0,
             help="Stop after N new trials of a task; 0: no search, only a first pick. [default: no limit]",
         ),
     ] = None,

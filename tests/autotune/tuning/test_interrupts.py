@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from autotune.tuning.interrupts import Interrupts
 
 RAISING = "import signal\nsignal.raise_signal(signal.SIGINT)\nreached.append('the end')"
+
+
+@pytest.fixture(autouse=True)
+def handled() -> Iterator[None]:
+    """SIGINT as a terminal has it: a shell has its background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def run(file: str, reached: list[str]) -> None:
