@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from autotune import targets
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.settings import SettingsError, database, seconds_of
-from autotune.workloads import Program, as_workload, named, with_constants_each
+from autotune.workloads import Program, ahead, as_workload, named, with_constants_each
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
@@ -97,6 +97,7 @@ def tune(
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
+    constant_weights = ahead(constant_weights)
     dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
     if dynamic is not None and goal is None:
         raise SettingsError("sizes that vary cannot be tuned on a fleet; tune some of them, one by one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +60,24 @@ def _check_names(program: Program, params: Mapping[str, Any], caller: Callable[.
     )
 
 
+def ahead(which: bool | Iterable[str] | None) -> bool | tuple[str, ...]:
+    """``constant_weights`` as a value that can be read often and compared: an iterator gives its names once.
+    A text is one name; None and nothing are False. Raises `WorkloadError`."""
+    if which is None or isinstance(which, bool):
+        return bool(which)
+    if isinstance(which, str):
+        return (which,) if which else False
+    try:
+        return tuple(which) or False
+    except TypeError:
+        raise WorkloadError(f"constant_weights: {which!r} is no name of an input, True or False") from None
+
+
 def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
     """The workload with inputs that are known ahead of the calls: those named, or with True the weights of
     a library operator. Raises `WorkloadError`."""
-    if which is False or (not isinstance(which, bool) and not which):
+    which = ahead(which)
+    if which is False:
         return workload
     inputs = [t.name for t in workload.dag.inputs]
     if which is True:
@@ -77,7 +91,7 @@ def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
                 f"as constant_weights=[...] of {', '.join(inputs)}"
             )
     else:
-        names = (which,) if isinstance(which, str) else tuple(which)
+        names = which
         for n in names:
             if n not in inputs:
                 have = ", ".join(inputs)
@@ -153,9 +167,7 @@ def otherwise_constant(workload: Workload) -> Workload | None:
     return with_constants(workload, True)
 
 
-def _as_workload(
-    program: Program, params: Mapping[str, Any], dtype: str, layout: str | None
-) -> Workload:
+def _as_workload(program: Program, params: Mapping[str, Any], dtype: str, layout: str | None) -> Workload:
     if isinstance(program, str):
         from schedules import ops
 

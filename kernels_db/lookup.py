@@ -18,7 +18,7 @@ from kernels_db.place import Place, Reader, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
 from schedules.errors import AutotuneError
-from schedules.model import Target, Workload
+from schedules.model import Target, Workload, canonical
 
 # Queries. ``?`` marks a parameter.
 TARGETS = """
@@ -132,9 +132,7 @@ def name(where: str | os.PathLike[str] | Place, digest: str, *, timeout_s: float
     return str(rows[0]["op"]) if rows else None
 
 
-def called(
-    where: str | os.PathLike[str] | Place, name: str, *, timeout_s: float = 30.0
-) -> list[Workload]:
+def called(where: str | os.PathLike[str] | Place, name: str, *, timeout_s: float = 30.0) -> list[Workload]:
     """The workloads of that name, a hundred at most, by digest. Raises `LogError` for one that is damaged."""
     found = []
     for row in _rows(where, NAMED, (name,), timeout_s):
@@ -210,6 +208,7 @@ def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
     for row in reader.rows(ORIGIN, (uid,)):
         try:
             machine = json.loads(row["json"])
+            canonical(machine)  # fails for NaN and infinity, which are no JSON
         except (ValueError, TypeError, RecursionError):
             raise _damaged(place, "machine", row["digest"]) from None
         found = {r["host"]: (r["status"], r["checked"]) for r in reader.rows(VERIFIED, (uid,))}

@@ -164,6 +164,8 @@ class Record:
                 damaged = type(x) is not (int if name == "trial" else str)
             if damaged:
                 raise ValueError(f"{name} of the wrong type")
+        if plain["status"] == "ok" and not (plain["time_s"] or 0.0) > 0.0:  # ranked and divided by
+            raise ValueError("an ok record without a time")
         if not isinstance(row["trace"], str) or not all(isinstance(t, float) for t in times):
             raise ValueError("columns of the wrong type")
         if not all(map(math.isfinite, times)):

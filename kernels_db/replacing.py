@@ -33,7 +33,7 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
     # A link stays a link, such as that of the standard output.
     home = path.resolve() if path.is_file() else path
     for file in {path, home}:
-        _refuse_database(file)
+        refuse_database(file)
     if _URL.match(str(path)):
         raise LogError(f"{masked(str(path))} is a URL; give the path of a file")
     sqlite.make_directory(path)
@@ -55,7 +55,7 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
                 part.unlink(missing_ok=True)
 
 
-def _refuse_database(file: Path) -> None:
+def refuse_database(file: Path) -> None:
     """Raises `LogError` if a file of a database has this name, whether or not the file exists."""
     for suffix in ("", *sqlite.COMPANIONS):
         name = file.name.removesuffix(suffix)

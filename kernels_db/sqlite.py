@@ -5,6 +5,7 @@ The store (through SQLAlchemy) and `lookup` share it, so it uses the standard li
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import struct
@@ -17,10 +18,15 @@ from typing import Any, Literal
 
 from kernels_db.compat import check_schema
 from kernels_db.errors import LogError
+from kernels_db.locked_files import connect as connect_to
+from kernels_db.locked_files import first_bytes
 from kernels_db.passwords import masked
+
+log = logging.getLogger(__name__)
 
 # First bytes of a SQLite file.
 MAGIC = b"SQLite format 3\0"
+HEAD = 18  # bytes that tell the size of a page too
 # Suffixes of the files that SQLite puts beside a database.
 COMPANIONS = ("-wal", "-shm", "-journal")
 # SQL: views, triggers and virtual tables, which run code when a log is read.
@@ -109,7 +115,7 @@ def connect(path: Path, *, read_only: bool, timeout_s: float) -> sqlite3.Connect
     """A connection in autocommit mode with foreign keys on. The file is created unless ``read_only``. Raises
     sqlite3.Error, which `explain` puts into words."""
     uri = path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rwc")
-    con = _open(uri, timeout_s)
+    con = _open(path, uri, timeout_s)
     try:
         return _ready(con, path, uri, read_only=read_only, timeout_s=timeout_s)
     except BaseException:
@@ -136,7 +142,7 @@ def _ready(
         con.close()
         if _has_wal(path):
             raise
-        con = _open(uri + "&immutable=1", timeout_s)
+        con = _open(path, uri + "&immutable=1", timeout_s)
     return con
 
 
@@ -152,15 +158,14 @@ def _has_wal(path: Path) -> bool:
     return wal.exists() and wal.stat().st_size > 0
 
 
-def _ends_within_page(path: Path) -> bool:
-    with path.open("rb") as f:
-        (page,) = struct.unpack(">H", f.read(18)[16:18].rjust(2, b"\0"))
+def _ends_within_page(path: Path, head: bytes) -> bool:
+    (page,) = struct.unpack(">H", head[16:18].rjust(2, b"\0"))
     return path.stat().st_size % (65536 if page == 1 else max(page, 512)) != 0
 
 
-def _open(uri: str, timeout_s: float) -> sqlite3.Connection:
-    con = sqlite3.connect(
-        uri, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64
+def _open(path: Path, uri: str, timeout_s: float) -> sqlite3.Connection:
+    con = connect_to(
+        path, uri, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64
     )
     con.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     con.execute("PRAGMA foreign_keys = ON")
@@ -251,14 +256,20 @@ def check_file(path: Path) -> None:
             return
         if not path.is_file():
             raise LogError(f"{path} is not a regular file; give the path of a tuning log")
-        with path.open("rb") as f:
-            head = f.read(len(MAGIC))
+        head = first_bytes(path, HEAD)
+        if head is None:  # it was looked into when it was opened
+            return
         # SQLite takes a page that was cut off for one that ends in zeros. The last page may be incomplete
         # only while changes are being copied into the file, that is while some wait beside it.
-        cut = head == MAGIC and _ends_within_page(path) and not _has_wal(path) and _ends_within_page(path)
+        cut = (
+            head.startswith(MAGIC)
+            and _ends_within_page(path, head)
+            and not _has_wal(path)
+            and _ends_within_page(path, head)
+        )
     except OSError as err:
         raise explain(err, path) from None
-    if head and not MAGIC.startswith(head):
+    if head and not MAGIC.startswith(head[: len(MAGIC)]):
         raise LogError(
             f"{path} is not a tuning log: it is not a SQLite database. If it is an export, import it into a "
             f"log with: autotune log import {path}"
@@ -272,16 +283,21 @@ def database_exists(path: Path) -> bool:
     try:
         if not path.is_file():  # reading a pipe would wait, and lose data
             return False
-        with path.open("rb") as f:
-            return f.read(len(MAGIC)) == MAGIC
+        head = first_bytes(path, len(MAGIC))
+        return head is None or head == MAGIC
     except OSError:
         return False
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory that ``path`` lies in. Raises `LogError`."""
+    """Create the directory that ``path`` lies in, and say so: it may be a slip of the pen. Raises
+    `LogError`."""
+    folder = path.absolute().parent
     try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        if folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        log.warning("made the directory %s for %s", folder, path.name)
     except OSError as err:
         raise LogError(
             f"cannot create the directory {path.parent} for the log {path.name}: {err.strerror}; "

@@ -33,6 +33,7 @@ from autotune.cli import (
 )
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound
+from autotune.progress.units import visible_lines
 from autotune.settings import Settings
 from schedules.errors import AutotuneError
 
@@ -101,6 +102,7 @@ def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bo
     to."""
     documented = "--json" in arguments
     out = sys.stdout if documented else sys.stderr
+    message = message if documented else visible_lines(message)
     try:
         if documented:
             print(error_document(message, status))

@@ -33,8 +33,7 @@ def tune_dynamic(
             print_json(document(dynamic, result, dtype))
         else:
             _print(dynamic, result, where)
-    if not result.by_size or any(r.best is None for r in result.by_size.values()):
-        raise typer.Exit(1)
+    raise typer.Exit(results.status(result.by_size.values() or [result], result.stopped))
 
 
 def document(dynamic: DynamicWorkload, result: DynamicResult, dtype: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -141,6 +142,7 @@ def _task(
     best = log.best(workload_digest, target_digest) if pinned is None else log.get(pinned)
     origin = None if best is None else log.origin(best)
     time_s = None if best is None else best.time_s
+    gflops = workload.flops / time_s / 1e9 if time_s else math.nan
     return {
         "workload": workload_digest,
         "op": workload.op,
@@ -152,7 +154,7 @@ def _task(
         "records": sum(by_status.values()),
         "by_status": by_status,
         "best_time_s": time_s,
-        "best_gflops": None if not time_s else workload.flops / time_s / 1e9,
+        "best_gflops": gflops if math.isfinite(gflops) else None,
         "best_record_id": None if best is None else best.uid,
         "pinned": pinned is not None,
         "origin": None if origin is None else origin.document(here),

@@ -95,8 +95,7 @@ def tune_model(
             print_json(document(result, goal))
         else:
             _print(result, where)
-    if any(t.result.best is None for t in result.tasks):
-        raise typer.Exit(1)
+    raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
 
 
 def document(result: ModelTuneResult, target: Target) -> dict[str, Any]:

@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from autotune.progress.units import visible, visible_lines
+
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from schedules.model import Workload
 
 # Width of text in a pipe (characters): rows of tables stay on one line.
@@ -89,10 +93,17 @@ def error_document(message: str, status: int) -> str:
     return json.dumps({"error": {"message": message, "exit_status": status}}, indent=2)
 
 
+class _Console(Console):
+    """A console for text that may be a stranger's: it can only be read."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(visible_lines(text), **how)
+
+
 def console(stderr: bool = False) -> Console:
-    """A console on stdout or stderr. In a pipe lines are not wrapped. Brackets are not markup, because text
-    may come from a log or a file."""
-    made = partial(Console, stderr=stderr, highlight=False, markup=False)
+    """A console on stdout or stderr. In a pipe lines are not wrapped. Brackets are not markup, and control
+    characters are spelled, because text may come from a log or a file."""
+    made = partial(_Console, stderr=stderr, highlight=False, markup=False)
     found = made(soft_wrap=True)
     return found if found.is_terminal else made(width=PLAIN_WIDTH)
 
@@ -104,7 +115,7 @@ def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -
         right = h.startswith(">")
         drawn.add_column(h.removeprefix(">"), justify="right" if right else "left", no_wrap=not right)
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(visible, row))
     with out.capture() as held:
         out.print(drawn, soft_wrap=False)
     for line in held.get().splitlines():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +29,12 @@ def report(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE.html", help="Where to write; replaced if it is there."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.html",
+            help="Where to write; replaced if there; - is stdout.",
+        ),
     ] = Path("report.html"),
     shape: opt.ShapeOption = "",
     dtype: opt.DtypeOption = "float32",
@@ -71,18 +78,25 @@ def report(
       autotune report net.onnx --threads 1 --against onnxruntime -o net.html
     """
     where = opt.db_of(db)
+    on_stdout = opt.output_place(output, json) is sys.stdout
+    if on_stdout and open_:
+        raise typer.BadParameter("--open needs a file; give one to -o")
     if against is not None:
         opt.one_of("--against", against, AGAINST)
-    if models.is_model(op):
-        assert op is not None
-        models.check_options(ctx)
-        written = _of_model(op, shape, output, where, target, threads, profile, against)
-    else:
-        if profile or against:
-            raise typer.BadParameter(
-                "--profile and --against go with a model's file: autotune report NET.onnx"
-            )
-        written = _of_log(op, shape, dtype, layout, constant_weights, output, where, threads, ctx)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "report.html" if on_stdout else output
+        if models.is_model(op):
+            assert op is not None
+            models.check_options(ctx)
+            written = _of_model(op, shape, place, where, target, threads, profile, against)
+        else:
+            if profile or against:
+                raise typer.BadParameter(
+                    "--profile and --against go with a model's file: autotune report NET.onnx"
+                )
+            written = _of_log(op, shape, dtype, layout, constant_weights, place, where, threads, ctx)
+        if on_stdout:
+            sys.stdout.buffer.write(place.read_bytes())
     if json:
         print_json(
             {
@@ -94,8 +108,9 @@ def report(
         )
     else:
         tasks = f"{written.tasks:,} task{'s' * (written.tasks != 1)}"
-        console().print(
-            f"{written.path}: {tasks}, {written.trials:,} trials, {size(written.bytes)}; open it in a browser"
+        named = "stdout" if on_stdout else str(written.path)
+        console(stderr=on_stdout).print(
+            f"{named}: {tasks}, {written.trials:,} trials, {size(written.bytes)}; open it in a browser"
         )
     if open_:
         import webbrowser

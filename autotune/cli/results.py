@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import options as opt
@@ -16,14 +17,23 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
     workload, best = result.workload, result.best
     best_s = None if best is None else best.time_s
     failed = counts(result.failed)
+    error = f"error: {(result.error or '').partition(chr(10))[0]}" if result.stopped == "failed" else ""
     early = f"{result.stopped_early} stopped early" if result.stopped_early else ""
     return (
         seconds(best_s),
         rate(workload.flops, opt.compulsory_bytes(workload), best_s),
         percent(None if best is None else best.share_of_peak),
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
-        "; ".join(filter(None, (early, f"failed: {failed}" if failed else ""))),
+        "; ".join(filter(None, (error, early, f"failed: {failed}" if failed else ""))),
     )
+
+
+def status(results: Iterable[TuneResult], stopped: str) -> int:
+    """The exit status of a run. ``stopped``: why it ended."""
+    found = [r.best is not None for r in results]
+    if all(found):
+        return 0
+    return 130 if stopped == "interrupted" and not any(found) else 1
 
 
 def document(result: TuneResult, dtype: str) -> dict[str, Any]:

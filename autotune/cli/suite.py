@@ -39,8 +39,7 @@ def tune_suite(
             print_json(document(result, target))
         else:
             _print(result, where)
-    if any(t.result.best is None for t in result.tasks):
-        raise typer.Exit(1)
+    raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
 
 
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, print_json, task_text
-from autotune.cli.results import document
+from autotune.cli.results import document, status
 from autotune.cli.suite import tune_suite
 from autotune.progress.following import task_shown
 from autotune.progress.text import ending
@@ -158,8 +158,7 @@ def tune(
             print_json(document(result, dtype))
         else:
             _print(result, workload, where)
-    if result.best is None:
-        raise typer.Exit(1)
+    raise typer.Exit(status([result], result.stopped))
 
 
 def _print(result: TuneResult, workload: Workload, where: str) -> None:

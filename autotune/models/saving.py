@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from autotune.errors import ModelError
 from autotune.models.outline import Call
 from autotune.models.programs import AnyProgram
+from kernels_db.errors import LogError
+from kernels_db.replacing import refuse_database
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Island
 from schedules.model import Target, canonical
@@ -40,6 +42,10 @@ def save(
 ) -> None:
     """Write a model to a file, whole or not at all. ``tuned_s``: as of `Module`. Raises `ModelError`."""
     place = Path(path)
+    try:
+        refuse_database(place)
+    except LogError as err:
+        raise ModelError(str(err)) from None
     document = canonical(_document(program, name, target, tuned_s))
     constants = program.outline.constants
     try:

@@ -1,9 +1,28 @@
-"""Numbers as people read them: durations, sizes, rates, shares and counts."""
+"""Numbers as people read them: durations, sizes, rates, shares and counts. And text of strangers."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+
+# Control characters, ends of lines among them, and marks that turn the direction of text.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    r"""A text on one line, in which control characters are spelled: names of a stranger's log must not move
+    the cursor of a terminal.
+
+    >>> visible("a\x1b[2J b")
+    'a\\x1b[2J b'
+    """
+    return _INVISIBLE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def visible_lines(text: str) -> str:
+    """`visible` of every line of a text."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def seconds(value: float | None) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import ReportError
+from kernels_db.errors import LogError
+from kernels_db.replacing import refuse_database
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ def check(path: str | os.PathLike[str]) -> None:
             f"the report cannot be written to {where}: {where.parent} {what}; make the directory first, or "
             "choose another"
         )
+    try:
+        for file in {where, where.resolve()}:
+            refuse_database(file)
+    except LogError as err:
+        raise ReportError(str(err)) from None
 
 
 def write(path: str | os.PathLike[str], text: str, tasks: int, trials: int) -> Written:
@@ -46,6 +53,8 @@ def write(path: str | os.PathLike[str], text: str, tasks: int, trials: int) -> W
             where.write_bytes(data)
         else:
             _replace(where.resolve(), data)
+    except BrokenPipeError:  # as in other programs before `head`
+        raise
     except OSError as err:
         raise ReportError(
             f"the report cannot be written to {where}: {err.strerror or err}; choose another place with -o"

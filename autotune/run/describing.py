@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import shlex
 
+from autotune.progress.units import visible
 from autotune.workloads import dtype_of, own, param_text, shown_params
 from schedules.model import Workload
 
 
 def describe(workload: Workload, threads: int | None = None) -> str:
-    """``matmul m=512 n=512 k=512 float32, 2 threads``, or the outputs of a user's own expression."""
+    """``matmul m=512 n=512 k=512 float32, 2 threads``, or the outputs of a user's own expression. Control
+    characters are spelled: names may be of a stranger's log."""
     if threads is not None:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
     constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
     if own(workload):
         made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
         what = "the expression" if workload.op == "custom" else workload.op
-        return " ".join([f"{what} of {made} {dtype_of(workload)}", *constants])
+        return visible(" ".join([f"{what} of {made} {dtype_of(workload)}", *constants]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
-    return " ".join([workload.op, *words, dtype_of(workload), *constants])
+    return visible(" ".join([workload.op, *words, dtype_of(workload), *constants]))
 
 
 def tune_command(workload: Workload, db: str, threads: int | None) -> str:

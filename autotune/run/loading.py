@@ -16,7 +16,7 @@ from autotune.run.dynamic_workload import as_dynamic
 from autotune.run.stored import asked_threads, first, hits, not_found, stored
 from autotune.run.warned import warn
 from autotune.settings import database
-from autotune.workloads import Program, as_workload
+from autotune.workloads import Program, ahead, as_workload
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
 
@@ -68,11 +68,14 @@ def load(
     >>> c[0, 0]
     np.float32(64.0)
     """
+    constant_weights = ahead(constant_weights)
     dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
     if dynamic is not None:
         from autotune.run.loading_dynamic import load_dynamic
 
-        return load_dynamic(dynamic, target=target, threads=threads, db=db, fallback=fallback)
+        return load_dynamic(
+            dynamic, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
+        )
 
     where = database(db)
 
@@ -83,8 +86,7 @@ def load(
     if not isinstance(program, str):  # tensors, whose names count for a kernel too
         return find()[0]
     named = tuple((k, type(v), v) for k, v in sorted(params.items()))  # 64.0 and True are no 64 and 1
-    constants = constant_weights if isinstance(constant_weights, bool) else tuple(constant_weights)
-    key = (program, named, dtype, layout, constants, target, threads, where, fallback, nearest)
+    key = (program, named, dtype, layout, constant_weights, target, threads, where, fallback, nearest)
     return recent.load(key, where, find)
 
 

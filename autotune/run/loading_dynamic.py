@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.errors import KernelNotFound
+from autotune.run.describing import describe
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.kernel import Kernel
 from autotune.run.stored import asked_threads, not_found, stored
+from autotune.run.warned import warn
 from autotune.settings import database
 from kernels_db.place import locate
 from schedules.model import Target, Workload
@@ -22,13 +24,30 @@ def load_dynamic(
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
+    nearest: bool = False,
 ) -> DynamicKernel:
     """`autotune.load` of a program whose sizes vary. Without ``threads`` all sizes run with as many as the
-    best record of the largest tuned size. Raises as `autotune.load` does."""
+    best record of the largest tuned size. ``nearest``: each size that is tuned for similar machines only gets
+    a kernel as `autotune.load` gives it. Raises as `autotune.load` does."""
     where = database(db)
     wanted = targets.parse(target, threads)
     asked = asked_threads(target, threads)
     sizes = dynamic.tuned(where)
+    similar: dict[str, Kernel] = {}  # what was tried here already, by workload
+
+    def of_similar(workload: Workload, threads: int | None) -> Kernel | None:
+        if not nearest or target != backends.HOST:
+            return None
+        if workload.digest not in similar:
+            from autotune.run.similar_target import nearest as look
+
+            tried = look(workload, where, wanted, threads)
+            if tried is None:
+                return None
+            warn(f"nothing is stored of {describe(workload)} for this machine; {tried}")
+            similar[workload.digest] = tried.kernel
+        return similar[workload.digest]
+
     errors: list[Exception] = []
     for one in reversed(sizes):
         kernel, unusable = stored(dynamic.at(one), wanted, asked, where)
@@ -37,11 +56,17 @@ def load_dynamic(
             break
         errors += [] if unusable is None else [unusable]
     else:
-        if not fallback:
+        kernels = (of_similar(dynamic.at(one), threads) for one in reversed(sizes))
+        kernel = next((k for k in kernels if k is not None), None)
+        if kernel is not None:
+            wanted = targets.parse(target, kernel.target.threads)
+        elif not fallback:
             raise errors[0] if errors else _not_found(dynamic, sizes, where, threads)
 
     def make(workload: Workload) -> Kernel:
         found, _ = stored(workload, wanted, wanted.threads, where)
+        if found is None:
+            found = of_similar(workload, wanted.threads)
         if found is not None:
             return found
         from autotune.run.untuned import untuned

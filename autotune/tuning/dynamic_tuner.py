@@ -17,13 +17,16 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
+from autotune.targets import TargetError
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteTask, tune_suite
 from autotune.tuning.tuner import tune
+from kernels_db.errors import LogError
 from kernels_db.store import Log
+from schedules.errors import AutotuneError
 from schedules.model import Target
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
@@ -80,9 +83,9 @@ def tune_dynamic(
     site: Site = HERE,
 ) -> DynamicResult:
     """Tune a program whose sizes vary until the budget is used up, or each chosen size has ``options.trials``
-    new trials.
+    new trials. A size that cannot be tuned has its ``error``, and costs the others nothing.
 
-    Raises as `tune` does, of the first size that cannot be picked.
+    Raises `TargetError` and `LogError`, and as `tune` does where no size can be tuned.
     """
     return _Run(dynamic, target, log, options or TuneOptions(), progress, interrupts, site).result()
 
@@ -104,6 +107,7 @@ class _Run:
         self.dynamic, self.target, self.log, self.options = dynamic, target, log, options
         self.progress, self.interrupts, self.site = progress, interrupts, site
         self.results: dict[Sizes, TuneResult] = {}
+        self.errors: dict[Sizes, AutotuneError] = {}
         self.stopped = "budget"
 
     def result(self) -> DynamicResult:
@@ -117,6 +121,7 @@ class _Run:
             return self._result()
         share = TUNED_SHARE * options.budget_s - self._spent()
         if share > LEAST_LEFT_S:
+            chosen = [s for s in chosen if s not in self.errors]
             tasks = [self._task(s) for s in chosen]
             suite = tune_suite(
                 *(tasks, self.target, self.log, replace(options, budget_s=share), self.progress),
@@ -134,22 +139,43 @@ class _Run:
         return time.monotonic() - self.started
 
     def _pick(self, sizes: Iterable[Sizes], least_s: float) -> bool:
-        """A first pick for each size while ``least_s`` seconds are left. False: it was interrupted."""
+        """A first pick for each size while ``least_s`` seconds are left. False: it was interrupted. Raises
+        the error of the first size where `ALWAYS` sizes, or all of them, have one and no size has none."""
         for one in sizes:
             left = self.options.budget_s - self._spent()
             if len(self.results) >= ALWAYS and left < least_s:
                 break
             options = replace(self.options, trials=0, budget_s=max(left, LEAST_LEFT_S))
-            found = tune(
-                *(self.dynamic.at(one), self.target, self.log, options, self._report(one)),
-                interrupts=self.interrupts,
-                site=self.site,
-            )
+            try:
+                found = tune(
+                    *(self.dynamic.at(one), self.target, self.log, options, self._report(one)),
+                    interrupts=self.interrupts,
+                    site=self.site,
+                )
+            except (LogError, TargetError):  # the other sizes would have the same
+                raise
+            except AutotuneError as err:
+                self.errors[one] = err
+                if len(self.errors) == len(self.results) + 1 == ALWAYS:
+                    break
+                found = self._failed(one, err)
             self.results[one] = found
             if found.stopped == "interrupted":
                 self.stopped = "interrupted"
                 return False
+        if self.errors and len(self.errors) >= len(self.results):
+            raise next(iter(self.errors.values()))
         return True
+
+    def _failed(self, sizes: Sizes, err: AutotuneError) -> TuneResult:
+        """The result of a size that cannot be tuned."""
+        workload = self.dynamic.at(sizes)
+        return TuneResult(
+            *(workload, self.target, best_of(workload, self.target, self.log, None), 0, {}, 0, 0.0),
+            *(self.options.seed, "failed"),
+            error=str(err),
+            place=self.log.place,
+        )
 
     def _task(self, sizes: Sizes) -> SuiteTask:
         """A task of the suite. Its weight makes all sizes count alike."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# Code of imports. An exception in the midst of it may leave the lock of all imports taken, and another thread
+# would wait for it for ever.
+_IMPORTS = "<frozen importlib"
+AGAIN_S = 0.02  # until an interrupt that comes there is tried again
+
 
 class Interrupts:
     """A context manager within which the first SIGINT raises KeyboardInterrupt, if need be at the end of a
-    `hold` block. Later ones are ignored, so that they cannot cut off the report of the first.
+    `hold` block, or after the code of an import. Later ones are ignored, so that they cannot cut off the
+    report of the first.
 
     ``to_the_end``: this holds after the ``with`` block too, for a process that ends then. Nothing is changed
     outside the main thread, or where SIGINT is ignored or handled by others."""
@@ -47,6 +55,18 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._seen:
             return
+        if frame is not None and frame.f_code.co_filename.startswith(_IMPORTS):
+            _thread.start_new_thread(_again, (number,))
+            return
         self._seen = True
         if not self._holding:
             raise KeyboardInterrupt
+
+
+def _again(number: int) -> None:
+    """Send the signal to the main thread once more, a moment later."""
+    time.sleep(AGAIN_S)
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        signal.raise_signal(signal.Signals(number))

@@ -16,10 +16,11 @@ def why(
     prepared_s: float,
     elapsed_s: float,
     budget_s: float,
+    stopped_early: int = 0,
 ) -> str:
     """The reason. ``failed``: failed trials by status; ``reasons``: the last reason of each status;
     ``stopped``: as of `TuneResult`; ``prepared_s``: seconds before the search, in which references are
-    computed."""
+    computed; ``stopped_early``: trials that were too slow to be timed to the end."""
     more = "; give it more with --budget" if stopped == "budget" else ""
     if failed:
         total = sum(failed.values())
@@ -28,6 +29,11 @@ def why(
         if "timeout" not in failed:
             more = ""
         return f"none of {total} trial{'s' if total != 1 else ''} gave a kernel: {told}{more}"
+    if stopped_early:
+        return (
+            f"{stopped_early} trial{'s' if stopped_early != 1 else ''} stopped early, as much slower than a "
+            "record of the log that was then found to be of no use; tune again, which goes on without it"
+        )
     if stopped == "interrupted":
         return "the run was interrupted before its first trial ended"
     if stopped == "frozen":

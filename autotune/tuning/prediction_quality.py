@@ -25,6 +25,8 @@ PREDICTED = "predicted"
 GAP = 0.02
 # Fewest candidates of a task that counts.
 LEAST = 8
+# Times (seconds) above this count: no kernel is as quick, and the throughput of less may not be finite.
+SHORTEST_S = 1e-15
 # Most trials of a task that count, the latest: the number of pairs grows with the square.
 MOST = 2000
 # Phases of a trial whose seconds its record has.
@@ -64,8 +66,9 @@ def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
     pairs = []
     for r in records:
         score = r.environment[PREDICTED].get(model)
-        if isinstance(score, (int, float)) and abs(score) < 1e300 and r.status in ("ok", "slow") and r.time_s:
-            pairs.append((float(score), 1.0 / r.time_s))
+        timed = r.status in ("ok", "slow") and (r.time_s or 0.0) > SHORTEST_S
+        if timed and isinstance(score, (int, float)) and abs(score) < 1e300:
+            pairs.append((float(score), 1.0 / (r.time_s or 1.0)))
     if len(pairs) < LEAST:
         return None
     predicted, throughput = np.array(pairs).T
@@ -101,6 +104,6 @@ def _average(each: list[dict[str, float]]) -> dict[str, float | int]:
 
 
 def _number(x: object) -> float:
-    """``x`` if it is a finite number, else NaN. A log may hold anything, also an integer too large for a
+    """``x`` if it is a number of seconds, else 0. A log may hold anything, also an integer too large for a
     float."""
-    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 1e15 else 0.0
+    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < 1e15 else 0.0

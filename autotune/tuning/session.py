@@ -523,6 +523,7 @@ class Session:
             prepared_s=self.spent["prepare"],
             elapsed_s=time.monotonic() - self.started,
             budget_s=self.options.budget_s,
+            stopped_early=self.stopped_early,
         )
 
     def _share(self, time_s: float | None) -> float | None:

@@ -16,6 +16,9 @@ from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Cast, Const, Expr, Var
 from schedules.te.scalars import cast
 
+# Largest extent of an axis: a larger one is surely a mistake, and overflows byte counts.
+MAX_EXTENT = 2**40
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim(Var):
@@ -88,4 +91,6 @@ def extent_at(extent: Any, sizes: Mapping[Dim, int]) -> int:
             f"the extent {E.show(extent)} is {number} at {at}; every extent must be at least 1: raise the "
             "least size"
         )
+    if number > MAX_EXTENT:
+        raise WorkloadError(f"the extent {E.show(extent)} is {number}, outside 1..{MAX_EXTENT}")
     return int(number)

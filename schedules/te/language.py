@@ -23,7 +23,7 @@ from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike, Var
 from schedules.te.compute_dag import Reducer, operand
-from schedules.te.dims import Dim, dims_of
+from schedules.te.dims import MAX_EXTENT, Dim, dims_of
 from schedules.te.evaluator import evaluate
 from schedules.te.inside import check_loads
 from schedules.te.scalars import (
@@ -81,9 +81,6 @@ __all__ = [
     "reduce_axis", "reducer", "right_shift", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum",
     "tan", "tanh",
 ]  # fmt: skip
-
-# Largest extent of an axis: a larger one is surely a mistake, and overflows byte counts.
-MAX_EXTENT = 2**40
 
 
 # --- placeholders and stages ------------------------------------------------------------------
@@ -377,7 +374,9 @@ def _shape(shape: Any, what: str) -> tuple[Any, ...]:
 def _extent(n: Any, what: str) -> Any:
     if isinstance(n, Expr) and E.dtype_of(n) == INDEX and not E.loads(n):
         if builtins.all(isinstance(x, Dim) for x in E.walk(n) if isinstance(x, Var)):
-            return n.value if isinstance(n, Const) else n
+            if not isinstance(n, Const):
+                return n
+            n = n.value
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise WorkloadError(
             f"{what}: extent {n!r} is not an integer; one that varies is autotune.dim(least, largest)"

@@ -113,6 +113,10 @@ def test_damaged_values_of_a_record(log_file: Path, tmp_path: Path, column: str)
     [
         ("record", "time_s", "'abc'", lambda log: list(log.records())),
         ("record", "time_s", "9e999", lambda log: list(log.export_lines())),
+        ("record", "time_s", "NULL", lambda log: list(log.records(status="ok"))),
+        ("record", "time_s", "0.0", lambda log: list(log.records(status="ok"))),
+        ("record", "time_s", "-1.0", lambda log: list(log.records(status="ok"))),
+        ("record", "time_s", "NULL", lambda log: lookup.best(log.path, W.digest, anywhere)),
         ("record", "environment", """'{"x":1e999}'""", lambda log: list(log.export_lines())),
         ("record", "trial", "'abc'", lambda log: list(log.export_lines())),
         ("record", "workload", "x'ff'", lambda log: log.tasks()),
@@ -121,12 +125,17 @@ def test_damaged_values_of_a_record(log_file: Path, tmp_path: Path, column: str)
         ("run", "seed", "'abc'", lambda log: log.runs()),
         ("run", "ended", "x'ff'", lambda log: log.runs()),
         ("target", "json", "x'ff'", lambda log: log.target(TARGETS[0].digest)),
+        *(
+            ("machine", "json", f"""'{{"cpu":{value}}}'""", lambda log: log.origin(next(iter(log.records()))))
+            for value in ("NaN", "-1e999", "[[Infinity]]")
+        ),
     ],
 )
 def test_a_damaged_value_is_named(
     log_file: Path, table: str, column: str, value: str, ask: Callable[[Log], object]
 ) -> None:
     con = sqlite3.connect(log_file)
+    con.execute("PRAGMA ignore_check_constraints = ON")  # a stranger's file may have none
     con.execute(f"UPDATE {table} SET {column} = {value}")
     con.commit()
     con.close()

@@ -35,6 +35,22 @@ def test_a_new_log_and_its_directory_are_created(tmp_path: Path) -> None:
     con.close()
 
 
+def test_a_directory_that_is_made_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be a slip of the pen. Where it is there already, nothing is said."""
+    with Log(tmp_path / "t.db") as log:
+        log.export(tmp_path / "a.jsonl")
+        assert caplog.messages == []
+        log.export(tmp_path / "elsewhere" / "a.jsonl")
+    with Log(tmp_path / "some" / "where" / "t.db"):
+        pass
+    with Log(tmp_path / "some" / "where" / "t.db"):
+        pass
+    assert caplog.messages == [
+        f"made the directory {tmp_path / 'elsewhere'} for a.jsonl",
+        f"made the directory {tmp_path / 'some' / 'where'} for t.db",
+    ]
+
+
 def test_a_zero_byte_file_is_a_new_log(tmp_path: Path) -> None:
     path = tmp_path / "empty.db"
     path.touch()

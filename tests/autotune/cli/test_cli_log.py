@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from cli_runner import run
 from log_filler import fill, host
+from report_cases import add_task
 
 from autotune.cli.suite import _print as print_suite
 from autotune.tuning.suite_tuner import SuiteResult
 from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
 from kernels_db.records import NewRecord
-from schedules import ops
-from schedules.model import Trace
+from schedules import ops, te
+from schedules.model import Target, Trace, Workload
 
 MATMUL = ("matmul", {"m": 8, "n": 8, "k": 8}, 1e-4)
 SOFTMAX = ("softmax", {"m": 4, "n": 8}, 2e-6)
@@ -291,3 +292,31 @@ def test_nothing_is_written_over_a_log_or_to_a_url(tmp_path: Path) -> None:
         assert run("log", command, str(tmp_path / "new" / "file"), "--db", str(db)).status == 0
     assert kept == {path: run("log", "stats", "--db", str(path)).out for path in (db, other)}
     assert not list(Path().glob("postgresql*"))
+
+
+def test_names_of_a_log_move_no_cursor(tmp_path: Path) -> None:
+    """Names, shapes, reasons and places of a stranger's log are shown with their control characters
+    spelled."""
+    evil = "x\x1b[2J\x1b]0;t\x07\r\ny\u202e\x9b31m"
+    expression = te.placeholder((8, 16), "float32", "x")
+    doubled = te.compute((8, 16), lambda i, j: expression[i, j] * 2.0, "y")
+    strange = Workload(te.dag([expression, doubled]), evil, ((evil, evil),), 128)
+    target, db = Target("cpu", evil, threads=2, triple=evil), tmp_path / "t.db"
+    with Log(db) as log:
+        add_task(log, strange, 6, reason=evil, machine={"cpu": evil}, target=target, sketch=evil)
+    matmul = ("matmul", "--shape", "m=8,n=8,k=8")
+    for words in (
+        ("log", "list"),
+        ("log", "stats"),
+        ("log", "verify"),
+        ("log", "pin"),
+        ("log", "list", "--json"),
+        ("report", "-o", tmp_path / "r.html"),
+        ("explain", evil),
+        ("best", evil),
+        ("best", *matmul),
+    ):
+        found = run(*words, "--db", db)
+        said = found.out + found.err
+        assert not set(said) & set("\x1b\x07\r\u202e\x9b"), (words, said)
+    assert "x\\x1b[2J\\x1b]0;t\\x07\\r\\ny" in run("log", "list", "--db", db).out

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 from cli_runner import run
 
 import autotune as at
+from autotune.cli.results import status
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
 
@@ -199,6 +200,27 @@ def test_an_interrupted_run_prints_its_best(tuner: Callable[..., Calls]) -> None
     tuner(stopped="interrupted")
     ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8")
     assert ran.status == 0 and "interrupted; everything measured is kept" in ran.out and "ab12" in ran.out
+
+
+def test_interrupted_before_there_is_a_kernel_is_status_130(tuner: Callable[..., Calls]) -> None:
+    tuner(best=False, stopped="interrupted")
+    ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8")
+    assert ran.status == 130 and "no valid kernel found" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("found", "stopped", "expected"),
+    [
+        ([True, True], "interrupted", 0),
+        ([True, False], "interrupted", 1),
+        ([False, False], "interrupted", 130),
+        ([False, False], "budget", 1),
+        ([], "budget", 0),
+    ],
+)
+def test_the_status_of_many_tasks(found: list[bool], stopped: str, expected: int) -> None:
+    results = [SimpleNamespace(best=object() if one else None) for one in found]
+    assert status(results, stopped) == expected  # type: ignore[arg-type]
 
 
 def test_a_log_that_cannot_be_made_is_refused(tuner: Callable[..., Calls], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from autotune.models.program import Program
 from autotune.models.saved import load_model
 from autotune.run.kernels import default_kernel
 from autotune.targets import detect
+from kernels_db import Log
 from schedules import te
 from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Graph
@@ -103,6 +104,14 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert path.read_text() == "before" and [p.name for p in tmp_path.iterdir()] == ["net.at"]
     with pytest.raises(ModelError, match="cannot be written: No such file"):
         net.save(tmp_path / "none" / "net.at")
+
+
+def test_a_log_is_not_replaced_by_a_model(tmp_path: Path) -> None:
+    Log(tmp_path / "t.db").close()
+    net = module_of(layers(1)[0])
+    with pytest.raises(ModelError, match=r"t\.db is a database and would be overwritten"):
+        net.save(tmp_path / "t.db")
+    Log(tmp_path / "t.db", read_only=True).close()
 
 
 # -- other machines --------------------------------------------------------------------------

@@ -270,6 +270,29 @@ def test_places_that_cannot_be_written(small, tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
+def test_a_log_is_never_replaced(small, tmp_path):
+    copy = tmp_path / "t.db"
+    with Log(copy) as log:
+        log.merge(small)
+    (tmp_path / "link.html").symlink_to(copy)
+    before = copy.read_bytes()
+    for name in ("t.db", "t.db-wal", "link.html"):
+        found = run("report", "--db", copy, "-o", tmp_path / name)
+        assert found.status == 2 and "would be overwritten; choose another file" in found.err
+    with pytest.raises(ReportError, match="is a database and would be overwritten"):
+        report.of_log(copy, small)
+    assert copy.read_bytes() == before and not (tmp_path / "t.db-wal").exists()
+
+
+def test_a_page_on_stdout(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = run("report", "--db", small, "-o", "-")
+    assert found.status == 0 and found.out.startswith("<!DOCTYPE html>") and found.out.endswith("</html>\n")
+    assert "stdout: 2 tasks, 84 trials" in " ".join(found.err.split()) and [*tmp_path.iterdir()] == []
+    for wrong in ("--json", "--open"):
+        assert run("report", "--db", small, "-o", "-", wrong).status == 2
+
+
 def test_what_is_there_is_replaced_whole(small, tmp_path, monkeypatch):
     place = tmp_path / "r.html"
     place.write_text("old")

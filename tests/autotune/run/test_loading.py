@@ -126,6 +126,32 @@ def test_nearest_times_both_for_real_and_finds_nothing_where_nothing_is(tmp_path
         check(at.load("matmul", **SHAPE, threads=1, db=db, nearest=True))
 
 
+@pytest.mark.parametrize("faster", [True, False])
+def test_sizes_of_a_range_take_the_nearest_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: bool
+) -> None:
+    db = tmp_path / "t.db"
+    small = {**SHAPE, "m": 2}
+    fill(db, [("matmul", small, 1e-3)], relative())
+    times = {True: 1e-6 if faster else 2e-6, False: 1.5e-6}
+    monkeypatch.setattr(at.Kernel, "time", lambda kernel, repeat: times[kernel.record is not None])
+    asked = {**SHAPE, "m": at.dim(1, 4), "db": db}
+    for given in ({}, {"nearest": True, "target": host()}):
+        with pytest.raises(at.KernelNotFound, match="nearest=True"):
+            at.load("matmul", **asked, **given)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning) as caught:
+        kernel = at.load("matmul", **asked, nearest=True)
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        f"nothing is stored of matmul m=2 n={SHAPE['n']} k={SHAPE['k']} float32 for this machine"
+    ]
+    assert caught[0].filename == __file__
+    assert kernel.target.threads == 1  # as the record, which was tuned with one
+    assert kernel.at(m=2).chosen_by == ("similar_machine" if faster else "default")  # type: ignore[attr-defined]
+    assert kernel.at(m=4).chosen_by in ("similar_shape", "similar_machine", "model", "default")  # type: ignore[attr-defined]
+    a, b = np.ones((2, SHAPE["k"]), np.float32), np.ones((SHAPE["k"], SHAPE["n"]), np.float32)
+    assert np.array_equal(kernel(a, b), a @ b)
+
+
 def test_a_pinned_record_is_taken_whatever_comes_later(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     (uid,) = fill(db, [entry(1e-3)])

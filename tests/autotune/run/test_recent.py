@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from log_filler import fill
 
 import autotune as at
 from autotune.run import recent, warned
@@ -23,6 +25,7 @@ SIZES = {"m": 8, "n": 8, "k": 8}
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     db = tmp_path_factory.mktemp("log") / "t.db"
     at.tune("matmul", **SIZES, threads=1, trials=3, budget_s=4, db=db, progress=None)
+    fill(db, [("matmul", SIZES, 1.0)])  # one more schedule, however few were tried
     return db
 
 
@@ -66,6 +69,32 @@ def test_numbers_that_are_equal_to_others_are_answered_as_before_any_load(tuned:
             with contextlib.suppress(at.KernelNotFound):
                 load(tuned, m=size)
     assert answer() == cold
+
+
+def test_names_of_an_iterator_are_read_once(tmp_path: Path) -> None:
+    """As constants for the key of what is kept, for the kernel and for each size of a range."""
+    db = tmp_path / "t.db"
+    found = at.tune(
+        "matmul", **SIZES, constant_weights=iter("b"), threads=1, trials=0, budget_s=4, db=db, progress=None
+    )
+    assert found.workload.dag.constants == ("b",)
+    for _ in range(3):
+        assert load(db, constant_weights=iter("b")).workload.dag.constants == ("b",)
+    recent.clear()
+    sizes = {"m": at.dim(1, 8), "constant_weights": iter("b")}
+    dynamic = load(db, **sizes).dynamic  # type: ignore[attr-defined]
+    assert [dynamic.at((n,)).dag.constants for n in (3, 8)] == [("b",), ("b",)]
+
+
+@pytest.mark.parametrize("nothing", [None, (), ""])
+def test_no_constants_are_none(tuned: Path, nothing: object) -> None:
+    assert load(tuned, constant_weights=nothing) is load(tuned)
+
+
+@pytest.mark.parametrize("use", [at.load, at.best])
+def test_what_names_no_constants_is_refused(tuned: Path, use: Callable[..., object]) -> None:
+    with pytest.raises(at.WorkloadError, match="constant_weights: 1 is no name of an input, True or False"):
+        use("matmul", **SIZES, constant_weights=1, db=tuned)
 
 
 def test_what_is_written_meanwhile_is_seen(tuned: Path) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_runner import run
 from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune as at
 from autotune import targets
+from autotune.measure.process import MeasureError
+from autotune.tuning import dynamic_tuner
 from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
+from kernels_db.errors import LogError
 from schedules import te
 from schedules.te.dims import dim
 
@@ -85,6 +89,65 @@ def test_without_a_kernel_there_is_no_schedule() -> None:
     result = at.TuneResult(w, targets.parse("cpu", 1), None, 3, {"crash": 3}, 0, 1.0, 0, "budget")
     with pytest.raises(at.ScheduleError, match="no valid schedule of matmul was found; give the tuning"):
         result.schedule()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, sizes: set[int], error: Exception) -> list[int]:
+    """Has the first picks of these sizes fail. Returns the sizes that are picked."""
+    picked: list[int] = []
+    tune = dynamic_tuner.tune
+
+    def tune_some(workload: Any, *given: Any, **more: Any) -> Any:
+        picked.append(dict(workload.params)["m"])
+        if picked[-1] in sizes:
+            raise error
+        return tune(workload, *given, **more)
+
+    monkeypatch.setattr(dynamic_tuner, "tune", tune_some)
+    return picked
+
+
+@pytest.mark.parametrize(("size", "trials"), [(1, 0), (40, 1)])
+def test_a_size_that_fails_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, trials: int
+) -> None:
+    picked = failing(monkeypatch, {size}, MeasureError("out of memory\nand more"))
+    words = (
+        "tune",
+        "matmul",
+        "--shape",
+        "m=1..40,n=8,k=8",
+        "--threads",
+        1,
+        "--budget",
+        "6s",
+        "--trials",
+        trials,
+    )
+    ran = run(*words, "--db", tmp_path / "log.db", "--json")
+    assert ran.status == 1 and picked == [40, 1]
+    bad, good = sorted(ran.json["sizes"], key=lambda s: s["best"] is not None)
+    assert bad["size"] == {"m": size} and bad["error"] == "out of memory\nand more"
+    assert bad["stopped"] == "failed" and good["trials"]["measured"] >= 1
+    table = run(*words[:-1], 0, "--db", tmp_path / "log.db")
+    assert table.status == 1 and "error: out of memory\n" in table.out
+
+
+def test_where_no_size_can_be_tuned_the_first_error_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"m": at.dim(1, 4096), "n": 2, "k": 2, "threads": 1, "db": tmp_path / "t.db", "progress": None}
+    picked = failing(monkeypatch, {*range(1, 4097)}, MeasureError("no process can be started"))
+    with pytest.raises(MeasureError, match="no process can be started"):
+        at.tune("matmul", budget_s=600, **more)
+    assert picked[0] == 4096 and len(picked) == 2  # not each of ten
+    picked.clear()
+    more["m"] = at.dim(4, 5)
+    with pytest.raises(MeasureError):
+        at.tune("matmul", budget_s=600, **more)
+    picked = failing(monkeypatch, {5}, LogError("the disk is full"))
+    with pytest.raises(at.LogError, match="disk is full"):
+        at.tune("matmul", budget_s=600, **more)
+    assert picked == [5]
 
 
 def test_an_expression_gets_first_picks(tmp_path: Path) -> None:

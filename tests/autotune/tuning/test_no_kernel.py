@@ -175,6 +175,11 @@ def test_the_sentence_names_every_cause(failed: dict[str, int], stopped: str, wa
     assert why(failed, reasons, stopped, prepared_s=0.1, elapsed_s=2.0, budget_s=2.0) == wanted
 
 
+def test_trials_that_were_stopped_early_are_trials() -> None:
+    told = why({}, {}, "trials", prepared_s=0.1, elapsed_s=2.0, budget_s=2.0, stopped_early=2)
+    assert told.startswith("2 trials stopped early, as much slower than a record of the log that was then")
+
+
 def test_a_frozen_run_and_the_command_line_say_why(tmp_path: Path) -> None:
     Log(tmp_path / "t.db").close()
     words = ["tune", "matmul", "--shape", "m=8,n=8,k=8", "--frozen", "--db", tmp_path / "t.db"]

@@ -69,6 +69,18 @@ def test_numbers_of_any_size_are_no_harm(log: Log) -> None:
     assert found["seconds"]["run"] == float(prediction_quality.LEAST)
 
 
+def test_times_that_no_kernel_takes_are_no_harm(log: Log) -> None:
+    add(log, [1.0] * 40, [1e-320] * 20 + [1.0] * 20, "model")
+    begun = log.start_run(WORKLOAD, TARGET, {}, seed=0)
+    for i in range(3):
+        spent = {"seconds": {"search": -5.0, "run": float(i)}}
+        trace = Trace((Step("made up", (("i", i),)),))
+        log.add(NewRecord(begun.uid, i, "s", trace, "ok", times_s=(1.0,), environment=spent))
+    found = prediction_quality.of_log(log)  # a warning of numpy would be an error
+    assert found["predictions"]["within_task"]["candidates"] == 20
+    assert found["seconds"] == {"search": 20.0, "build": 40.0, "check": 0.0, "run": 3.0}
+
+
 def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
     space = FormulaSpace()
     seen = []

@@ -76,6 +76,15 @@ def test_an_extent_below_one_is_named() -> None:
         te.dag([a, b], {m: 2})
 
 
+def test_an_extent_that_is_too_large_is_named() -> None:
+    m = dim(1, 8, "m")
+    a = te.placeholder((m * 2**39,), name="A")
+    b = te.compute((4,), lambda i: a[i], "B")
+    assert te.dag([a, b], {m: 2}).inputs[0].shape == (2**40,)
+    with pytest.raises(WorkloadError, match=f"is {3 * 2**39}, outside 1..{2**40}"):
+        te.dag([a, b], {m: 3})
+
+
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [

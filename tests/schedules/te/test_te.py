@@ -318,7 +318,15 @@ def test_axis_of_another_stage_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "shape, message",
-    [((0,), "outside 1.."), ((-3,), "outside"), ((2.5,), "not an integer"), ((True,), "not an")],
+    [
+        ((0,), "outside 1.."),
+        ((-3,), "outside"),
+        ((2.5,), "not an integer"),
+        ((True,), "not an"),
+        ((E.wrap(0),), "extent 0 is outside 1.."),
+        ((E.wrap(5) - E.wrap(7),), "extent -2 is outside"),
+        ((E.wrap(2**40) + 1,), f"extent {2**40 + 1} is outside 1..{2**40}"),
+    ],
 )
 def test_shapes_refused(shape: tuple[object, ...], message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
