@@ -192,6 +192,23 @@ def test_a_scheduler_without_tls_is_refused(
     assert f"dask scheduler --protocol tls), or use {without_tls} in a network that you trust" in said
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_scheduler_itself_keeps_others_out(
+    plain: bool, made: Certificates, with_tls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only our own question before: it could be left out."""
+    monkeypatch.setattr(knocking, "reach", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "LET_IN_S", 2.0)
+    address = with_tls.replace("tls://", "tcp://") if plain else with_tls
+    with settings(made.mine, made.other):
+        assert f"{address} cannot be connected to" in refusal(connect, address)
+        offer = worker.Offer({"a": A})
+        with pytest.raises(FleetError, match="no scheduler answers at"):
+            asyncio.run(worker.run(address, offer, print, site=FakeSite(), once=True))
+    with settings(made.mine, made.mine), connection.connect(with_tls) as client:
+        assert not client.scheduler_info(n_workers=-1)["workers"]
+
+
 @BOTH
 def test_missing_settings_are_named(do: Callable[[str], None], role: str, with_tls: str) -> None:
     with settings(None):
