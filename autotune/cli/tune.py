@@ -100,7 +100,11 @@ def tune(
     opt.one_of("--search", search, opt.SEARCHES)
     opt.one_of("--model", model, opt.MODELS)
     if models.is_model(op):
-        models.check_options(ctx, "frozen", "fleet")
+        models.check_options(ctx, "frozen")
+        if fleet is not None:
+            raise typer.BadParameter("--fleet does not go with a model; tune it on the machine that runs it")
+    if fleet is None and "," in target:
+        raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
     if build_here and fleet is None:
         raise typer.BadParameter("--build-here goes with --fleet")
     opt.operator_or_suite(ctx, op, suite, "frozen")

@@ -36,6 +36,11 @@ def distributed() -> Any:
 def check_address(address: str) -> None:
     """Raises `FleetError` unless it is tcp://HOST:PORT or tls://HOST:PORT."""
     match = _ADDRESS.fullmatch(address)
+    if re.fullmatch(r"local:[0-9]+", address):
+        raise FleetError(
+            f"{address[:200]} is a fleet that tune and log verify start and end; give the address of a "
+            "scheduler, such as tcp://host:8786"
+        )
     if match is None or not 0 < int(match[3]) < 65536:
         raise FleetError(
             f"{address[:200]!r} is no address of a scheduler; give one such as tcp://host:8786 or "

@@ -51,9 +51,8 @@ def reach(address: str, security: Any, role: str, timeout_s: float) -> None:
 
 def knock(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -> None:
     """Connect once. Raises `FleetError` for a refusal, and `OSError` where nobody answers."""
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    place = host.strip("[]"), int(port)
+    scheme, place = _parts(address)
+    rest = address.partition("://")[2]
     if scheme == "tls":
         context = _context(address, security, role)
         first = _with_tls(address, place, context, security, role, timeout_s)
@@ -66,6 +65,21 @@ def knock(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -
         first = _plain(address, place, timeout_s)
     if not 0 < struct.unpack("<Q", first)[0] <= MOST_FRAMES:  # its messages begin with their length
         raise FleetError(f"what answers at {address} is no scheduler of Dask; its port is usually 8786")
+
+
+def own_host(address: str) -> str:
+    """The address of this machine that faces a scheduler: 127.0.0.1 for one that is here. Raises OSError."""
+    _, place = _parts(address)
+    family, kind, proto, _, found = socket.getaddrinfo(*place, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, proto) as sock:
+        sock.connect(found)  # which sends nothing
+        return str(sock.getsockname()[0])
+
+
+def _parts(address: str) -> tuple[str, tuple[str, int]]:
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    return scheme, (host.strip("[]"), int(port))
 
 
 def reason(err: BaseException) -> str:

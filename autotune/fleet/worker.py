@@ -134,12 +134,14 @@ class BenchThreadPoolExecutor(ThreadPoolExecutor):
 
 
 def make_worker(address: str, offer: Offer, thread: BenchThreadPoolExecutor, machine: str = "") -> Worker:
-    """A worker of Dask, not started yet. Its tasks run in the thread of a bench."""
+    """A worker of Dask, not started yet. Its tasks run in the thread of a bench. It listens where the
+    scheduler is, and on no other network: who reaches it can run code. Raises OSError."""
     distributed = connection.distributed()
     advert = offer.advert(thread.bench.facts, machine)
     slots = [t["slot"] for t in json.loads(advert)["targets"]]
     worker = distributed.Worker(
         address,
+        host=knocking.own_host(address),
         nthreads=1,
         name=f"{offer.name or 'autotune'}-{secrets.token_hex(4)}",
         executor=thread,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from children import ROOT, python_path
 from cli_runner import run
@@ -131,8 +132,15 @@ def refusal(do: Callable[[str], None], address: str) -> str:
 BOTH = pytest.mark.parametrize(("do", "role"), [(connect, "client"), (work, "worker")])
 
 
+def listening() -> set[Any]:
+    """Where this process listens."""
+    found = psutil.Process().net_connections("inet")
+    return {(c.laddr.ip, c.laddr.port) for c in found if c.status == psutil.CONN_LISTEN}
+
+
 def test_who_has_the_certificate_is_let_in(made: Certificates, with_tls: str) -> None:
     said: list[str] = []
+    before = listening()
 
     async def until_connected() -> None:
         connected = asyncio.Event()
@@ -147,6 +155,7 @@ def test_who_has_the_certificate_is_let_in(made: Certificates, with_tls: str) ->
         with await asyncio.to_thread(connection.connect, with_tls) as client:
             (found,) = await asyncio.to_thread(lambda: client.scheduler_info(n_workers=-1)["workers"])
             said.append(found)
+        assert {ip for ip, _ in listening() - before} == {"127.0.0.1"}, "it listens to this machine alone"
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -190,6 +199,23 @@ def test_a_scheduler_without_tls_is_refused(
         said = refusal(do, without_tls.replace("tcp://", "tls://"))
     assert "has no TLS ([SSL: WRONG_VERSION_NUMBER] wrong version number)" in said
     assert f"dask scheduler --protocol tls), or use {without_tls} in a network that you trust" in said
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_scheduler_itself_keeps_others_out(
+    plain: bool, made: Certificates, with_tls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only our own question before: it could be left out."""
+    monkeypatch.setattr(knocking, "reach", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "LET_IN_S", 2.0)
+    address = with_tls.replace("tls://", "tcp://") if plain else with_tls
+    with settings(made.mine, made.other):
+        assert f"{address} cannot be connected to" in refusal(connect, address)
+        offer = worker.Offer({"a": A})
+        with pytest.raises(FleetError, match="no scheduler answers at"):
+            asyncio.run(worker.run(address, offer, print, site=FakeSite(), once=True))
+    with settings(made.mine, made.mine), connection.connect(with_tls) as client:
+        assert not client.scheduler_info(n_workers=-1)["workers"]
 
 
 @BOTH
