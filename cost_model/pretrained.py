@@ -1,10 +1,10 @@
-"""Models of other tasks, good before the first trial: the shipped ones, trained on measured candidates of many
-operators (ADR 29), and those that users train of their own logs (`cost_model.saved`).
+"""Models of other tasks, good before the first trial: the shipped ones, trained on measured candidates of
+many operators (ADR 29), and those that users train of their own logs (`cost_model.saved`).
 
-There is a shipped one for each width of vectors, and one for Intel's servers, because such CPUs agree on what is fast
-more than others do. ``benchmarks/train_cost_model.py`` makes the files in ``data``; their ``provenance``
-names the tasks. Columns are found by name, so that a model serves later versions of the features: a missing
-column is a missing value, and a new one is not used.
+There is a shipped one for each width of vectors, and one for Intel's servers, because such CPUs agree on what
+is fast more than others do. ``benchmarks/train_cost_model.py`` makes the files in ``data``; their
+``provenance`` names the tasks. Columns are found by name, so that a shipped model serves later versions of
+the features: a missing column is a missing value, and a new one is not used.
 """
 
 from __future__ import annotations

@@ -38,8 +38,13 @@ MOST_PARTS = 200_000
 MOST_BAGS = 64
 # {array of an ensemble: how its numbers are stored, little-endian}.
 ARRAYS = {
-    "starts": "<i8", "feature": "<i4", "threshold": "<f4", "left": "<i4", "right": "<i4", "missing_left": "|u1"
-}  # fmt: skip
+    "starts": "<i8",
+    "feature": "<i4",
+    "threshold": "<f4",
+    "left": "<i4",
+    "right": "<i4",
+    "missing_left": "|u1",
+}
 
 
 @dataclass(frozen=True, eq=False)

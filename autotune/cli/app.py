@@ -19,6 +19,7 @@ from autotune.cli import (
     cache,
     completion,
     doctor,
+    evaluate,
     explain,
     export,
     log,
@@ -26,6 +27,7 @@ from autotune.cli import (
     replay,
     report,
     streams,
+    train,
     tune,
     verbosity,
 )
@@ -164,6 +166,8 @@ app.command("bench", no_args_is_help=True, short_help="Time kernels beside other
 app.command("report", short_help="Write a page of HTML about the log.")(report.report)
 app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
+app.command("train", short_help="Make a cost model of tuning logs.")(train.train)
+app.command("evaluate", short_help="Say how well cost models order a log's candidates.")(evaluate.evaluate)
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
 app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
 app.add_typer(log.app, name="log")
