@@ -153,10 +153,10 @@ def leaf(value: float) -> Nodes:
 
 def inclusive(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Thresholds of "x <= t" as those of "x < t" for every float32 x."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         near = thresholds.astype(np.float32)
-    near = np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
-    above = np.nextafter(near, np.float32(np.inf))
+        near = np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
+        above = np.nextafter(near, np.float32(np.inf))
     above = np.where((above > 0) & (above < TINY), np.float32(TINY), above)
     most = np.finfo(np.float32).max
     return np.clip(above, -most, most)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEARNERS = {"xgb": "XGBoost", "forest": "a random forest", "hist": "HistGradientBoosting"}
 LogsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[LOG]...", help="Logs, URLs of logs, exports. [default: the log of --db]"),
+    typer.Argument(metavar="LOG", help="Logs, URLs of logs, exports. [default: the log of --db]"),
 ]
 
 
