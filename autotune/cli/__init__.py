@@ -20,7 +20,7 @@ def main() -> None:
                 print(found)
             return
         if sys.argv[1:2] == ["tune"]:
-            # xgboost imports scikit-learn where it is installed, which takes as long as the rest of it; tuning
+            # xgboost imports scikit-learn where it is installed, which takes longer than itself; tuning
             # uses none of it
             sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
     except KeyboardInterrupt:  # before a command handles it

@@ -158,7 +158,7 @@ def test_tuning_with_a_file_imports_no_training(file: Path, tmp_path: Path) -> N
         "--threads",
         "1",
         "--trials",
-        "20",
+        "8",
         "--budget",
         "20s",
     ]
