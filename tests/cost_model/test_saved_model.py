@@ -229,6 +229,15 @@ def test_ensembles_that_would_take_long_are_refused(monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(CostModelError, match="deeper than"):
         chain.check(1)
+    twice = TreeEnsemble(  # both children of a node are the next one: 2^39 ways to the leaf
+        np.array([0, 40]),
+        np.where(np.arange(40) == 39, -1, 0).astype(np.int32),
+        np.zeros(40, np.float32),
+        *(2 * [np.where(np.arange(40) == 39, -1, np.arange(40) + 1).astype(np.int32)]),
+        np.zeros(40, bool),
+    )
+    with pytest.raises(CostModelError, match="a node has no parent, or several"):
+        twice.check(1)
     stumps = TreeEnsemble.of([leaf(1.0)] * 5)
     stumps.check(1)
     monkeypatch.setattr(tree_ensemble, "MOST_TREES", 4)

@@ -16,6 +16,7 @@ from space_cases import target
 import autotune as at
 from autotune.search import policies
 from autotune.settings import SettingsError
+from autotune.targets import parse
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.run_records import run_options
 from cost_model.base import CostModelError
@@ -136,6 +137,18 @@ def test_the_first_candidates_are_those_that_the_file_wants(tmp_path: Path) -> N
         return np.array([space.features(c.sketch, np.array([c.row]))[0, place] for c in found])
 
     assert (asked(True) >= 8).mean() > (asked(False) >= 8).mean() + 0.2
+
+
+def test_a_file_of_gpus_begins_a_search_for_one(of_gpus: Path) -> None:
+    """The shipped models are of CPUs: a search for a GPU begins with none of them."""
+    goal = parse("cuda-emulator", None)
+    space = derive(MATMUL.canonical, goal)
+    for model, begins in ((read(of_gpus), True), ("xgb", False)):
+        search = policies.create("evolutionary", space, model, target=goal)
+        found = search.ask(8)
+        predicted = search.predicted(found)
+        assert ("prior" in predicted) == begins and len(found) == 8
+        assert all(np.isfinite(p).all() for p in predicted.values())
 
 
 def test_runs_name_a_model_by_its_digest_and_no_path(file: Path) -> None:
