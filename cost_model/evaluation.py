@@ -31,7 +31,8 @@ IMPORTANCE_ROWS, REPEATS = 2000, 3
 # Names of models in tables: without training here; trained on the other folds.
 SHIPPED, ESTIMATED, OF_FILE = "shipped", "estimate alone", "file"
 TRAINED = {
-    "xgb": "trained: XGBoost",
+    "xgb": "trained: XGBoost after the shipped",
+    "scratch": "trained: XGBoost from scratch",
     "hist": "trained: HistGradientBoosting",
     "forest": "trained: random forest",
 }

@@ -101,9 +101,7 @@ class Prior:
         """The expectation by the first ``trees`` of each booster (0: all of them), or what it has."""
         if not len(seen):
             return np.zeros(0)
-        each = [
-            m.inplace_predict(seen, iteration_range=(0, min(trees, m.num_boosted_rounds()))) for m in bag
-        ]
+        each = [m.inplace_predict(seen, iteration_range=(0, min(trees, m.num_boosted_rounds()))) for m in bag]
         return np.mean(each, axis=0).astype(np.float64)
 
     def _mean(self, features: Features, bag: list[Any], trees: int) -> Scores:

@@ -30,7 +30,7 @@ KIND, VERSION = "trained", 1
 # Features of spaces, by what they are for.
 FEATURES = {"cpus": CPU_FEATURES, "gpus": GPU_FEATURES}
 # Names of learners that make such files.
-LEARNERS = ("xgb", "forest", "hist")
+LEARNERS = ("xgb", "scratch", "forest", "hist")
 # Largest file (bytes), and most parts of its JSON: an empty list in a file is small, and large in memory.
 LARGEST = 64 << 20
 MOST_PARTS = 200_000

@@ -7,19 +7,24 @@ learns what a candidate is worth within its task. scikit-learn is imported only 
 from __future__ import annotations
 
 import importlib
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_model import pretrained
 from cost_model.base import CostModelError, Features
-from cost_model.features import Usual, inputs, usual
+from cost_model.features import DERIVED, Usual, inputs, usual
 from cost_model.saved import SavedModel
 from cost_model.tree_ensemble import NONE, TreeEnsemble, inclusive, leaf, of_booster
+from cost_model.xgb import decode
 from schedules.errors import suggest
 from schedules.model import Target
 
@@ -40,6 +45,8 @@ PARAMETERS = {
     "max_bin": 32,
 }
 TREES, BAG = 300, 2
+# Trees that learn the errors of the shipped model, and their rate.
+MORE_TREES, MORE_ETA = 200, 0.03
 FOREST = {"n_estimators": 60, "max_depth": 24, "min_samples_leaf": 3, "max_features": 0.2}
 PART = 20
 HIST = {"max_iter": 300, "learning_rate": 0.07, "max_leaf_nodes": 63, "max_bins": 32, "early_stopping": False}
@@ -47,8 +54,6 @@ HIST = {"max_iter": 300, "learning_rate": 0.07, "max_leaf_nodes": 63, "max_bins"
 ALIKE = 1e-4
 
 Vector = npt.NDArray[np.float64]
-# (columns [n, width], worth [n], weights [n], seed, threads) -> ensembles whose mean predicts.
-Learner = Callable[[Features, Vector, Vector, int, int], list[TreeEnsemble]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +120,10 @@ def rows_of(tasks: Sequence[TaskData], wanted: tuple[str, ...]) -> Rows:
     )
 
 
+# (rows, their tasks, seed, threads) -> ensembles whose mean predicts.
+Learner = Callable[[Rows, Sequence[TaskData], int, int], list[TreeEnsemble]]
+
+
 def worth(throughput: Vector) -> Vector:
     """The mean of throughput over the best of the task and of the share of its candidates that are slower:
     where most are slow, throughput alone hardly tells them apart, and ranks alone not what is best."""
@@ -145,25 +154,34 @@ def train(
     if any(t.feature_names != wanted for t in tasks):
         raise CostModelError("the tasks have unlike features; train a model for cpus and one for gpus")
     rows = rows_of(tasks, wanted)
-    bags = TRAINERS[learner](rows.columns, rows.worth, rows.weights, seed, threads)
+    bags = TRAINERS[learner](rows, tasks, seed, threads)
     for bag in bags:
         bag.check(rows.columns.shape[1])
     return SavedModel(learner, wanted, tuple(bags), provenance or {})
 
 
 def boosters(rows: Rows, seed: int = 0, threads: int = 1) -> list[Any]:
-    """A bag of XGBoost models."""
-    return _boosters(rows.columns, rows.worth, rows.weights, seed, threads)
+    """A bag of XGBoost models that begin with nothing."""
+    return _boosters(rows, seed, threads, PARAMETERS, TREES)
 
 
-def _boosters(columns: Features, worth: Vector, weights: Vector, seed: int, threads: int) -> list[Any]:
-    """One thread a model: several in one wait for each other, which is slow on a busy machine."""
+def _boosters(
+    rows: Rows, seed: int, threads: int, parameters: dict[str, Any], trees: int, margin: Vector | None = None
+) -> list[Any]:
+    """One thread a model: several in one wait for each other, which is slow on a busy machine. ``margin``:
+    what is known of each row before."""
     xgb = importlib.import_module("xgboost")
-    data = xgb.QuantileDMatrix(columns, worth, weight=weights, max_bin=PARAMETERS["max_bin"], nthread=1)
+    data = xgb.QuantileDMatrix(
+        *(rows.columns, rows.worth),
+        weight=rows.weights,
+        base_margin=margin,
+        max_bin=parameters["max_bin"],
+        nthread=1,
+    )
 
     def one(k: int) -> Any:
-        settings = PARAMETERS | {"seed": (seed * BAG + k) % 2**31, "nthread": 1, "verbosity": 0}
-        return xgb.train(settings, data, TREES)
+        settings = parameters | {"seed": (seed * BAG + k) % 2**31, "nthread": 1, "verbosity": 0}
+        return xgb.train(settings, data, trees)
 
     if threads == 1:
         return [one(k) for k in range(BAG)]
@@ -171,17 +189,46 @@ def _boosters(columns: Features, worth: Vector, weights: Vector, seed: int, thre
         return list(pool.map(one, range(BAG)))
 
 
-def _xgb(columns: Features, worth: Vector, weights: Vector, seed: int, threads: int) -> list[TreeEnsemble]:
-    return [of_booster(b) for b in _boosters(columns, worth, weights, seed, threads)]
+def _scratch(rows: Rows, tasks: Sequence[TaskData], seed: int, threads: int) -> list[TreeEnsemble]:
+    return [of_booster(b) for b in boosters(rows, seed, threads)]
 
 
-def _forest(columns: Features, worth: Vector, weights: Vector, seed: int, threads: int) -> list[TreeEnsemble]:
+def _xgb(rows: Rows, tasks: Sequence[TaskData], seed: int, threads: int) -> list[TreeEnsemble]:
+    """The shipped model's trees and then others, which learn its errors: a log is of some operators, and the
+    shipped model of many. From scratch where no shipped model knows the features."""
+    shipped = shipped_trees(tasks)
+    if not shipped:
+        return _scratch(rows, tasks, seed, threads)
+    width = rows.columns.shape[1]
+    margin = np.mean([bag.booster(width).inplace_predict(rows.columns) for bag in shipped], axis=0)
+    parameters = PARAMETERS | {"eta": MORE_ETA, "base_score": 0.0}
+    more = [of_booster(b) for b in _boosters(rows, seed, threads, parameters, MORE_TREES, margin)]
+    return [shipped[k % len(shipped)].then(more[k % BAG]) for k in range(math.lcm(len(shipped), BAG))]
+
+
+def shipped_trees(tasks: Sequence[TaskData]) -> list[TreeEnsemble]:
+    """The ensembles of the model that is shipped for the target with the most candidates, over the columns of
+    the tasks. Empty where there is none, or it has features that they lack."""
+    sizes: Counter[Target] = Counter()
+    for t in tasks:
+        sizes[t.target] += len(t)
+    document = pretrained.shipped(sizes.most_common(1)[0][0])
+    wanted, names = document.get("feature_names", ()), tasks[0].feature_names
+    if not wanted or not set(wanted) <= set(names):
+        return []
+    added = range(len(names), len(names) + len(DERIVED))
+    places = np.array([*(names.index(n) for n in wanted), *added], dtype=np.int64)
+    bag = decode(document, len(places), Path("data"))
+    return [of_booster(b).renumbered(places) for b in bag]
+
+
+def _forest(rows: Rows, tasks: Sequence[TaskData], seed: int, threads: int) -> list[TreeEnsemble]:
     ensemble = importlib.import_module("sklearn.ensemble")
     fitted = ensemble.RandomForestRegressor(**FOREST, random_state=seed % 2**32, n_jobs=threads)
-    fitted.fit(columns, worth, sample_weight=weights)
+    fitted.fit(rows.columns, rows.worth, sample_weight=rows.weights)
     trees = [_of_forest(e.tree_, PART) for e in fitted.estimators_]
     parts = [TreeEnsemble.of(trees[k : k + PART]) for k in range(0, len(trees), PART)]
-    return _as_predicted(parts, columns, fitted)
+    return _as_predicted(parts, rows.columns, fitted)
 
 
 def _of_forest(tree: Any, trees: int) -> Any:
@@ -195,15 +242,15 @@ def _of_forest(tree: Any, trees: int) -> Any:
     )
 
 
-def _hist(columns: Features, worth: Vector, weights: Vector, seed: int, threads: int) -> list[TreeEnsemble]:
+def _hist(rows: Rows, tasks: Sequence[TaskData], seed: int, threads: int) -> list[TreeEnsemble]:
     ensemble = importlib.import_module("sklearn.ensemble")
     with importlib.import_module("threadpoolctl").threadpool_limits(1, "openmp"):  # as of XGBoost
         fitted = ensemble.HistGradientBoostingRegressor(**HIST, random_state=seed % 2**32)
-        fitted.fit(columns, worth, sample_weight=weights)
+        fitted.fit(rows.columns, rows.worth, sample_weight=rows.weights)
         # scikit-learn has no public way to the trees; what is read of them is compared below
         base = float(np.ravel(fitted._baseline_prediction)[0])
         trees = [leaf(base), *(_of_hist(each[0].nodes) for each in fitted._predictors)]
-        return _as_predicted([TreeEnsemble.of(trees)], columns, fitted)
+        return _as_predicted([TreeEnsemble.of(trees)], rows.columns, fitted)
 
 
 def _of_hist(nodes: Any) -> Any:
@@ -231,4 +278,9 @@ def _as_predicted(bags: list[TreeEnsemble], columns: Features, fitted: Any) -> l
 
 
 # {learner: how it is trained}; the names are `cost_model.saved.LEARNERS`.
-TRAINERS: dict[str, Learner] = {"xgb": _xgb, "forest": _forest, "hist": _hist}
+TRAINERS: dict[str, Learner] = {
+    "xgb": _xgb,
+    "scratch": _scratch,
+    "forest": _forest,
+    "hist": _hist,
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,17 @@ class TreeEnsemble:
         starts = np.cumsum([0, *(len(t[0]) for t in ordered)], dtype=np.int64)
         left, right, feature, threshold, missing = (np.concatenate(x) for x in zip(*ordered, strict=True))
         return TreeEnsemble(starts, feature, threshold, left, right, missing)
+
+    def then(self, other: TreeEnsemble) -> TreeEnsemble:
+        """These trees, and after them those of another."""
+        starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
+        names = ("feature", "threshold", "left", "right", "missing_left")
+        return TreeEnsemble(starts, *(np.concatenate([getattr(x, n) for x in (self, other)]) for n in names))
+
+    def renumbered(self, places: npt.NDArray[np.int64]) -> TreeEnsemble:
+        """The same trees over other columns: feature ``i`` is number ``places[i]`` there."""
+        feature = np.where(self.feature == NONE, NONE, places[np.maximum(self.feature, 0)])
+        return replace(self, feature=feature.astype(np.int32))
 
     def check(self, features: int) -> None:
         """Raises CostModelError unless each tree is a tree, of finite numbers, over so many features, and not

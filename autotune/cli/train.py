@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from autotune.tuning.measured import Learnable
 
 # Learners, and their names for people. They are repeated here so that help needs no import of them.
-LEARNERS = {"xgb": "XGBoost", "forest": "a random forest", "hist": "HistGradientBoosting"}
+LEARNERS = {
+    "xgb": "XGBoost after the shipped model",
+    "scratch": "XGBoost from scratch",
+    "forest": "a random forest",
+    "hist": "HistGradientBoosting",
+}
+OF_XGBOOST = ("xgb", "scratch")
 LogsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="LOG", help="Logs, URLs of logs, exports. [default: the log of --db]"),
@@ -34,7 +40,7 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            "--model", metavar="LEARNER", help=f"{', '.join(LEARNERS)}; all but xgb need the extra train."
+            "--model", metavar="LEARNER", help=f"{', '.join(LEARNERS)}; the last two need the extra train."
         ),
     ] = "xgb",
     db: opt.DbOption = None,
@@ -43,9 +49,9 @@ def train(
 ) -> None:
     """Learn a cost model from the measured candidates of tuning logs, for tuning with --cost-model FILE.
 
-    Candidates that this version's spaces still offer are learnt from; the same record in several logs counts
-    once. A log of GPUs and one of CPUs make two models. The file is data: trees as arrays, and digests of the
-    workloads that it has learnt from.
+    It begins with the shipped model and learns its errors on the log. Candidates that this version's spaces
+    still offer are learnt from; the same record in several logs counts once. A log of GPUs and one of CPUs
+    make two models. The file is data: trees as arrays, and digests of the workloads that it has learnt from.
 
     \b
     Examples:
@@ -57,7 +63,7 @@ def train(
     check_writable(out)
     places = places_of(logs, db)
     with needing_extra("train --model " + model):
-        if model != "xgb":
+        if model not in OF_XGBOOST:
             import sklearn  # noqa: F401  # before the logs are read, which takes long
         from autotune import __version__
         from autotune.targets import usable_cpus

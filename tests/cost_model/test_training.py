@@ -9,7 +9,7 @@ import pytest
 from needs import imported
 from space_cases import target
 
-from cost_model import evaluation, training
+from cost_model import evaluation, pretrained, training
 from cost_model.base import CostModelError
 from cost_model.evaluation import (
     ESTIMATED,
@@ -24,6 +24,7 @@ from cost_model.evaluation import (
     untrained,
 )
 from cost_model.metrics import pairwise_accuracy
+from cost_model.pretrained import Prior
 from cost_model.training import TaskData, rows_of, train, worth
 from cost_model.tree_ensemble import TreeEnsemble, leaf
 from schedules.space.estimate.cpu.features import FEATURE_NAMES
@@ -48,6 +49,8 @@ TASKS = [task(seed) for seed in range(6)]
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "TREES", 40)
+    monkeypatch.setattr(training, "MORE_TREES", 20)
+    monkeypatch.setattr(training, "MORE_ETA", 0.1)
     monkeypatch.setattr(training, "FOREST", training.FOREST | {"n_estimators": 40})
     monkeypatch.setattr(training, "HIST", training.HIST | {"max_iter": 40})
     monkeypatch.setattr(evaluation, "REPEATS", 1)
@@ -60,7 +63,7 @@ def test_worth_is_a_share_of_the_best_and_a_rank() -> None:
 
 @pytest.mark.parametrize("learner", training.TRAINERS)
 def test_every_learner_orders_tasks_that_it_has_not_seen(learner: str) -> None:
-    if learner != "xgb":
+    if learner in ("forest", "hist"):
         imported("sklearn")
     model = train(TASKS[:5], learner, seed=3)
     asked = TASKS[5]
@@ -69,6 +72,32 @@ def test_every_learner_orders_tasks_that_it_has_not_seen(learner: str) -> None:
     assert pairwise_accuracy(scores[ran], asked.throughput[ran]) > 0.85
     assert model.learner == learner and train(TASKS[:5], learner, seed=3).digest == model.digest
     assert train(TASKS[:5], learner, seed=4).digest != model.digest or learner == "hist"
+
+
+def test_training_begins_with_the_shipped_model() -> None:
+    """What the log says nothing of stays as the shipped model has it."""
+    shipped = training.shipped_trees(TASKS)
+    columns = TASKS[0].columns(FEATURE_NAMES)
+    expected = Prior(FEATURE_NAMES, TASKS[0].reference, pretrained.shipped(target()))
+    own = np.mean([b.booster(columns.shape[1]).inplace_predict(columns) for b in shipped], axis=0)
+    np.testing.assert_array_equal(own.astype(np.float64), expected.learned(TASKS[0].features))
+    model = train(TASKS, "xgb")
+    assert [len(m) - len(s) for m, s in zip(model.bags, shipped, strict=True)] == [21, 21], "and a base"
+    assert len(train(TASKS, "scratch").bags[0]) == 41
+    names = ("another", *FEATURE_NAMES)  # a column that came since: the shipped model's are found by name
+    moved = [
+        replace(t, feature_names=names, features=_one_more(t.features), reference=_one_more(t.reference))
+        for t in TASKS
+    ]
+    seen = moved[0].columns(names)
+    other = training.shipped_trees(moved)
+    own = np.mean([b.booster(seen.shape[1]).inplace_predict(seen) for b in other], axis=0)
+    np.testing.assert_array_equal(own.astype(np.float64), expected.learned(TASKS[0].features))
+    assert not training.shipped_trees([replace(t, feature_names=FEATURE_NAMES[1:]) for t in TASKS])
+
+
+def _one_more(features: np.ndarray) -> np.ndarray:
+    return np.pad(features, ((0, 0), (1, 0)), constant_values=7.0)
 
 
 def test_threads_change_no_prediction() -> None:
@@ -83,7 +112,7 @@ def test_a_task_of_many_candidates_weighs_as_some() -> None:
 
 def test_what_cannot_be_learnt_from_is_refused() -> None:
     with pytest.raises(
-        CostModelError, match=r"unknown learner 'xbg' \(did you mean 'xgb'\?\); choose from xgb, f"
+        CostModelError, match=r"unknown learner 'xbg' \(did you mean 'xgb'\?\); choose from xgb, s"
     ):
         train(TASKS, "xbg")
     with pytest.raises(CostModelError, match="15 measured candidates are too few to learn from; tune more"):
@@ -128,11 +157,11 @@ def test_folds_judge_what_was_not_learnt(monkeypatch: pytest.MonkeyPatch) -> Non
         return real(tasks, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cost_model.evaluation.train", watched)
-    judged = by_folds(TASKS, learners=("xgb",))
-    assert judged.folds == 5 and len(seen) == 5
-    assert all(sum(t.workload not in part for part in seen) == 1 for t in TASKS), "each is asked about once"
-    assert set(judged.figures) == {SHIPPED, ESTIMATED, TRAINED["xgb"]}
-    mine = judged.summary(TRAINED["xgb"])
+    judged = by_folds(TASKS, learners=("scratch", "xgb"))
+    assert judged.folds == 5 and len(seen) == 10
+    assert all(sum(t.workload not in part for part in seen) == 2 for t in TASKS), "each is asked about once"
+    assert set(judged.figures) == {SHIPPED, ESTIMATED, TRAINED["scratch"], TRAINED["xgb"]}
+    mine = judged.summary(TRAINED["scratch"])
     assert mine.alone is not None and mine.alone > 0.8 > 0.6 > judged.summary(ESTIMATED).pairwise
     assert mine.better is not None and mine.better > 0.5 and judged.summary(SHIPPED).better is None
     assert mine.worst <= mine.pairwise and 0 < mine.top1 <= mine.top8 <= 1

@@ -31,6 +31,7 @@ def learnable(log: Path) -> Learnable:
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "TREES", 10)
+    monkeypatch.setattr(training, "MORE_TREES", 5)
     monkeypatch.setattr(training, "FOREST", training.FOREST | {"n_estimators": 20})
     monkeypatch.setattr(training, "HIST", training.HIST | {"max_iter": 10})
     monkeypatch.setattr(evaluation, "REPEATS", 1)
@@ -39,9 +40,10 @@ def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_train_writes_a_model_and_says_of_what(log: Path, tmp_path: Path, learnable: Learnable) -> None:
     out = tmp_path / "m.json"
     done = run("train", log, "--out", out)
-    assert done.status == 0 and "XGBoost for cpus" in done.out
+    assert done.status == 0 and "XGBoost after the shipped model for cpus" in done.out
     assert "60 candidates of 3 tasks (3 workloads); the logs have 60" in done.out
-    assert f"--cost-model {out}" in done.out and "training XGBoost on 60 candidates" in done.err
+    assert f"--cost-model {out}" in done.out
+    assert "training XGBoost after the shipped model on 60 candidates" in done.err
     model = read(out)
     assert model.tasks == set(learnable.workloads) and str(tmp_path) not in out.read_text()
     again = run("train", "--db", log, "--out", out, "--json")
